@@ -10,7 +10,7 @@ STAMP := $(VENV)/.ready
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check fmt test chaos verify verify-long docs demo demo-cluster run bench profile peers ci clean
+.PHONY: help setup check fmt test chaos verify verify-long docs demo demo-cluster run bench profile peers suites ci clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
@@ -72,7 +72,10 @@ demo-cluster: setup ## the same on three brokers over PostgreSQL and S3, of whic
 peers: setup ## test one broker and a cluster with the Java client, franz-go and Kafka's tools, and 20 kills under Spark (needs Maven and Go)
 	$(BIN)/python -m pytest peers --timeout 900
 
+suites: setup ## run other projects' suites and programs against Semel and Apache Kafka, write docs/compatibility.md (an hour; needs Maven, Go, npm)
+	$(BIN)/python -m suites
+
 ci: check test ## everything that CI runs
 
 clean: ## remove everything that make created
-	rm -rf $(VENV) build src/*.egg-info src/semel/*/*.so .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) build peers/build suites/build src/*.egg-info src/semel/*/*.so .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -95,15 +95,14 @@ CLUSTER_MUTANTS: tuple[Mutant, ...] = (
     ),
     _broker(
         "a copy that a notice finds old is kept",
-        "shared_commit_loop",
-        "        state.forget(old)\n",
+        "taking_notices",
+        "    state.forget(old)\n",
         "",
     ),
     _broker(
         "an old value stays published",
-        "shared_commit_loop",
-        "        self._drop([key for key in notice.keys if type(key) is PartitionKey"
-        " and key not in current])\n",
+        "taking_notices",
+        "    publisher.drop(dropped)\n",
         "",
     ),
     _broker(
@@ -150,7 +149,31 @@ CLUSTER_MUTANTS: tuple[Mutant, ...] = (
         "            if life.is_announcing:\n",
         "            if False:\n",
     ),
+    _broker(
+        "a right that is said to be gone is still there at another broker",
+        "shared_commit_loop",
+        "            notices = confirming(notices)\n",
+        "            pass\n",
+    ),
+    _broker(
+        "a broker grants a right that it has just said to be gone",
+        "unannounced",
+        "            await self._know()\n",
+        "",
+    ),
+    _broker(
+        "changes of policies are decided by an old copy",
+        "shared_commit_loop",
+        "        return key is None or type(key) is ClusterKey or",
+        "        return key is None or type(key).__name__ in ('ClusterKey', 'PolicyKey') or",
+    ),
     # Leases and shards.
+    _broker(
+        "a hand-over without an answer is taken for one that has not happened",
+        "cluster_member",
+        "        if (gained := given - adopted - self._doubtful) and self._is_known:\n",
+        "        if (gained := given - adopted) and self._is_known:\n",
+    ),
     _broker(
         "a broker ends a transaction whose shard it has given away",
         "shared_commit_loop",

@@ -23,6 +23,7 @@ from semel.core.types import (
     PartitionKey,
     PendingKey,
     ProducerKey,
+    ShareKey,
     Topic,
     TopicKey,
     TransactionKey,
@@ -197,6 +198,13 @@ class FoldedFacts:
             if isinstance(key, OffsetKey) and key.group_id == fact.group_id:
                 self._put(key, None)
 
+    def _ShareChanged(self, fact: f.ShareChanged) -> None:  # noqa: N802
+        assert self._get(fact.key.partition) is not None, "a share-partition belongs to a partition"
+        self._put(fact.key, fact.share)
+
+    def _ShareDeleted(self, fact: f.ShareDeleted) -> None:  # noqa: N802
+        self._put(fact.key, None)
+
     def _TopicCreated(self, fact: f.TopicCreated) -> None:  # noqa: N802
         self._put(TopicKey(fact.topic.name), fact.topic)
         self._add_partitions(fact.topic)
@@ -225,7 +233,7 @@ class FoldedFacts:
             del self._staged[location]
         for kind, key in list(self.values):
             is_offset = kind is OffsetKey and key.topic == topic.name
-            is_producer = kind is ProducerKey and key.topic_id == topic.topic_id
+            is_producer = kind in (ProducerKey, ShareKey) and key.topic_id == topic.topic_id
             if is_offset or is_producer:
                 self._put(key, None)
             elif kind is PendingKey:

@@ -1,15 +1,20 @@
 """Scenes about copies in memory that another broker has made old, without a notice that arrives in time."""
 
 import asyncio
+from typing import Any
 
 from semel.core.groups.commands import DeleteGroup, DescribeGroup
 from semel.core.offsets import CommitOffsets, Committer, FetchOffsets
 from semel.core.partition import AllocateProducerId
+from semel.core.policies import AddAcl, ConfirmPolicies, RemoveAcl
+from semel.core.security.acls import AclBinding
 from semel.core.transactions.commands import CommitPending, EndTransaction, InitProducer
 from semel.core.types import CommittedOffset, ErrorCode, OffsetKey, PartitionKey
 from simulation import virtual_time
 from simulation.cluster import BrokerLife, ClusterWorld
+from simulation.shared_membership import LEASE_SECONDS
 from simulation.stage import (
+    STEP,
     batch,
     check_visible,
     committed,
@@ -120,6 +125,78 @@ def notices_in_another_order() -> None:
             await virtual_time.sleep(0.5)
 
     in_cluster(work, brokers=3)
+
+
+def right_removed_twice() -> None:
+    """An ACL is removed at one broker, and its notice does not arrive. The removal is repeated at another.
+
+    That one finds nothing to remove. When it says so, the right must be gone at the third one, too. The same
+    holds for a removal by a filter, which matches nothing any more.
+    """
+
+    async def work(world: ClusterWorld) -> None:
+        one, two, three = world.everybody()
+        acl = AclBinding(2, 3, "orders", "User:billing", "*", 3, 3)
+        removal = RemoveAcl(acl)
+        for repeated in (removal, ConfirmPolicies()):
+            await one.broker.ask(AddAcl(acl))
+            met(all(acl in each.broker.policies.acls for each in (one, two, three)))
+            world._cut.add(frozenset((1, 3)))
+            removed = one.broker.submit([removal])
+            while acl in two.broker.policies.acls:
+                await virtual_time.sleep(STEP)
+            met(acl in three.broker.policies.acls)
+            met(not await two.broker.ask(repeated))
+            assert acl not in three.broker.policies.acls, "a right that was taken away is still there"
+            world._cut.clear()
+            await removed
+
+    in_cluster(work, brokers=3)
+
+
+def right_removed_where_it_is_known() -> None:
+    """As before, but the broker that is asked again has not got the notice, and still grants the right.
+
+    The first broker waits for its answer to the notice, which never comes.
+    """
+
+    async def work(world: ClusterWorld) -> None:
+        one, two = world.everybody()
+        acl = AclBinding(2, 3, "orders", "User:billing", "*", 3, 3)
+        await one.broker.ask(AddAcl(acl))
+        # At first, a broker looks up all policies with each renewal.
+        await virtual_time.sleep(3 * LEASE_SECONDS)
+        member: Any = one.broker.member
+        member._sender._peers.send = lambda *message: asyncio.Event().wait()
+        one.broker.submit([RemoveAcl(acl)])
+        await until(lambda: acl not in one.broker.policies.acls)
+        met(acl in two.broker.policies.acls)
+        met(not await two.broker.ask(RemoveAcl(acl)))
+        assert acl not in two.broker.policies.acls, "a broker grants a right that it said is gone"
+
+    in_cluster(work)
+
+
+def right_removed_before_it_is_known() -> None:
+    """An ACL is added again at one broker. It is removed at another, which remembers that it was removed."""
+
+    async def work(world: ClusterWorld) -> None:
+        one, two = world.everybody()
+        acl = AclBinding(2, 3, "orders", "User:billing", "*", 3, 3)
+        await two.broker.ask(AddAcl(acl))
+        await two.broker.ask(RemoveAcl(acl))
+        await virtual_time.sleep(3 * LEASE_SECONDS)
+        world._cut.add(frozenset((1, 2)))
+        one.broker.submit([AddAcl(acl)])
+        await until(lambda: acl in one.broker.policies.acls)
+        met(acl not in two.broker.policies.acls)
+        await two.broker.ask(RemoveAcl(acl))
+        world._cut.clear()
+        await virtual_time.sleep(LEASE_SECONDS)
+        granting = [each for each in (one, two) if acl in each.broker.policies.acls]
+        assert not granting, "a right that was removed is there for ever"
+
+    in_cluster(work)
 
 
 async def _offset_in_transaction(

@@ -3,8 +3,11 @@
 Where a scene looks into a broker, it only finds its moment there.
 """
 
+from typing import Any
+
 from semel.core.placement import owner_of, partition_shard
 from semel.core.types import PartitionKey
+from semel.store.interface import StoreRefused
 from simulation import virtual_time
 from simulation.cluster import ClusterWorld
 from simulation.shared_membership import LEASE_SECONDS
@@ -142,6 +145,43 @@ def next_owner() -> None:
         await check_visible(world, key)
 
     in_cluster(work, brokers=3)
+
+
+def late_hand_over() -> None:
+    """A hand-over gets no answer, and the ledger carries it out later.
+
+    Meanwhile its giver cannot repeat it, because of commits that others do not know yet.
+    """
+
+    async def work(world: ClusterWorld) -> None:
+        one, two = world.everybody()
+        key, row = partition_of(two), world.server.rows[1]
+        world._end(2, two.process)
+        await until(lambda: one.ownership.leads(key))
+        member: Any = one.broker.member
+        membership, unannounced = member._membership, member._loop.unannounced
+        hand_over, given = membership.hand_over, list[Any]()
+
+        async def refuse(*arguments: Any) -> None:
+            if arguments:
+                given.append(arguments)
+                unannounced.wait = refuse
+                membership.hand_over = hand_over
+            raise StoreRefused("simulated: no answer")
+
+        membership.hand_over = refuse
+        await world._start(2)
+        two = world.everybody()[1]
+        await until(lambda: bool(given))
+        before = row.lease_until
+        await until(lambda: row.lease_until > before)
+        await virtual_time.sleep(0.005)
+        await hand_over(*given[0])
+        await two.do(two.broker.member._renew())
+        met(two.ownership.leads(key))
+        assert not one.ownership.leads(key), "a partition has two leaders"
+
+    in_cluster(work)
 
 
 def _next_owner(key: PartitionKey, *brokers: int) -> int | None:

@@ -108,7 +108,7 @@ class Places:
     def give(self, giver: int, owners: Mapping[int, int]) -> None:
         """Give shards of a broker to members."""
         shards = self._server.shards
-        self._give({number: owner for number, owner in owners.items() if shards[number].owner == giver})
+        self._give({each: owner for each, owner in owners.items() if shards[each].owner == giver != owner})
 
     def _give(self, owners: Mapping[int, int]) -> None:
         """Give shards to members that do not leave."""
@@ -117,8 +117,7 @@ class Places:
             row, shard = rows.get(owner), shards[number]
             if row is None or not row.is_member or row.is_leaving:
                 continue
-            if shard.owner != owner:
-                shards[number] = Shard(owner, shard.epoch + 1)
+            shards[number] = Shard(owner, shard.epoch + 1)
 
     def leave(self, row: Row, owners: Mapping[int, int]) -> None:
         """Give all shards away, and end the lease."""

@@ -4,9 +4,11 @@ from dataclasses import fields
 from pathlib import Path
 
 from semel.config import Settings
+from semel.core.group_configs import GROUP_CONFIGS, allowed
 from semel.core.topic_configs import TOPIC_CONFIGS
 from semel.core.transactions.states import ENDS, TRANSITIONS, End, Event, Presented
 from semel.core.types import TransactionState
+from semel.dynamic_settings import READ_ONLY
 from semel.handlers import served
 from semel.wire.errors import ErrorCode
 from semel.wire.messages.semel import FIRST_OWN_KEY
@@ -72,10 +74,30 @@ or `sasl.jaas.config`. `semel.client` takes the same settings: `Client(…, secu
 
 ## Settings
 
-Settings are read at startup, from `semel serve --set name=value`, from `[settings]` in the `--config` file, or from `semel.embedded(settings={{…}})`.
+Settings are given at startup, by `semel serve --set name=value`, by `[settings]` in the `--config` file, or by `semel.embedded(settings={{…}})`.
 Unknown names are rejected.
 
+Most of them (*yes* in the table) can be changed while the broker runs, for one broker or for all, with `semel configs`, Kafka's `kafka-configs`, or any
+client's admin API:
+
+```
+$ semel configs alter --all-brokers log.retention.ms=86400000
+$ semel configs alter --broker 0 max.connections=20000
+$ semel configs describe --all-brokers
+$ semel configs alter --all-brokers --delete log.retention.ms
+```
+
+A change is stored in the ledger. It is in force at every broker when the command returns, and after a restart. What was set for a broker has precedence
+over what was set for all, and that over the value at startup. Other settings need a restart, and a request to change them is refused with the reason.
+
 {settings}
+
+## Group configs
+
+A group that uses the consumer protocol (KIP-848) and a [share group](share-groups.md) can have values of their own: `semel configs alter --group NAME name=value`.
+They hold from the next heartbeat or fetch of a member on. Some bounds are settings; if such a bound is changed, groups beyond it use the bound.
+
+{groups}
 
 ## Topic configs
 
@@ -92,9 +114,12 @@ the machine neither ends nor prolongs them. If the system clock is set far ahead
 
 ## Validation
 
-The broker validates the records in every produced batch and rejects batches that readers could not decode with INVALID_RECORD; the response contains
-the index of the first invalid record. `semel.validate.records` restricts validation to uncompressed batches or disables it, for the broker or for a
-topic; header and checksum are always checked. The decompressed size of a batch is limited to `semel.batch.content.max.bytes`, or to the topic's
+The broker validates the records in every produced batch and rejects batches that readers could not decode with INVALID_RECORD. Records
+that can be decoded but that the topic does not take (no key in a compacted topic, a timestamp outside `message.timestamp.before.max.ms` and
+`message.timestamp.after.max.ms`) are rejected with their batch, too. From version 8 of Produce on, the response names up to 1,000 of the invalid
+records and says why (KIP-467), so that clients can tell them from the other records of the batch. `semel.validate.records` restricts validation to
+uncompressed batches or disables it, for the broker or for a topic; header and checksum are always checked. The decompressed size of a batch is
+limited to `semel.batch.content.max.bytes`, or to the topic's
 `max.message.bytes` if that is larger. Large requests are validated in a small thread pool, so other clients do not wait.
 
 The table shows the cost of validation. It compares the broker before and after the check was added, in alternating rounds: one producer with five
@@ -142,6 +167,10 @@ Semel serves the APIs below in the versions of Kafka 4.3. Clients discover them 
 from version 0, because some older clients otherwise stop compressing (KAFKA-18659); as in Kafka, requests of versions 0 to 2 close the connection.
 InitProducerId 6 (two-phase commit) is served and advertised if `transaction.two.phase.commit.enable` is set.
 
+As in Kafka, a request of an API or a version that is not served closes the connection, before and after authentication. ApiVersions of an unknown version is
+answered in version 0 with UNSUPPORTED_VERSION. Requests that ask for what Semel does not have are answered with what is true of it, see
+[what Semel does not do](unsupported.md).
+
 {apis}
 
 ## What is not Kafka's
@@ -161,13 +190,29 @@ In version 2 every end changes the producer id and epoch, so a retry presents th
 
 
 def settings_table() -> str:
-    """Every setting, its default and its reason."""
-    rows = ["| name | default | description |", "| --- | --- | --- |"]
+    """Every setting, its default, whether it can be changed at run time, and its reason."""
+    rows = ["| name | default | at run time | description |", "| --- | --- | --- | --- |"]
     dotted = {attribute: name for name, attribute in Settings.names().items()}
     for each in fields(Settings):
+        name = dotted[each.name]
         default = str(each.default).lower() if isinstance(each.default, bool) else str(each.default)
-        rows.append(f"| `{dotted[each.name]}` | {default or '(none)'} | {each.metadata['why']} |")
+        changes = "" if name in READ_ONLY else "yes"
+        rows.append(f"| `{name}` | {default or '(none)'} | {changes} | {each.metadata['why']} |")
     return "\n".join(rows)
+
+
+def groups_table() -> str:
+    """Every config of groups."""
+    rows = ["| name | default | bounds | description |", "| --- | --- | --- | --- |"]
+    for name, row in GROUP_CONFIGS.items():
+        default = row.choices[0] if row.choices else row.setting
+        bounds = allowed(name) if row.choices else f"{_bound(row.lowest)}, {_bound(row.highest)}"
+        rows.append(f"| `{name}` | `{default}` | {bounds} | {row.doc} |")
+    return "\n".join(rows)
+
+
+def _bound(bound: str | int) -> str:
+    return f"`{bound}`" if isinstance(bound, str) else str(bound)
 
 
 def configs_table() -> str:
@@ -276,7 +321,9 @@ def transactions_page() -> str:
 def generated() -> dict[Path, str]:
     """Every generated file with its content."""
     return {
-        DOCS / "operating.md": OPERATING.format(settings=settings_table(), configs=configs_table()),
+        DOCS / "operating.md": OPERATING.format(
+            settings=settings_table(), groups=groups_table(), configs=configs_table()
+        ),
         DOCS / "protocol.md": PROTOCOL.format(apis=apis_table(), own=own_tables()),
         DOCS / "transactions.md": transactions_page(),
         DOCS / "limits.md": limits_page(),

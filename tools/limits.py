@@ -15,6 +15,7 @@ from semel.handlers.metadata import PARTITIONS_PER_RESPONSE_MAX
 from semel.handlers.offsets import COMMITTED_AT_ONCE
 from semel.handlers.produce import PARTITIONS_AT_ONCE
 from semel.server.dispatch import ELEMENTS_MAX
+from semel.wire.invalid_records import NAMED_MAX
 from semel.wire.primitives import HEADER_TAGS_MAX, MAX_STRING
 
 PAGE = """# Limits
@@ -65,6 +66,10 @@ REQUEST: dict[str, str] = {
     "semel.fetch.wait.max.ms": "an empty response after that time",
     "transaction.max.timeout.ms": "INVALID_TRANSACTION_TIMEOUT",
     "group.max.session.timeout.ms": "INVALID_SESSION_TIMEOUT",
+    "group.consumer.max.session.timeout.ms": "INVALID_CONFIG for the config of a group",
+    "group.consumer.max.heartbeat.interval.ms": "INVALID_CONFIG for the config of a group",
+    "log.message.timestamp.before.max.ms": "INVALID_TIMESTAMP",
+    "log.message.timestamp.after.max.ms": "INVALID_TIMESTAMP",
     "semel.partitions.per.topic.max": "INVALID_PARTITIONS for a topic, POLICY_VIOLATION for a request",
     "semel.requests.in.flight.max": "further requests of the connection wait",
 }
@@ -73,7 +78,7 @@ SHARED: dict[str, str] = {
     "max.connections.per.ip": CLOSED,
     "semel.connections.per.user.max": CLOSED,
     "connections.max.reauth.ms": f"{CLOSED} unless the client authenticates again before",
-    "semel.policies.max": "POLICY_VIOLATION for a new ACL, user or quota",
+    "semel.policies.max": "POLICY_VIOLATION for a new ACL, user, quota, or config of a group or broker",
     "connections.max.idle.ms": CLOSED,
     "semel.write.timeout.ms": f"{CLOSED}; after a second if other clients wait for the memory",
     "queued.max.request.bytes": "waits; above half of it, clients that hold more than their share",
@@ -91,11 +96,21 @@ STORED: dict[str, str] = {
     "semel.transactional.ids.max": "POLICY_VIOLATION for a new transactional id",
     "group.max.size": "GROUP_MAX_SIZE_REACHED",
     "group.consumer.max.size": "GROUP_MAX_SIZE_REACHED",
+    "group.share.max.size": "GROUP_MAX_SIZE_REACHED",
+    "group.share.max.share.sessions": "SHARE_SESSION_LIMIT_REACHED",
+    "group.share.partition.max.record.locks": "no more records until some are acknowledged",
     "semel.group.member.bytes.max": "INVALID_REQUEST",
     "semel.group.bytes.max": "GROUP_MAX_SIZE_REACHED",
     "semel.disk.reserve.bytes": "KAFKA_STORAGE_ERROR for Produce, COORDINATOR_NOT_AVAILABLE for groups",
 }
-NO_LIMITS = frozenset({"max.connections.per.ip.overrides", "semel.chunk.bytes.max", "semel.inline.bytes.max"})
+NO_LIMITS = frozenset(
+    {
+        "max.connections.per.ip.overrides",
+        "semel.chunk.bytes.max",
+        "semel.inline.bytes.max",
+        "log.cleaner.max.compaction.lag.ms",
+    }
+)
 """Settings with a maximum that no client can reach."""
 
 FIXED_REQUEST: list[tuple[str, str, str]] = [
@@ -107,6 +122,7 @@ FIXED_REQUEST: list[tuple[str, str, str]] = [
         f"{ELEMENTS_MAX[24]:,}",
         f"{CLOSED}; a transaction is decided and written as a whole",
     ),
+    ("invalid records that a Produce response names", f"{NAMED_MAX:,}", "the first of each further batch"),
     (
         "partitions in Produce that become durable together",
         f"{PARTITIONS_AT_ONCE:,}",

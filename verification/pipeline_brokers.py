@@ -44,6 +44,7 @@ class Alone:
 
     def __init__(self, process: BrokerProcess) -> None:
         self._process = process
+        self._options = tuple(process.options)
 
     @property
     def bootstrap(self) -> str:
@@ -57,7 +58,7 @@ class Alone:
     def supervise(self, chance: random.Random) -> None:
         """Start it again."""
         if self._process.process is None:
-            self._process.options = chance.choice([(), WITHOUT_EXTENSIONS])
+            self._process.options = (*self._options, *chance.choice([(), WITHOUT_EXTENSIONS]))
             self._process.start()
 
 
@@ -99,9 +100,9 @@ class Three:
 
 
 @contextmanager
-def alone(directory: Path) -> Iterator[Brokers]:
+def alone(directory: Path, *options: str) -> Iterator[Brokers]:
     """One broker on a data directory."""
-    with BrokerProcess(directory / "data") as process:
+    with BrokerProcess(directory / "data", *options) as process:
         yield Alone(process)
 
 

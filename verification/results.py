@@ -74,6 +74,10 @@ _FOOT = """
   ahead of the commits log. The broker restarts with or without Semel's extensions. The output is then compared with the input, record by record.
 - **pipeline kills of a cluster**: the same pipeline over three brokers and PostgreSQL. One broker is killed, sometimes two or all, and comes back before or after
   its lease is over. After each kill, a reader compares the output with the pipeline's offsets: a batch is there completely or not at all.
+- **kills of a broker and Java clients in transactions**: two static members of a group consume, transform and produce with Apache Kafka's Java client and
+  transaction.version 2. Their consumers are woken at random times (`WakeupException`) and sometimes exceed `max.poll.interval.ms` within a transaction. The broker
+  or a client is killed in a chosen phase of a transaction. The output is then compared with the input, record by record. The check is skipped, and its target
+  missed, without Java or Maven.
 - **protocol tests over a cluster**: the tests of the protocol, of clients and of the command line, with every embedded broker replaced by one of three over
   PostgreSQL (`pytest --over cluster`).
 - **scenarios with a changing environment**: checkpoints are lost, restored and swapped, topics are deleted and recreated, groups are reset, ids are reused, and

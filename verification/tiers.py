@@ -6,6 +6,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeVar
 
+from peers.programs import CannotBuild
 from simulation.__main__ import killed_by, killed_by_several, one, one_of_several
 from simulation.cluster_mutants import CLUSTER_MUTANTS
 from simulation.explorer import Explored, explore_with
@@ -16,6 +17,7 @@ from verification import (
     chaos_cluster,
     checking,
     fuzzing,
+    java_kills,
     legal,
     machines,
     named,
@@ -258,6 +260,21 @@ def cluster_pipeline(count: int) -> Iterator[Found]:
     yield Found(told, bad, 0, seed, "; ".join([*ran.problems, *ran.torn][:3]))
 
 
+def java_loop(count: int) -> Iterator[Found]:
+    """Kills of a broker and of Java clients that consume, transform and produce."""
+    try:
+        ran = java_kills.run(count)
+    except CannotBuild as error:
+        # Said by name: nothing was killed, so the target is missed.
+        yield Found("kills of a broker and Java clients in transactions", 0, count, "", f"skipped: {error}")
+        return
+    seed = str(ran.seed)
+    yield Found("kills of a broker and Java clients in transactions", ran.kills, count, seed, str(ran))
+    bad = len(ran.lost) + len(ran.doubled) + len(ran.problems)
+    told = "records lost or doubled, transactions left open and hangs by kills of a broker and Java clients"
+    yield Found(told, bad, 0, seed, "; ".join(ran.problems[:3]))
+
+
 def protocol(count: int) -> Iterator[Found]:
     """The tests of the protocol against a cluster of three, so many of them at least."""
     cases = tests.run(*PROTOCOL_TESTS, "--over", "cluster", "--timeout", "600")
@@ -308,6 +325,7 @@ CHECKS: Final = {
     "kills": Check(_chaos("kill -9", chaos.kills), (10, 500, 5_000), waits=True),
     "pipeline": Check(pipeline, (0, 100, 500), waits=True),
     "cluster-pipeline": Check(cluster_pipeline, (0, 20, 200), waits=True),
+    "java": Check(java_loop, (0, 500, 2_000), waits=True),
     "protocol": Check(protocol, (0, 1_250, 1_250), waits=True),
     "world": Check(world, (5, 100, 1_000), waits=True),
     "scenarios": Check(scenarios, (0, 1, 1), waits=True),

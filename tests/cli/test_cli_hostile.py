@@ -58,6 +58,18 @@ RUNS: dict[tuple[str, ...], list[tuple[str, ...]]] = {
     ("topics", "list"): [(), ("--json",)],
     ("topics", "describe"): [(TOPIC,), (TOPIC, "--json"), (EVIL,)],
     ("topics", "alter"): [(EVIL, "-p", "3"), (TOPIC, "-c", f"cleanup.policy={EVIL}"), (TOPIC, EVIL)],
+    ("configs", "describe"): [
+        ("--group", EVIL),
+        ("--topic", EVIL, "--json"),
+        ("--all-brokers", "--all"),
+        ("--broker", EVIL),
+    ],
+    ("configs", "alter"): [
+        (f"{EVIL}=1", "--all-brokers"),
+        (f"log.retention.ms={EVIL}", "--all-brokers"),
+        (EVIL, "--group", EVIL),
+        ("--delete", EVIL, "--topic", TOPIC),
+    ],
     ("topics", "delete"): [(EVIL,), (EVIL, f"--{EVIL}")],
     ("groups", "list"): [(), ("--json",)],
     ("groups", "describe"): [(EVIL,), (EVIL, "--json"), (EVIL + "2",)],

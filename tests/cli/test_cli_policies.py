@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 import semel
-from semel.client import AuthenticationFailed, Client, Security
+from semel.client import Admin, AuthenticationFailed, Client, Security
+from semel.client.acls import Acl
 
 Cli = Callable[..., Any]
 
@@ -22,12 +23,16 @@ def broker() -> Iterator[semel.Embedded]:
 
 def test_users_are_added_listed_and_removed(cli: Cli) -> None:
     assert "Added the user ann" in cli("users", "add", "ann", "--password-stdin", stdin=b"secret\n").err
+    again = cli("users", "add", "ann", "--password-stdin", stdin=b"other\n").err
+    assert again == "Replaced the password of the user ann for SCRAM-SHA-256.\n"
     more = ("--mechanism", "SCRAM-SHA-512", "--iterations", "8192", "--password-stdin", "--json")
     assert cli("users", "add", "ann", *more, stdin=b"secret").json == {
         "user": "ann",
         "mechanism": "SCRAM-SHA-512",
         "iterations": 8192,
+        "replaced": False,
     }
+    assert cli("users", "add", "ann", *more, stdin=b"secret").json["replaced"] is True
     assert cli("users", "list", "--json").json == [
         {"user": "ann", "mechanism": "SCRAM-SHA-256", "iterations": 4096},
         {"user": "ann", "mechanism": "SCRAM-SHA-512", "iterations": 8192},
@@ -47,10 +52,43 @@ def test_users_are_added_listed_and_removed(cli: Cli) -> None:
         (("users", "add", "ann"), b"secret\n", "no terminal"),
         (("users", "add", "ann", "--password-stdin", "--iterations", "100"), b"x", "4096"),
         (("users", "add", "ann", "--password-stdin", "--mechanism", "PLAIN"), b"x", "SCRAM-SHA-256"),
-        (("users", "add", "ann", "--password-stdin", "--data", "a", "--ledger", "b"), b"x", "choose one"),
+        (
+            ("users", "add", "ann", "--password-stdin", "--data", "a", "--ledger", "postgresql://b/c"),
+            b"x",
+            "choose one",
+        ),
+        (("users", "add", "ann", "--password-stdin", "--ledger", "b"), b"x", "it must be a URL"),
         (("acls", "allow", "User:ann", "Reed", "--topic", "t"), b"", "did you mean READ?"),
         (("acls", "allow", "User:ann", "Read"), b"", "name one resource"),
         (("acls", "allow", "User:ann", "Read", "--topic", "t", "--group", "g"), b"", "name one resource"),
+        (
+            ("acls", "allow", "user:ann", "Read", "--topic", "t"),
+            b"",
+            "'user:ann' is not like User:billing; did you mean User:ann?",
+        ),
+        (("acls", "deny", "User:ann,", "Read", "--topic", "t"), b"", "did you mean User:ann?"),
+        (("acls", "allow", "User: ann", "Read", "--topic", "t"), b"", "did you mean User:ann?"),
+        (("acls", "allow", "User:ann ", "Read", "--topic", "t"), b"", "did you mean User:ann?"),
+        (("acls", "allow", "ann", "Read", "--topic", "t"), b"", "did you mean User:ann?"),
+        (("acls", "allow", "User:", "Read", "--topic", "t"), b"", "'User:' is not like User:billing"),
+        (
+            ("acls", "allow", "User:ann", "Read", "ClusterAction", "--topic", "t"),
+            b"",
+            "CLUSTER_ACTION has no meaning for a topic; there are READ, WRITE, CREATE, DESCRIBE, DELETE,"
+            " ALTER, DESCRIBE_CONFIGS, ALTER_CONFIGS, ALL",
+        ),
+        (
+            ("acls", "deny", "User:ann", "Write", "--group", "g"),
+            b"",
+            "WRITE has no meaning for a group; there are READ, DESCRIBE, DELETE, DESCRIBE_CONFIGS,"
+            " ALTER_CONFIGS, ALL",
+        ),
+        (("acls", "allow", "User:ann", "Any", "--cluster"), b"", "ANY has no meaning for a cluster"),
+        (
+            ("acls", "allow", "User:ann", "Read", "--transactional-id", "x"),
+            b"",
+            "READ has no meaning for a transactional id; there are DESCRIBE, WRITE, TWO_PHASE_COMMIT, ALL",
+        ),
         (("quotas", "set", "--user", "ann", "producer_byte_rate=much"), b"", "much"),
         (("quotas", "set", "producer_byte_rate=1"), b"", "--user"),
     ],
@@ -88,6 +126,25 @@ def test_acls_are_added_listed_and_removed(cli: Cli) -> None:
     assert len(cli("acls", "list", "--json").json) == 3
 
 
+def test_acls_that_never_apply_are_accepted_by_the_api_as_in_kafka_and_can_be_removed(
+    cli: Cli, broker: semel.Embedded
+) -> None:
+    with Client(broker.bootstrap_servers) as client:
+        Admin(client).acls.add(
+            Acl.of("user:eve", "Read", topic="t"),
+            Acl.of("User:eve,", "ClusterAction", topic="t"),
+        )
+    for principal, operation in (("user:eve", "Read"), ("User:eve,", "ClusterAction")):
+        removed = cli("acls", "remove", principal, operation, "--topic", "t", "--yes", "--json").json
+        assert [each["principal"] for each in removed] == [principal]
+
+
+def test_acls_for_the_name_in_a_certificate_are_accepted(cli: Cli) -> None:
+    who = ("User:CN=ann,O=Example", "All", "--group", "*")
+    cli("acls", "allow", *who)
+    assert len(cli("acls", "remove", *who, "--yes", "--json").json) == 1
+
+
 def test_acls_are_not_in_use_without_an_authorizer(cli: Cli) -> None:
     with semel.embedded() as without:
         for command in (("list",), ("allow", "User:ann", "Read", "--topic", "t")):
@@ -111,8 +168,9 @@ def test_quotas_are_set_listed_and_removed(cli: Cli) -> None:
 
 def test_the_first_user_is_added_to_a_directory(cli: Cli, tmp_path: Path) -> None:
     data = tmp_path / "data"
-    cli("users", "add", "admin", "--data", str(data), "--password-stdin", stdin=b"first\n")
-    cli("users", "add", "admin", "--data", str(data), "--password-stdin", stdin=b"second\n")
+    add = ("users", "add", "admin", "--data", str(data), "--password-stdin")
+    assert "Added the user admin" in cli(*add, stdin=b"first\n").err
+    assert "Replaced the password of the user admin" in cli(*add, stdin=b"second\n").err
     with semel.embedded(data) as running:
         listed = cli("users", "list", "--json", bootstrap=running.bootstrap_servers).json
         assert [each["user"] for each in listed] == ["admin"]

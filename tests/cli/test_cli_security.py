@@ -48,7 +48,7 @@ def test_commands_reach_a_broker_behind_tls(
     [
         (["security.protocl=SSL"], "did you mean"),
         (["security.protocol"], "is not NAME=VALUE"),
-        (["security.protocol=SSL", "ssl.ca.location=/nowhere"], "ssl.ca.location /nowhere has no"),
+        (["security.protocol=SSL", "ssl.ca.location=/nowhere"], "ssl.ca.location /nowhere does not exist"),
     ],
 )
 def test_wrong_settings_are_wrong_usage(cli: Callable[..., Any], settings: list[str], message: str) -> None:
@@ -70,7 +70,16 @@ def test_a_file_that_is_wrong_is_told_without_its_text(cli: Callable[..., Any], 
     [
         (["--listen", "ssl://127.0.0.1:0"], "needs the setting ssl.certificate.location"),
         (["--listen", "sasl://127.0.0.1:0"], "sasl:// is not supported; use plaintext:// or ssl://"),
-        (["--listen", "A=ssl://127.0.0.1:0", "--set", "ssl.certificate.location=/x"], "do not go together"),
+        (["--listen", "A=ssl://127.0.0.1:0", "--set", "ssl.certificate.location=/x"], "/x does not exist"),
+        (
+            ["--set", "ssl.client.auth=required", "--set", "ssl.ca.location=/x"],
+            "ssl.client.auth=required needs a listener with ssl:// or sasl_ssl://",
+        ),
+        (
+            ["--listen", "sasl_plaintext://127.0.0.1:0", "--set", "ssl.client.auth=requested"],
+            "ssl.client.auth=requested needs a listener",
+        ),
+        (["--set", "sasl.enabled.mechanisms=SCRAM-SHA256"], "did you mean SCRAM-SHA-256?"),
     ],
 )
 def test_a_listener_that_cannot_be_is_wrong_usage(arguments: list[str], message: str) -> None:

@@ -136,6 +136,18 @@ def test_a_record_without_a_key_is_refused(bootstrap: str, admin: AdminClient, f
     assert read(bootstrap, topic) == writer.sent == [(0, b"key", b"1")]
 
 
+def test_the_neighbours_of_a_refused_record_learn_that_it_was_another(
+    bootstrap: str, admin: AdminClient, fresh: Fresh
+) -> None:
+    """KIP-467: librdkafka tells by record_errors which records of a batch were invalid and which were not."""
+    topic = create(admin, fresh("table"), **EAGER)
+    writer = Writer(bootstrap, topic, **{"linger.ms": 500})
+    writer.put(("a", "1"), (None, "2"), ("b", "3"), (None, "4"))
+    invalid, other = KafkaError.INVALID_RECORD, KafkaError._INVALID_DIFFERENT_RECORD
+    assert [error.code() for error in writer.errors] == [other, invalid, other, invalid]
+    assert read(bootstrap, topic) == []
+
+
 @pytest.mark.parametrize("visibility", ["marker", "journal"])
 def test_what_was_aborted_is_nobodys_newest(
     bootstrap: str, admin: AdminClient, fresh: Fresh, visibility: str

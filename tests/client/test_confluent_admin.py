@@ -100,6 +100,31 @@ def test_configs_of_the_broker_are_shown(admin: AdminClient) -> None:
     assert found["group.initial.rebalance.delay.ms"].value == "0"
 
 
+def test_configs_of_brokers_and_groups_are_changed(admin: AdminClient, topic: str) -> None:
+    """librdkafka sends what concerns a broker to that broker, and a group to any."""
+    node = str(admin.list_topics(timeout=WAIT_SECONDS).controller_id)
+
+    def change(kind: ResourceType, name: str, config: str, value: str | None) -> None:
+        operation = AlterConfigOpType.DELETE if value is None else AlterConfigOpType.SET
+        entry = ConfigEntry(config, value, incremental_operation=operation)
+        done(
+            admin.incremental_alter_configs([ConfigResource(kind, name, incremental_configs=[entry])]),
+        )
+
+    def source(kind: ResourceType, name: str, config: str) -> tuple[str, int]:
+        (found,) = done(admin.describe_configs([ConfigResource(kind, name)])).values()
+        return found[config].value, found[config].source
+
+    change(ResourceType.BROKER, node, "log.retention.bytes", "12345")
+    assert source(ResourceType.BROKER, node, "log.retention.bytes") == ("12345", 2)
+    assert source(ResourceType.TOPIC, topic, "retention.bytes") == ("12345", 2)
+    change(ResourceType.BROKER, node, "log.retention.bytes", None)
+    assert source(ResourceType.TOPIC, topic, "retention.bytes") == ("-1", 5)
+    with pytest.raises(KafkaException) as error:
+        change(ResourceType.BROKER, node, "node.id", "7")
+    assert code(error) == KafkaError.INVALID_REQUEST
+
+
 def test_create_partitions(bootstrap: str, admin: AdminClient, topic: str, fresh: Fresh) -> None:
     done(admin.create_partitions([NewPartitions(topic, 5)]))
     assert len(admin.list_topics(topic, WAIT_SECONDS).topics[topic].partitions) == 5

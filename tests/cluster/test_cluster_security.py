@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 from support.cluster import Cluster, running
+from support.members import database
 from support.waiting import until
 
 from semel.client import (
@@ -137,3 +138,27 @@ def test_the_first_user_is_added_to_a_ledger_that_no_broker_uses(cluster: Cluste
         with pytest.raises(KafkaError) as refused:
             Admin(client).users.remove("root")
         assert refused.value.code is ErrorCode.RESOURCE_NOT_FOUND
+
+
+def test_a_password_that_is_replaced_in_a_ledger_is_told(postgres_dsn: str) -> None:
+    with database(postgres_dsn) as ledger:
+        command = [
+            sys.executable,
+            "-m",
+            "semel",
+            "users",
+            "add",
+            "ann",
+            "--password-stdin",
+            "--ledger",
+            ledger,
+        ]
+        for mechanism, told in (
+            ("SCRAM-SHA-256", "Added the user ann with SCRAM-SHA-256.\n"),
+            ("SCRAM-SHA-256", "Replaced the password of the user ann for SCRAM-SHA-256.\n"),
+            ("SCRAM-SHA-512", "Added the user ann with SCRAM-SHA-512.\n"),
+        ):
+            done = subprocess.run(
+                [*command, "--mechanism", mechanism], input="x\n", text=True, capture_output=True, check=True
+            )
+            assert done.stderr == told

@@ -77,7 +77,14 @@ def starting(
 
 
 @pytest.mark.parametrize(
-    "address", ["postgresql://semel:hunter2@127.0.0.1/x", "postgresql://127.0.0.1/x?password=hunter2"]
+    "address",
+    [
+        "postgresql://semel:hunter2@127.0.0.1/x",
+        "postgresql://127.0.0.1/x?password=hunter2",
+        "host=127.0.0.1 dbname=x user=semel password=hunter2",
+        "host=127.0.0.1 PASSWORD = 'hunter2'",
+        "postgresql://semel:hunter2@[127.0.0.1/x",
+    ],
 )
 def test_a_password_on_the_command_line_is_refused(address: str, tmp_path: Path) -> None:
     said = serve("--ledger", address, "--chunks", tmp_path.as_uri(), code=2)
@@ -103,6 +110,27 @@ def test_an_address_that_is_none_is_not_shown(tmp_path: Path) -> None:
     }
     said = serve(code=78, environment=environment)
     assert "is not that of a PostgreSQL database" in said
+    assert "hunter2" not in said
+
+
+@pytest.mark.parametrize("address", ["host=127.0.0.1 user=semel", "127.0.0.1/x", "mysql://x/y", ""])
+def test_an_address_that_is_no_url_is_refused(address: str, tmp_path: Path) -> None:
+    """Wherever it comes from, and before anything is opened."""
+    chunks, config = tmp_path.as_uri(), tmp_path / "semel.toml"
+    config.write_text(f'ledger = "{address}"\nchunks = "{chunks}"\n')
+    for arguments, environment in (
+        (["--ledger", address, "--chunks", chunks], {}),
+        ([], {"SEMEL_LEDGER": address or "nonsense", "SEMEL_CHUNKS": chunks}),
+        (["--config", str(config)], {}),
+    ):
+        said = serve(*arguments, code=2, environment=environment)
+        assert "it must be a URL, postgresql://USER@HOST/DATABASE" in said
+
+
+def test_a_list_with_a_password_in_the_environment_is_not_shown(tmp_path: Path) -> None:
+    environment = {"SEMEL_LEDGER": "host=x password=hunter2", "SEMEL_CHUNKS": tmp_path.as_uri()}
+    said = serve(code=2, environment=environment)
+    assert "it must be a URL" in said
     assert "hunter2" not in said
 
 

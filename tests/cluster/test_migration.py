@@ -20,6 +20,13 @@ from semel.client import Admin, Client, Consumer, Isolation
 from semel.client.acls import Acl
 from semel.client.quotas import QuotaEntity
 from semel.wire.errors import ErrorCode
+from semel.wire.messages import (
+    AlterShareGroupOffsetsPartition,
+    AlterShareGroupOffsetsRequest,
+    AlterShareGroupOffsetsTopic,
+    DescribeShareGroupOffsetsGroup,
+    DescribeShareGroupOffsetsRequest,
+)
 from semel.wire.records import Record, encode_batch, iter_batches
 
 SETTINGS = {
@@ -122,6 +129,7 @@ def _fill(directory: Path, client: RawClient, admin: Admin) -> Everything:
     commit_offset(client, "only-offsets", plain, 5, "a note \x00 with a zero")
     classic = ClassicMember(client, "classic", session_timeout_ms=HOUR_MS // 2)
     consumer = ConsumerMember(client, "consumer", plain)
+    _share(client, plain)
     partitions = {plain: 3, large: 2, marked: 2, staged: 2, table: 1}
     groups = {"only-offsets": plain, "done": plain, "waiting": plain}
     GROUPS.update(groups)
@@ -137,6 +145,21 @@ def _fill(directory: Path, client: RawClient, admin: Admin) -> Everything:
         consumer,
         seen,
     )
+
+
+def _share(client: RawClient, topic: str) -> None:
+    """A share group that begins at offset 9 of partition 1."""
+    start = AlterShareGroupOffsetsPartition(partition_index=1, start_offset=9)
+    wanted = AlterShareGroupOffsetsTopic(topic_name=topic, partitions=[start])
+    altered = client.ask(AlterShareGroupOffsetsRequest(group_id="sharing", topics=[wanted]), 0)
+    assert altered.error_code == altered.responses[0].partitions[0].error_code == ErrorCode.NONE
+
+
+def _shared(client: RawClient) -> list[int]:
+    """Where the share group is."""
+    group = DescribeShareGroupOffsetsGroup(group_id="sharing", topics=None)
+    (found,) = client.ask(DescribeShareGroupOffsetsRequest(groups=[group]), 1).groups
+    return [each.start_offset for each in found.topics[0].partitions]
 
 
 def _transactions(client: RawClient, marked: str, staged: str, plain: str) -> list[RawProducer]:
@@ -199,6 +222,7 @@ def test_clients_go_on_where_they_were(everything: Everything, ledger: str, chun
     assert len([each for each in sizes if each > 7 << 20]) >= 2, "bytes are in objects of several MiB"
     with Member(ledger, chunks, 0, *OPTIONS) as first, RawClient(first.bootstrap) as client:
         assert observed(client, everything.partitions, GROUPS) == everything.seen
+        assert _shared(client) == [-1, 9, -1]
         _go_on(everything, client)
         with members(ledger, chunks, 1, options=OPTIONS) as (second,):
             bootstrap = f"{first.bootstrap},{second.bootstrap}"

@@ -8,10 +8,18 @@ from pathlib import Path
 import pytest
 
 from semel.config import Settings
-from semel.core.facts import DURABLE, GroupGathered, LatestConnectionChanged, SessionChanged, TransactionEnded
+from semel.core.facts import (
+    DURABLE,
+    GroupGathered,
+    LatestConnectionChanged,
+    SessionChanged,
+    ShareLocksChanged,
+    TransactionEnded,
+)
 from semel.core.state import APPLY
 from semel.handlers import HANDLERS
 from semel.wire.messages import APIS
+from suites import results
 from tools.docs import generated
 from tools.limits import NO_LIMITS, REQUEST, SHARED, STORED
 
@@ -70,7 +78,8 @@ def test_a_handler_says_which_versions_it_serves(key: int) -> None:
 
 
 def test_every_fact_can_be_applied() -> None:
-    assert set(APPLY) == {*DURABLE, GroupGathered, SessionChanged, LatestConnectionChanged, TransactionEnded}
+    volatile = {GroupGathered, SessionChanged, ShareLocksChanged, LatestConnectionChanged, TransactionEnded}
+    assert set(APPLY) == {*DURABLE, *volatile}
 
 
 def test_adr_numbers_are_consecutive() -> None:
@@ -110,6 +119,11 @@ def test_every_setting_with_a_maximum_is_on_the_page_of_limits() -> None:
 def test_generated_pages_are_fresh() -> None:
     for path, text in generated().items():
         assert path.read_text() == text, f"{path.name} is stale: make docs"
+
+
+def test_the_page_of_suites_is_fresh() -> None:
+    text = results.PAGE.read_text()
+    assert results.page(text, results.read()) == text, "python -m suites writes it"
 
 
 def test_every_behaviour_of_the_list_has_a_test() -> None:

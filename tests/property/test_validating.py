@@ -20,6 +20,7 @@ from semel.wire.batch import HEADER_BYTES, seal
 from semel.wire.columns import Packer, pack_headers, seal_packed
 from semel.wire.compression import compress
 from semel.wire.errors import ErrorCode, InvalidRecords
+from semel.wire.invalid_records import NAMED_MAX
 from semel.wire.records import Codec, Header, Record, check_produced, decode_batch, encode_batch, read_header
 from semel.wire.validating import MAX_TIMESTAMP, MIN_TIMESTAMP, validate, with_max_timestamp
 
@@ -51,12 +52,12 @@ def halves() -> list[ModuleType]:
 both = pytest.mark.parametrize("half", halves(), ids=name_of)
 
 
-def verdict(half: Any, batch: bytes, *, needs_keys: bool = False) -> tuple[int, int]:
-    """The error code and the index of the record, or NONE and the largest timestamp."""
+def verdict(half: Any, batch: bytes, *, needs_keys: bool = False) -> tuple[int, Any]:
+    """The error code and the indexes of the records, or NONE and the largest timestamp."""
     try:
         largest = half.check(payload_of(batch), read_header(batch), *EVER, needs_keys)
     except InvalidRecords as error:
-        return error.code, error.index
+        return error.code, [index for index, _ in error.records]
     return ErrorCode.NONE, largest
 
 
@@ -105,8 +106,8 @@ def test_what_clients_write_passes(half: ModuleType, records: list[Record], code
     assert header is not None, code
     assert validate(batch, header, limit_bytes=LIMIT_BYTES) == header.max_timestamp
     assert verdict(half, batch) == (ErrorCode.NONE, header.max_timestamp)
-    keyless = next((at for at, record in enumerate(records) if record.key is None), None)
-    if keyless is not None:
+    keyless = [at for at, record in enumerate(records) if record.key is None]
+    if keyless:
         assert verdict(half, batch, needs_keys=True) == (ErrorCode.INVALID_RECORD, keyless)
 
 
@@ -179,7 +180,7 @@ def test_numbers_that_java_cannot_read_are_refused(half: ModuleType, size: int) 
     header = read_header(encode_batch([Record(0, NOW, None, b"v")]))
     assert verdict(half, seal(header, varint.encode(len(body)) + body)) == (ErrorCode.NONE, NOW)
     body = b"\0\0\0\1" + number(1, size) + b"v" + b"\0"
-    expected = (ErrorCode.NONE, NOW) if size <= 5 else (ErrorCode.INVALID_RECORD, 0)
+    expected = (ErrorCode.NONE, NOW) if size <= 5 else (ErrorCode.INVALID_RECORD, [0])
     assert verdict(half, seal(header, varint.encode(len(body)) + body)) == expected
 
 
@@ -194,19 +195,64 @@ def test_the_record_that_is_wrong_is_named(half: Any) -> None:
     ) -> Any:
         with pytest.raises(InvalidRecords) as refused:
             half.check(payload, header._replace(record_count=count), earliest, latest, False)
-        return refused.value.code, refused.value.index
+        return refused.value.code, [index for index, _ in refused.value.records]
 
     invalid, too_old_or_young = ErrorCode.INVALID_RECORD, ErrorCode.INVALID_TIMESTAMP
-    assert named(bytes(payload), count=100) == (invalid, 10)
-    assert named(bytes(payload[: 3 * size]), count=100) == (invalid, 3)
-    assert named(bytes(payload), count=3) == (invalid, -1)
-    assert named(bytes(payload[:size]) + bytes(payload[:size])) == (invalid, 1), "the same offset twice"
-    assert named(bytes(payload[size:])) == (invalid, 0), "offsets from 1 on"
+    assert named(bytes(payload), count=100) == (invalid, [10])
+    assert named(bytes(payload[: 3 * size]), count=100) == (invalid, [3])
+    assert named(bytes(payload), count=3) == (invalid, [])
+    assert named(bytes(payload[:size]) + bytes(payload[:size])) == (invalid, [1]), "the same offset twice"
+    assert named(bytes(payload[size:])) == (invalid, [0]), "offsets from 1 on"
     marked = bytearray(payload)
     marked[2 * size + 1] = 0x80
-    assert named(bytes(marked)) == (invalid, 2), "an attribute that aiokafka takes for a longer number"
-    assert named(bytes(payload), earliest=NOW + 4) == (too_old_or_young, 0)
-    assert named(bytes(payload), latest=NOW + 4) == (too_old_or_young, 5)
+    assert named(bytes(marked)) == (invalid, [2]), "an attribute that aiokafka takes for a longer number"
+    assert named(bytes(marked), earliest=NOW + 4) == (invalid, [2]), "damage counts before what is refused"
+    assert named(bytes(payload), earliest=NOW + 4) == (too_old_or_young, [0, 1, 2, 3])
+    assert named(bytes(payload), latest=NOW + 4) == (too_old_or_young, [5, 6, 7, 8, 9])
+
+
+@EXAMPLES
+@given(
+    made=st.lists(st.tuples(st.integers(NOW - 3, NOW + 3), st.booleans()), min_size=1, max_size=12),
+    window=st.tuples(st.integers(NOW - 3, NOW), st.integers(NOW, NOW + 3)),
+    needs_keys=st.booleans(),
+)
+def test_every_refused_record_is_named_with_its_reason(
+    made: list[tuple[int, bool]], window: tuple[int, int], needs_keys: bool
+) -> None:
+    """KIP-467; one bad timestamp decides the code for the batch, as in Kafka's LogValidator."""
+    batch = encode_batch([Record(0, time, b"k" if has_key else None, b"v") for time, has_key in made])
+    expected: dict[int, str] = {}
+    for at, (time, has_key) in enumerate(made):
+        if needs_keys and not has_key:
+            expected[at] = "without a key"
+        elif not window[0] <= time <= window[1]:
+            expected[at] = f"{time} is too old" if time < window[0] else f"{time} is too far in the future"
+    for half in halves():
+        if not expected:
+            assert half.check(payload_of(batch), read_header(batch), *window, needs_keys)
+            continue
+        with pytest.raises(InvalidRecords) as refused:
+            half.check(payload_of(batch), read_header(batch), *window, needs_keys)
+        error = refused.value
+        assert [index for index, _ in error.records] == list(expected)
+        assert all(expected[index] in reason for index, reason in error.records)
+        has_bad_time = any("too" in reason for reason in expected.values())
+        assert error.code == (ErrorCode.INVALID_TIMESTAMP if has_bad_time else ErrorCode.INVALID_RECORD)
+        assert error.message.startswith(f"{len(expected)} of {len(made)} records")
+
+
+@both
+def test_the_names_are_bounded_and_the_code_is_that_of_all(half: Any) -> None:
+    """The only bad timestamp comes after as many records as are named."""
+    count = NAMED_MAX + 5
+    made = [Record(0, NOW + (at == count - 1), None if at < count - 1 else b"k", b"v") for at in range(count)]
+    batch = encode_batch(made)
+    with pytest.raises(InvalidRecords) as refused:
+        half.check(payload_of(batch), read_header(batch), NOW, NOW, True)
+    assert [index for index, _ in refused.value.records] == list(range(NAMED_MAX))
+    assert refused.value.code == ErrorCode.INVALID_TIMESTAMP
+    assert f"{count} of {count} records" in refused.value.message
 
 
 @both

@@ -184,12 +184,22 @@ async def test_shards_are_handed_over_by_their_owner(shared_stores: Any) -> None
     async with joined(shared_stores, 3) as (one, other, third):
         await give(one, dict.fromkeys(range(SHARDS), 0))
         assert (await other.membership.renew()).shards == [Shard(0, 1)] * SHARDS
-        # What others own stays, and who owns a shard already does not get it again.
+        # What others own stays. An owner may give a shard to itself, which counts as a change.
         await give(other, dict.fromkeys(range(SHARDS), 1))
         await give(one, {0: 0, 1: 1, 2: 2})
         await give(third, {1: 2, 2: 1})
         shards = (await other.membership.renew()).shards
-        assert shards[:4] == [Shard(0, 1), Shard(1, 2), Shard(1, 3), Shard(0, 1)]
+        assert shards[:4] == [Shard(0, 2), Shard(1, 2), Shard(1, 3), Shard(0, 1)]
+
+
+async def test_a_hand_over_that_is_late_does_not_happen(shared_stores: Any) -> None:
+    async with joined(shared_stores) as (one, other):
+        await give(one, {0: 0, 1: 0})
+        seen = {0: 1, 1: 1}
+        # It takes the first for lost, and makes sure that nothing comes of it.
+        await one.membership.hand_over({0: 0, 1: 0}, seen)
+        await one.membership.hand_over({0: 1, 1: 1}, seen)
+        assert (await other.membership.renew()).shards[:2] == [Shard(0, 2), Shard(0, 2)]
 
 
 async def test_shards_whose_owner_has_changed_since_are_not_handed_over(shared_stores: Any) -> None:

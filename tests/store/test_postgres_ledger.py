@@ -21,9 +21,11 @@ from semel.core.facts import (
     PendingChanged,
     ProducerAdvanced,
     ProducerIdAllocated,
+    ShareChanged,
     TransactionChanged,
 )
 from semel.core.groups import ClassicGroup
+from semel.core.share_partition import SharePartition
 from semel.core.types import (
     CommittedOffset,
     GroupKey,
@@ -32,6 +34,7 @@ from semel.core.types import (
     PartitionKey,
     PendingKey,
     ProducerState,
+    ShareKey,
     Transaction,
     TransactionKey,
 )
@@ -281,8 +284,33 @@ async def test_a_ledger_of_a_newer_version_is_refused(postgres_dsn: str, schema:
     async with opened(postgres_dsn, schema):
         pass
     await _execute(postgres_dsn, f"UPDATE {schema}.meta SET value = '99' WHERE name = 'schema_version'")
-    with pytest.raises(StoreDamaged, match="schema version 99, and this Semel knows version 3"):
+    with pytest.raises(StoreDamaged, match="schema version 99, and this Semel knows version 5"):
         await PostgresLedger.open(postgres_dsn, schema=schema)
+
+
+WITHOUT_SHARES = """
+    DROP FUNCTION write_shares(shares[], shares[]);
+    DROP FUNCTION commit_shares(claim, expectations, shares[], shares[]);
+    DROP FUNCTION delete_shares_of_topic(bytea);
+    DROP TABLE shares;
+    ALTER TYPE expectations DROP ATTRIBUTE shares;
+    DROP TYPE share_version;
+"""
+"""What version 4 did not have."""
+
+
+async def test_a_ledger_of_version_4_gets_share_partitions(postgres_dsn: str, schema: str) -> None:
+    async with opened(postgres_dsn, schema):
+        pass
+    await _execute(
+        postgres_dsn,
+        f"SET search_path = {schema}; {WITHOUT_SHARES}"
+        " UPDATE meta SET value = '4' WHERE name = 'schema_version';",
+    )
+    async with opened(postgres_dsn, schema) as ledger:
+        key = ShareKey(b"t" * 16, 0, "g")
+        await ledger.commit([ShareChanged(key, SharePartition(5))], [], expected={key: 0})
+        assert await ledger.load([key]) == [SharePartition(5)]
 
 
 async def test_a_ledger_of_version_1_is_upgraded(postgres_dsn: str, schema: str) -> None:
@@ -292,6 +320,7 @@ async def test_a_ledger_of_version_1_is_upgraded(postgres_dsn: str, schema: str)
         postgres_dsn,
         f"""
         SET search_path = {schema};
+        {WITHOUT_SHARES}
         DROP FUNCTION hand_over(integer, bigint, integer[], integer[], bigint[]);
         CREATE FUNCTION hand_over(integer, bigint, integer[], integer[]) RETURNS void LANGUAGE sql AS '';
         DROP FUNCTION write_policy(text, text, text);
@@ -301,7 +330,7 @@ async def test_a_ledger_of_version_1_is_upgraded(postgres_dsn: str, schema: str)
     )
     async with opened(postgres_dsn, schema) as ledger:
         assert await ledger.policies() == []
-        assert await ledger.database.value("SELECT value FROM meta WHERE name = 'schema_version'") == "3"
+        assert await ledger.database.value("SELECT value FROM meta WHERE name = 'schema_version'") == "5"
         names = "SELECT count(*) FROM pg_proc WHERE proname = 'hand_over' AND pronamespace = $1::regnamespace"
         assert await ledger.database.value(names, schema) == 1
         place = ledger.place

@@ -20,6 +20,7 @@ from semel.core.types import (
     PartitionKey,
     ProducerKey,
     ProducerState,
+    ShareKey,
     Transaction,
 )
 from semel.store import ledger_opening, page_checksums
@@ -113,7 +114,7 @@ def test_a_migration_happens_as_a_whole_or_not_at_all(path: Path, monkeypatch: p
     assert _look(path, "SELECT value FROM meta WHERE name = 'schema_version'") == [{"value": "1"}]
     assert _look(path, "SELECT name FROM sqlite_schema WHERE name IN ('transactions', 'pending')") == []
     LedgerWriter(path).close(cleanly=True)
-    assert _look(path, "SELECT value FROM meta WHERE name = 'schema_version'") == [{"value": "5"}]
+    assert _look(path, "SELECT value FROM meta WHERE name = 'schema_version'") == [{"value": "6"}]
     # Byte 20 of a database says how many bytes of each page are not SQLite's.
     assert path.read_bytes()[20] == page_checksums.RESERVED_BYTES
 
@@ -150,7 +151,7 @@ async def test_a_ledger_of_version_2_goes_on(path: Path, scribe: Any) -> None:
     ledger = await SqliteLedger.open(path)
     assert await ledger.load([key]) == [scribe.partitions[key]]
     await ledger.close()
-    assert _look(path, "SELECT value FROM meta WHERE name = 'schema_version'") == [{"value": "5"}]
+    assert _look(path, "SELECT value FROM meta WHERE name = 'schema_version'") == [{"value": "6"}]
 
 
 async def test_a_ledger_of_version_4_gets_policies_and_stays_the_same_store(path: Path, scribe: Any) -> None:
@@ -168,4 +169,19 @@ async def test_a_ledger_of_version_4_gets_policies_and_stays_the_same_store(path
     assert await ledger.policies() == []
     await ledger.close()
     assert _look(path, "SELECT value FROM meta WHERE name = 'store_id'") == before
-    assert _look(path, "SELECT value FROM meta WHERE name = 'schema_version'") == [{"value": "5"}]
+    assert _look(path, "SELECT value FROM meta WHERE name = 'schema_version'") == [{"value": "6"}]
+
+
+async def test_a_ledger_of_version_5_gets_share_partitions(path: Path, scribe: Any) -> None:
+    ledger = await SqliteLedger.open(path)
+    (key,) = await scribe.create(ledger)
+    await ledger.close()
+    connection = apsw.Connection(str(path), vfs=page_checksums.available())
+    connection.execute("DROP TABLE shares")
+    connection.execute("UPDATE meta SET value = '5' WHERE name = 'schema_version'")
+    connection.close()
+    ledger = await SqliteLedger.open(path)
+    share = ShareKey(key.topic_id, key.index, "g")
+    assert await ledger.load([key, share]) == [scribe.partitions[key], None]
+    await ledger.close()
+    assert _look(path, "SELECT value FROM meta WHERE name = 'schema_version'") == [{"value": "6"}]

@@ -22,6 +22,8 @@ from semel.core.facts import (
     ProducerAdvanced,
     ProducerExpired,
     ProducerIdAllocated,
+    ShareChanged,
+    ShareDeleted,
     TopicChanged,
     TopicDeleted,
     TransactionChanged,
@@ -29,6 +31,7 @@ from semel.core.facts import (
 )
 from semel.core.groups import ClassicGroup
 from semel.core.placement import ABSENT
+from semel.core.share_partition import SharePartition
 from semel.core.types import (
     ClusterKey,
     CommittedOffset,
@@ -40,6 +43,7 @@ from semel.core.types import (
     PendingOffset,
     PolicyKey,
     ProducerState,
+    ShareKey,
     TopicKey,
     Transaction,
     TransactionKey,
@@ -327,6 +331,23 @@ async def test_of_two_brokers_that_change_a_policy_the_later_wins(shared_stores:
         await other.commit([PolicyChanged(key, "2")], [], expected={})
         ((body, _),) = await one.load([key])
         assert body == "2"
+
+
+async def test_a_share_partition_that_another_broker_has_changed_is_a_conflict(shared_stores: Any) -> None:
+    key = ShareKey(b"t" * 16, 0, "g\0")
+    async with opened(shared_stores) as (one, other):
+        await one.commit([ShareChanged(key, SharePartition(1))], [], expected={key: ABSENT})
+        with pytest.raises(Conflict) as conflict:
+            await other.commit([ShareChanged(key, SharePartition(2))], [], expected={key: ABSENT})
+        assert tuple(conflict.value.keys) == (key,)
+        expected = await versions_of(other, key)
+        await other.commit([ShareChanged(key, SharePartition(3))], [], expected=expected)
+        with pytest.raises(Conflict):
+            # Together with other rows.
+            await one.commit([ShareDeleted(key), of_id("a")], [], expected=expected)
+        assert await version_of(one, TransactionKey("a")) == ABSENT
+        await one.commit([ShareDeleted(key), of_id("a")], [], expected=await versions_of(one, key))
+        assert await version_of(other, key) == ABSENT
 
 
 async def test_brokers_count_producer_ids_for_themselves(shared_stores: Any) -> None:

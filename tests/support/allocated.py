@@ -5,7 +5,7 @@ from pathlib import Path
 
 
 def allocated(directory: Path) -> int:
-    """Bytes of a data directory's chunks. The broker may delete one between the listing and the look at it."""
+    """Bytes of a data directory's chunks, of which the broker may delete one at any time."""
     total = 0
     for path in (directory / "chunks").iterdir():
         with suppress(FileNotFoundError):

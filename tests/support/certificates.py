@@ -32,5 +32,11 @@ def make_certificate(folder: Path, name: str, *, host: str = "127.0.0.1") -> Cer
     return made
 
 
+def signed_again(made: Certificate, *, days: int) -> None:
+    """Write the certificate anew: it ends in so many days, or did a day ago (-1)."""
+    sign = ["openssl", "x509", "-in", str(made.certificate), "-signkey", str(made.key), "-days", str(days)]
+    _run([*sign, "-out", str(made.certificate)])
+
+
 def _run(command: list[str]) -> None:
     subprocess.run(command, check=True, capture_output=True)

@@ -5,7 +5,8 @@ with the same ACLs too: ``rights_requests.prepare`` makes the world that they ar
 and nothing here knows how a request is sent.
 """
 
-from semel.wire.messages import fetch, metadata, security, topics
+from semel.wire.errors import ErrorCode
+from semel.wire.messages import configs, fetch, metadata, placement, quorum, security, topics
 from semel.wire.messages import transactions as txn
 from support import rights_requests as ask
 from support.rights import (
@@ -29,11 +30,17 @@ from support.rights import (
     Hidden,
     cluster,
     either,
+    group,
     topic,
     xid,
 )
 from support.rights_matrix_groups import GROUPS, TRANSACTIONS
-from support.rights_requests import NEW, T
+from support.rights_matrix_shares import SHARES
+from support.rights_requests import NEW, G, T
+
+LOG_DIR_NOT_FOUND = ErrorCode.LOG_DIR_NOT_FOUND
+BROKER_ID_NOT_REGISTERED = ErrorCode.BROKER_ID_NOT_REGISTERED
+UNSUPPORTED_VERSION = ErrorCode.UNSUPPORTED_VERSION
 
 RECORDS = (
     Case("Produce", 0, 9, lambda w: ask.produced(), PRODUCED, (topic(WRITE),)),
@@ -170,7 +177,32 @@ TOPICS = (
         RESULT,
         (cluster(DESCRIBE_CONFIGS),),
     ),
+    Case(
+        "DescribeConfigs of a group",
+        32,
+        4,
+        lambda w: ask.described(32, G),
+        RESULT,
+        (group(DESCRIBE_CONFIGS),),
+    ),
     Case("AlterConfigs", 33, 2, lambda w: ask.altered(), "responses.0.error_code", (topic(ALTER_CONFIGS),)),
+    *(
+        Case(
+            f"{api} of {what}",
+            *(key, version),
+            lambda w, make=make, kind=kind, name=name: make(kind, name),
+            "responses.0.error_code",
+            (right,),
+        )
+        for api, key, version, make in (
+            ("AlterConfigs", 33, 2, ask.altered),
+            ("IncrementalAlterConfigs", 44, 1, ask.altered_in_part),
+        )
+        for what, kind, name, right in (
+            ("all brokers", 4, "", cluster(ALTER_CONFIGS)),
+            ("a group", 32, G, group(ALTER_CONFIGS)),
+        )
+    ),
     Case(
         "IncrementalAlterConfigs",
         44,
@@ -203,9 +235,64 @@ CLUSTER = (
         "ListPartitionReassignments",
         46,
         0,
-        lambda w: topics.ListPartitionReassignmentsRequest(topics=None),
+        lambda w: placement.ListPartitionReassignmentsRequest(topics=None),
         ERROR,
         (cluster(DESCRIBE),),
+    ),
+    Case(
+        "AlterReplicaLogDirs",
+        34,
+        2,
+        lambda w: ask.moved_to("/no/such/directory"),
+        "results.0.partitions.0.error_code",
+        (cluster(ALTER),),
+        allowed=LOG_DIR_NOT_FOUND,
+    ),
+    Case("ElectLeaders", 43, 2, lambda w: ask.elected(), ERROR, (cluster(ALTER),)),
+    Case("AlterPartitionReassignments", 45, 1, lambda w: ask.cancelled(), ERROR, (cluster(ALTER),)),
+    Case(
+        "DescribeQuorum",
+        55,
+        2,
+        lambda w: ask.quorum(),
+        ERROR,
+        (cluster(DESCRIBE),),
+        allowed=UNSUPPORTED_VERSION,
+    ),
+    Case(
+        "UnregisterBroker",
+        64,
+        0,
+        lambda w: quorum.UnregisterBrokerRequest(broker_id=999),
+        ERROR,
+        (cluster(ALTER),),
+        allowed=BROKER_ID_NOT_REGISTERED,
+    ),
+    Case(
+        "ListConfigResources",
+        74,
+        1,
+        lambda w: configs.ListConfigResourcesRequest(resource_types=[16]),
+        ERROR,
+        (cluster(DESCRIBE_CONFIGS),),
+    ),
+    Case(
+        "AddRaftVoter",
+        80,
+        0,
+        lambda w: quorum.AddRaftVoterRequest(voter_id=9, timeout_ms=1_000),
+        ERROR,
+        (cluster(ALTER),),
+        allowed=UNSUPPORTED_VERSION,
+    ),
+    Case(
+        "RemoveRaftVoter",
+        81,
+        0,
+        lambda w: quorum.RemoveRaftVoterRequest(voter_id=9),
+        ERROR,
+        (cluster(ALTER),),
+        allowed=UNSUPPORTED_VERSION,
     ),
     Case("UpdateFeatures", 57, 1, lambda w: ask.featured(), ERROR, (cluster(ALTER),)),
     Case(
@@ -238,4 +325,4 @@ CLUSTER = (
     Case("AlterUserScramCredentials", 51, 0, lambda w: ask.user(), RESULT, (cluster(ALTER),)),
 )
 
-MATRIX = (*RECORDS, *TOPICS, *GROUPS, *TRANSACTIONS, *CLUSTER)
+MATRIX = (*RECORDS, *TOPICS, *GROUPS, *TRANSACTIONS, *CLUSTER, *SHARES)

@@ -9,17 +9,21 @@ from semel.wire.messages import (
     groups,
     metadata,
     offsets,
+    placement,
     produce,
     quotas,
     security,
     semel,
+    shares,
     topics,
 )
+from semel.wire.messages import quorum as quorums
 from semel.wire.messages import transactions as txn
 from semel.wire.records import Record, encode_batch
 
 T, G, X = "t", "g", "x"
 CLASSIC, CONSUMER, DRIVER, ATTEMPT, NEW = "classic", "consumer", "driver", "attempt", "new"
+SHARE, IDLE_SHARE = "share", "idle-share"
 
 Ask = Callable[[int, Any, int], Awaitable[Any]]
 """Sends a request of an API in a version, as a principal that may do everything."""
@@ -62,6 +66,7 @@ async def prepare(ask: Ask) -> World:
     producer = await initialized(ask, X)
     await ask(24, added(*producer), 3)
     await ask(25, txn.AddOffsetsToTxnRequest(transactional_id=X, group_id=G, **of(producer)), 3)
+    await shared(ask)
     driver = await initialized(ask, DRIVER)
     return World(
         topic_id,
@@ -71,6 +76,16 @@ async def prepare(ask: Ask) -> World:
         await joined(ask),
         (await ask(68, consuming("", 0), 0)).member_id,
     )
+
+
+async def shared(ask: Ask) -> None:
+    """Two share groups: one with a member, which begins at the first record, and one without."""
+    reset = configs.IncrementalAlterConfigsAlterableConfig(name="share.auto.offset.reset", value="earliest")
+    resource = configs.AlterConfigsResource(resource_type=32, resource_name=SHARE, configs=[reset])
+    await ask(44, configs.IncrementalAlterConfigsRequest(resources=[resource]), 1)
+    await ask(76, sharing("member", SHARE), 1)
+    await ask(76, sharing("member", IDLE_SHARE), 1)
+    await ask(76, sharing("member", IDLE_SHARE, -1), 1)
 
 
 async def initialized(ask: Ask, name: str) -> tuple[int, int]:
@@ -96,6 +111,12 @@ async def joined(ask: Ask) -> str:
 
 def of(producer: tuple[int, int]) -> dict[str, Any]:
     return {"producer_id": producer[0], "producer_epoch": producer[1]}
+
+
+def sharing(member: str, group: str, epoch: int = 0) -> shares.ShareGroupHeartbeatRequest:
+    return shares.ShareGroupHeartbeatRequest(
+        group_id=group, member_id=member, member_epoch=epoch, subscribed_topic_names=None if epoch else [T]
+    )
 
 
 def produced(producer: tuple[int, int] | None = None, **reference: Any) -> produce.ProduceRequest:
@@ -240,22 +261,55 @@ def described(kind: int, name: str) -> configs.DescribeConfigsRequest:
     )
 
 
-def altered() -> configs.AlterConfigsRequest:
-    wanted = [configs.AlterableConfig(name="retention.ms", value="1000000")]
+CHANGED = {
+    2: ("retention.ms", "1000000"),
+    4: ("message.max.bytes", "1048588"),
+    32: ("consumer.session.timeout.ms", "50000"),
+}
+"""A config of each kind of resource, and a value."""
+
+
+def altered(kind: int = 2, name: str = T) -> configs.AlterConfigsRequest:
+    config, value = CHANGED[kind]
+    wanted = [configs.AlterableConfig(name=config, value=value)]
     return configs.AlterConfigsRequest(
-        resources=[configs.AlterConfigsResource(resource_type=2, resource_name=T, configs=wanted)]
+        resources=[configs.AlterConfigsResource(resource_type=kind, resource_name=name, configs=wanted)]
     )
 
 
-def altered_in_part() -> configs.IncrementalAlterConfigsRequest:
-    wanted = [configs.IncrementalAlterConfigsAlterableConfig(name="retention.ms", value="1000000")]
+def altered_in_part(kind: int = 2, name: str = T) -> configs.IncrementalAlterConfigsRequest:
+    config, value = CHANGED[kind]
+    wanted = [configs.IncrementalAlterConfigsAlterableConfig(name=config, value=value)]
     return configs.IncrementalAlterConfigsRequest(
         resources=[
             configs.IncrementalAlterConfigsAlterConfigsResource(
-                resource_type=2, resource_name=T, configs=wanted
+                resource_type=kind, resource_name=name, configs=wanted
             )
         ]
     )
+
+
+def moved_to(path: str) -> placement.AlterReplicaLogDirsRequest:
+    moved = [placement.AlterReplicaLogDirTopic(name=T, partitions=[0])]
+    return placement.AlterReplicaLogDirsRequest(dirs=[placement.AlterReplicaLogDir(path=path, topics=moved)])
+
+
+def cancelled() -> placement.AlterPartitionReassignmentsRequest:
+    part = placement.ReassignablePartition(partition_index=0, replicas=None)
+    return placement.AlterPartitionReassignmentsRequest(
+        topics=[placement.ReassignableTopic(name=T, partitions=[part])]
+    )
+
+
+def elected() -> placement.ElectLeadersRequest:
+    wanted = [placement.ElectionTopicPartitions(topic=T, partitions=[0])]
+    return placement.ElectLeadersRequest(topic_partitions=wanted)
+
+
+def quorum() -> quorums.DescribeQuorumRequest:
+    part = quorums.QuorumPartitionRequest(partition_index=0)
+    topic = quorums.QuorumTopicRequest(topic_name=T, partitions=[part])
+    return quorums.DescribeQuorumRequest(topics=[topic])
 
 
 def featured() -> configs.UpdateFeaturesRequest:

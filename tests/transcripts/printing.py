@@ -223,6 +223,8 @@ FACTS: dict[type, Callable[[Any], str]] = {
     facts.PendingChanged: lambda fact: f"{fact.group_id}: {pending_text(fact.pending)}",
     facts.ProducerIdAllocated: lambda fact: str(fact.producer_id),
     facts.FeatureChanged: lambda fact: f"transaction.version {fact.transaction_version}",
+    facts.ShareChanged: lambda fact: f"{fact.key.group_id} from {fact.share.start_offset} {fact.share.runs}",
+    facts.ShareDeleted: lambda fact: f"{fact.key.group_id}",
     facts.PolicyChanged: lambda fact: f"{fact.key.kind} {fact.key.name} {fact.body or 'removed'}",
     facts.OffsetCommitted: lambda fact: f"{fact.key.group_id}: {name_of(fact.key)}={fact.value.offset}",
     facts.OffsetDeleted: lambda fact: f"{fact.key.group_id}: {name_of(fact.key)}",

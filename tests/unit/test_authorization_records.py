@@ -15,6 +15,7 @@ from support.waiting import until_async
 from semel.broker.promise import Promise
 from semel.core.security.acls import CLUSTER_NAME, Operation, ResourceType
 from semel.core.types import ErrorCode, PartitionKey
+from semel.handlers.authorization import guarded
 from semel.handlers.context import CloseConnection
 from semel.handlers.produce import PARTITIONS_AT_ONCE
 from semel.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, ReplicaState
@@ -105,6 +106,25 @@ async def test_the_allowed_topics_of_a_produce_are_written(
         assert (refused.base_offset, refused.log_append_time_ms, refused.log_start_offset) == (-1, -1, -1)
         assert (refused.error_message, refused.record_errors) == (None, [])
         assert (await high_watermark(it), await high_watermark(it, OTHER)) == (1, 0)
+
+
+@pytest.mark.parametrize(("version", "topic"), [(9, "mine"), (13, MINE)])
+async def test_a_right_that_is_gone_when_the_batches_are_validated(version: int, topic: Any) -> None:
+    """In a cluster, topics are forgotten when rights are taken away, so the names of the first look count."""
+    async with two_topics(WRITE) as it:
+        asked: list[Any] = []
+
+        async def later(broker: Any, request: Any, context: Any, may_still: Any) -> Any:
+            asked.append(may_still)
+            return ProduceResponse()
+
+        handlers = guarded({0: later})
+        request = producing(topic)
+        await handlers[0](it.broker, request, context(version)._replace(principal=ALICE))
+        assert asked[0]()
+        await it.take(on("mine", WRITE))
+        it.broker.catalog.clear()
+        assert not asked[0]()
 
 
 async def test_an_unknown_id_is_the_handlers_matter() -> None:

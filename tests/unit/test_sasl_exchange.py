@@ -106,7 +106,8 @@ def test_what_a_client_with_a_wrong_password_is_told(mechanism: str, user: str) 
     assert exchange.is_failed
     assert exchange.principal is None
     assert exchange.failure is not None
-    assert user in exchange.failure.detail
+    # Somebody may have typed a password where the name belongs.
+    assert (user in exchange.failure.detail) is (user == "alice")
     assert not exchange.allows(HANDSHAKE, 0)
 
 

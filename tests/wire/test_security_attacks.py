@@ -115,6 +115,25 @@ def test_pipelined_writes_do_not_slip_through_a_quota(broker: semel.Embedded, ad
     assert end.offset * 500_000 <= (10 + seconds) * 100_000 + 500_000
 
 
+@pytest.mark.parametrize("limit", [0.01, None])
+def test_writes_count_for_the_share_of_a_processor(
+    broker: semel.Embedded, admin: Admin, limit: float | None
+) -> None:
+    admin.acls.add(Acl.of("User:alice", "Write", topic="t"))
+    if limit is not None:
+        admin.quotas.alter(QuotaEntity(user="alice"), {"request_percentage": limit})
+    data = PartitionProduceData(index=0, records=batch(1, value=bytes(500_000)))
+    request = ProduceRequest(
+        acks=-1, timeout_ms=1_000, topic_data=[TopicProduceData(name="t", partition_data=[data])]
+    )
+    throttled = 0
+    with as_user(broker, "alice") as raw:
+        for _ in range(100):
+            if throttled := raw.ask(request, 9).throttle_time_ms:
+                break
+    assert bool(throttled) is (limit is not None)
+
+
 def test_topics_that_are_made_by_asking_count_for_the_quota(broker: semel.Embedded, admin: Admin) -> None:
     admin.acls.add(Acl.of("User:alice", "All", topic="*"))
     admin.quotas.alter(QuotaEntity(user="alice"), {"controller_mutation_rate": 1.0})

@@ -8,17 +8,40 @@ from support.waiting import until
 
 from semel.wire.batch import seal
 from semel.wire.compression import compress
+from semel.wire.errors import ErrorCode
 from semel.wire.frames import encode_request
 from semel.wire.messages import CreateTopicsRequest, ListOffsetsRequest, MetadataRequest, ProduceRequest
 from semel.wire.messages.fetch import ListOffsetsPartition, ListOffsetsTopic
 from semel.wire.messages.produce import PartitionProduceData, TopicProduceData
-from semel.wire.messages.topics import CreatableTopic
+from semel.wire.messages.topics import CreatableTopic, CreatableTopicConfig
 from semel.wire.records import Codec, Record, encode_batch, read_header
 
 
 def create(wire: Any) -> None:
     topic = CreatableTopic(name=TOPIC, num_partitions=1, replication_factor=1)
     assert set(error_codes(wire.ask(CreateTopicsRequest(topics=[topic], timeout_ms=5_000), 5))) == {0}
+
+
+def test_refused_records_are_named_from_version_8_on(serve_broker: Callable[..., Any]) -> None:
+    """KIP-467; older versions have the error code alone."""
+    batch = encode_batch([Record(0, timestamp, b"k", b"v") for timestamp in (-1, 1_000, -1, 2_000)])
+    with serve_broker() as served, served.connect() as wire:
+        configs = [CreatableTopicConfig(name="message.timestamp.before.max.ms", value="60000")]
+        topic = CreatableTopic(name=TOPIC, num_partitions=1, replication_factor=1, configs=configs)
+        assert set(error_codes(wire.ask(CreateTopicsRequest(topics=[topic], timeout_ms=5_000), 5))) == {0}
+        part = PartitionProduceData(index=0, records=batch)
+        data = [TopicProduceData(name=TOPIC, partition_data=[part])]
+        for version in (3, 7, 8, 9, 12):
+            answer = wire.ask(ProduceRequest(acks=-1, timeout_ms=1_000, topic_data=data), version)
+            (refused,) = answer.responses[0].partition_responses
+            assert refused.error_code == ErrorCode.INVALID_TIMESTAMP
+            named = {each.batch_index: each.batch_index_error_message for each in refused.record_errors}
+            if version < 8:
+                assert (named, refused.error_message) == ({}, None)
+            else:
+                assert list(named) == [1, 3]
+                assert "1000 is too old" in named[1]
+                assert "2 of 4 records" in refused.error_message
 
 
 def test_requests_that_are_sent_at_once_keep_their_order(serve_broker: Callable[..., Any]) -> None:

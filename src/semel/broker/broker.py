@@ -22,6 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
 from typing import Any, Final, Self, TypeVar
+from urllib.parse import unquote, urlsplit, urlunsplit
 
 from semel.broker.announcing import NoPeers, NoticeSender, Peers
 from semel.broker.catalog import Catalog
@@ -42,6 +43,7 @@ from semel.broker.published_log import PublishedLog, Publisher
 from semel.broker.reads import Reads
 from semel.broker.scrub import Scrub
 from semel.broker.shard_ownership import ShardOwnership, lease_clock
+from semel.broker.share_waits import ShareWaits
 from semel.broker.shared_commit_loop import SharedCommitLoop
 from semel.broker.slices import Slices
 from semel.config import Settings
@@ -83,8 +85,9 @@ class Broker:
         lease_clock: Callable[[], float] = lease_clock,
     ) -> None:
         self.settings = settings
+        """The settings that hold now: those of the start, and what administrators have changed since."""
         self.store = store
-        self.directory = str(place) if place else "memory"
+        self.directory = _directory(place)
         self._is_on_disk = place is not None
         self.metrics = Metrics()
         self.clock = clock or Clock()
@@ -92,12 +95,15 @@ class Broker:
         self.catalog = Catalog(store.ledger, settings.semel_entities_max, settings.dotted(), self.slices)
         self.listings = Listings(store.ledger)
         self.policies = Policies(store.ledger, settings)
+        self.policies.configs.changed = self._configure
         self.damage = Damage(store, self.metrics)
         self.cluster_id = settings.cluster_id or store.cluster_id
         self.large_changes = asyncio.Lock()
         """Held while thousands of partitions are created or deleted."""
         self.node_id = settings.node_id
         self.endpoints: dict[str, Endpoint] = {}
+        self.listeners = ""
+        """The addresses that are bound, as Kafka writes them; for DescribeConfigs."""
         self.fatal: Callable[[BaseException], None] = _log_fatal
         published = PublishedLog(store.ledger, settings)
         self._publisher = Publisher(published, self.catalog, self.policies)
@@ -109,6 +115,9 @@ class Broker:
         """Calls a function after the answers of the current tick; outside of a tick, as soon as possible."""
         self.reads = Reads(store, settings, self.metrics, self.damage, self.slices, published, self._loop)
         self.holds = Holds(settings.semel_compaction_hold_ms, settings.semel_compaction_hold_max_ms)
+        self.share_waits = ShareWaits()
+        self.when_gone: list[Callable[[int], None]] = []
+        """Called with the number of each connection that was closed."""
         self._housekeeping = Housekeeping(self)
         self._has_left = False
         self._tickets = count(1)
@@ -234,6 +243,7 @@ class Broker:
     def end_waits(self) -> None:
         """Answer waiting fetches and parked requests now, because the broker stops. Clients retry."""
         self.reads.end_waits()
+        self.share_waits.end()
         self._loop.end_waits()
 
     async def count(self) -> None:
@@ -245,6 +255,13 @@ class Broker:
         if self.counts.groups < self.settings.semel_groups_max:
             return True
         return await self.ask(DescribeGroup(group_id)) is not None
+
+    def _configure(self, settings: Settings) -> None:
+        """Have changed settings used from now on."""
+        self.settings = settings
+        self.catalog.configure(settings.dotted())
+        self.reads.settings = settings
+        self._housekeeping.reschedule()
 
     @property
     def cluster(self) -> Cluster:
@@ -310,12 +327,19 @@ class Broker:
         """
         return await self._loop.flush()
 
+    @property
+    def has_share_locks(self) -> bool:
+        """Whether members of share groups have acquired records of this broker's partitions."""
+        return bool(self._loop.state.share_locks)
+
     def connection_gone(self, connection_id: int) -> None:
         """Abort the transactions of a closed connection, if transaction.abort.on.disconnect is set."""
+        # What follows is queued after the client's own requests.
+        ASKER.set(connection_id)
+        for each in self.when_gone:
+            each(connection_id)
         ids = self._loop.latest_connections.gone(connection_id)
         if ids:
-            # Queued after the client's own requests.
-            ASKER.set(connection_id)
             # If there is no room, the timeout aborts them later.
             self._loop.submit([AbortOpen(each, connection=connection_id) for each in ids])
 
@@ -352,6 +376,19 @@ class Broker:
             )
             if answer.error is not ErrorCode.KAFKA_STORAGE_ERROR:
                 return answer
+
+
+def _directory(place: Path | Remote | None) -> str:
+    """What clients are told of the place of the data: an absolute path if it is a directory."""
+    if place is None:
+        return "memory"
+    if isinstance(place, Path):
+        return str(place.absolute())
+    address = urlsplit(place.chunks)
+    if address.scheme == "file":
+        return unquote(address.path)
+    # Neither a password nor the options of an address are for clients.
+    return urlunsplit((address.scheme, address.netloc.rpartition("@")[2], address.path, "", ""))
 
 
 def _log_fatal(error: BaseException) -> None:

@@ -97,6 +97,11 @@ class Catalog:
             known = self._limits[topic.topic_id] = (topic, TopicLimits.of(topic, self._settings))
         return known[1]
 
+    def configure(self, settings: Mapping[str, object]) -> None:
+        """Use other settings for what topics do not configure."""
+        self._settings = settings
+        self._limits.clear()
+
     async def all(self) -> list[Topic]:
         """Every topic, in the order of names."""
         topics: list[Topic] = []

@@ -62,6 +62,9 @@ class ClusterMember:
         self._dividing: asyncio.Task[None] | None = None
         self._is_known = False
         """Whether the others have no copies from before this life of the broker."""
+        self._doubtful: frozenset[int] = frozenset()
+        """Shards whose hand-over was not answered. It may still happen, so they are not served before they
+        were handed over once more, perhaps to this broker: that changes their epochs."""
         self.received = 0
         """Messages with notices of other brokers, sent or found in the ledger."""
 
@@ -137,8 +140,11 @@ class ClusterMember:
                 log.warning("the shards of this broker are divided when its lease is over: %s", refused)
 
     async def _leave(self, owners: Mapping[int, int]) -> None:
-        await self._membership.leave(owners)
-        self._loop.left()
+        try:
+            await self._membership.leave(owners)
+        finally:
+            # Also if that was not answered: it may have happened.
+            self._loop.left()
 
     async def stop(self) -> None:
         """Cancel everything that waits for other brokers."""
@@ -211,7 +217,8 @@ class ClusterMember:
         if lost := adopted - given:
             log.warning("%d shards have another owner", len(lost))
             await self._release(lost)
-        if (gained := given - adopted) and self._is_known:
+        self._doubtful &= given
+        if (gained := given - adopted - self._doubtful) and self._is_known:
             await self._loop.adopt(gained)
             self._ownership.adopt(gained)
             log.info("this broker owns %d more shards, %d in all", len(gained), len(given))
@@ -226,7 +233,9 @@ class ClusterMember:
             # The next owner may answer a client that repeats its request.
             await self._loop.unannounced.wait()
             self._ownership.release(shards)
+            self._doubtful |= frozenset(shards)
             await commit(owners)
+            self._doubtful -= frozenset(shards)
             self._ownership.moved(owners)
 
         await self._loop.release(give_away)
@@ -250,8 +259,12 @@ class ClusterMember:
 
     async def _balance(self) -> None:
         """Give shards to the brokers that should own them."""
-        best = self._ownership.best_owners(self._ownership.shards())
-        moves = {shard: owner for shard, owner in best.items() if owner != self._ownership.node_id}
+        best = self._ownership.best_owners(self._ownership.shards() | self._doubtful)
+        moves = {
+            shard: owner
+            for shard, owner in best.items()
+            if owner != self._ownership.node_id or shard in self._doubtful
+        }
         if moves:
             epochs = self._ownership.epochs(moves)
             await self._give_away(moves, moves, lambda owners: self._membership.hand_over(owners, epochs))

@@ -166,6 +166,7 @@ class Compaction:
                 *(replaced.rewritten, replaced.records, replaced.removed, replaced.freed_bytes),
                 end_offset if reached >= end_offset else seen.cleaned_offset,
                 topic.name,
+                broker.settings.log_cleanup_policy,
             )
         )
         if not is_done:

@@ -35,6 +35,8 @@ FEATURES: Final = (
     Feature("metadata.version", 7, 30, finalized=30),
     # 1: the KIP-848 consumer protocol.
     Feature("group.version", 0, 1, finalized=1),
+    # 1: share groups (KIP-932).
+    Feature("share.version", 0, 1, finalized=1),
     # 2: KIP-890, see above. The level of a new cluster.
     Feature(TRANSACTION_VERSION, 0, 2, finalized=Cluster().transaction_version),
     # Semel's own. 1: the ends in one ListOffsets response are those after the same commit.

@@ -1,10 +1,10 @@
 """Housekeeping: the periodic work of the broker.
 
-It runs in rounds, each with its own interval: group deadlines (sessions, rebalances), overdue transactions,
-retention (old records, and the rows and bytes they leave behind), compaction (``compaction``), and expiry
-(unused producers, offsets and transactional ids). A round only submits commands to the commit loop, which
-checks their conditions again. So a round that works from an old read of the ledger can be late, but not
-wrong.
+It runs in rounds, each with its own interval: group deadlines (sessions, rebalances, locks of records),
+overdue transactions, retention (old records, and the rows and bytes they leave behind), compaction
+(``compaction``), and expiry (unused producers, offsets and transactional ids). A round only submits commands
+to the commit loop, which checks their conditions again. So a round that works from an old read of the ledger
+can be late, but not wrong.
 
 A broker of a cluster does this for the partitions that it leads and the groups and ids that it coordinates.
 What remains, the sweep, one broker does for all.
@@ -19,8 +19,10 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final
 
 from semel.broker.compaction import Compaction
+from semel.config import Settings
 from semel.core.groups import GROUP_TICK_MS, ExpireOffsets, GroupTick
 from semel.core.partition import ExpireProducer
+from semel.core.shares.commands import ShareTick
 from semel.core.transactions.commands import AbortOpen, ForgetTransaction
 from semel.core.types import PartitionKey
 from semel.store.interface import Store, StoreRefused
@@ -44,42 +46,55 @@ class Housekeeping:
     def __init__(self, broker: "Broker") -> None:
         self._broker = broker
         self._woken_for = -1
+        self._rescheduled = asyncio.Event()
         self.compaction = Compaction(broker)
 
     async def run(self) -> None:
         """Run all rounds until cancelled."""
-        settings = self._broker.settings
-        async with asyncio.TaskGroup() as rounds:
-            rounds.create_task(self._every(GROUP_TICK_MS, self._groups), name="group deadlines")
-            rounds.create_task(self._every(COUNT_MS, self._broker.count), name="counts")
-            rounds.create_task(
-                self._every(settings.log_retention_check_interval_ms, self.retain), name="retention"
-            )
-            if settings.log_cleaner_enable:
-                rounds.create_task(
-                    self._every(settings.log_cleaner_backoff_ms, self.compaction.compact), name="compaction"
-                )
-            rounds.create_task(
-                self._every(settings.producer_id_expiration_check_interval_ms, self.expire), name="expiry"
-            )
-            rounds.create_task(
-                self._every(
-                    settings.transaction_abort_timed_out_transaction_cleanup_interval_ms, self.abort_overdue
-                ),
-                name="transaction timeouts",
-            )
-            rounds.create_task(
-                self._every(
-                    settings.transaction_remove_expired_transaction_cleanup_interval_ms,
-                    self.forget_transactions,
-                ),
-                name="transactional id expiry",
-            )
+        rounds: list[tuple[str, Callable[[Settings], int], Callable[[], Awaitable[None]]]] = [
+            ("group deadlines", lambda settings: GROUP_TICK_MS, self._groups),
+            ("counts", lambda settings: COUNT_MS, self._broker.count),
+            ("retention", lambda settings: settings.log_retention_check_interval_ms, self.retain),
+            ("compaction", lambda settings: settings.log_cleaner_backoff_ms, self._compact),
+            ("expiry", lambda settings: settings.producer_id_expiration_check_interval_ms, self.expire),
+            (
+                "transaction timeouts",
+                lambda settings: settings.transaction_abort_timed_out_transaction_cleanup_interval_ms,
+                self.abort_overdue,
+            ),
+            (
+                "transactional id expiry",
+                lambda settings: settings.transaction_remove_expired_transaction_cleanup_interval_ms,
+                self.forget_transactions,
+            ),
+        ]
+        async with asyncio.TaskGroup() as tasks:
+            for name, interval_ms, round_ in rounds:
+                tasks.create_task(self._every(interval_ms, round_), name=name)
 
-    async def _every(self, interval_ms: int, round_: Callable[[], Awaitable[None]]) -> None:
+    def reschedule(self) -> None:
+        """Have the rounds wait for their new intervals, because settings have changed."""
+        self._rescheduled.set()
+        self._rescheduled = asyncio.Event()
+
+    async def _every(
+        self, interval_ms: Callable[[Settings], int], round_: Callable[[], Awaitable[None]]
+    ) -> None:
         while True:
-            await asyncio.sleep(interval_ms / 1000)
+            await self._pause(interval_ms)
             await self._unless_full(round_)
+
+    async def _pause(self, interval_ms: Callable[[Settings], int]) -> None:
+        """Wait for an interval, which may be changed meanwhile."""
+        clock = asyncio.get_running_loop().time
+        began = clock()
+        while True:
+            wanted, rescheduled = interval_ms(self._broker.settings), self._rescheduled
+            try:
+                async with asyncio.timeout_at(began + wanted / 1000):
+                    await rescheduled.wait()
+            except TimeoutError:
+                return
 
     async def _unless_full(self, round_: Callable[[], Awaitable[None]]) -> None:
         try:
@@ -93,22 +108,26 @@ class Housekeeping:
             await self.wake_groups()
             self._woken_for = changes
         await self._broker.ask(GroupTick())
+        if self._broker.has_share_locks:
+            self._broker.share_waits.wake(await self._broker.ask(ShareTick()))
 
     async def wake_groups(self) -> None:
         """Start sessions for groups with members, so that members that died with the broker time out."""
         broker = self._broker
-        coordinates = broker.ownership.coordinates
-        timeout_ms = broker.settings.group_consumer_session_timeout_ms
+        coordinates, configs = broker.ownership.coordinates, broker.policies.configs
         after = ""
         while page := await broker.store.ledger.groups(after=after, limit=EXPIRE_AT_ONCE):
             after = page[-1].group_id
-            with_members = tuple(
-                group.group_id
-                for group in page
-                if group.state not in ("", "Empty", "Dead") and coordinates(group.group_id)
-            )
-            if with_members:
-                await broker.ask(GroupTick(with_members, timeout_ms))
+            with_members: dict[tuple[int, int], list[str]] = {}
+            for group in page:
+                if group.state not in ("", "Empty", "Dead") and coordinates(group.group_id):
+                    timeouts = (
+                        configs.group(group.group_id).session_timeout_ms,
+                        configs.share_group(group.group_id).session_timeout_ms,
+                    )
+                    with_members.setdefault(timeouts, []).append(group.group_id)
+            for timeouts, group_ids in with_members.items():
+                await broker.ask(GroupTick(tuple(group_ids), *timeouts))
 
     async def abort_overdue(self) -> None:
         """Abort the transactions whose deadline has passed, and fence their producers."""
@@ -129,6 +148,10 @@ class Housekeeping:
             await broker.submit(
                 [ForgetTransaction(each, before) for each in ids if broker.ownership.coordinates(each)]
             )
+
+    async def _compact(self) -> None:
+        if self._broker.settings.log_cleaner_enable:
+            await self.compaction.compact()
 
     async def retain(self) -> None:
         """Advance log starts by age and by size, then free the space below them."""

@@ -11,6 +11,7 @@ from msgspec import DecodeError, msgpack
 
 from semel.broker.tail import BATCH_BYTES_MAX
 from semel.broker.tick import Tick
+from semel.core import dynamic_configs, policies, topics
 from semel.core.data import Data
 from semel.core.facts import (
     BatchAppended,
@@ -24,6 +25,8 @@ from semel.core.facts import (
     TransactionChanged,
 )
 from semel.core.placement import entity_of, shard_of, versioned_by
+from semel.core.policies import ConfirmPolicies, PutSecret
+from semel.core.topics import CreateTopic
 from semel.core.types import Buffer, Fact, Key, TransactionKey, TransactionState
 from semel.store.fact_codec import FORMAT, pack_facts, unpack_facts
 
@@ -45,6 +48,8 @@ class Notice(Data):
     version: int
     before: tuple[int, ...]
     """The earlier version of each entity in ``keys``."""
+    confirms: bool = False
+    """Whether the recipient looks up all topics and policies: earlier notices of them may be on their way."""
 
     @property
     def keys(self) -> list[Key]:
@@ -61,6 +66,7 @@ class _Packed(Data):
     batches: tuple[bytes | None, ...]
     version: int
     before: tuple[int, ...]
+    confirms: bool = False
 
 
 def keys_of(facts: Iterable[Fact]) -> list[Key]:
@@ -116,6 +122,38 @@ def outgoing(
     return awaited, others
 
 
+def is_confirming(tick: Tick) -> bool:
+    """Whether an administrator is told that there is nothing to change.
+
+    Perhaps another broker has changed it a moment ago, could not answer, and its notices have not arrived
+    everywhere. A topic that exists already needs no notice: brokers look up topics that they do not know. Nor
+    does a secret, which never changes.
+    """
+    commands = [
+        command
+        for each in tick.pending
+        for command in each.commands
+        if type(command) in _CONFIRMED and not getattr(command, "validate_only", False)
+    ]
+    if not commands:
+        return False
+    changed = {entity_of(fact) for fact in tick.durable}
+    return any(
+        type(command) is ConfirmPolicies or not changed.issuperset(command.keys()) for command in commands
+    )
+
+
+def confirming(notices: Notices) -> Notices:
+    """Return notices after which every broker has the earlier changes of topics and policies, too."""
+    for_all = notices.get(None) or Notice((), (), 0, ())
+    return notices | {None: for_all.but(confirms=True)}
+
+
+_CONFIRMED: Final = frozenset(
+    {*policies.DECIDE, *dynamic_configs.DECIDE, *topics.DECIDE} - {CreateTopic, PutSecret}
+)
+
+
 def revealing(tick: Tick, notices: Notices) -> list[Key]:
     """Return the entities that reveal a committed tick: who reads them is answered after its notices.
 
@@ -133,7 +171,8 @@ def _kept(fact: Fact, batch: Buffer) -> bytes | None:
 def pack_notice(notice: Notice) -> bytes:
     """Encode a notice for another broker."""
     facts = pack_facts(notice.facts, ())
-    return _ENCODER.encode(_Packed(FORMAT, facts, notice.batches, notice.version, notice.before))
+    packed = _Packed(FORMAT, facts, notice.batches, notice.version, notice.before, notice.confirms)
+    return _ENCODER.encode(packed)
 
 
 def unpack_notice(data: bytes) -> Notice:
@@ -145,7 +184,7 @@ def unpack_notice(data: bytes) -> Notice:
     if packed.format != FORMAT:
         raise ValueError("the notice comes from another version of Semel")
     facts, _ = unpack_facts(packed.facts)
-    notice = Notice(tuple(facts), packed.batches, packed.version, packed.before)
+    notice = Notice(tuple(facts), packed.batches, packed.version, packed.before, packed.confirms)
     if len(notice.keys) != len(packed.before):
         raise ValueError("the notice has not one version for each entity")
     return notice

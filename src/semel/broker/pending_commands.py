@@ -23,6 +23,7 @@ from semel.broker.promise import Promise
 from semel.core.groups.commands import ConsumerHeartbeat, JoinGroup, SyncGroup
 from semel.core.partition import Append
 from semel.core.replacing import ReplaceBatches
+from semel.core.shares.commands import Acknowledge, Acquire, LookAtShare, ReleaseMember, StartShare
 from semel.core.transactions.attempts import CommitTransactions
 from semel.core.transactions.commands import AbortOpen, EndTransaction, InitProducer, WriteMarker
 from semel.core.types import Buffer, Command, GroupKey, Key, TransactionKey
@@ -230,4 +231,9 @@ def _coordinated(command: Command) -> tuple[Key, ...]:
             return (TransactionKey(command.transactional_id),)
         case JoinGroup() | SyncGroup():
             return (GroupKey(command.group_id),)
+        case LookAtShare() | StartShare() | Acknowledge() | ReleaseMember():
+            # Only the leader knows who has acquired which records.
+            return (command.key,)
+        case Acquire():
+            return tuple(each.key for each in command.reads)
     return ()

@@ -1,23 +1,27 @@
-"""Policies: ACLs, users and quotas as they were last committed, in memory for every request.
+"""Policies: ACLs, users, quotas and configs as they were last committed, in memory for every request.
 
 There are few of them, all brokers need all of them, and a decision must not wait. So they are not cached like
 other entities: all are loaded at the start, and every commit that changes one is published here.
 
 In a cluster, a change is answered when every broker has it (`catch_up`). So a right that was taken away is
-gone everywhere. But if the answer is lost, the next broker that is asked may find nothing to change while the
-notice of the first is still on its way.
+gone everywhere. That also holds if the answer is lost and the next broker finds nothing to change: before it
+answers, all brokers look up everything, itself included (`notice.is_confirming`). Changes are decided by what
+the ledger has, not by a copy.
 """
 
 from collections.abc import Callable
 from typing import Final
 
-from semel.config import Settings, principals
+from semel.broker.dynamic_configs import DynamicConfigs
+from semel.config import Settings
+from semel.core.dynamic_configs import CONFIG, config_of, value_of
 from semel.core.policies import ACL, QUOTA, SALTS, USER, acl_of, credential_of, quota_of, user_key
 from semel.core.security.acls import Acls
 from semel.core.security.quotas import Quotas
 from semel.core.security.rights import Rights
 from semel.core.security.users import ScramCredential
 from semel.core.types import PolicyKey
+from semel.setting_values import principals
 from semel.store.interface import Ledger
 
 PRINCIPALS_MAX: Final = 10_000
@@ -31,10 +35,12 @@ class Policies:
         self._ledger = ledger
         self._bodies: dict[PolicyKey, str] = {}
         self._suspected: set[PolicyKey] = set()
+        self._suspects_all = False
         self._changes = 0
         self.acls = Acls()
         self.credentials: dict[PolicyKey, ScramCredential] = {}
         self.quotas = Quotas()
+        self.configs = DynamicConfigs(settings)
         self.has_authorizer: Final = settings.semel_authorizer == "acl"
         self.changed: Callable[[PolicyKey], None] = lambda key: None
         """Called after every change."""
@@ -83,6 +89,7 @@ class Policies:
             if before == self._changes:
                 break
         self._suspected.clear()
+        self._suspects_all = False
         for key in self._bodies.keys() - loaded.keys():
             self._set(key, None)
         for key, body in loaded.items():
@@ -98,8 +105,15 @@ class Policies:
         self._changes += 1
         self._suspected.add(key)
 
+    def suspect_all(self) -> None:
+        """Note that another broker may have changed any policy."""
+        self._changes += 1
+        self._suspects_all = True
+
     async def catch_up(self) -> None:
         """Look up the policies that others have changed. StoreRefused if that is impossible now."""
+        if self._suspects_all:
+            await self.load()
         while keys := tuple(self._suspected):
             before = self._changes
             values = await self._ledger.load(keys)
@@ -129,4 +143,6 @@ class Policies:
         elif key.kind == QUOTA:
             entity, limit = quota_of(key)
             self.quotas.set(entity, limit, None if body is None else float(body))
+        elif key.kind == CONFIG:
+            self.configs.set(*config_of(key), None if body is None else value_of(body))
         self.changed(key)

@@ -153,6 +153,11 @@ class Publisher:
         if type(fact) is TopicDeleted:
             self._published.forget(partitions_of(fact.topic))
 
+    def suspect_all(self) -> None:
+        """Have all topics and policies looked up: other brokers may have changed any of them."""
+        self._catalog.clear()
+        self.policies.suspect_all()
+
     def shows(self, key: PartitionKey, value: object) -> bool:
         """Whether readers see this value of a partition."""
         return self._published.partitions.get(key) == value

@@ -88,7 +88,7 @@ class Reads:
         loop: CommitLoop,
     ) -> None:
         self._store = store
-        self._settings = settings
+        self.settings = settings
         self._metrics = metrics
         self._views = published.partitions
         self._tail = published.tail
@@ -176,8 +176,8 @@ class Reads:
         read.
         """
         clock = asyncio.get_running_loop().time
-        deadline = clock() + min(max_wait_ms, self._settings.semel_fetch_wait_max_ms) / 1000
-        max_bytes = max(0, min(max_bytes, self._settings.fetch_max_bytes))
+        deadline = clock() + min(max_wait_ms, self.settings.semel_fetch_wait_max_ms) / 1000
+        max_bytes = max(0, min(max_bytes, self.settings.fetch_max_bytes))
         min_bytes = min(min_bytes, max_bytes)
         may_flush = has_room = True
         while True:
@@ -314,7 +314,7 @@ class Reads:
         return FetchResult(readable.error if plan.batches else ErrorCode.KAFKA_STORAGE_ERROR)
 
     def _is_whole(self, batches: Sequence[StoredBatch], pieces: Sequence[Piece]) -> bool:
-        return count_whole(batches, pieces, checks_crc=self._settings.semel_fetch_check_crcs) == len(batches)
+        return count_whole(batches, pieces, checks_crc=self.settings.semel_fetch_check_crcs) == len(batches)
 
     async def _served(self, plan: FetchPlan, pieces: Sequence[Piece]) -> FetchResult | None:
         """The result with intact batches, stamped; None if compaction has overtaken the plan."""

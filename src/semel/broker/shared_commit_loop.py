@@ -22,16 +22,17 @@ from typing import Final
 from semel.broker.clock import Clock
 from semel.broker.commit_loop import CommitLoop
 from semel.broker.metrics import Metrics
-from semel.broker.notice import FOR_ALL, Notice, Notices, batches_of, is_awaited, outgoing, revealing
+from semel.broker.notice import Notice, Notices, confirming, is_awaited, is_confirming, outgoing, revealing
 from semel.broker.ownership import Ownership
 from semel.broker.pending_commands import PendingCommands, without_moved
-from semel.broker.published_log import Publisher, partitions_of
+from semel.broker.published_log import Publisher
 from semel.broker.shared_state import SharedState
+from semel.broker.taking_notices import take_notice
 from semel.broker.tick import Tick, keys_of
 from semel.broker.unannounced import Announcer, Unannounced
 from semel.broker.uploading import Uploads
 from semel.config import Settings
-from semel.core.facts import OffsetCommitted, OffsetDeleted, TopicDeleted
+from semel.core.facts import OffsetCommitted, OffsetDeleted
 from semel.core.placement import entity_of, name_shard, shard_of
 from semel.core.types import (
     ClusterKey,
@@ -39,7 +40,6 @@ from semel.core.types import (
     Key,
     PartitionKey,
     PendingKey,
-    PolicyKey,
     TransactionKey,
     TransactionState,
 )
@@ -81,7 +81,7 @@ class SharedCommitLoop(CommitLoop):
         self._notices: Notices = {}
         self._later: Notices = {}
         """The notices of this tick: those that its answers wait for, and the others."""
-        self.unannounced = Unannounced(announcer)
+        self.unannounced = Unannounced(announcer, publisher.policies.catch_up)
         self._has_left = False
         self._uploads = Uploads(store, settings.semel_inline_bytes_max, self._release)
         self.conflicts = 0
@@ -228,7 +228,7 @@ class SharedCommitLoop(CommitLoop):
         )
 
     def _owns(self, key: Key | None) -> bool:
-        return key is None or type(key) in (ClusterKey, PolicyKey) or self._ownership.owns(key)
+        return key is None or type(key) is ClusterKey or self._ownership.owns(key)
 
     async def _refuse(self, tick: Tick, full: StoreRefused) -> None:
         """Nothing was written: restore the state before the tick, and refuse its commands.
@@ -274,6 +274,9 @@ class SharedCommitLoop(CommitLoop):
         self._forget_foreign((*reads, *written))
         if later:
             self._announcer.announce_later(later)
+        if is_confirming(tick):
+            notices = confirming(notices)
+            self._publisher.suspect_all()
         self.unannounced.answer(
             reads, notices, revealing(tick, notices), lambda: super(SharedCommitLoop, self)._answer(tick)
         )
@@ -288,40 +291,11 @@ class SharedCommitLoop(CommitLoop):
 
         async def take() -> None:
             for notice in notices:
-                self._take(notice)
+                take_notice(notice, self.state, self.unsynced, self._publisher)
             # Before the broker that has changed a policy answers its client.
             await self._publisher.policies.catch_up()
 
         await self.between_ticks(take)
-
-    def _take(self, notice: Notice) -> None:
-        state = self.state
-        current, old = state.compare(notice.keys, notice.before, notice.version)
-        published, batches = [], []
-        nth = iter(notice.batches)
-        for fact in notice.facts:
-            mine = [next(nth) for _ in range(batches_of(fact))]
-            if type(fact) in FOR_ALL:
-                self._publisher.learn(fact)
-                state.forget_all(fact)
-                if type(fact) is TopicDeleted:
-                    self.unsynced.take_partitions(partitions_of(fact.topic))
-            elif entity_of(fact) in current:
-                state.apply_committed(fact)
-                published.append(fact)
-                batches += mine
-            elif isinstance(fact, OffsetCommitted | OffsetDeleted):
-                # Committed offsets have no version of their own.
-                state.forget((fact.key,))
-        state.keep(published, notice.version)
-        state.forget(old)
-        partitions = {key for key in current if type(key) is PartitionKey}
-        # What this broker has not flushed of them is durable too: the other broker's commit came later.
-        earlier, their_batches = self.unsynced.take_partitions(partitions)
-        if published:
-            self._publisher.publish([*earlier, *published], [*their_batches, *batches])
-        # Also those that were loaded after the commit, but are not published.
-        self._drop([key for key in notice.keys if type(key) is PartitionKey and key not in current])
 
     async def forget_copies(self) -> None:
         """Forget all copies, because it is not known which of them are old.

@@ -17,17 +17,30 @@ from semel.core.facts import (
     ProducerExpired,
     ProducerIdAllocated,
     SessionChanged,
+    ShareDeleted,
+    ShareLocksChanged,
     TopicChanged,
     TopicCreated,
     TopicDeleted,
     TransactionForgotten,
 )
 from semel.core.placement import ABSENT, VERSIONED, entity_of, versioned_by
+from semel.core.share_partition import Locks
 from semel.core.state import BrokerState
-from semel.core.types import ClusterKey, Fact, GroupKey, Key, PartitionKey, Topic, TransactionKey, Value
+from semel.core.types import (
+    ClusterKey,
+    Fact,
+    GroupKey,
+    Key,
+    PartitionKey,
+    ShareKey,
+    Topic,
+    TransactionKey,
+    Value,
+)
 
 _MISSING: Final[Any] = object()
-_DELETIONS: Final = (TopicDeleted, GroupDeleted, ProducerExpired, TransactionForgotten)
+_DELETIONS: Final = (TopicDeleted, GroupDeleted, ProducerExpired, TransactionForgotten, ShareDeleted)
 _OFFSETS: Final = (OffsetCommitted, OffsetDeleted)
 _TOPICS: Final = (TopicCreated, TopicChanged, TopicDeleted)
 
@@ -41,6 +54,7 @@ class SharedState(BrokerState):
         self._replaced: dict[Key, Value] = {}
         """What the facts of this tick have replaced."""
         self._sessions_replaced: dict[str, Any] = {}
+        self._locks_replaced: dict[ShareKey, Locks | None] = {}
         self._emptied: list[Fact] = []
         """Facts of this tick that change many entities at once."""
 
@@ -77,6 +91,10 @@ class SharedState(BrokerState):
         kind = type(fact)
         if kind is SessionChanged:
             self._sessions_replaced.setdefault(fact.group_id, self.sessions.get(fact.group_id))
+        elif kind is ShareLocksChanged or kind is ShareDeleted:
+            self._locks_replaced.setdefault(fact.key, self.share_locks.get(fact.key))
+            if kind is ShareDeleted:
+                self._remember(fact.key)
         elif kind in _TOPICS or kind is GroupDeleted:
             self._emptied.append(fact)
             if kind is GroupDeleted:
@@ -140,6 +158,11 @@ class SharedState(BrokerState):
                 self.sessions.pop(group_id, None)
             else:
                 self.sessions[group_id] = session
+        for key, locks in self._locks_replaced.items():
+            if locks is None:
+                self.share_locks.pop(key, None)
+            else:
+                self.share_locks[key] = locks
         for fact in self._emptied:
             self.forget_all(fact)
         self.begin_tick()
@@ -148,14 +171,16 @@ class SharedState(BrokerState):
         """Facts before this cannot be undone any more."""
         self._replaced.clear()
         self._sessions_replaced.clear()
+        self._locks_replaced.clear()
         self._emptied.clear()
 
     def take_over(self, other: "SharedState") -> None:
-        """Take over what a new term does not make wrong: groups with their sessions, latest connections."""
+        """Take over what a new term does not make wrong: sessions with their groups, locks, connections."""
         self.latest_connections.update(other.latest_connections)
         self.latest_offset_connections.update(other.latest_offset_connections)
         self.groups.update(other.groups)
         self.sessions.update(other.sessions)
+        self.share_locks.update(other.share_locks)
         self.versions.update((key, each) for key, each in other.versions.items() if type(key) is GroupKey)
 
     # -- forgetting ---------------------------------------------------------------------------------------
@@ -163,7 +188,8 @@ class SharedState(BrokerState):
     def forget(self, keys: Iterable[Key]) -> None:
         """Unload entities; they are loaded again when a command needs them.
 
-        A group loses its session: its members come back, as after a restart of the broker.
+        A group loses its session: its members come back, as after a restart of the broker. A share-partition
+        keeps its locks: they are checked against what is loaded.
         """
         for key in keys:
             self.tables[type(key)].pop(key, None)
@@ -192,6 +218,9 @@ class SharedState(BrokerState):
         self.forget([PartitionKey(topic.topic_id, index) for index in range(topic.partitions)])
         if type(fact) is TopicDeleted:
             self.forget([key for key in self.producers if key.topic_id == topic.topic_id])
+            self.forget([key for key in self.shares if key.topic_id == topic.topic_id])
+            for share in [each for each in self.share_locks if each.topic_id == topic.topic_id]:
+                del self.share_locks[share]
             self.forget([*self.offsets, *self.pending])
 
     def forget_unless(self, is_kept: Callable[[Key], bool]) -> None:
@@ -200,6 +229,8 @@ class SharedState(BrokerState):
             self.forget([key for key in table if not is_kept(key)])
         for group_id in [each for each in self.sessions if not is_kept(GroupKey(each))]:
             del self.sessions[group_id]
+        for share in [each for each in self.share_locks if not is_kept(each)]:
+            del self.share_locks[share]
         for connections in (self.latest_connections, self.latest_offset_connections):
             for name in [each for each in connections if not is_kept(TransactionKey(each))]:
                 del connections[name]

@@ -7,7 +7,7 @@ from operator import attrgetter
 from typing import Any, Final
 
 from semel.broker.pending_commands import PendingCommands
-from semel.core.facts import GroupChanged, PartitionChanged, TransactionChanged
+from semel.core.facts import GroupChanged, PartitionChanged, ShareChanged, TransactionChanged
 from semel.core.transactions.commands import AddOffsets, AddPartitions
 from semel.core.types import Buffer, Command, Fact, GroupKey, Key, Ticket, TransactionKey
 
@@ -15,6 +15,7 @@ _WHOLE: Final[dict[type, Callable[[Any], Key]]] = {
     PartitionChanged: attrgetter("key"),
     TransactionChanged: lambda fact: TransactionKey(fact.transaction.transactional_id),
     GroupChanged: lambda fact: GroupKey(fact.group.group_id),
+    ShareChanged: attrgetter("key"),
 }
 """The facts that carry a complete value and are often repeated in a tick, and the entities they are about."""
 

@@ -5,13 +5,15 @@ what other brokers do not know yet.
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from typing import Final, Protocol
 
 from semel.broker.notice import Notices
 from semel.core.types import Key
 from semel.store.interface import StoreRefused
 
+CATCH_UP_SECONDS: Final = 0.1
+"""How long to wait before the ledger is asked again. Without it, nothing can be confirmed."""
 ANNOUNCE_SECONDS: Final = 0.1
 """How long shards are kept because of notices that are under way. Then they are given away another time."""
 
@@ -29,8 +31,10 @@ class Announcer(Protocol):
 class Unannounced:
     """Commits whose notices are under way."""
 
-    def __init__(self, announcer: Announcer) -> None:
+    def __init__(self, announcer: Announcer, catch_up: Callable[[], Awaitable[None]]) -> None:
         self._announcer = announcer
+        self._catch_up = catch_up
+        """Makes this broker itself know what it is about to confirm. StoreRefused."""
         self._by_key: dict[Key, asyncio.Task[None]] = {}
         """Entities whose owners do not have the notice of the newest commit yet."""
         self._tasks: dict[asyncio.Task[None], None] = {}
@@ -61,9 +65,17 @@ class Unannounced:
     ) -> None:
         if notices:
             await self._announcer.announce(notices)
+            await self._know()
         if earlier:
             await asyncio.wait(earlier)
         answer()
+
+    async def _know(self) -> None:
+        while True:
+            try:
+                return await self._catch_up()
+            except StoreRefused:
+                await asyncio.sleep(CATCH_UP_SECONDS)
 
     def _ended(self, keys: Iterable[Key], task: "asyncio.Task[None]") -> None:
         del self._tasks[task]

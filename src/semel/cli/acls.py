@@ -1,4 +1,8 @@
-"""`semel acls`: list, add and remove ACLs."""
+"""`semel acls`: list, add and remove ACLs.
+
+Kafka accepts ACLs that can never apply, and so does the API here. Whoever types one meant another, so `allow`
+and `deny` refuse it. `remove` does not: such an ACL may exist.
+"""
 
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -149,12 +153,35 @@ def _acls(
 def _add(acls: "list[Acl]", bootstrap: str, as_json: bool) -> None:
     from semel.client import Admin
 
+    for each in acls:
+        _check_principal(each.principal)
+        _check_operation(each)
     with connected(bootstrap) as client:
         Admin(client).acls.add(*acls)
     if as_json:
         show_json([_row(each) for each in acls])
     else:
         say(f"Added {len(acls)} ACL(s).")
+
+
+def _check_principal(principal: str) -> None:
+    from semel.principals import meant_principal
+
+    meant = meant_principal(principal)
+    if meant != principal:
+        hint = f"; did you mean {meant}?" if meant else ""
+        raise typer.BadParameter(f"{principal!r} is not like User:billing{hint}", param_hint="PRINCIPAL")
+
+
+def _check_operation(acl: "Acl") -> None:
+    """Refuse what no request asks for, as Kafka's tool does."""
+    from semel.core.security.acls import OPERATIONS_OF, Operation, ResourceType
+
+    known = [each.name for each in (*OPERATIONS_OF[ResourceType[acl.resource_type]], Operation.ALL)]
+    if acl.operation not in known:
+        resource = acl.resource_type.lower().replace("_", " ")
+        hint = f"{acl.operation} has no meaning for a {resource}; there are {', '.join(known)}"
+        raise typer.BadParameter(hint, param_hint="OPERATION")
 
 
 def _show(acls: Any, as_json: bool, empty: str) -> None:

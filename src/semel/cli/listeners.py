@@ -30,9 +30,8 @@ def listeners_of(options: Mapping[str, Any], settings: "Settings") -> "list[List
         has_tls, has_sasl = protocol.endswith("SSL"), protocol.startswith("SASL")
         if has_tls:
             tls = tls or _tls(settings)
-        if has_sasl:
-            _check_sasl(settings)
         listeners.append(ListenerConfig(name, host, port, tls=tls if has_tls else None, has_sasl=has_sasl))
+    _check(settings, listeners)
     for text in options.get("advertise") or ():
         name, (host, port) = _named(text, "--advertise")
         if name == INTERNAL and options.get("internal"):
@@ -69,12 +68,12 @@ def _tls(settings: "Settings") -> "ServerTls":
         raise typer.BadParameter(str(error), param_hint="--listen") from None
 
 
-def _check_sasl(settings: "Settings") -> None:
+def _check(settings: "Settings", listeners: "list[ListenerConfig]") -> None:
     """Refuse settings by which nobody could authenticate, before a broker is started."""
-    from semel.server.sasl.authenticators import check_settings
+    from semel.server.risks import check
 
     try:
-        check_settings(settings)
+        check(settings, listeners)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--set") from None
 
@@ -94,11 +93,6 @@ def address_of(text: str, option: str) -> tuple[str, int]:
         return parse_address(text)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint=option) from None
-
-
-def written(host: str) -> str:
-    """A host as in an address: IPv6 in brackets."""
-    return f"[{host}]" if ":" in host else host
 
 
 def internal_of(options: Mapping[str, Any]) -> "ListenerConfig | None":

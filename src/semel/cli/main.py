@@ -18,6 +18,7 @@ from semel.cli import (
     backup,
     check,
     cluster,
+    configs,
     consume,
     groups,
     migrate,
@@ -62,6 +63,7 @@ app.add_typer(pipeline.app, name="pipeline")
 app.add_typer(users.app, name="users")
 app.add_typer(acls.app, name="acls")
 app.add_typer(quotas.app, name="quotas")
+app.add_typer(configs.app, name="configs")
 app.command("check")(check.check)
 app.command("backup")(backup.backup)
 app.command("migrate")(migrate.migrate)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 COMMAND_TIMEOUT_S = 15.0
+LEDGER_SCHEMES = ("postgresql://", "postgres://")
 UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 Bootstrap = Annotated[
@@ -47,28 +48,40 @@ ClientSettings = Annotated[
 ]
 
 
-def _without_password(
-    context: typer.Context, parameter: typer.CallbackParam, value: str | None
-) -> str | None:
-    """Refuse a password on the command line, where every user of the machine sees it."""
+def _ledger(context: typer.Context, parameter: typer.CallbackParam, value: str | None) -> str | None:
+    """Refuse a password on the command line, where every user of the machine sees it, and what is no URL."""
+    if value is None:
+        return None
     source = context.get_parameter_source(str(parameter.name))
-    if value is not None and source is not None and source.name == "COMMANDLINE" and has_password(value):
+    if source is not None and source.name == "COMMANDLINE" and has_password(value):
         raise typer.BadParameter(
             "all users of this machine can see a password on the command line; give it by PGPASSWORD or"
             " ~/.pgpass, or the whole address by SEMEL_LEDGER"
         )
-    return value
+    return checked_ledger(value)
 
 
 def has_password(address: str) -> bool:
     """Whether the address of a database contains a password."""
     from urllib.parse import parse_qs, urlsplit
 
+    if not address.startswith(LEDGER_SCHEMES):
+        return "password" in address.lower()
     try:
         parts = urlsplit(address)
         return parts.password is not None or any("password" in name for name in parse_qs(parts.query))
     except ValueError:
-        return False  # It is refused as an address later.
+        return True  # It is refused as an address later, and may have one.
+
+
+def checked_ledger(address: str) -> str:
+    """Return the address of a database, which must be a URL. It is not shown: it may have a password."""
+    if not address.startswith(LEDGER_SCHEMES):
+        raise typer.BadParameter(
+            "it must be a URL, postgresql://USER@HOST/DATABASE; host=… user=… is not supported",
+            param_hint="--ledger",
+        )
+    return address
 
 
 LEDGER_OPTION = typer.Option(
@@ -76,7 +89,7 @@ LEDGER_OPTION = typer.Option(
     metavar="URL",
     envvar="SEMEL_LEDGER",
     show_envvar=True,
-    callback=_without_password,
+    callback=_ledger,
     help="For a cluster: the PostgreSQL database of all brokers, postgresql://USER@HOST/DATABASE. Give the "
     "password by PGPASSWORD, ~/.pgpass or SEMEL_LEDGER.",
 )

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from semel.cli.listeners import DEFAULT_LISTEN, address_of, internal_of, listeners_of, written
-from semel.cli.options import Chunks, Ledger, pairs
+from semel.cli.listeners import DEFAULT_LISTEN, address_of, internal_of, listeners_of
+from semel.cli.options import Chunks, Ledger, checked_ledger, pairs
 from semel.cli.output import say_error
 
 if TYPE_CHECKING:
@@ -195,10 +195,11 @@ def _serve(
     from semel.server import descriptors
     from semel.server.logs import configure
     from semel.server.run import run, serve
+    from semel.wire.addresses import write_address
 
     def ready(server: "Server") -> None:
         first = listeners[0]
-        sys.stdout.write(f"Semel is ready on {written(first.host)}:{server.ports[first.name]}\n")
+        sys.stdout.write(f"Semel is ready on {write_address(first.host, server.ports[first.name])}\n")
         sys.stdout.flush()
 
     def failed(code: int, text: str) -> None:
@@ -228,7 +229,7 @@ def _place(options: Mapping[str, Any]) -> "Path | Remote | None":
         raise typer.BadParameter(
             "choose one: --data, --memory, or --ledger and --chunks", param_hint="--ledger"
         )
-    return Remote(ledger, chunks)
+    return Remote(checked_ledger(ledger), chunks)
 
 
 SWITCH_SECONDS: Final = 0.0005

@@ -60,14 +60,14 @@ def add(
         raise typer.BadParameter("choose one: --data or --ledger", param_hint="--data")
     password = _password(password_stdin)
     if data is None and ledger is None:
-        from semel.client import Admin
-
-        with connected(bootstrap) as client:
-            Admin(client).users.put(name, password, mechanism=mechanism.value, iterations=iterations)
+        is_replaced = _add_through_broker(name, password, mechanism, iterations, bootstrap)
     else:
-        _add_without_broker(name, password, mechanism, iterations, data, ledger)
+        is_replaced = _add_without_broker(name, password, mechanism, iterations, data, ledger)
     if as_json:
-        show_json({"user": name, "mechanism": mechanism.value, "iterations": iterations})
+        row = {"user": name, "mechanism": mechanism.value, "iterations": iterations}
+        show_json({**row, "replaced": is_replaced})
+    elif is_replaced:
+        say(f"Replaced the password of the user {printable(name)} for {mechanism.value}.")
     else:
         say(f"Added the user {printable(name)} with {mechanism.value}.")
 
@@ -121,9 +121,27 @@ def _password(from_stdin: bool) -> str:
     return password
 
 
+def _add_through_broker(
+    name: str, password: str, mechanism: Mechanism, iterations: int, bootstrap: str
+) -> bool:
+    """Return whether there was a password."""
+    from semel.client import Admin
+    from semel.client.errors import KafkaError
+
+    with connected(bootstrap) as client:
+        users = Admin(client).users
+        try:
+            is_replaced = users.has(name, mechanism=mechanism.value)
+        except KafkaError:  # Somebody may be allowed to add users, and not to list them.
+            is_replaced = False
+        users.put(name, password, mechanism=mechanism.value, iterations=iterations)
+    return is_replaced
+
+
 def _add_without_broker(
     name: str, password: str, mechanism: Mechanism, iterations: int, data: Path | None, ledger: str | None
-) -> None:
+) -> bool:
+    """Return whether there was a password."""
     import asyncio
     import secrets
 
@@ -138,6 +156,6 @@ def _add_without_broker(
     if data is not None:
         if not data.exists():
             say(f"There is no directory {data}: it is created.")
-        asyncio.run(put_in_directory(data, credential))
-    elif ledger is not None:
-        asyncio.run(put_in_ledger(ledger, credential))
+        return asyncio.run(put_in_directory(data, credential))
+    assert ledger is not None
+    return asyncio.run(put_in_ledger(ledger, credential))

@@ -1,4 +1,4 @@
-"""Configurations of topics and brokers: read them, set and remove single values."""
+"""Configurations of topics, groups and brokers: read them, set and remove single values."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -22,6 +22,7 @@ class ResourceType(IntEnum):
 
     TOPIC = 2
     BROKER = 4
+    GROUP = 32
 
 
 class ConfigOperation(IntEnum):
@@ -72,6 +73,14 @@ class ConfigAdmin:
         """Return the configuration of a broker."""
         return self.describe(ResourceType.BROKER, str(node_id), node=node_id)
 
+    def of_all_brokers(self) -> list[ConfigValue]:
+        """Return what was set for all brokers."""
+        return self.describe(ResourceType.BROKER, "")
+
+    def of_group(self, group_id: str) -> list[ConfigValue]:
+        """Return the configuration of a group."""
+        return self.describe(ResourceType.GROUP, group_id)
+
     def describe(self, kind: ResourceType, name: str, node: int | None = None) -> list[ConfigValue]:
         """Return the configuration of a resource, ordered by name."""
         resource = DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=None)
@@ -97,10 +106,20 @@ class ConfigAdmin:
         self, name: str, *, values: Mapping[str, str] | None = None, remove: Iterable[str] = ()
     ) -> None:
         """Set these values of a topic, and reset others to their default. All or nothing."""
-        changes: list[tuple[str, ConfigOperation, str | None]] = []
-        changes += [(key, ConfigOperation.SET, value) for key, value in (values or {}).items()]
-        changes += [(key, ConfigOperation.DELETE, None) for key in remove]
-        self.alter(ResourceType.TOPIC, name, changes)
+        self.alter(ResourceType.TOPIC, name, _changes(values, remove))
+
+    def alter_group(
+        self, group_id: str, *, values: Mapping[str, str] | None = None, remove: Iterable[str] = ()
+    ) -> None:
+        """Set these values of a group, and reset others to those of the brokers. All or nothing."""
+        self.alter(ResourceType.GROUP, group_id, _changes(values, remove))
+
+    def alter_broker(
+        self, node_id: int | None, *, values: Mapping[str, str] | None = None, remove: Iterable[str] = ()
+    ) -> None:
+        """Set these values of a broker, or (None) of all brokers, and reset others. All or nothing."""
+        name = "" if node_id is None else str(node_id)
+        self.alter(ResourceType.BROKER, name, _changes(values, remove), node=node_id)
 
     def alter(
         self,
@@ -109,8 +128,9 @@ class ConfigAdmin:
         changes: Iterable[tuple[str, ConfigOperation, str | None]],
         *,
         validate_only: bool = False,
+        node: int | None = None,
     ) -> None:
-        """Change single values."""
+        """Change single values. The configuration of a broker is for the broker itself to change."""
         resource = IncrementalAlterConfigsAlterConfigsResource(
             resource_type=kind,
             resource_name=name,
@@ -120,6 +140,15 @@ class ConfigAdmin:
             ],
         )
         request = IncrementalAlterConfigsRequest(resources=[resource], validate_only=validate_only)
-        response: IncrementalAlterConfigsResponse = self._client.send(request)
+        response: IncrementalAlterConfigsResponse = self._client.send(request, node=node)
         for each in response.responses:
             check(each.error_code, f"the configuration of {name!r} was not changed", each.error_message)
+
+
+def _changes(
+    values: Mapping[str, str] | None, remove: Iterable[str]
+) -> list[tuple[str, ConfigOperation, str | None]]:
+    changes: list[tuple[str, ConfigOperation, str | None]] = []
+    changes += [(key, ConfigOperation.SET, value) for key, value in (values or {}).items()]
+    changes += [(key, ConfigOperation.DELETE, None) for key in remove]
+    return changes

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, NoReturn, Self
 
 from semel.client.tokens import CLIENT_ID, CLIENT_SECRET, ENDPOINT, SCOPE, token_endpoint
+from semel.pem_files import check_file
 
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 #: SASL mechanisms, and the class in a `sasl.jaas.config` for each.
@@ -130,6 +131,13 @@ class Security:
         """Build the TLS context from the files; None without TLS. ValueError if a file is invalid."""
         if not self.has_tls:
             return None
+        for name, path in (
+            ("ssl.ca.location", self.ca_location),
+            ("ssl.certificate.location", self.certificate_location),
+            ("ssl.key.location", self.key_location),
+        ):
+            if path is not None:
+                check_file(name, path)
         try:
             context = ssl.create_default_context(cafile=self.ca_location)
         except OSError as error:

@@ -13,6 +13,7 @@ from semel.wire.messages.security import (
     DescribeUserScramCredentialsResponse,
     ScramCredentialDeletion,
     ScramCredentialUpsertion,
+    UserName,
 )
 
 MECHANISMS = {"SCRAM-SHA-256": 1, "SCRAM-SHA-512": 2}
@@ -37,19 +38,12 @@ class UserAdmin:
 
     def list(self) -> list[ScramUser]:
         """Return all users, in order."""
-        response: DescribeUserScramCredentialsResponse = self._client.send(
-            DescribeUserScramCredentialsRequest(users=None)
-        )
-        check(response.error_code, "the users could not be listed", response.error_message)
-        names = {number: name for name, number in MECHANISMS.items()}
-        return sorted(
-            (
-                ScramUser(each.user, names.get(info.mechanism, str(info.mechanism)), info.iterations)
-                for each in response.results
-                for info in each.credential_infos
-            ),
-            key=lambda each: (each.user, each.mechanism),
-        )
+        return _described(self._client, DescribeUserScramCredentialsRequest(users=None))
+
+    def has(self, user: str, *, mechanism: str = "SCRAM-SHA-256") -> bool:
+        """Whether a user has a password for a mechanism."""
+        found = _described(self._client, DescribeUserScramCredentialsRequest(users=[UserName(name=user)]))
+        return mechanism in {each.mechanism for each in found}
 
     def put(
         self, user: str, password: str, *, mechanism: str = "SCRAM-SHA-256", iterations: int = ITERATIONS
@@ -75,3 +69,17 @@ class UserAdmin:
         response: AlterUserScramCredentialsResponse = self._client.send(request)
         for result in response.results:
             check(result.error_code, f"the user {user!r} was not changed", result.error_message)
+
+
+def _described(client: Client, request: DescribeUserScramCredentialsRequest) -> list[ScramUser]:
+    response: DescribeUserScramCredentialsResponse = client.send(request)
+    check(response.error_code, "the users could not be listed", response.error_message)
+    names = {number: name for name, number in MECHANISMS.items()}
+    return sorted(
+        (
+            ScramUser(each.user, names.get(info.mechanism, str(info.mechanism)), info.iterations)
+            for each in response.results
+            for info in each.credential_infos
+        ),
+        key=lambda each: (each.user, each.mechanism),
+    )

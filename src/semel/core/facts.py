@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import Any
 
 from semel.core.data import Data
+from semel.core.share_partition import SharePartition
 from semel.core.types import (
     CommittedOffset,
     OffsetKey,
@@ -23,6 +24,7 @@ from semel.core.types import (
     ProducerKey,
     ProducerState,
     Rewritten,
+    ShareKey,
     Topic,
     Transaction,
 )
@@ -248,6 +250,26 @@ class SessionChanged(_Fact):
     session: Any
 
 
+class ShareChanged(_Fact):
+    """The state of a share-partition has changed: records were acknowledged, released or archived."""
+
+    key: ShareKey
+    share: SharePartition
+
+
+class ShareDeleted(_Fact):
+    """A share group has forgotten everything about a partition."""
+
+    key: ShareKey
+
+
+class ShareLocksChanged(_Fact):
+    """Members have acquired records of a share-partition, or lost them. Not durable: see ``Locks``."""
+
+    key: ShareKey
+    locks: Any
+
+
 class LatestConnectionChanged(_Fact):
     """A transactional id has a new latest connection. Not durable: a restart ends all connections."""
 
@@ -280,5 +302,7 @@ DURABLE: tuple[type, ...] = (
     OffsetDeleted,
     GroupChanged,
     GroupDeleted,
+    ShareChanged,
+    ShareDeleted,
 )
 """The facts that a ledger must be able to write."""

@@ -21,6 +21,7 @@ from semel.core.groups.commands import ExpireOffsets
 from semel.core.groups.model import CONSUMER_PROTOCOL, ClassicGroup, ClassicState, ConsumerGroup, Group
 from semel.core.groups.subscriptions import subscribed_topics
 from semel.core.names import is_usable
+from semel.core.share_group import ShareGroup
 from semel.core.types import (
     Apply,
     CommittedOffset,
@@ -120,6 +121,9 @@ def check_commit(
         if committer.generation < 0:
             return ErrorCode.NONE
         return ErrorCode.GROUP_ID_NOT_FOUND if knows_consumer_groups else ErrorCode.ILLEGAL_GENERATION
+    if isinstance(group, ShareGroup):
+        # It has share-partitions instead of committed offsets.
+        return ErrorCode.GROUP_ID_NOT_FOUND
     if committer.generation < 0 and not group.members:
         return ErrorCode.NONE
     if is_nobody:
@@ -197,7 +201,7 @@ def keep_group(
         if now - group.idle_since_ms < IDLE_REFRESH_MS:
             return ()
         return (GroupChanged(group.but(idle_since_ms=now)),)
-    if isinstance(group, ConsumerGroup) or not member_id:
+    if isinstance(group, ConsumerGroup | ShareGroup) or not member_id:
         # In a transaction, a commit without a member is allowed even while the group has members.
         return ()
     turn = ClassicTurn(group, state.sessions.get(group_id), now)
@@ -250,7 +254,8 @@ def _delete(state: "BrokerState", command: DeleteOffsets, now: int) -> Decision:
 def _expire(state: "BrokerState", command: ExpireOffsets, now: int) -> Decision:
     """The answer is the number of expired offsets."""
     group = state.groups[GroupKey(command.group_id)]
-    if group is not None and group.members:
+    if isinstance(group, ShareGroup) or (group is not None and group.members):
+        # The offsets of a share group do not expire, as in Kafka.
         return Decision(0)
     # A group that once had members has been idle since the last one left. A group that never had any is as
     # old as its offsets.

@@ -1,8 +1,8 @@
 """Placement: the shard of an entity, and the entity that a fact changes.
 
 The entities of a cluster are divided into a fixed number of shards, each owned by one broker. A partition
-with its producers, a group with its offsets, and a transactional id belong to one shard. Topics, policies and
-the cluster itself belong to none: every broker needs them.
+with its producers and share-partitions, a group with its offsets, and a transactional id belong to one shard.
+Topics, policies and the cluster itself belong to none: every broker needs them.
 
 Several brokers may change the same entity: the coordinator of a transaction ends it in partitions that others
 lead. So these entities have a *version*, the number of the commit that wrote them last. A commit names the
@@ -26,13 +26,16 @@ from semel.core.types import (
     PartitionKey,
     PendingKey,
     ProducerKey,
+    ShareKey,
     TopicKey,
     TransactionKey,
 )
 
 SHARDS: Final = 256
 
-VERSIONED: Final = frozenset({TopicKey, PartitionKey, ProducerKey, TransactionKey, GroupKey, PendingKey})
+VERSIONED: Final = frozenset(
+    {TopicKey, PartitionKey, ProducerKey, TransactionKey, GroupKey, PendingKey, ShareKey}
+)
 """Kinds of keys whose entities have a version. That of a group's pending offsets also covers its committed
 ones: whoever commits the offsets of a transaction removes them from the pending ones."""
 
@@ -52,7 +55,7 @@ def name_shard(name: str) -> int:
 
 def shard_of(key: Key) -> int | None:
     """Return the shard of an entity; None if it belongs to all brokers."""
-    if isinstance(key, PartitionKey | ProducerKey):
+    if isinstance(key, PartitionKey | ProducerKey | ShareKey):
         return partition_shard(key.topic_id, key.index)
     if isinstance(key, TransactionKey):
         return name_shard(key.transactional_id)
@@ -114,6 +117,8 @@ _ENTITY: Final[dict[type, Any]] = {
     f.GroupDeleted: lambda fact: GroupKey(fact.group_id),
     f.FeatureChanged: lambda fact: ClusterKey(),
     f.PolicyChanged: _of_key,
+    f.ShareChanged: _of_key,
+    f.ShareDeleted: _of_key,
 }
 assert _ENTITY.keys() == set(f.DURABLE) - {f.ProducerIdAllocated}
 
@@ -130,5 +135,7 @@ _VERSIONING: Final = frozenset(
         f.PendingChanged,
         f.GroupChanged,
         f.GroupDeleted,
+        f.ShareChanged,
+        f.ShareDeleted,
     }
 )

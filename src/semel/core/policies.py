@@ -1,4 +1,5 @@
-"""Policies: what administrators decide for the whole cluster. ACLs, SCRAM users, and quotas.
+"""Policies: what administrators decide for the whole cluster. ACLs, SCRAM users, quotas, and the configs of
+groups and brokers, whose rules are in ``dynamic_configs``.
 
 A policy is a key and a value, and each is written as a whole: an ACL exists or not, a user has a credential
 or not, an entity has a limit or not. So two brokers that change policies at the same time need no versions:
@@ -129,7 +130,15 @@ class AlterQuota(Data):
         return [quota_key(self.entity, name) for name, _ in self.operations]
 
 
-def _changes(
+class ConfirmPolicies(Data):
+    """Change nothing. Answered when every broker has the earlier changes, as all commands here are."""
+
+    def keys(self) -> Iterable[Key]:
+        """Nothing: it stands for changes that are not known here any more."""
+        return ()
+
+
+def changing(
     state: "BrokerState", wanted: Iterable[tuple[PolicyKey, str | None]]
 ) -> tuple[PolicyChanged, ...]:
     """Return the facts. To set a policy to its current value must not cost a commit."""
@@ -137,28 +146,28 @@ def _changes(
 
 
 def _add_acl(state: "BrokerState", command: AddAcl, now: int) -> Decision:
-    return Decision(ErrorCode.NONE, _changes(state, [(acl_key(command.binding), PRESENT)]))
+    return Decision(ErrorCode.NONE, changing(state, [(acl_key(command.binding), PRESENT)]))
 
 
 def _remove_acl(state: "BrokerState", command: RemoveAcl, now: int) -> Decision:
-    changes = _changes(state, [(acl_key(command.binding), None)])
+    changes = changing(state, [(acl_key(command.binding), None)])
     return Decision(bool(changes), changes)
 
 
 def _put_credential(state: "BrokerState", command: PutCredential, now: int) -> Decision:
     each = command.credential
     body = json.encode(each).decode()
-    return Decision(ErrorCode.NONE, _changes(state, [(user_key(each.user, each.mechanism), body)]))
+    return Decision(ErrorCode.NONE, changing(state, [(user_key(each.user, each.mechanism), body)]))
 
 
 def _remove_credential(state: "BrokerState", command: RemoveCredential, now: int) -> Decision:
-    changes = _changes(state, [(user_key(command.user, command.mechanism), None)])
+    changes = changing(state, [(user_key(command.user, command.mechanism), None)])
     return Decision(ErrorCode.NONE if changes else ErrorCode.RESOURCE_NOT_FOUND, changes)
 
 
 def _put_secret(state: "BrokerState", command: PutSecret, now: int) -> Decision:
     present = state.policies[SALTS]
-    return Decision(ErrorCode.NONE, _changes(state, [(SALTS, present or command.secret)]))
+    return Decision(ErrorCode.NONE, changing(state, [(SALTS, present or command.secret)]))
 
 
 def _alter_quota(state: "BrokerState", command: AlterQuota, now: int) -> Decision:
@@ -166,7 +175,11 @@ def _alter_quota(state: "BrokerState", command: AlterQuota, now: int) -> Decisio
         (quota_key(command.entity, name), None if value is None else json.encode(value).decode())
         for name, value in command.operations
     ]
-    return Decision(ErrorCode.NONE, _changes(state, wanted))
+    return Decision(ErrorCode.NONE, changing(state, wanted))
+
+
+def _confirm(state: "BrokerState", command: ConfirmPolicies, now: int) -> Decision:
+    return Decision(None)
 
 
 def _policy_changed(state: "BrokerState", fact: PolicyChanged) -> None:
@@ -180,6 +193,7 @@ DECIDE: dict[type[Any], Decide] = {
     RemoveCredential: _remove_credential,
     PutSecret: _put_secret,
     AlterQuota: _alter_quota,
+    ConfirmPolicies: _confirm,
 }
 
 APPLY: dict[type[Any], Apply] = {PolicyChanged: _policy_changed}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from semel.core.data import Data
 from semel.core.facts import BatchesReplaced, PartitionChanged
-from semel.core.topic_configs import value_of, words
+from semel.core.topic_configs import words
 from semel.core.types import (
     Buffer,
     Decide,
@@ -47,6 +47,8 @@ class ReplaceBatches(Data):
     """The offset up to which the log is compacted."""
     topic: str
     """The name of the partition's topic."""
+    default_policy: str = "delete"
+    """The cleanup policy of topics that have none of their own."""
 
     def keys(self) -> Iterable[Key]:
         """The partition, and the topic that says whether it is compacted."""
@@ -56,7 +58,7 @@ class ReplaceBatches(Data):
 def _replace_batches(state: "BrokerState", command: ReplaceBatches, now: int) -> Decision:
     partition = state.partitions[command.partition]
     topic = state.topics[TopicKey(command.topic)]
-    if partition is None or topic is None or not _is_compacted(topic, command.partition):
+    if partition is None or topic is None or not _is_compacted(topic, command):
         return Decision(False)
     seen = (command.log_start_seen, command.compactions_seen)
     if seen != (partition.log_start_offset, partition.compactions):
@@ -77,10 +79,10 @@ def _replace_batches(state: "BrokerState", command: ReplaceBatches, now: int) ->
     return Decision(True, facts, command.records)
 
 
-def _is_compacted(topic: Topic, partition: PartitionKey) -> bool:
+def _is_compacted(topic: Topic, command: ReplaceBatches) -> bool:
     # The topic may have been deleted and created again under the same name.
-    policy = value_of("cleanup.policy", topic.configs, {})
-    return topic.topic_id == partition.topic_id and "compact" in words(policy)
+    policy = topic.configs.get("cleanup.policy", command.default_policy)
+    return topic.topic_id == command.partition.topic_id and "compact" in words(policy)
 
 
 DECIDE: dict[type[Any], Decide] = {ReplaceBatches: _replace_batches}

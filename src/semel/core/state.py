@@ -8,8 +8,9 @@ blocks.
 An entity that does not exist is loaded as ``None``: "known to be absent" and "not loaded" are different.
 
 Memory is bounded: ``evict`` drops the entities that were loaded longest ago. This is safe between two ticks,
-because the ledger holds the same values. Groups with a live session are kept. So are open transactions: their
-deadlines are checked in memory, and their number is bounded by what clients keep open.
+because the ledger holds the same values. Groups with a live session are kept. So are open transactions and
+share-partitions with acquired records: their deadlines are checked in memory, and their number is bounded by
+what clients keep open.
 """
 
 from collections.abc import Callable, Iterable
@@ -17,8 +18,9 @@ from itertools import islice
 from operator import attrgetter
 from typing import Any, Final
 
-from semel.core import groups, offsets, partition, policies, topics, transactions
+from semel.core import dynamic_configs, groups, offsets, partition, policies, shares, topics, transactions
 from semel.core.facts import SessionChanged
+from semel.core.share_partition import Locks, SharePartition
 from semel.core.types import (
     Apply,
     Cluster,
@@ -38,6 +40,7 @@ from semel.core.types import (
     PolicyKey,
     ProducerKey,
     ProducerState,
+    ShareKey,
     Topic,
     TopicKey,
     Transaction,
@@ -46,10 +49,10 @@ from semel.core.types import (
     Value,
 )
 
-_RULES = (topics, partition, offsets, groups, transactions, policies)
+_RULES = (topics, partition, offsets, groups, transactions, policies, dynamic_configs, shares)
 DECIDE: dict[type, Decide] = {command: rule for each in _RULES for command, rule in each.DECIDE.items()}
 APPLY: dict[type, Apply | None] = {fact: change for each in _RULES for fact, change in each.APPLY.items()}
-_NONE_KEPT: Final[tuple[dict[str, Any], Callable[[Any], str]]] = ({}, str)
+_NONE_KEPT: Final[tuple[dict[Any, Any], Callable[[Any], Any]]] = ({}, str)
 
 
 class BrokerState:
@@ -69,8 +72,11 @@ class BrokerState:
         self.transactions: dict[TransactionKey, Transaction | None] = {}
         self.cluster: dict[ClusterKey, Cluster | None] = {}
         self.policies: dict[PolicyKey, str | None] = {}
+        self.shares: dict[ShareKey, SharePartition | None] = {}
         # Not entities: volatile state, see SessionChanged.
         self.sessions: dict[str, groups.Session] = {}
+        # The records that members of share groups hold, see ShareLocksChanged.
+        self.share_locks: dict[ShareKey, Locks] = {}
         # The deadline of every open transaction (-1: none).
         self.ongoing: dict[str, int] = {}
         # The latest connection of each transactional id, see LatestConnectionChanged.
@@ -86,6 +92,7 @@ class BrokerState:
             TransactionKey: self.transactions,
             ClusterKey: self.cluster,
             PolicyKey: self.policies,
+            ShareKey: self.shares,
         }
         self._bounded: Final = (
             *self.tables.values(),
@@ -93,9 +100,10 @@ class BrokerState:
             self.latest_offset_connections,
         )
         # The entities that are not evicted, and how to get their key in those tables.
-        self._kept: Final[dict[type, tuple[dict[str, Any], Callable[[Any], str]]]] = {
+        self._kept: Final[dict[type, tuple[dict[Any, Any], Callable[[Any], Any]]]] = {
             GroupKey: (self.sessions, attrgetter("group_id")),
             TransactionKey: (self.ongoing, attrgetter("transactional_id")),
+            ShareKey: (self.share_locks, lambda key: key),
         }
 
     def missing(self, keys: Iterable[Key]) -> list[Key]:

@@ -64,6 +64,8 @@ class TopicConfig(NamedTuple):
     choices: tuple[str, ...] = ()
     setting: str = ""
     """The broker setting that provides the default, if any."""
+    synonym: str = ""
+    """The name of the default in Kafka, if there is no such setting here."""
     inert: bool = False
     at_creation: bool = False
     """Set at creation and immutable after that, because it determines how the topic is stored."""
@@ -80,6 +82,7 @@ TOPIC_CONFIGS: dict[str, TopicConfig] = {
         LIST,
         "delete old records, or compact to the last record of each key; empty keeps everything",
         choices=("delete", "compact"),
+        setting="log.cleanup.policy",
     ),
     "compression.type": TopicConfig(
         "producer",
@@ -115,12 +118,23 @@ TOPIC_CONFIGS: dict[str, TopicConfig] = {
         STRING,
         "whether the producer (CreateTime) or the broker (LogAppendTime) sets timestamps",
         choices=("CreateTime", "LogAppendTime"),
+        setting="log.message.timestamp.type",
     ),
     "message.timestamp.before.max.ms": TopicConfig(
-        str(2**63 - 1), LONG, "how far in the past a record's timestamp can be", 0, _MAX
+        str(2**63 - 1),
+        LONG,
+        "how far in the past a record's timestamp can be",
+        0,
+        _MAX,
+        setting="log.message.timestamp.before.max.ms",
     ),
     "message.timestamp.after.max.ms": TopicConfig(
-        "3600000", LONG, "how far in the future a record's timestamp can be", 0, _MAX
+        "3600000",
+        LONG,
+        "how far in the future a record's timestamp can be",
+        0,
+        _MAX,
+        setting="log.message.timestamp.after.max.ms",
     ),
     "semel.validate.records": TopicConfig(
         "all",
@@ -144,39 +158,95 @@ TOPIC_CONFIGS: dict[str, TopicConfig] = {
         _MAX,
     ),
     "delete.retention.ms": TopicConfig(
-        "86400000", LONG, "how long a tombstone is kept after it was compacted", 0, _MAX
+        "86400000",
+        LONG,
+        "how long a tombstone is kept after it was compacted",
+        0,
+        _MAX,
+        setting="log.cleaner.delete.retention.ms",
     ),
     "min.compaction.lag.ms": TopicConfig(
-        "0", LONG, "minimum age of a record before it is compacted", 0, _MAX
+        "0",
+        LONG,
+        "minimum age of a record before it is compacted",
+        0,
+        _MAX,
+        setting="log.cleaner.min.compaction.lag.ms",
     ),
     "max.compaction.lag.ms": TopicConfig(
-        str(2**63 - 1), LONG, "maximum age of a record before it is compacted", 1, _MAX
+        str(2**63 - 1),
+        LONG,
+        "maximum age of a record before it is compacted",
+        1,
+        _MAX,
+        setting="log.cleaner.max.compaction.lag.ms",
     ),
     "min.cleanable.dirty.ratio": TopicConfig(
-        "0.5", DOUBLE, "compact when a larger share of the bytes is dirty", 0, 1
+        "0.5",
+        DOUBLE,
+        "compact when a larger share of the bytes is dirty",
+        0,
+        1,
+        setting="log.cleaner.min.cleanable.ratio",
     ),
     "min.insync.replicas": TopicConfig("1", INT, "the store provides durability", 1, 2**31 - 1, inert=True),
     "unclean.leader.election.enable": TopicConfig(
         "false", BOOLEAN, "there is no leader election", inert=True
     ),
     "segment.bytes": TopicConfig(
-        "1073741824", INT, "chunks have the same size for all topics", 1, 2**31 - 1, inert=True
+        "1073741824",
+        INT,
+        "chunks have the same size for all topics",
+        1,
+        2**31 - 1,
+        synonym="log.segment.bytes",
+        inert=True,
     ),
-    "segment.ms": TopicConfig("604800000", LONG, "there are no segments", 1, _MAX, inert=True),
-    "segment.jitter.ms": TopicConfig("0", LONG, "there are no segments", 0, _MAX, inert=True),
-    "segment.index.bytes": TopicConfig("10485760", INT, "the ledger is the index", 4, 2**31 - 1, inert=True),
-    "index.interval.bytes": TopicConfig("4096", INT, "the ledger is the index", 0, 2**31 - 1, inert=True),
-    "file.delete.delay.ms": TopicConfig("60000", LONG, "the store decides", 0, _MAX, inert=True),
-    "flush.messages": TopicConfig(str(2**63 - 1), LONG, "every commit is flushed", 1, _MAX, inert=True),
-    "flush.ms": TopicConfig(str(2**63 - 1), LONG, "every commit is flushed", 0, _MAX, inert=True),
-    "preallocate": TopicConfig("false", BOOLEAN, "the store decides", inert=True),
+    "segment.ms": TopicConfig(
+        "604800000", LONG, "there are no segments", 1, _MAX, synonym="log.roll.ms", inert=True
+    ),
+    "segment.jitter.ms": TopicConfig(
+        "0", LONG, "there are no segments", 0, _MAX, synonym="log.roll.jitter.ms", inert=True
+    ),
+    "segment.index.bytes": TopicConfig(
+        "10485760",
+        INT,
+        "the ledger is the index",
+        4,
+        2**31 - 1,
+        synonym="log.index.size.max.bytes",
+        inert=True,
+    ),
+    "index.interval.bytes": TopicConfig(
+        "4096", INT, "the ledger is the index", 0, 2**31 - 1, synonym="log.index.interval.bytes", inert=True
+    ),
+    "file.delete.delay.ms": TopicConfig(
+        "60000", LONG, "the store decides", 0, _MAX, synonym="log.segment.delete.delay.ms", inert=True
+    ),
+    "flush.messages": TopicConfig(
+        str(2**63 - 1),
+        LONG,
+        "every commit is flushed",
+        1,
+        _MAX,
+        synonym="log.flush.interval.messages",
+        inert=True,
+    ),
+    "flush.ms": TopicConfig(
+        str(2**63 - 1), LONG, "every commit is flushed", 0, _MAX, synonym="log.flush.interval.ms", inert=True
+    ),
+    "preallocate": TopicConfig("false", BOOLEAN, "the store decides", synonym="log.preallocate", inert=True),
     "leader.replication.throttled.replicas": TopicConfig("", LIST, "there are no replicas", inert=True),
     "follower.replication.throttled.replicas": TopicConfig("", LIST, "there are no replicas", inert=True),
     "remote.storage.enable": TopicConfig("false", BOOLEAN, "there is no tiered storage", inert=True),
     "remote.log.copy.disable": TopicConfig("false", BOOLEAN, "there is no tiered storage", inert=True),
     "remote.log.delete.on.disable": TopicConfig("false", BOOLEAN, "there is no tiered storage", inert=True),
-    "local.retention.ms": TopicConfig("-2", LONG, "there is no tiered storage", -2, _MAX, inert=True),
-    "local.retention.bytes": TopicConfig("-2", LONG, "there is no tiered storage", -2, _MAX, inert=True),
+    "local.retention.ms": TopicConfig(
+        "-2", LONG, "there is no tiered storage", -2, _MAX, synonym="log.local.retention.ms", inert=True
+    ),
+    "local.retention.bytes": TopicConfig(
+        "-2", LONG, "there is no tiered storage", -2, _MAX, synonym="log.local.retention.bytes", inert=True
+    ),
 }
 
 

@@ -19,6 +19,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from semel.core import topic_configs
+from semel.core.config_operations import ConfigOperation, InvalidOperation, operate
 from semel.core.data import Data
 from semel.core.facts import TopicChanged, TopicCreated, TopicDeleted
 from semel.core.types import Apply, Decide, Decision, ErrorCode, Key, Partition, PartitionKey, Topic, TopicKey
@@ -26,17 +27,8 @@ from semel.core.types import Apply, Decide, Decision, ErrorCode, Key, Partition,
 if TYPE_CHECKING:
     from semel.core.state import BrokerState
 
-SET: Final = 0
-DELETE: Final = 1
-APPEND: Final = 2
-SUBTRACT: Final = 3
-"""The operations of IncrementalAlterConfigs, by their numbers on the wire."""
-
 NAME_LENGTH_MAX: Final = 249
 _NAME = re.compile(r"[a-zA-Z0-9._-]+")
-
-ConfigOperation = tuple[str, int, str | None]
-"""A config's name, an operation, and its value."""
 
 
 class CreateTopic(Data):
@@ -179,8 +171,8 @@ def _alter(state: "BrokerState", command: AlterTopic, now: int) -> Decision:
     if topic is None:
         return _unknown(command.name)
     configs = topic_configs.kept(topic.configs) if command.replace else dict(topic.configs)
-    for name, operation, value in command.operations:
-        problem = _operate(configs, name, operation, value)
+    for each in command.operations:
+        problem = _operate(configs, each)
         if problem:
             return _refuse(ErrorCode.INVALID_CONFIG, problem)
     conflict = topic_configs.forbidden_change(topic.configs, configs) or topic_configs.conflict(configs)
@@ -192,34 +184,17 @@ def _alter(state: "BrokerState", command: AlterTopic, now: int) -> Decision:
     return Decision(TopicAnswer(ErrorCode.NONE, topic=changed), facts)
 
 
-def _operate(configs: dict[str, str], name: str, operation: int, value: str | None) -> str | None:
+def _operate(configs: dict[str, str], operation: ConfigOperation) -> str | None:
     """Apply one operation to the configs; return the message if it is invalid."""
+    name = operation[0]
     row = topic_configs.TOPIC_CONFIGS.get(name)
     if row is None:
         return topic_configs.unknown(name)
-    if operation == DELETE:
-        configs.pop(name, None)
-        return None
-    if operation in (APPEND, SUBTRACT):
-        verb = "APPEND to" if operation == APPEND else "SUBTRACT from"
-        if row.kind is not topic_configs.LIST:
-            return f"Can't {verb} key {name} because its type is not LIST"
-        if value is None:
-            return f"{name} needs a value"
-        given = topic_configs.words(value)
-        present = topic_configs.words(configs.get(name, row.default))
-        if operation == APPEND:
-            present += tuple(word for word in dict.fromkeys(given) if word not in present)
-        else:
-            present = tuple(word for word in present if word not in given)
-        value = ",".join(present)
-    elif operation != SET:
-        return f"Unknown operation {operation} on {name}"
-    problem = topic_configs.problem(name, value)
-    if problem or value is None:
-        return problem or f"{name} needs a value"
-    configs[name] = value
-    return None
+    try:
+        operate(configs, operation, row.default if row.kind is topic_configs.LIST else None)
+    except InvalidOperation as invalid:
+        return str(invalid)
+    return topic_configs.problem(name, configs[name]) if name in configs else None
 
 
 def _topic_created(state: "BrokerState", fact: TopicCreated) -> None:
@@ -251,6 +226,9 @@ def _topic_deleted(state: "BrokerState", fact: TopicDeleted) -> None:
         state.partitions[PartitionKey(topic.topic_id, index)] = None
     for producer in [key for key in state.producers if key.topic_id == topic.topic_id]:
         state.producers[producer] = None
+    for share in [key for key in state.shares if key.topic_id == topic.topic_id]:
+        state.shares[share] = None
+        state.share_locks.pop(share, None)
     for offset in [key for key in state.offsets if key.topic == topic.name]:
         state.offsets[offset] = None
     for group, pending in list(state.pending.items()):

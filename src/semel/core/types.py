@@ -42,6 +42,7 @@ __all__ = [
     "ProducerState",
     "Rewritten",
     "SentBatch",
+    "ShareKey",
     "Staged",
     "Ticket",
     "Topic",
@@ -113,6 +114,19 @@ class ClusterKey(Data, order=True):
     """The one entity that belongs to no topic and no group."""
 
 
+class ShareKey(Data, order=True):
+    """A share-partition: what a share group has done with the records of one partition."""
+
+    topic_id: bytes
+    index: int
+    group_id: str
+
+    @property
+    def partition(self) -> PartitionKey:
+        """The partition whose records are shared."""
+        return PartitionKey(self.topic_id, self.index)
+
+
 class PolicyKey(Data, order=True):
     """Something that administrators have decided for the whole cluster (``semel.core.policies``)."""
 
@@ -130,6 +144,7 @@ Key: TypeAlias = (
     | TransactionKey
     | ClusterKey
     | PolicyKey
+    | ShareKey
 )
 
 

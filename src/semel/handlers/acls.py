@@ -4,7 +4,7 @@ from ipaddress import ip_address
 from itertools import groupby
 
 from semel.broker.broker import Broker
-from semel.core.policies import AddAcl, RemoveAcl
+from semel.core.policies import AddAcl, ConfirmPolicies, RemoveAcl
 from semel.core.security.acls import (
     ANY_HOST,
     CLUSTER_NAME,
@@ -96,14 +96,16 @@ async def create_acls(
     problems = [_problem(each) for each in bindings]
     known = broker.policies.acls
     good = [each for each, problem in zip(bindings, problems, strict=True) if problem is None]
-    new = [each for each in dict.fromkeys(good) if each not in known]
+    wanted = list(dict.fromkeys(good))
+    new = [each for each in wanted if each not in known]
     has_room = len(broker.policies) + len(new) <= broker.settings.semel_policies_max
     error, message = ErrorCode.NONE, None
     if not has_room:
         error, message = ErrorCode.POLICY_VIOLATION, "There are too many policies (semel.policies.max)."
-    elif new:
+    elif wanted:
         try:
-            await broker.ask_each([AddAcl(each) for each in new])
+            # Also those that are known here: other brokers must know them before this is answered.
+            await broker.ask_each([AddAcl(each) for each in wanted])
         except StoreRefused as refused:
             error, message = ErrorCode.KAFKA_STORAGE_ERROR, refused.told
     return CreateAclsResponse(
@@ -134,16 +136,26 @@ async def delete_acls(
             error_message=f"More than {FILTERS_MAX} filters that may match several ACLs.",
         )
         return DeleteAclsResponse(filter_results=[refused] * len(filters))
+    if broker.member is not None:
+        try:
+            # Another broker may have added ACLs that match, whose notices have not arrived.
+            await broker.policies.load()
+        except StoreRefused as refused:
+            failed = DeleteAclsFilterResult(
+                error_code=ErrorCode.KAFKA_STORAGE_ERROR, error_message=refused.told
+            )
+            return DeleteAclsResponse(filter_results=[failed] * len(filters))
     found = [
         [] if problem else await _found(broker, wanted)
         for wanted, problem in zip(filters, problems, strict=True)
     ]
     error, message = ErrorCode.NONE, None
-    if doomed := dict.fromkeys(each for some in found for each in some):
-        try:
-            await broker.ask_each([RemoveAcl(each) for each in doomed])
-        except StoreRefused as refused:
-            error, message = ErrorCode.KAFKA_STORAGE_ERROR, refused.told
+    doomed = dict.fromkeys(each for some in found for each in some)
+    try:
+        # Others that match may be gone here already, and not at all brokers.
+        await broker.ask_each([*map(RemoveAcl, doomed), ConfirmPolicies()])
+    except StoreRefused as refused:
+        error, message = ErrorCode.KAFKA_STORAGE_ERROR, refused.told
     return DeleteAclsResponse(
         filter_results=[
             DeleteAclsFilterResult(

@@ -122,10 +122,11 @@ def _configs(request: Any, response: Any) -> Changes:
     asked = {(each.resource_type, each.resource_name): each.configs for each in request.resources}
     for each in response.responses:
         if not each.error_code:
-            kind = {2: "topic", 4: "broker"}.get(each.resource_type, "resource")
+            kind = {2: "topic", 4: "broker", 32: "group"}.get(each.resource_type, "resource")
             configs = asked[each.resource_type, each.resource_name]
             names = ", ".join(_short(config.name) for config in configs)
-            yield f"changed configs of {kind} {_short(each.resource_name)}: {names}"
+            name = _short(each.resource_name) or "<default>"
+            yield f"changed configs of {kind} {name}: {names}"
 
 
 def _groups(request: Any, response: Any) -> Changes:

@@ -1,17 +1,35 @@
-"""DescribeConfigs, AlterConfigs, IncrementalAlterConfigs.
+"""DescribeConfigs, AlterConfigs, IncrementalAlterConfigs, ListConfigResources.
 
-The configs of topics can be changed; ``semel.core.topics`` validates them. The broker's settings are
-read-only, because they are read at startup. Other resources of Kafka (loggers, client metrics, groups) have
-no configs here: a request for them is INVALID_REQUEST. Each resource succeeds or fails independently.
+The configs of topics, groups and brokers can be changed; ``semel.core`` decides about them, and
+``semel.dynamic_settings`` says which settings of a broker can be changed while it runs. Other resources of
+Kafka (loggers, client metrics) have no configs here: a request for them is INVALID_REQUEST. Each resource
+succeeds or fails independently.
 """
 
 from collections import Counter
 from typing import Final, NamedTuple, TypeVar
 
 from semel.broker.broker import Broker
-from semel.core.topics import DELETE, SET, SUBTRACT, AlterTopic, ConfigOperation, TopicAnswer, name_problem
-from semel.core.types import ErrorCode
-from semel.handlers.config_entries import ConfigEntry, broker_entries, topic_entries
+from semel.core.config_operations import DELETE, SET, SUBTRACT, ConfigOperation
+from semel.core.dynamic_configs import (
+    ALL_BROKERS,
+    BROKER,
+    GROUP,
+    AlterBrokerConfigs,
+    AlterGroupConfigs,
+    ConfigAnswer,
+)
+from semel.core.names import is_usable
+from semel.core.topics import AlterTopic, TopicAnswer, name_problem
+from semel.core.types import Command, ErrorCode
+from semel.dynamic_settings import READ_ONLY, is_list, problem, unchangeable
+from semel.handlers.config_entries import (
+    ConfigEntry,
+    broker_entries,
+    default_entries,
+    group_entries,
+    topic_entries,
+)
 from semel.handlers.context import Handler, RequestContext
 from semel.handlers.topics import ask_topics
 from semel.wire.messages.configs import (
@@ -29,10 +47,16 @@ from semel.wire.messages.configs import (
     IncrementalAlterConfigsAlterConfigsResourceResponse,
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
+    ListConfigResourcesRequest,
+    ListConfigResourcesResponse,
+    ListedConfigResource,
 )
 
 TOPIC: Final = 2
-BROKER: Final = 4
+BROKER_LOGGER: Final = 8
+CLIENT_METRICS: Final = 16
+KINDS: Final = (TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP)
+"""The kinds of resources that Kafka has. Loggers and client metrics have no configs here."""
 DESCRIBED_AT_ONCE: Final = 2_000
 """Resources per request; each has some forty configs, with their synonyms and documentation."""
 
@@ -44,19 +68,22 @@ class Resource(NamedTuple):
     name: str
 
 
+Answer = TopicAnswer | ConfigAnswer
+
 R = TypeVar("R", AlterConfigsResourceResponse, IncrementalAlterConfigsAlterConfigsResourceResponse)
 
 
 async def describe_configs(
     broker: Broker, request: DescribeConfigsRequest, context: RequestContext
 ) -> DescribeConfigsResponse:
-    """DescribeConfigs v1–v4: the configs of topics and the settings of the broker.
+    """DescribeConfigs v1–v4: the configs of topics and groups, and the settings of the broker.
 
     Behaviour: all configs, or those that are named; each with its source, and on request with its synonyms.
-        A repeated resource, and resources beyond the first 2,000, are INVALID_REQUEST.
+        A broker describes itself (resource name: its id) and what was set for all brokers (empty name). A
+        group need not exist. A repeated resource, and resources beyond the first 2,000, are INVALID_REQUEST.
     Versions:  v1 sources and synonyms · v3 types and documentation · v4 flexible.
-    Differs:   a topic's config has a broker setting as its synonym only where such a setting exists.
-        Loggers, client metrics and groups have no configs: INVALID_REQUEST.
+    Differs:   loggers and client metrics have no configs: INVALID_REQUEST. Settings that have no meaning here
+        are left out.
     """
     response = DescribeConfigsResponse()
     described: set[Resource] = set()
@@ -86,15 +113,13 @@ def _not_described(resource: DescribeConfigsResource, described: set[Resource]) 
 
 
 async def _entries(broker: Broker, resource: DescribeConfigsResource) -> list[ConfigEntry] | TopicAnswer:
-    name = resource.resource_name
+    name, configs = resource.resource_name, broker.policies.configs
     if resource.resource_type == BROKER:
-        if not name:
-            # An empty name asks for the dynamic defaults of all brokers. There are none.
-            return []
-        if name != str(broker.node_id):
-            message = f"Unexpected broker id {name!r}: this is {broker.node_id}, which knows only its own."
-            return TopicAnswer(ErrorCode.INVALID_REQUEST, message)
-        return broker_entries(broker.settings)
+        if name == ALL_BROKERS:
+            return default_entries(configs)
+        return _foreign(broker, name) or broker_entries(broker)
+    if resource.resource_type == GROUP:
+        return _unusable(name) or group_entries(name, configs)
     if resource.resource_type != TOPIC:
         return _unsupported(resource.resource_type)
     wrong_name = name_problem(name)
@@ -103,7 +128,23 @@ async def _entries(broker: Broker, resource: DescribeConfigsResource) -> list[Co
     topic = await broker.catalog.topic(name)
     if topic is None:
         return TopicAnswer(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic {name!r} does not exist.")
-    return topic_entries(topic, broker.settings)
+    return topic_entries(topic, configs)
+
+
+def _foreign(broker: Broker, name: str) -> TopicAnswer | None:
+    """The error if a name is not the id of this broker. As in Kafka, clients ask each broker itself."""
+    if name == str(broker.node_id):
+        return None
+    if not (name.isascii() and name.removeprefix("-").isdecimal()):
+        return TopicAnswer(ErrorCode.INVALID_REQUEST, f"Broker id must be an integer, but it is {name!r}.")
+    message = f"Unexpected broker id {name!r}: this is {broker.node_id}, which knows only its own."
+    return TopicAnswer(ErrorCode.INVALID_REQUEST, message)
+
+
+def _unusable(group_id: str) -> TopicAnswer | None:
+    if is_usable(group_id):
+        return None
+    return TopicAnswer(ErrorCode.INVALID_REQUEST, "A group must have a name, and not too long a one.")
 
 
 def _shown(entry: ConfigEntry, request: DescribeConfigsRequest) -> DescribeConfigsResourceResult:
@@ -125,9 +166,10 @@ def _shown(entry: ConfigEntry, request: DescribeConfigsRequest) -> DescribeConfi
 async def alter_configs(
     broker: Broker, request: AlterConfigsRequest, context: RequestContext
 ) -> AlterConfigsResponse:
-    """AlterConfigs v0–v2: set a topic's configs to exactly these; all others return to their defaults.
+    """AlterConfigs v0–v2: set the configs of a resource to exactly these; all others get their defaults.
 
     Behaviour: deprecated in Kafka in favour of IncrementalAlterConfigs; served because clients still send it.
+        For topics, groups, this broker and all brokers.
     Versions:  v2 flexible.
     """
     return AlterConfigsResponse(
@@ -138,12 +180,16 @@ async def alter_configs(
 async def incremental_alter_configs(
     broker: Broker, request: IncrementalAlterConfigsRequest, context: RequestContext
 ) -> IncrementalAlterConfigsResponse:
-    """IncrementalAlterConfigs v0–v1: set, delete, append to or subtract from a topic's configs.
+    """IncrementalAlterConfigs v0–v1: set, delete, append to or subtract from the configs of a resource.
 
-    Behaviour: the operations on one topic are applied together or not at all. The error for an unknown config
-        contains its name and the most similar name that exists.
+    Behaviour: for topics, groups, this broker (resource name: its id) and all brokers (empty name). The
+        operations on one resource are applied together or not at all, and are in force at every broker when
+        the request is answered. A setting that cannot be changed while the broker runs is INVALID_REQUEST
+        with the reason. The error for an unknown config contains the most similar name that exists.
     Versions:  v1 flexible.
-    Differs:   deleting an unknown config is also an error; the broker's settings are read-only.
+    Differs:   an unknown config is an error for brokers, too. To delete an unknown config of a topic is an
+        error. More settings can be changed than in Kafka, but not listeners and their certificates (those are
+        read again when their files change).
     """
     return IncrementalAlterConfigsResponse(
         responses=await _alter(
@@ -166,16 +212,23 @@ async def _alter(
         resource = Resource(each.resource_type, each.resource_name)
         times[resource] += 1
         wanted[resource] = tuple(map(_operation, each.configs))
-    refused: dict[Resource, TopicAnswer] = {}
-    commands: dict[Resource, AlterTopic] = {}
+    answers: dict[Resource, Answer] = {}
+    commands: dict[Resource, Command] = {}
     for resource, operations in wanted.items():
-        answer = _refused(resource, operations, twice=times[resource] > 1)
-        if answer is not None:
-            refused[resource] = answer
+        command = _refused(resource, operations, twice=times[resource] > 1) or _command(
+            broker, resource, operations, replace=replace, validate_only=request.validate_only
+        )
+        if isinstance(command, TopicAnswer):
+            answers[resource] = command
         else:
-            commands[resource] = AlterTopic(resource.name, operations, replace, request.validate_only)
-    decided = await ask_topics(broker, list(commands.values())) if commands else []
-    answers = {**refused, **dict(zip(commands, decided, strict=True))}
+            commands[resource] = command
+    if _more_policies(broker, commands) > broker.settings.semel_policies_max - len(broker.policies):
+        full = TopicAnswer(ErrorCode.POLICY_VIOLATION, "There are too many policies (semel.policies.max).")
+        for resource in [each for each in commands if each.kind != TOPIC]:
+            del commands[resource]
+            answers[resource] = full
+    if commands:
+        answers.update(zip(commands, await ask_topics(broker, list(commands.values())), strict=True))
     return [
         shown_as(
             error_code=answers[resource].error,
@@ -196,19 +249,11 @@ def _operation(config: AlterableConfig | IncrementalAlterConfigsAlterableConfig)
 def _refused(
     resource: Resource, operations: tuple[ConfigOperation, ...], *, twice: bool
 ) -> TopicAnswer | None:
-    """The error of an alteration that is invalid for any topic."""
+    """The error of an alteration that is invalid for any resource."""
     if twice:
         return TopicAnswer(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
-    if resource.kind == BROKER:
-        message = "The broker's settings are read-only: change them where it is started."
-        return TopicAnswer(ErrorCode.INVALID_REQUEST, message)
-    if resource.kind != TOPIC:
+    if resource.kind not in (TOPIC, BROKER, GROUP):
         return _unsupported(resource.kind)
-    if not resource.name:
-        return TopicAnswer(ErrorCode.INVALID_REQUEST, "Default topic resources are not allowed.")
-    wrong_name = name_problem(resource.name)
-    if wrong_name:
-        return TopicAnswer(ErrorCode.INVALID_TOPIC_EXCEPTION, wrong_name)
     names = Counter(name for name, _, _ in operations)
     if any(count > 1 for count in names.values()):
         return TopicAnswer(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys.")
@@ -220,10 +265,102 @@ def _refused(
     return None
 
 
+def _command(
+    broker: Broker,
+    resource: Resource,
+    operations: tuple[ConfigOperation, ...],
+    *,
+    replace: bool,
+    validate_only: bool,
+) -> Command | TopicAnswer:
+    """The command that alters a resource, or the error if it cannot be altered so."""
+    name, configs = resource.name, broker.policies.configs
+    if resource.kind == BROKER:
+        refused = (_foreign(broker, name) if name else None) or _broker_refused(operations)
+        if refused:
+            return refused
+        dotted = configs.static.dotted()
+        lists = {each: str(dotted[each]) for each, _, _ in operations if is_list(each)}
+        present = tuple(configs.of(BROKER, name))
+        return AlterBrokerConfigs(name, operations, replace, validate_only, lists, present)
+    if not name:
+        kind = "topic" if resource.kind == TOPIC else "group"
+        return TopicAnswer(ErrorCode.INVALID_REQUEST, f"Default {kind} resources are not allowed.")
+    if resource.kind == GROUP:
+        return _unusable(name) or AlterGroupConfigs(
+            name, operations, replace, validate_only, configs.group_limits
+        )
+    wrong_name = name_problem(name)
+    if wrong_name:
+        return TopicAnswer(ErrorCode.INVALID_TOPIC_EXCEPTION, wrong_name)
+    return AlterTopic(name, operations, replace, validate_only)
+
+
+def _broker_refused(operations: tuple[ConfigOperation, ...]) -> TopicAnswer | None:
+    """The error if settings cannot be changed, or not to these values. The codes are Kafka's."""
+    for name, operation, value in operations:
+        if operation == DELETE:
+            # As in Kafka, whose tools remove throttles of replicas that nobody has set.
+            continue
+        if (fixed := unchangeable(name)) is not None:
+            is_known = name in READ_ONLY
+            return TopicAnswer(ErrorCode.INVALID_REQUEST if is_known else ErrorCode.INVALID_CONFIG, fixed)
+        if value is not None and (wrong := problem(name, value)):
+            return TopicAnswer(ErrorCode.INVALID_REQUEST, wrong)
+    return None
+
+
+def _more_policies(broker: Broker, commands: dict[Resource, Command]) -> int:
+    """How many policies there may be more. Configs of topics are none."""
+    more = 0
+    for resource, command in commands.items():
+        if isinstance(command, AlterBrokerConfigs | AlterGroupConfigs):
+            present = broker.policies.configs.of(resource.kind, resource.name)
+            more += sum(verb != DELETE and name not in present for name, verb, _ in command.operations)
+    return more
+
+
 def _unsupported(kind: int) -> TopicAnswer:
     return TopicAnswer(
-        ErrorCode.INVALID_REQUEST, f"Resources of type {kind} have no configs here; topics ({TOPIC}) have."
+        ErrorCode.INVALID_REQUEST,
+        f"Resources of type {kind} have no configs here; topics ({TOPIC}), brokers ({BROKER}) and groups "
+        f"({GROUP}) have.",
     )
 
 
-HANDLERS: dict[int, Handler] = {32: describe_configs, 33: alter_configs, 44: incremental_alter_configs}
+async def list_config_resources(
+    broker: Broker, request: ListConfigResourcesRequest, context: RequestContext
+) -> ListConfigResourcesResponse:
+    """ListConfigResources v0–v1: topics, live brokers, and the groups that have configs (KIP-1142).
+
+    Behaviour: of all kinds, or of those that are named; an unknown kind is UNSUPPORTED_VERSION.
+    Versions:  v0 client metrics alone, of which there are none · v1 kinds of resources.
+    Differs:   in Kafka every broker also has loggers.
+    """
+    kinds = request.resource_types or KINDS
+    if not set(kinds).issubset(KINDS):
+        return ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
+    if context.version == 0:
+        return ListConfigResourcesResponse()
+    names: dict[int, list[str]] = {}
+    if GROUP in kinds:
+        names[GROUP] = broker.policies.configs.resources(GROUP)
+    if BROKER in kinds:
+        names[BROKER] = [str(each.node_id) for each in broker.ownership.nodes()]
+    if TOPIC in kinds:
+        names[TOPIC] = [each.name for each in await broker.catalog.all()]
+    return ListConfigResourcesResponse(
+        config_resources=[
+            ListedConfigResource(resource_name=name, resource_type=kind)
+            for kind, some in names.items()
+            for name in some
+        ]
+    )
+
+
+HANDLERS: dict[int, Handler] = {
+    32: describe_configs,
+    33: alter_configs,
+    44: incremental_alter_configs,
+    74: list_config_resources,
+}

@@ -93,7 +93,7 @@ async def consumer_group_heartbeat(
         else Assignment(
             topic_partitions=[
                 TopicPartitions(topic_id=topic_id, partitions=partitions)
-                for topic_id, partitions in _by_topic(answer.assignment)
+                for topic_id, partitions in by_topic(answer.assignment)
             ]
         ),
     )
@@ -118,6 +118,7 @@ async def _heartbeat(
     member_id = request.member_id
     if not member_id and context.version == 0 and request.member_epoch == 0:
         member_id = str(uuid.uuid4())
+    timeouts = broker.policies.configs.group(request.group_id)
     answer: ConsumerAnswer = await broker.ask(
         ConsumerHeartbeat(
             group_id=request.group_id,
@@ -134,8 +135,8 @@ async def _heartbeat(
             owned=_owned(request.topic_partitions),
             topics=topics,
             regex_matches=matches,
-            session_timeout_ms=settings.group_consumer_session_timeout_ms,
-            heartbeat_interval_ms=settings.group_consumer_heartbeat_interval_ms,
+            session_timeout_ms=timeouts.session_timeout_ms,
+            heartbeat_interval_ms=timeouts.heartbeat_interval_ms,
             members_max=settings.group_consumer_max_size,
             member_bytes_max=settings.semel_group_member_bytes_max,
             group_bytes_max=settings.semel_group_bytes_max,
@@ -187,7 +188,8 @@ async def _matching(pattern: NamePattern, topics: list[Topic]) -> list[Topic]:
     return matched
 
 
-def _by_topic(owned: Iterable[tuple[bytes, int]]) -> list[tuple[bytes, list[int]]]:
+def by_topic(owned: Iterable[tuple[bytes, int]]) -> list[tuple[bytes, list[int]]]:
+    """The partitions of each topic, in order."""
     topics: dict[bytes, list[int]] = {}
     for topic_id, partition in owned:
         topics.setdefault(topic_id, []).append(partition)
@@ -262,7 +264,7 @@ def _shown(owned: OwnedPartitions, names: dict[bytes, str]) -> ConsumerGroupDesc
             ConsumerGroupDescribeTopicPartitions(
                 topic_id=topic_id, topic_name=names[topic_id], partitions=partitions
             )
-            for topic_id, partitions in _by_topic(owned)
+            for topic_id, partitions in by_topic(owned)
             if topic_id in names
         ]
     )

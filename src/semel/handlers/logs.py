@@ -1,4 +1,4 @@
-"""DeleteRecords, DescribeLogDirs, ListPartitionReassignments: the data on disk.
+"""DeleteRecords, DescribeLogDirs: the data on disk.
 
 The data directory takes the place of Kafka's log directories. All partitions share chunks, so the size of a
 partition is the bytes of its batches, not of files.
@@ -9,7 +9,6 @@ import shutil
 from pathlib import Path
 
 from semel.broker.broker import Broker
-from semel.core import topic_configs
 from semel.core.partition import RecordsDeleted
 from semel.core.types import ErrorCode, PartitionKey, Topic
 from semel.handlers.context import Handler, RequestContext
@@ -25,8 +24,6 @@ from semel.wire.messages.topics import (
     DescribeLogDirsResponse,
     DescribeLogDirsResult,
     DescribeLogDirsTopic,
-    ListPartitionReassignmentsRequest,
-    ListPartitionReassignmentsResponse,
 )
 
 UNKNOWN_BYTES = -1
@@ -68,9 +65,8 @@ async def delete_records(
 def _deletion_error(broker: Broker, topic: Topic | None, index: int) -> ErrorCode:
     if topic is None or not 0 <= index < topic.partitions:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    policy = topic_configs.words(topic_configs.value_of("cleanup.policy", topic.configs, {}))
-    is_only_compacted = "compact" in policy and "delete" not in policy
-    if is_only_compacted:
+    limits = broker.catalog.limits(topic)
+    if limits.compacts and not limits.deletes:
         return ErrorCode.POLICY_VIOLATION
     return leadership_error(broker, PartitionKey(topic.topic_id, index))
 
@@ -133,15 +129,4 @@ def _volume(directory: str) -> tuple[int, int]:
     return usage.total, usage.free
 
 
-async def list_partition_reassignments(
-    broker: Broker, request: ListPartitionReassignmentsRequest, context: RequestContext
-) -> ListPartitionReassignmentsResponse:
-    """ListPartitionReassignments v0: always empty, because no request moves partitions between nodes.
-
-    Behaviour: an empty list for every request.
-    Versions:  v0.
-    """
-    return ListPartitionReassignmentsResponse(error_message=None)
-
-
-HANDLERS: dict[int, Handler] = {21: delete_records, 35: describe_log_dirs, 46: list_partition_reassignments}
+HANDLERS: dict[int, Handler] = {21: delete_records, 35: describe_log_dirs}

@@ -66,11 +66,12 @@ def produce(
         (KIP-951) · v11 TRANSACTION_ABORTABLE,
         before that INVALID_TXN_STATE · v12 a transactional batch adds its partition · v13 topic ids.
     Differs:   topics with journal visibility answer a transactional batch with base offset -1. Records are
-        validated as semel.validate.records says; the response lists the first invalid record, in Kafka all
-        with the same error. Anything but one intact batch is INVALID_RECORD, also where Kafka returns
-        UNKNOWN_SERVER_ERROR, or CORRUPT_MESSAGE, which a client would retry in vain. A batch with the bit for
-        LogAppendTime is INVALID_TIMESTAMP on every topic. A refused batch has log start offset -1. A
-        partition that occurs twice gets both batches.
+        validated as semel.validate.records says. The response names the records that are refused (KIP-467),
+        at most 1,000 of them, and the first damaged record of a batch, which Kafka does not name. Anything
+        but one intact batch is INVALID_RECORD, also where Kafka returns UNKNOWN_SERVER_ERROR, or
+        CORRUPT_MESSAGE, which a client would retry in vain. A batch with the bit for LogAppendTime is
+        INVALID_TIMESTAMP on every topic. A refused batch has log start offset -1. A partition that occurs
+        twice gets both batches.
     """
     topics = [_cached(broker, each, context.version) for each in request.topic_data]
     production = _Produce(broker, request, context, is_allowed)
@@ -296,13 +297,16 @@ def _answer(
     index: int, refused: Refusal | None, answers: Iterator[Appended], version: int
 ) -> PartitionProduceResponse:
     if refused is not None:
-        error, message, at = refused
-        errors = [BatchIndexAndErrorMessage(batch_index=at, batch_index_error_message=message)]
+        error, message, records = refused
+        errors = [
+            BatchIndexAndErrorMessage(batch_index=at, batch_index_error_message=reason)
+            for at, reason in records
+        ]
         return PartitionProduceResponse(
             index=index,
             error_code=error,
             base_offset=-1,
-            record_errors=errors if at >= 0 else [],
+            record_errors=errors,
             error_message=message,
         )
     appended = next(answers)

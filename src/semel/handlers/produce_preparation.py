@@ -15,6 +15,7 @@ from semel.core.types import ErrorCode, PartitionKey
 from semel.handlers.context import RequestContext
 from semel.wire.batch import CODEC_MASK, produced_fault
 from semel.wire.errors import InvalidRecords
+from semel.wire.invalid_records import NAMED_MAX
 from semel.wire.messages.produce import ProduceRequest
 from semel.wire.records import BatchHeader, check_produced, with_log_append_time
 from semel.wire.schema import Buffer
@@ -40,11 +41,11 @@ SLICE_SECONDS: Final = 0.01
 
 
 class Refusal(NamedTuple):
-    """Why a batch is not appended: error code, message, and the index of the invalid record."""
+    """Why a batch is not appended: error code, message, and the invalid records with their own messages."""
 
     error: ErrorCode
     message: str | None = None
-    record: int = -1
+    records: tuple[tuple[int, str], ...] = ()
 
 
 UNAUTHORIZED: Final = Refusal(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
@@ -62,6 +63,7 @@ class Preparation:
         "_effort",
         "_leads",
         "_limits",
+        "_nameable",
         "_now",
         "_parts",
         "_request",
@@ -91,6 +93,7 @@ class Preparation:
         self._verifies = verifies
         # How many records may still be validated on the event loop; None (no limit) on a thread.
         self._effort: int | None = None if is_beside else EFFORT_MAX
+        self._nameable = NAMED_MAX
         self._parts = self._each()
         self.commands: list[Append] = []
         self.refused: list[Refusal | None] = []
@@ -174,7 +177,7 @@ class Preparation:
             try:
                 newest = self._validate(limits, header, records, earliest, latest)
             except InvalidRecords as error:
-                return Refusal(error.code, error.message, error.index)
+                return self._refusal(error)
             if newest != header.max_timestamp and not limits.log_append_time:
                 # Kafka's own producers set it correctly; Kafka corrects it for others.
                 header = header._replace(max_timestamp=newest)
@@ -189,6 +192,12 @@ class Preparation:
             Append(limits.partitions[index], header, records, -1, transaction_context, limits.is_journal)
         )
         return None
+
+    def _refusal(self, error: InvalidRecords) -> Refusal:
+        """Name the invalid records, within the limit for a response; at least the first of each batch."""
+        named = error.records[: max(1, self._nameable)]
+        self._nameable -= len(named)
+        return Refusal(error.code, error.message, named)
 
     def _validate(
         self, limits: TopicLimits, header: BatchHeader, records: Buffer, earliest: int, latest: int

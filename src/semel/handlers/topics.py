@@ -214,7 +214,7 @@ def _created(broker: Broker, name: str, answer: TopicAnswer, version: int) -> Cr
                 config_source=each.source,
                 is_sensitive=each.is_sensitive,
             )
-            for each in topic_entries(answer.topic, broker.settings)
+            for each in topic_entries(answer.topic, broker.policies.configs)
         ]
     return result
 

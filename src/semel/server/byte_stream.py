@@ -7,7 +7,7 @@ answered and the connection is closed (`_doom`).
 
 import asyncio
 import time
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, ClassVar, cast
 
 from semel.handlers.context import RequestContext
 from semel.server.budgets import FRAME_OVERHEAD_BYTES, ResponseCharge
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 class ByteStream(asyncio.Protocol):
     """One client of one listener. `Connection` answers its requests."""
+
+    has_sasl: ClassVar = False
+    """Whether the client has to authenticate by SASL."""
 
     def __init__(self, server: "ServerContext", listener: str) -> None:
         self._server = server
@@ -76,7 +79,7 @@ class ByteStream(asyncio.Protocol):
         """Register the connection. In Kafka's protocol the client sends first."""
         # uvloop's transports have the methods of asyncio's, but are not subclasses.
         transport = self._transport = cast(asyncio.Transport, transport)
-        admitted = self._server.admit(self, transport)
+        admitted = self._server.admit(self, transport, has_sasl=self.has_sasl)
         self._context = self._context._replace(
             client_host=admitted.host, connection_id=admitted.connection_id, principal=admitted.principal
         )

@@ -132,6 +132,8 @@ class Connection(ByteStream):
             self._doom("the lease is over", "ACLs and users may have changed")
             return
         elements_max = server.settings.semel_request_elements_max
+        counts_time = self._throttle.counts_time
+        began = time.perf_counter() if counts_time else 0.0
         try:
             header, message = server.dispatch.read(frame, elements_max)
         except ProtocolError as error:
@@ -159,7 +161,7 @@ class Connection(ByteStream):
             in_flight.is_submitted = is_produce
             handler = self._handler(api_key)
             work = handle_long(server, in_flight, message, context, handler, self._decoded)
-            self._run(in_flight.timed(work) if self._throttle.counts_time else work, in_flight)
+            self._run(in_flight.timed(work) if counts_time else work, in_flight)
             return
         if not is_produce:
             self._decoded(in_flight)
@@ -168,14 +170,18 @@ class Connection(ByteStream):
         except Exception as error:  # noqa: BLE001  a bug must affect this client only
             in_flight.done(error)
             return
+        if counts_time:
+            in_flight.spent = time.perf_counter() - began
         if not isinstance(answer, Promise):
             work = respond(server, in_flight, message, answer)
-            self._run(in_flight.timed(work) if self._throttle.counts_time else work, in_flight, answer)
+            self._run(in_flight.timed(work) if counts_time else work, in_flight, answer)
             return
         in_flight.is_submitted = True
         answer.then(in_flight.done)
-        if answer.first is not None:
-            self._task = self._loop.create_task(self._submit(answer.first, in_flight))
+        if (first := answer.first) is not None:
+            self._task = self._loop.create_task(
+                self._submit(in_flight.timed(first) if counts_time else first, in_flight)
+            )
 
     def _handler(self, api_key: int) -> Handler:
         return self._own_handlers.get(api_key) or self._server.dispatch.handlers[api_key]
@@ -203,7 +209,7 @@ class Connection(ByteStream):
         self._task = self._loop.create_task(self._finish(work, in_flight))
         self._task.add_done_callback(abandon)
 
-    async def _submit(self, first: Coroutine[Any, Any, None], in_flight: InFlightRequest) -> None:
+    async def _submit(self, first: "Coroutine[Any, Any, None] | Timed", in_flight: InFlightRequest) -> None:
         """Do the work that precedes submitting a request; later requests must not overtake it."""
         try:
             await first
@@ -250,8 +256,13 @@ class Connection(ByteStream):
             outcome = self._throttled(in_flight, outcome)
         if outcome is None:
             return
+        counts_time = self._throttle.counts_time and in_flight.api_key not in EXEMPT
+        began = time.perf_counter() if counts_time else 0.0
         try:
             self._out += encode_response(outcome, in_flight.version, in_flight.correlation_id)
+            if counts_time:
+                # The next answer tells.
+                self._throttle.answered(time.perf_counter() - began)
         except Exception as error:  # noqa: BLE001  a response that cannot be encoded is a bug
             counters.errors += 1
             self._doom_for(error, in_flight)

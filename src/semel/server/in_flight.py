@@ -37,6 +37,7 @@ class InFlightRequest:
         "is_submitted",
         "outcome",
         "size",
+        "spent",
         "started",
         "version",
         "work",
@@ -51,6 +52,8 @@ class InFlightRequest:
         self.size = size
         """The bytes that the request is charged."""
         self.started = time.monotonic()
+        self.spent = 0.0
+        """Seconds for reading the request and beginning to handle it, if that was measured."""
         self.is_done = False
         self.is_submitted = False
         """Whether it continues after its client has disconnected."""
@@ -65,7 +68,7 @@ class InFlightRequest:
     @property
     def seconds(self) -> float:
         """For how long the request has occupied the event loop, if that was measured."""
-        return 0.0 if self.work is None else self.work.seconds
+        return self.spent if self.work is None else self.spent + self.work.seconds
 
     def done(self, outcome: HandlerResult | BaseException) -> None:
         """Set the outcome. Called once, on the event loop."""

@@ -9,6 +9,7 @@ from semel.server.connection import Connection
 from semel.server.sasl_connection import SaslConnection
 from semel.server.server_context import ServerContext
 from semel.server.tls import ServerTls, TlsDoor
+from semel.wire.addresses import write_address
 
 BACKLOG: Final = 1_024
 
@@ -34,6 +35,8 @@ class Listener:
     def __init__(self, config: ListenerConfig, server: asyncio.Server, door: TlsDoor | None) -> None:
         self.name = config.name
         self.port: int = server.sockets[0].getsockname()[1]
+        self.bound = f"{config.name}://{write_address(config.host, self.port)}"
+        """The address that is bound, as Kafka writes it."""
         self.endpoint = Endpoint(
             config.advertised_host or reachable(config.host), config.advertised_port or self.port
         )
@@ -56,7 +59,7 @@ class Listener:
             admit, config.host or None, config.port, backlog=BACKLOG, start_serving=False
         )
         tls = config.tls
-        door = None if tls is None else TlsDoor(listening.sockets, tls, admit, refused)
+        door = None if tls is None else TlsDoor(listening.sockets, tls, admit, refused, server)
         return cls(config, listening, door)
 
     async def serve(self) -> None:

@@ -40,6 +40,8 @@ _RAW_KEY: Final = SaslAuthenticateRequest.api_key
 class SaslConnection(Connection):
     """One client of a listener with SASL."""
 
+    has_sasl = True
+
     def __init__(self, server: ServerContext, listener: str, authenticators: "Authenticators") -> None:
         super().__init__(server, listener)
         self._exchange = authenticators.exchange()

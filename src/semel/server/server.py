@@ -20,7 +20,7 @@ from semel.server.dispatch import Dispatch
 from semel.server.listener import Listener, ListenerConfig, reachable
 from semel.server.logs import event
 from semel.server.peers import PeerListener
-from semel.server.risks import risks
+from semel.server.risks import check, risks
 from semel.server.sasl import look_for_keys
 from semel.server.server_context import ServerContext
 from semel.server.tls import look_for_certificates
@@ -41,7 +41,8 @@ class Server:
         internal: ListenerConfig | None = None,
     ) -> None:
         """``internal`` is the listener for other brokers of a cluster; its default is any port of the host
-        of the first listener."""
+        of the first listener. ValueError if the settings do not go with the listeners."""
+        check(broker.settings, listeners)
         self.broker = broker
         self._internal = internal or listeners[0]._replace(name="internal", port=0, advertised_port=None)
         self._peers: PeerListener | None = None
@@ -74,10 +75,11 @@ class Server:
             raise
         for listener in self._listeners:
             self.broker.endpoints[listener.name] = listener.endpoint
+        self.broker.listeners = ",".join(each.bound for each in self._listeners)
         await self._join_cluster()
         if any(config.has_sasl for config in self._configs):
             await self.broker.ask(PutSecret(secrets.token_hex(32)))
-        for risk in risks(self.broker.settings, self._configs):
+        for risk in risks(self.broker.settings, self._configs, self.broker.policies.acls):
             event(log, logging.WARNING, risk)
         self._watch("check connections", check_connections(self._server))
         self._watch("probe loop", probe_loop(self._server))
@@ -85,6 +87,7 @@ class Server:
             self._watch("lease", watch_lease(self._server, self.broker.member))
         self._watch("release memory", release_memory(self._server))
         for tls in {config.tls for config in self._configs if config.tls is not None}:
+            tls.warn()
             self._watch("certificates", look_for_certificates(tls))
         for listener in self._listeners:
             await listener.serve()

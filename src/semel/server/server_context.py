@@ -9,7 +9,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from semel.broker.broker import Broker
-from semel.config import connections_by_host
+from semel.core.dynamic_configs import CONFIG
 from semel.core.policies import USER, user_of
 from semel.core.security.acls import ANONYMOUS
 from semel.core.types import PolicyKey
@@ -21,8 +21,9 @@ from semel.server.logs import RateLimit, event
 from semel.server.sasl import Authenticators
 from semel.server.sasl.certificate_names import distinguished_name, parse_rules
 from semel.server.sasl.mechanism import AuthenticationFailed, principal_of
-from semel.server.sockets import address_of
+from semel.server.sockets import Address, address_of
 from semel.server.throttling import Throttling
+from semel.setting_values import connections_by_host
 from semel.store.interface import LedgerDamaged, StoreFull, StoreRefused
 from semel.wire.errors import ProtocolError
 from semel.wire.frames import FrameParser
@@ -75,9 +76,11 @@ class ServerContext:
         self.throttling = Throttling(broker.policies.quotas, broker.settings.semel_connections_per_user_max)
         self._users: dict[ByteStream, str] = {}
         """The principals of connections that count for a user."""
+        self._arriving: set[Address] = set()
+        """The clients whose TLS handshakes are under way."""
         self._by_host: dict[str, int] = {}
-        """The number of connections from each address."""
-        self._overrides = connections_by_host(broker.settings.max_connections_per_ip_overrides)
+        """The number of connections from each address, those that arrive included."""
+        self._overrides = connections_by_host(self.settings.max_connections_per_ip_overrides)
         self.needs_lease = broker.member is not None and broker.policies.has_authorizer
         """Whether no request may be answered without a lease: a right may be gone that this broker knows."""
         self.is_closing = False
@@ -134,7 +137,10 @@ class ServerContext:
         return principal_of(self._certificate_names.user(distinguished_name(certificate)))
 
     def _policy_changed(self, key: PolicyKey) -> None:
-        """Close the connections of a user that was removed."""
+        """Close the connections of a user that was removed, or use settings that have changed."""
+        if key.kind == CONFIG:
+            self.settings = self.broker.settings
+            self._overrides = connections_by_host(self.settings.max_connections_per_ip_overrides)
         if key.kind == USER and key not in self.broker.policies.credentials:
             user, mechanism = user_of(key)
             for connection in tuple(self.connections):
@@ -145,19 +151,49 @@ class ServerContext:
         settings = self.settings
         return FrameParser(settings.socket_request_max_bytes, settings.semel_request_max_bytes, (PRODUCE,))
 
-    def admit(self, connection: "ByteStream", transport: asyncio.Transport) -> "Admitted":
+    def arrive(self, peer: Address) -> tuple[str | None, float]:
+        """Count a client that begins a TLS handshake, which costs a descriptor and memory.
+
+        Return the reason why it is refused, or how many seconds it must wait because its address connects too
+        often (a quota); it is closed then. `gone` ends it, unless `admit` does.
+        """
+        host = str(peer[0])
+        if refused := self._refusal(host):
+            return refused, 0.0
+        self._arriving.add(peer)
+        self._add_to_host(host, 1)
+        return None, self.throttling.may_connect(host, time.monotonic()) / 1000
+
+    def gone(self, peer: Address) -> bool:
+        """A client does not arrive any more. Whether it did."""
+        if peer not in self._arriving:
+            return False
+        self._arriving.discard(peer)
+        self._add_to_host(str(peer[0]), -1)
+        return True
+
+    def _add_to_host(self, host: str, number: int) -> None:
+        self._by_host[host] = self._by_host.get(host, 0) + number
+        if not self._by_host[host]:
+            del self._by_host[host]
+
+    def admit(
+        self, connection: "ByteStream", transport: asyncio.Transport, *, has_sasl: bool = False
+    ) -> "Admitted":
         """Register a new connection, or give the reason why it is refused."""
         host = address_of(transport)
+        has_arrived = self.gone(transport.get_extra_info("peername"))
         if refused := self._refusal(host):
             return Admitted(host, refused=refused)
-        self._by_host[host] = self._by_host.get(host, 0) + 1
+        self._add_to_host(host, 1)
         connection_id = self.connections[connection] = next(self._connection_ids)
         self.emptied.clear()
         self.metrics.connections = len(self.connections)
         self.metrics.connections_accepted += 1
-        wait_ms = self.throttling.may_connect(host, time.monotonic())
+        wait_ms = 0 if has_arrived else self.throttling.may_connect(host, time.monotonic())
         try:
-            principal = self._principal(transport)
+            # With SASL, the user is the one that authenticates, whatever the certificate says.
+            principal = ANONYMOUS if has_sasl else self._principal(transport)
         except ValueError as error:
             return Admitted(host, connection_id, refused=str(error))
         if not self.count_user(connection, principal):
@@ -169,7 +205,7 @@ class ServerContext:
             return "stopping"
         if self.is_away:
             return "the lease is over"
-        if len(self.connections) >= self._connections_max():
+        if len(self.connections) + len(self._arriving) >= self._connections_max():
             return "too many connections"
         if self._by_host.get(host, 0) >= self._overrides.get(host, self.settings.max_connections_per_ip):
             return f"too many connections from {host} (max.connections.per.ip)"
@@ -178,6 +214,7 @@ class ServerContext:
     def count_user(self, connection: "ByteStream", principal: str) -> bool:
         """Count a connection of a known user. False if there are too many."""
         if principal == ANONYMOUS or connection in self._users:
+            # A client that authenticates again is still the same.
             return True
         if not self.throttling.connected(principal):
             return False
@@ -194,9 +231,7 @@ class ServerContext:
         if (principal := self._users.pop(connection, None)) is not None:
             self.throttling.disconnected(principal)
         if connection_id is not None:
-            self._by_host[host] -= 1
-            if not self._by_host[host]:
-                del self._by_host[host]
+            self._add_to_host(host, -1)
         if connection_id is not None and not self.is_closing:
             self.broker.connection_gone(connection_id)
         if not self.connections:
@@ -220,15 +255,17 @@ class ServerContext:
         return "internal error", repr(error)
 
     def refused_handshake(self, listener: str, host: str, error: Exception) -> None:
-        """Count and log a failed TLS handshake."""
-        self.metrics.count_closed("tls handshake")
-        suppressed = self._lines.suppressed("tls handshake")
+        """Count and log a failed TLS handshake, or a client that was refused before it."""
+        is_refused = isinstance(error, ConnectionRefusedError)
+        reason = "refused" if is_refused else "tls handshake"
+        self.metrics.count_closed(reason)
+        suppressed = self._lines.suppressed(reason)
         if suppressed is not None:
             fields = {"suppressed": suppressed} if suppressed else {}
             event(
                 log,
                 logging.WARNING,
-                "tls handshake failed",
+                "connection refused" if is_refused else "tls handshake failed",
                 detail=error,
                 client=host,
                 listener=listener,

@@ -2,7 +2,10 @@
 
 import asyncio
 import socket
-from typing import Final
+from typing import Any, Final, TypeAlias
+
+Address: TypeAlias = tuple[Any, ...]
+"""The address and the port of a client, as sockets give them."""
 
 KEEPALIVE_IDLE_SECONDS: Final = 60
 KEEPALIVE_INTERVAL_SECONDS: Final = 10

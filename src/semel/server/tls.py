@@ -12,12 +12,16 @@ import logging
 import os
 import socket
 import ssl
+import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Final, NoReturn, Protocol
 
 from semel.config import Settings
+from semel.pem_files import check_file, file_risks
 from semel.server.logs import event
+from semel.server.sockets import Address
 
 log = logging.getLogger("semel.server")
 
@@ -60,6 +64,14 @@ class ServerTls:
             event(log, logging.ERROR, "new certificates cannot be used, the old ones stay", detail=error)
         else:
             event(log, logging.INFO, "certificates were read again")
+            self.warn()
+
+    def warn(self) -> None:
+        """Log what is wrong with the certificate and its key, although they can be used."""
+        certificate = self._settings.ssl_certificate_location
+        key = self._settings.ssl_key_location or certificate
+        for sentence, fields in file_risks(certificate, key, time.time()):
+            event(log, logging.WARNING, sentence, **fields)
 
     def _stamps(self) -> list[tuple[int, int, int] | None]:
         settings = self._settings
@@ -78,6 +90,9 @@ def server(settings: Settings) -> ssl.SSLContext:
     """A context with the broker's certificate. ValueError says which setting is missing or wrong."""
     if not settings.ssl_certificate_location:
         raise ValueError("a listener with ssl:// needs the setting ssl.certificate.location, a PEM file")
+    for name in ("ssl.certificate.location", "ssl.key.location", "ssl.ca.location"):
+        if path := getattr(settings, name.replace(".", "_")):
+            check_file(name, path)
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     _choose_protocols(context, settings.ssl_enabled_protocols)
     _choose_ciphers(context, settings.ssl_cipher_suites)
@@ -150,6 +165,16 @@ async def look_for_certificates(tls: ServerTls) -> NoReturn:
         tls.look()
 
 
+class Hall(Protocol):
+    """Where clients are counted, from the moment they connect."""
+
+    def arrive(self, peer: Address) -> tuple[str | None, float]:
+        """Count a client. Return why it is refused, or after how many seconds it is closed (0: it is not)."""
+
+    def gone(self, peer: Address) -> bool:
+        """The handshake of a client is over."""
+
+
 class TlsDoor:
     """Accepts the clients of one listener and does their TLS handshakes.
 
@@ -163,12 +188,14 @@ class TlsDoor:
         tls: ServerTls,
         admit: Callable[[], asyncio.Protocol],
         refused: Callable[[str, Exception], None],
+        hall: Hall,
     ) -> None:
         # Duplicates, because the `asyncio.Server` that bound the sockets closes its own.
         self._sockets = [socket.socket(fileno=os.dup(each.fileno())) for each in sockets]
         self._tls = tls
         self._admit = admit
         self._refused = refused
+        self._hall = hall
         self._accepting: list[asyncio.Task[None]] = []
         self._handshakes: set[asyncio.Task[None]] = set()
 
@@ -201,11 +228,29 @@ class TlsDoor:
                 event(log, logging.WARNING, "cannot accept a client", detail=error)
                 await asyncio.sleep(ACCEPT_PAUSE_SECONDS)
                 continue
-            task = loop.create_task(self._shake_hands(client, str(address[0])))
+            refused, wait_seconds = self._hall.arrive(address)
+            if refused is not None:
+                self._refused(str(address[0]), ConnectionRefusedError(refused))
+                client.close()
+                continue
+            work = self._turn_away if wait_seconds else self._shake_hands
+            task = loop.create_task(work(client, address, wait_seconds))
             self._handshakes.add(task)
-            task.add_done_callback(self._handshakes.discard)
+            task.add_done_callback(partial(self._settled, address))
 
-    async def _shake_hands(self, client: socket.socket, host: str) -> None:
+    def _settled(self, address: Address, task: asyncio.Task[None]) -> None:
+        self._handshakes.discard(task)
+        self._hall.gone(address)
+
+    async def _turn_away(self, client: socket.socket, address: Address, seconds: float) -> None:
+        """Close a client later, so that it does not connect again at once."""
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            client.close()
+        self._refused(str(address[0]), ConnectionRefusedError("too many connections in a short time (quota)"))
+
+    async def _shake_hands(self, client: socket.socket, address: Address, _: float) -> None:
         client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
             await asyncio.get_running_loop().connect_accepted_socket(
@@ -216,5 +261,5 @@ class TlsDoor:
                 ssl_shutdown_timeout=SHUTDOWN_SECONDS,
             )
         except OSError as error:  # TLS errors are subclasses
-            self._refused(host, error)
+            self._refused(str(address[0]), error)
             client.close()

@@ -30,9 +30,9 @@ AWAY_AFTER_SECONDS: Final = 1.0
 
 async def check_connections(server: ServerContext) -> NoReturn:
     """Close clients that are idle or slow for too long."""
-    shortest_ms = min(server.settings.connections_max_idle_ms, server.settings.semel_write_timeout_ms)
-    pause = min(SWEEP_SECONDS_MAX, max(SWEEP_SECONDS_MIN, shortest_ms / 4_000))
     while True:
+        shortest_ms = min(server.settings.connections_max_idle_ms, server.settings.semel_write_timeout_ms)
+        pause = min(SWEEP_SECONDS_MAX, max(SWEEP_SECONDS_MIN, shortest_ms / 4_000))
         await asyncio.sleep(pause)
         now = time.monotonic()
         for connection in tuple(server.connections):

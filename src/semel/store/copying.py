@@ -23,9 +23,11 @@ from semel.core.facts import (
     PolicyChanged,
     ProducerAdvanced,
     ProducerIdAllocated,
+    ShareChanged,
     TopicCreated,
     TransactionChanged,
 )
+from semel.core.share_group import shares_of
 from semel.core.types import (
     Buffer,
     ClusterKey,
@@ -194,6 +196,12 @@ class Copy:
         group, pending = await self._source.ledger.load([GroupKey(group_id), PendingKey(group_id)])
         if group is not None:
             await self._add(GroupChanged(group))
+        keys = shares_of(group)
+        for start in range(0, len(keys), PAGE):
+            some = keys[start : start + PAGE]
+            for each, share in zip(some, await self._source.ledger.load(some), strict=True):
+                if share is not None:
+                    await self._add(ShareChanged(each, share))
         for key, value in await self._source.ledger.group_offsets(group_id):
             await self._add(OffsetCommitted(key, value))
             self._count(offsets=1)
@@ -265,7 +273,8 @@ class Copy:
             (found,) = await target.load([TransactionKey(transaction.transactional_id)])
             _same(transaction.transactional_id, self._in_target(transaction), found)
         async for group_id in group_ids(source):
-            await self._compare_values([GroupKey(group_id), PendingKey(group_id)])
+            (group,) = await source.load([GroupKey(group_id)])
+            await self._compare_values([GroupKey(group_id), PendingKey(group_id), *shares_of(group)])
             offsets = [await each.group_offsets(group_id) for each in (source, target)]
             _same(f"the offsets of {group_id}", *offsets)
 

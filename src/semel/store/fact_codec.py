@@ -15,7 +15,7 @@ from msgspec import DecodeError, msgpack
 
 from semel.core.data import Data
 from semel.core.facts import DURABLE, GroupChanged
-from semel.core.groups import ClassicGroup, ConsumerGroup, unpack_group
+from semel.core.groups import ClassicGroup, ConsumerGroup, ShareGroup, unpack_group
 from semel.core.types import Fact
 from semel.store.interface import BatchLocation
 
@@ -61,7 +61,7 @@ def unpack_facts(data: bytes) -> tuple[list[Fact], list[BatchLocation]]:
 
 
 def _packed(fact: Fact) -> _GroupPacked:
-    if type(fact) is GroupChanged and isinstance(fact.group, ClassicGroup | ConsumerGroup):
+    if type(fact) is GroupChanged and isinstance(fact.group, ClassicGroup | ConsumerGroup | ShareGroup):
         return _GroupPacked(fact.group.kind, fact.group.pack())
     raise TypeError(f"the WAL does not know {fact!r}")
 

@@ -10,23 +10,30 @@ from semel.core.types import Fact
 from semel.store.opening import SCHEMA, check_packages, open_store
 
 
-async def put_in_directory(path: Path, credential: ScramCredential) -> None:
-    """Add a user to a data directory, which is made if there is none. StoreLocked, StoreBroken."""
+async def put_in_directory(path: Path, credential: ScramCredential) -> bool:
+    """Add a user to a data directory, which is made if there is none. StoreLocked, StoreBroken.
+
+    Return whether it had a password, which is replaced.
+    """
     store = await open_store(path, Settings())
     try:
         (key,) = PutCredential(credential).keys()
         (present,) = await store.ledger.load([key])
         await store.commit(_facts(credential, present), ())
+        return present is not None
     finally:
         await store.close()
 
 
-async def put_in_ledger(address: str, credential: ScramCredential) -> None:
-    """Add a user to the ledger of a cluster. StoreRefused, StoreBroken."""
+async def put_in_ledger(address: str, credential: ScramCredential) -> bool:
+    """Add a user to the ledger of a cluster. StoreRefused, StoreBroken.
+
+    Return whether it had a password, which is replaced.
+    """
     check_packages()
     from semel.store.postgres.policies import put_policies
 
-    await put_policies(address, SCHEMA, _facts(credential, None))
+    return await put_policies(address, SCHEMA, _facts(credential, None)) > 0
 
 
 def _facts(credential: ScramCredential, present: str | None) -> tuple[Fact, ...]:

@@ -31,6 +31,8 @@ from semel.core.facts import (
     ProducerAdvanced,
     ProducerExpired,
     ProducerIdAllocated,
+    ShareChanged,
+    ShareDeleted,
     StagedCommitted,
     StagedDropped,
     TopicChanged,
@@ -43,7 +45,7 @@ from semel.core.types import CommittedOffset, Fact, OffsetKey, PartitionKey, Pen
 from semel.store.interface import BatchLocation
 from semel.store.partition_fold import PartitionFold
 from semel.store.queries import ManyRows, Statements
-from semel.store.rows import pack_configs, row_of_transaction
+from semel.store.rows import pack_configs, row_of_share, row_of_transaction
 
 FACTS_AT_ONCE: Final = 128
 """After this many facts the thread yields the GIL. Otherwise the event loop waits for it longer than the
@@ -99,6 +101,8 @@ class Fold:
             TransactionChanged: self._transaction_changed,
             TransactionForgotten: self._transaction_forgotten,
             PendingChanged: self._pending_changed,
+            ShareChanged: self._share_changed,
+            ShareDeleted: self._share_deleted,
             TopicCreated: self._topic_created,
             TopicChanged: self._topic_changed,
             TopicDeleted: self._topic_deleted,
@@ -160,6 +164,12 @@ class Fold:
         else:
             self._sql.run("put_policy", (*fact.key.values(), fact.body))
 
+    def _share_changed(self, fact: ShareChanged) -> None:
+        self._sql.run("put_share", (*fact.key.values(), *row_of_share(fact.share)))
+
+    def _share_deleted(self, fact: ShareDeleted) -> None:
+        self._sql.run("delete_share", fact.key.values())
+
     def _group_deleted(self, fact: GroupDeleted) -> None:
         self._flush()
         self._sql.run("delete_group", (fact.group_id,))
@@ -189,6 +199,7 @@ class Fold:
         self._sql.run("delete_topic", (topic_id,))
         self._sql.run("delete_offsets_of_topic", (fact.topic.name,))
         self._sql.run("delete_pending_of_topic", (fact.topic.name,))
+        self._sql.run("delete_shares_of_topic", (topic_id,))
         for index in range(fact.topic.partitions):
             self._partitions.ids.pop(PartitionKey(topic_id, index), None)
 

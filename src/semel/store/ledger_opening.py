@@ -23,8 +23,8 @@ from semel.store.files import FILE_MODE
 from semel.store.interface import StoreBroken
 from semel.store.queries import FROM_1, FROM_2, FROM_3, SCHEMA, Statements
 
-SCHEMA_VERSION: Final = "5"
-_STEPS: Final = {"1": FROM_1, "2": FROM_2, "3": FROM_3, "4": ""}
+SCHEMA_VERSION: Final = "6"
+_STEPS: Final = {"1": FROM_1, "2": FROM_2, "3": FROM_3, "4": "", "5": ""}
 """Upgrades the tables of an older version to the next. Tables that are new are made anyway."""
 _BEFORE_4: Final = ("1", "2", "3")
 """Versions whose store has no id, and whose pages have no checksums."""

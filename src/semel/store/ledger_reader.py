@@ -12,6 +12,7 @@ from typing import Any, Final
 import apsw
 
 from semel.core.groups import unpack_group
+from semel.core.share_partition import SharePartition
 from semel.core.types import (
     Cluster,
     ClusterKey,
@@ -26,6 +27,7 @@ from semel.core.types import (
     PolicyKey,
     ProducerKey,
     ProducerState,
+    ShareKey,
     Topic,
     TopicKey,
     Transaction,
@@ -41,6 +43,7 @@ from semel.store.rows import (
     partition_of,
     pending_of,
     producer_of,
+    share_of,
     topic_of,
     transaction_of,
 )
@@ -65,6 +68,7 @@ class LedgerReader:
             TransactionKey: self._load_transaction,
             ClusterKey: self._load_cluster,
             PolicyKey: self._load_policy,
+            ShareKey: self._load_share,
         }
 
     def close(self) -> None:
@@ -294,6 +298,10 @@ class LedgerReader:
     def _load_policy(self, key: PolicyKey) -> str | None:
         rows = self._sql.rows("policy_row", key.values())
         return rows[0][0] if rows else None
+
+    def _load_share(self, key: ShareKey) -> SharePartition | None:
+        rows = self._sql.rows("share_row", key.values())
+        return share_of(rows[0]) if rows else None
 
     def _partition(self, key: PartitionKey) -> tuple[int, Partition] | None:
         rows = self._sql.rows("partition_row", key.values())

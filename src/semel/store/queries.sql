@@ -84,6 +84,24 @@ SELECT body FROM policies WHERE kind = ? AND name = ?;
 -- Policies after a key, in order.
 SELECT kind, name, body FROM policies WHERE (kind, name) > (?, ?) ORDER BY kind, name LIMIT ?;
 
+-- name: put_share
+-- Writes a share-partition.
+INSERT INTO shares (topic_id, partition_index, group_id, start_offset, epoch, runs) VALUES (?, ?, ?, ?, ?, ?)
+ON CONFLICT (topic_id, partition_index, group_id) DO UPDATE SET
+    start_offset = excluded.start_offset, epoch = excluded.epoch, runs = excluded.runs;
+
+-- name: delete_share
+-- Removes a share-partition.
+DELETE FROM shares WHERE topic_id = ? AND partition_index = ? AND group_id = ?;
+
+-- name: delete_shares_of_topic
+-- Removes the share-partitions of a deleted topic.
+DELETE FROM shares WHERE topic_id = ?;
+
+-- name: share_row
+-- A share-partition.
+SELECT start_offset, epoch, runs FROM shares WHERE topic_id = ? AND partition_index = ? AND group_id = ?;
+
 -- name: write_features
 -- Writes the new value of the feature.
 UPDATE cluster SET transaction_version = ?, features_epoch = ? WHERE only_one = 1;

@@ -8,8 +8,10 @@ import struct
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+import msgspec
 from msgspec.structs import astuple
 
+from semel.core.share_partition import Run, SharePartition
 from semel.core.types import (
     CommittedOffset,
     OffsetKey,
@@ -138,6 +140,17 @@ def transaction_of(row: Sequence[Any]) -> Transaction:
     values: tuple[Any, ...] = (transactional_id, producer_id, epoch, timeout_ms, _STATES[state], keys)
     values += (tuple(json.loads(groups)), *numbers, bool(is_two_phase), prepared_epoch)
     return Transaction(*values)
+
+
+def row_of_share(share: SharePartition) -> tuple[int, int, str]:
+    """Convert a share-partition to a row of shares, from start_offset on."""
+    return share.start_offset, share.epoch, msgspec.json.encode(share.runs).decode()
+
+
+def share_of(row: Sequence[Any]) -> SharePartition:
+    """Convert a row of shares, from start_offset on."""
+    start_offset, epoch, runs = row
+    return SharePartition(start_offset, epoch, msgspec.json.decode(runs, type=tuple[Run, ...]))
 
 
 def batch_of(row: Sequence[Any]) -> StoredBatch:

@@ -26,8 +26,8 @@ CREATE TABLE IF NOT EXISTS cluster (
     sqlite_checkpoints  INTEGER NOT NULL DEFAULT 0 CHECK (sqlite_checkpoints >= 0)
 ) STRICT;
 
--- What administrators have decided for the whole cluster: kind is acl, user, quota or secret. name identifies it, and
--- body is its value; both are JSON.
+-- What administrators have decided for the whole cluster: kind is acl, user, quota, group (one of its configs) or secret.
+-- name identifies it, and body is its value; both are JSON.
 CREATE TABLE IF NOT EXISTS policies (
     kind TEXT NOT NULL,
     name TEXT NOT NULL,
@@ -203,6 +203,19 @@ CREATE TABLE IF NOT EXISTS groups (
     state         TEXT NOT NULL,
     member_count  INTEGER NOT NULL CHECK (member_count >= 0),
     body          BLOB NOT NULL
+) STRICT, WITHOUT ROWID;
+
+-- Share-partitions: what a share group has done with the records of one partition. Below start_offset everything is
+-- settled; -1 if nobody has fetched yet. runs is a JSON array of runs of offsets in the same state, without gaps: the
+-- first and the last offset, the state (0 available, 2 acknowledged, 4 archived), and how often they were delivered.
+CREATE TABLE IF NOT EXISTS shares (
+    topic_id        BLOB NOT NULL,
+    partition_index INTEGER NOT NULL CHECK (partition_index >= 0),
+    group_id        TEXT NOT NULL,
+    start_offset    INTEGER NOT NULL CHECK (start_offset >= -1),
+    epoch           INTEGER NOT NULL CHECK (epoch >= 0),
+    runs            TEXT NOT NULL,
+    PRIMARY KEY (topic_id, partition_index, group_id)
 ) STRICT, WITHOUT ROWID;
 
 -- Work for the sweep: batches of this partition that end below this offset, and the transactions that were aborted

@@ -98,7 +98,10 @@ class Membership(Protocol):
         """Fence a broker whose lease is over, and give its shards to new owners. False if it lives."""
 
     async def hand_over(self, owners: Mapping[int, int], epochs: Mapping[int, int]) -> None:
-        """Give own shards, and shards without an owner, to these brokers, if they still have these epochs."""
+        """Give own shards, and shards without an owner, to these brokers, if they still have these epochs.
+
+        Each gets the next epoch, also if it is given to this broker.
+        """
 
     async def leave(self, owners: Mapping[int, int]) -> None:
         """Give all own shards away, or leave them without an owner, and end the lease."""

@@ -10,7 +10,9 @@ from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport INT64_MAX, INT64_MIN, int64_t, uint8_t, uint64_t
 from libc.stdlib cimport getenv
 
-from semel.wire.errors import ErrorCode, InvalidRecords
+from semel.wire.errors import InvalidRecords
+from semel.wire.invalid_records import NAMED_MAX as NAMED_MAX_OF_BOTH
+from semel.wire.invalid_records import damaged, refused
 
 if getenv(b"SEMEL_PURE") != NULL and getenv(b"SEMEL_PURE")[0] not in (b"\0", b"0"):
     raise ImportError("SEMEL_PURE is set, so the pure Python twin is used")
@@ -19,9 +21,12 @@ cdef enum:
     NO_TIMESTAMP = -1
     INT32_BYTES_MAX = 5
     RELEASES_GIL_FROM_BYTES = 32768
+    NAMED_MAX = 1000
+
+assert NAMED_MAX == NAMED_MAX_OF_BOTH
 
 cdef enum Problem:
-    FINE, CUT, LONG, WIDE, LENGTH, ATTRIBUTES, NEGATIVE, GAP, KEYLESS, EARLY, LATE
+    FINE, CUT, LONG, WIDE, LENGTH, ATTRIBUTES, NEGATIVE, GAP
 
 MESSAGES = {
     CUT: "a batch ends inside a record",
@@ -31,9 +36,6 @@ MESSAGES = {
     ATTRIBUTES: "attributes of a record that are not defined",
     NEGATIVE: "a negative length",
     GAP: "the offsets of a batch are not 0, 1, 2 and so on",
-    KEYLESS: "a record without a key, which a compacted topic cannot take",
-    EARLY: "a timestamp is too old",
-    LATE: "a timestamp is too far in the future",
 }
 
 
@@ -134,8 +136,31 @@ cdef struct Batch:
     bint needs_keys
 
 
+cdef struct Refused:
+    int64_t count
+    bint has_bad_timestamp
+    int64_t index[NAMED_MAX]
+    int64_t timestamp[NAMED_MAX]
+    bint is_keyless[NAMED_MAX]
+
+
+cdef inline void refuse(Refused* refused, int64_t index, int64_t timestamp, bint is_keyless) noexcept nogil:
+    if refused.count < NAMED_MAX:
+        refused.index[refused.count] = index
+        refused.timestamp[refused.count] = timestamp
+        refused.is_keyless[refused.count] = is_keyless
+    if not is_keyless:
+        refused.has_bad_timestamp = True
+    refused.count += 1
+
+
 cdef Problem check_records(
-    const uint8_t** at, const uint8_t* end, const Batch* batch, int64_t* index, int64_t* largest
+    const uint8_t** at,
+    const uint8_t* end,
+    const Batch* batch,
+    int64_t* index,
+    int64_t* largest,
+    Refused* refused,
 ) noexcept nogil:
     cdef int64_t timestamp = 0
     cdef bint is_keyless = False
@@ -144,40 +169,45 @@ cdef Problem check_records(
         problem = check_record(at, end, <uint64_t> index[0], batch.base, &timestamp, &is_keyless)
         if problem:
             return problem
-        if batch.needs_keys and is_keyless:
-            return KEYLESS
         if timestamp > largest[0]:
             largest[0] = timestamp
-        if timestamp != NO_TIMESTAMP:
-            if timestamp < batch.earliest:
-                return EARLY
-            if timestamp > batch.latest:
-                return LATE
+        if batch.needs_keys and is_keyless:
+            refuse(refused, index[0], timestamp, True)
+        elif timestamp != NO_TIMESTAMP and (timestamp < batch.earliest or timestamp > batch.latest):
+            refuse(refused, index[0], timestamp, False)
         index[0] += 1
     return FINE
 
 
 def check(payload, header, int64_t earliest, int64_t latest, bint needs_keys):
     cdef Batch batch = Batch(header.record_count, header.base_timestamp, earliest, latest, needs_keys)
+    cdef Refused found
     cdef Py_buffer buffer
     cdef int64_t index = 0, largest = INT64_MIN
     cdef bint is_whole
     cdef const uint8_t* at
     cdef const uint8_t* end
     cdef Problem problem
+    found.count = 0  # the rest is written before it is read
+    found.has_bad_timestamp = False
     PyObject_GetBuffer(payload, &buffer, PyBUF_SIMPLE)
     at = <const uint8_t*> buffer.buf
     end = at + buffer.len
     if buffer.len < RELEASES_GIL_FROM_BYTES:
-        problem = check_records(&at, end, &batch, &index, &largest)
+        problem = check_records(&at, end, &batch, &index, &largest, &found)
     else:
         with nogil:
-            problem = check_records(&at, end, &batch, &index, &largest)
+            problem = check_records(&at, end, &batch, &index, &largest, &found)
     is_whole = at == end
     PyBuffer_Release(&buffer)
     if problem:
-        error = ErrorCode.INVALID_TIMESTAMP if problem in (EARLY, LATE) else ErrorCode.INVALID_RECORD
-        raise InvalidRecords(MESSAGES[problem], error, index)
+        raise damaged(index, MESSAGES[problem])
     if not is_whole:
         raise InvalidRecords("a batch holds more than the records that it counts")
+    if found.count:
+        named = [
+            (found.index[each], None if found.is_keyless[each] else found.timestamp[each])
+            for each in range(min(found.count, NAMED_MAX))
+        ]
+        raise refused(named, found.count, header.record_count, found.has_bad_timestamp, earliest, latest)
     return largest

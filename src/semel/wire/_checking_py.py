@@ -3,15 +3,16 @@
 It is stricter than the reader in `payload`, because other readers are: lengths and offsets are 32 bit numbers
 in at most five bytes, and the offsets of a batch from a producer are 0, 1, 2 and so on.
 
-Both implementations refuse the same batches, with the same code and the same index. If a length leads out of
-its record, the messages may differ: this one notices it only at the end of the record.
+Both implementations refuse the same batches, with the same code and the same indexes. If a length leads out
+of its record, the messages may differ: this one notices it only at the end of the record.
 """
 
 from typing import Final
 
 from semel.wire import varint
 from semel.wire.batch import BatchHeader
-from semel.wire.errors import ErrorCode, InvalidRecords, ProtocolError
+from semel.wire.errors import InvalidRecords, ProtocolError
+from semel.wire.invalid_records import NAMED_MAX, damaged, refused
 from semel.wire.schema import Buffer
 
 __all__ = ["check"]
@@ -28,30 +29,35 @@ _FOLDED_NULL: Final = 1  # the length -1 of a null, in zigzag
 def check(payload: Buffer, header: BatchHeader, earliest: int, latest: int, needs_keys: bool) -> int:
     """Check the decompressed records of a batch and return the largest timestamp.
 
-    `InvalidRecords` names the first record that is damaged, whose timestamp is not between `earliest` and
-    `latest`, or that lacks a required key.
+    `InvalidRecords` names the first record that is damaged. If none is, it names those whose timestamp is not
+    between `earliest` and `latest`, or that lack a required key.
     """
     data, at, largest = bytes(payload), 0, _MIN_INT64
     base = header.base_timestamp
+    named: list[tuple[int, int | None]] = []
+    count, has_bad_timestamp = 0, False
     for index in range(header.record_count):
         try:
             delta, key_length, at = _check_record(data, at, index)
         except IndexError:
-            raise InvalidRecords("a batch ends inside a record", index=index) from None
+            raise damaged(index, "a batch ends inside a record") from None
         except ProtocolError as error:
-            raise InvalidRecords(str(error), index=index) from None
+            raise damaged(index, str(error)) from None
         timestamp = base + delta
         if not _MIN_INT64 <= timestamp <= _MAX_INT64:
-            raise InvalidRecords("the timestamp of a record is out of range", index=index)
-        if needs_keys and key_length == _FOLDED_NULL:
-            raise InvalidRecords("a record without a key, which a compacted topic cannot take", index=index)
+            raise damaged(index, "the timestamp of a record is out of range")
         if timestamp > largest:
             largest = timestamp
-        if timestamp != _NO_TIMESTAMP and not earliest <= timestamp <= latest:
-            problem = "a timestamp is too " + ("old" if timestamp < earliest else "far in the future")
-            raise InvalidRecords(problem, ErrorCode.INVALID_TIMESTAMP, index)
+        is_keyless = needs_keys and key_length == _FOLDED_NULL
+        if is_keyless or (timestamp != _NO_TIMESTAMP and not earliest <= timestamp <= latest):
+            if count < NAMED_MAX:
+                named.append((index, None if is_keyless else timestamp))
+            count += 1
+            has_bad_timestamp = has_bad_timestamp or not is_keyless
     if at != len(data):
         raise InvalidRecords("a batch holds more than the records that it counts")
+    if named:
+        raise refused(named, count, header.record_count, has_bad_timestamp, earliest, latest)
     return largest
 
 

@@ -1,4 +1,4 @@
-"""Parses the addresses of brokers."""
+"""Parses and writes the addresses of brokers."""
 
 from collections.abc import Sequence
 from typing import TypeAlias
@@ -27,3 +27,8 @@ def parse_address(text: str, default_port: int = DEFAULT_PORT) -> Address:
     if not host or (port and not (port.isascii() and port.isdigit() and int(port) < 1 << 16)):
         raise ValueError(f"{text!r} is not an address; write HOST:PORT, for example 127.0.0.1:9092")
     return host, int(port) if port else default_port
+
+
+def write_address(host: str, port: int) -> str:
+    """Write `host:port`; an IPv6 address is put in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

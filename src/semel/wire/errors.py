@@ -205,12 +205,18 @@ _RETRIABLE = frozenset(
 class InvalidRecords(ProtocolError):
     """A batch that cannot be appended because of its records."""
 
-    def __init__(self, message: str, code: ErrorCode = ErrorCode.INVALID_RECORD, index: int = -1) -> None:
+    def __init__(
+        self,
+        message: str,
+        code: ErrorCode = ErrorCode.INVALID_RECORD,
+        records: tuple[tuple[int, str], ...] = (),
+    ) -> None:
         super().__init__(message)
         self.message = message
         self.code = code
-        self.index = index
-        """The index of the invalid record, counted from 0; -1 for the batch as a whole."""
+        self.records = records
+        """The invalid records: index in the batch, counted from 0, and message. Empty if the batch is invalid
+        as a whole."""
 
 
 class KafkaError(Exception):

@@ -326,9 +326,9 @@ def bytes_(
     return _field("bytes", versions, default, tag, nullable=nullable, show=False)
 
 
-def records(*, versions: str = "0+", tag: int | None = None) -> Any:
-    """Record batches, or null; decoded as a view into the frame and sent without a copy."""
-    return _field("records", versions, None, tag, nullable=True, show=False)
+def records(*, versions: str = "0+", nullable: bool = True, tag: int | None = None) -> Any:
+    """Record batches, perhaps null; decoded as a view into the frame and sent without a copy."""
+    return _field("records", versions, None if nullable else b"", tag, nullable=nullable, show=False)
 
 
 def array(

@@ -5,6 +5,7 @@ import pytest
 from semel.broker.shared_state import SharedState
 from semel.core import facts as f
 from semel.core.groups import ClassicGroup, Session
+from semel.core.share_partition import Lock, Locks, SharePartition
 from semel.core.types import (
     CommittedOffset,
     GroupKey,
@@ -13,6 +14,7 @@ from semel.core.types import (
     PartitionKey,
     PendingKey,
     ProducerState,
+    ShareKey,
     Topic,
     TopicKey,
     Transaction,
@@ -178,3 +180,53 @@ def test_groups_are_taken_over_with_their_sessions() -> None:
     assert after.is_current(GroupKey("g"))
     assert after.sessions == before.sessions
     assert not after.is_current(ZERO)
+
+
+SHARE = ShareKey(TOPIC.topic_id, 0, "g")
+LOCKS = Locks(0, 5, (Lock(0, 9, "m", 1, 1_000),), 1_000)
+
+
+def shared() -> SharedState:
+    state = loaded()
+    state.put_versioned(SHARE, SharePartition(0), 14)
+    state.share_locks[SHARE] = LOCKS
+    return state
+
+
+def test_locks_of_a_tick_that_conflicts_are_as_they_were() -> None:
+    state = shared()
+    state.apply(f.ShareLocksChanged(SHARE, None), f.ShareChanged(SHARE, SharePartition(10)))
+    state.undo()
+    assert state.share_locks == {SHARE: LOCKS}
+    assert state.shares[SHARE] == SharePartition(0)
+    state.apply(f.ShareDeleted(SHARE))
+    assert state.share_locks == {}
+    state.undo()
+    assert state.share_locks == {SHARE: LOCKS}
+    assert state.shares[SHARE] == SharePartition(0)
+
+
+def test_locks_stay_while_their_share_partition_is_loaded_again_and_end_with_its_owner() -> None:
+    state = shared()
+    state.forget((SHARE,))
+    assert state.share_locks == {SHARE: LOCKS}
+    later = SharedState()
+    later.take_over(state)
+    assert later.share_locks == {SHARE: LOCKS}
+    state.forget_unless(lambda key: key != SHARE)
+    assert state.share_locks == {}
+
+
+def test_a_deleted_topic_has_no_share_partitions_and_no_locks() -> None:
+    state = shared()
+    state.forget_all(f.TopicDeleted(TOPIC))
+    assert state.share_locks == {}
+    assert SHARE not in state.shares
+
+
+def test_a_share_partition_has_a_version() -> None:
+    state = shared()
+    assert state.expected([SHARE], []) == {SHARE: 14}
+    state.apply(f.ShareDeleted(SHARE))
+    state.keep([f.ShareDeleted(SHARE)], 20)
+    assert SHARE not in state.versions

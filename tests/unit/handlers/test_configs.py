@@ -5,11 +5,13 @@ from support.in_memory import broker_in_memory, context, make_topic
 
 from semel.broker.broker import Broker
 from semel.config import Settings
+from semel.core.config_operations import APPEND, DELETE, SET, SUBTRACT
+from semel.core.dynamic_configs import BROKER
 from semel.core.topic_configs import TOPIC_CONFIGS, problem
-from semel.core.topics import APPEND, DELETE, SET, SUBTRACT
 from semel.core.types import ErrorCode
+from semel.dynamic_settings import READ_ONLY
 from semel.handlers.config_entries import broker_entries
-from semel.handlers.configs import BROKER, TOPIC, alter_configs, describe_configs, incremental_alter_configs
+from semel.handlers.configs import TOPIC, alter_configs, describe_configs, incremental_alter_configs
 from semel.store.interface import StoreFull
 from semel.wire.messages.configs import (
     AlterableConfig,
@@ -103,12 +105,28 @@ async def test_kip_569_documentation_is_given_when_asked_for() -> None:
         assert "changes nothing" in (inert.documentation or "")
 
 
+FACTS = {
+    "broker.id": "0",
+    "listeners": "",
+    "advertised.listeners": "plain://broker.example:9092",
+    "log.dirs": "memory",
+    "default.replication.factor": "1",
+    "offsets.topic.replication.factor": "1",
+    "transaction.state.log.replication.factor": "1",
+    "min.insync.replicas": "1",
+    "unclean.leader.election.enable": "false",
+}
+"""What tools look for, and what no setting says here."""
+
+
 async def test_describe_configs_of_the_broker() -> None:
     async with broker_in_memory(num_partitions=4) as broker:
         result = await describe(broker, BROKER, "0", include_synonyms=True, include_documentation=True)
         shown = {each.name: each for each in result.configs}
-        assert set(shown) == set(Settings.names())
-        assert all(each.read_only and each.documentation for each in result.configs)
+        assert set(shown) == set(Settings.names()) | FACTS.keys()
+        assert {name: shown[name].value for name in FACTS} == FACTS
+        assert {each.name for each in result.configs if each.read_only} == READ_ONLY.keys() | FACTS.keys()
+        assert all(each.documentation for each in result.configs)
         assert (shown["num.partitions"].value, shown["num.partitions"].config_source) == ("4", STATIC_SOURCE)
         assert [each.value for each in shown["num.partitions"].synonyms] == ["4", "1"]
         enable = shown["auto.create.topics.enable"]
@@ -116,11 +134,12 @@ async def test_describe_configs_of_the_broker() -> None:
         assert (await describe(broker, BROKER, "")).configs == []
 
 
-def test_no_setting_that_is_a_secret_is_shown() -> None:
-    for entry in broker_entries(Settings()):
-        if entry.is_sensitive:
-            assert entry.value is None
-            assert all(each.value is None for each in entry.synonyms)
+async def test_no_setting_that_is_a_secret_is_shown() -> None:
+    async with broker_in_memory() as broker:
+        for entry in broker_entries(broker):
+            if entry.is_sensitive:
+                assert entry.value is None
+                assert all(each.value is None for each in entry.synonyms)
 
 
 @pytest.mark.parametrize(
@@ -132,6 +151,9 @@ def test_no_setting_that_is_a_secret_is_shown() -> None:
         (BROKER, "1", ErrorCode.INVALID_REQUEST),
         (BROKER, "zero", ErrorCode.INVALID_REQUEST),
         (8, "0", ErrorCode.INVALID_REQUEST),
+        (16, "m", ErrorCode.INVALID_REQUEST),
+        (32, "", ErrorCode.INVALID_REQUEST),
+        (32, "x" * 2_000, ErrorCode.INVALID_REQUEST),
         (0, "a", ErrorCode.INVALID_REQUEST),
     ],
 )
@@ -182,7 +204,7 @@ async def test_alter_configs_each_resource_by_itself() -> None:
                 whole(TOPIC, "b", retention_ms="long"),
                 whole(TOPIC, "missing", retention_ms="5"),
                 whole(TOPIC, "c", retention_ms=None),
-                whole(BROKER, "0", num_partitions="5"),
+                whole(BROKER, "0", node_id="5"),
             ]
         )
         expected = [
@@ -274,9 +296,13 @@ async def test_incremental_alter_configs_refuses(operations: list[Step], error: 
         (TOPIC, "missing", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
         (TOPIC, "no/good", ErrorCode.INVALID_TOPIC_EXCEPTION),
         (TOPIC, "", ErrorCode.INVALID_REQUEST),
-        (BROKER, "0", ErrorCode.INVALID_REQUEST),
-        (BROKER, "", ErrorCode.INVALID_REQUEST),
-        (32, "group", ErrorCode.INVALID_REQUEST),
+        (BROKER, "0", ErrorCode.INVALID_CONFIG),
+        (BROKER, "", ErrorCode.INVALID_CONFIG),
+        (BROKER, "1", ErrorCode.INVALID_REQUEST),
+        (BROKER, "one", ErrorCode.INVALID_REQUEST),
+        (32, "group", ErrorCode.INVALID_CONFIG),
+        (32, "", ErrorCode.INVALID_REQUEST),
+        (8, "0", ErrorCode.INVALID_REQUEST),
     ],
 )
 async def test_incremental_alter_configs_of_what_has_none(kind: int, name: str, error: ErrorCode) -> None:

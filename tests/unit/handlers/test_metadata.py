@@ -87,7 +87,12 @@ async def test_46_finalized_features_tell_clients_to_use_the_second_generation_o
     }
     ours = {name for name in levels if name.startswith("semel.")}
     kafkas = {name: level for name, level in levels.items() if name not in ours}
-    assert kafkas == {"metadata.version": (30, 30), "group.version": (1, 1), "transaction.version": (2, 2)}
+    assert kafkas == {
+        "metadata.version": (30, 30),
+        "group.version": (1, 1),
+        "share.version": (1, 1),
+        "transaction.version": (2, 2),
+    }
     assert levels["semel.snapshot"] == (3, 3)
 
 

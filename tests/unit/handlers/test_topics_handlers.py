@@ -8,13 +8,16 @@ from typing import Any
 import pytest
 from support.in_memory import broker_in_memory, context, make_topic
 
-from semel.broker.broker import Broker
+from semel.broker.broker import Broker, _directory
 from semel.config import Settings
 from semel.core.partition import Append
 from semel.core.types import ErrorCode, PartitionKey, Topic
-from semel.handlers.logs import delete_records, describe_log_dirs, list_partition_reassignments
+from semel.handlers.logs import delete_records, describe_log_dirs
+from semel.handlers.placement import list_partition_reassignments
 from semel.handlers.topics import create_partitions, create_topics, delete_topics
 from semel.store.interface import StoreFull
+from semel.store.opening import Remote
+from semel.wire.messages.placement import ListPartitionReassignmentsRequest
 from semel.wire.messages.topics import (
     CreatableReplicaAssignment,
     CreatableTopic,
@@ -35,7 +38,6 @@ from semel.wire.messages.topics import (
     DescribableLogDirTopic,
     DescribeLogDirsRequest,
     DescribeLogDirsResponse,
-    ListPartitionReassignmentsRequest,
 )
 from semel.wire.records import Record, encode_batch, read_header
 
@@ -382,6 +384,28 @@ async def test_describe_log_dirs(version: int) -> None:
         )
         [found] = (await describe_log_dirs(broker, some, context(version))).results
         assert [(each.name, len(each.partitions)) for each in found.topics] == [("a", 1)]
+
+
+@pytest.mark.parametrize(
+    ("chunks", "shown"),
+    [
+        ("file:///srv/semel%20data", "/srv/semel data"),
+        ("s3://bucket/prefix", "s3://bucket/prefix"),
+        ("s3://key:secret@bucket/prefix?token=secret", "s3://bucket/prefix"),
+    ],
+)
+def test_the_place_of_a_cluster_is_shown_without_secrets(chunks: str, shown: str) -> None:
+    assert _directory(Remote("postgresql://semel:secret@host/db", chunks)) == shown
+
+
+async def test_describe_log_dirs_is_an_absolute_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    broker = await Broker.open(Settings(), Path("data"))
+    try:
+        [found] = (await describe_log_dirs(broker, DescribeLogDirsRequest(topics=None), context(4))).results
+        assert found.log_dir == str(tmp_path / "data")
+    finally:
+        await broker.close()
 
 
 async def test_describe_log_dirs_on_disk_tells_the_room_there_is(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from semel.handlers.produce_preparation import EFFORT_MAX, SMALL_BATCH_BYTES
 from semel.store.interface import StoreRefused
 from semel.wire.batch import HEADER_BYTES, seal
 from semel.wire.compression import compress
+from semel.wire.invalid_records import NAMED_MAX
 from semel.wire.messages import ProduceRequest
 from semel.wire.records import Codec, Record, decode_batch, encode_batch, read_header
 from semel.wire.validating import with_max_timestamp
@@ -97,10 +98,23 @@ async def test_what_is_opened_is_a_setting(validated: str, refused: set[int], is
 async def test_a_compacted_topic_opens_batches_whatever_is_set() -> None:
     async with broker_in_memory(semel_validate_records="none") as broker:
         await make_topic(broker, TOPIC, cleanup_policy="compact")
-        keyless = encode_batch([Record(0, 1_000, b"k", b"v"), Record(0, 1_000, None, b"v")])
+        keyless = encode_batch([Record(0, 1_000, key, b"v") for key in (b"k", None, b"k", None)])
         refused = await answer(broker, keyless)
         assert refused.error_code == ErrorCode.INVALID_RECORD
-        assert [each.batch_index for each in refused.record_errors] == [1]
+        assert [each.batch_index for each in refused.record_errors] == [1, 3]
+        assert all("without a key" in each.batch_index_error_message for each in refused.record_errors)
+        assert refused.error_message.startswith("2 of 4 records cannot be appended. The first is record 1:")
+
+
+async def test_a_response_names_a_bounded_number_of_records_and_one_of_every_batch() -> None:
+    """The names of all batches of a request share the limit: a response is not larger for more batches."""
+    keyless = encode_batch([Record(0, 1_000, None, b"v")] * (NAMED_MAX - 1))
+    async with broker_in_memory() as broker:
+        await make_topic(broker, TOPIC, cleanup_policy="compact", partitions=4)
+        request = produce_request({(TOPIC, index): keyless for index in range(4)}, None)
+        parts = await produced(broker, request, 9)
+        assert [len(each.record_errors) for each in parts] == [NAMED_MAX - 1, 1, 1, 1]
+        assert {each.error_code for each in parts} == {ErrorCode.INVALID_RECORD}
 
 
 @pytest.mark.parametrize("codec", [codec for codec in Codec if codec])

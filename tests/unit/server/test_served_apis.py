@@ -12,7 +12,10 @@ EXPECTED = {
     *("Fetch", "ListOffsets", "OffsetForLeaderEpoch"),
     *("ApiVersions", "Metadata", "FindCoordinator", "DescribeCluster", "DescribeTopicPartitions"),
     *("CreateTopics", "DeleteTopics", "CreatePartitions", "DeleteRecords", "DescribeLogDirs"),
-    *("ListPartitionReassignments", "DescribeConfigs", "AlterConfigs", "IncrementalAlterConfigs"),
+    *("ElectLeaders", "AlterPartitionReassignments", "ListPartitionReassignments", "AlterReplicaLogDirs"),
+    *("DescribeQuorum", "AddRaftVoter", "RemoveRaftVoter", "UnregisterBroker", "ListConfigResources"),
+    *("CreateDelegationToken", "RenewDelegationToken", "ExpireDelegationToken", "DescribeDelegationToken"),
+    *("DescribeConfigs", "AlterConfigs", "IncrementalAlterConfigs"),
     *("JoinGroup", "SyncGroup", "Heartbeat", "LeaveGroup", "DescribeGroups", "ListGroups", "DeleteGroups"),
     *("ConsumerGroupHeartbeat", "ConsumerGroupDescribe", "OffsetCommit", "OffsetFetch", "OffsetDelete"),
     *("InitProducerId", "AddPartitionsToTxn", "AddOffsetsToTxn", "TxnOffsetCommit", "EndTxn"),
@@ -20,6 +23,8 @@ EXPECTED = {
     *("SaslHandshake", "SaslAuthenticate", "DescribeAcls", "CreateAcls", "DeleteAcls"),
     *("DescribeUserScramCredentials", "AlterUserScramCredentials"),
     *("DescribeClientQuotas", "AlterClientQuotas"),
+    *("ShareGroupHeartbeat", "ShareGroupDescribe", "ShareFetch", "ShareAcknowledge"),
+    *("DescribeShareGroupOffsets", "AlterShareGroupOffsets", "DeleteShareGroupOffsets"),
 }
 OURS = {"CommitTransactions", "BeginAttempt"}
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import uvloop
 from support.certificates import Certificate, make_certificate, needs_openssl
-from support.serving import ServerUnderTest, serving
+from support.serving import ServerUnderTest, serving, until
 
 from semel.config import Settings
 from semel.server.tls import ServerTls, server
@@ -362,5 +362,38 @@ def test_a_client_that_never_begins_does_not_hold_up_the_end(run: Any, contexts:
             silent = socket.create_connection(("127.0.0.1", under_test.server.ports["test"]), 10)
             await knock(under_test, contexts[1])
         silent.close()
+
+    run(main())
+
+
+def test_clients_that_never_begin_count_for_the_limits(run: Any, contexts: Any) -> None:
+    """They take descriptors, without which the store cannot write."""
+
+    async def main() -> None:
+        async with serving(tls=contexts[0], max_connections_per_ip=3) as under_test:
+            where = ("127.0.0.1", under_test.server.ports["test"])
+            silent = [socket.create_connection(where, 10) for _ in range(3)]
+            with pytest.raises((ssl.SSLError, OSError)):
+                await knock(under_test, contexts[1])
+            for each in silent:
+                each.close()
+            await until(lambda: not under_test.server._server._by_host)
+            await knock(under_test, contexts[1])
+
+    run(main())
+
+
+def test_handshakes_count_for_the_connection_rate(run: Any, contexts: Any) -> None:
+    async def main() -> None:
+        async with serving(tls=contexts[0]) as under_test:
+            context = under_test.server._server
+            context.throttling.may_connect = lambda host, now: 60_000
+            silent = socket.create_connection(("127.0.0.1", under_test.server.ports["test"]), 10)
+            await until(lambda: bool(context._arriving))
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.2):
+                    await knock(under_test, contexts[1])
+            assert not context.connections
+            silent.close()
 
     run(main())

@@ -19,6 +19,7 @@ from semel.core.groups import classic_join, classic_members, commands, consumer,
 from semel.core.groups.commands import GROUP_TICK_MS, ExpireOffsets, GroupTick
 from semel.core.groups.model import ClassicGroup, ConsumerGroup, Group, unpack_group
 from semel.core.groups.session import Session
+from semel.core.share_group import ShareGroup
 from semel.core.types import Apply, Decide
 
 DECIDE: dict[type, Decide] = {
@@ -50,5 +51,6 @@ __all__ = [
     "Group",
     "GroupTick",
     "Session",
+    "ShareGroup",
     "unpack_group",
 ]

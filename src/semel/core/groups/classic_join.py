@@ -26,6 +26,7 @@ from semel.core.groups.layered import put
 from semel.core.groups.model import ClassicGroup, ClassicMember, ClassicState, ConsumerGroup
 from semel.core.groups.session import Session, has_room_for_session
 from semel.core.names import ID_CHARS_MAX, is_usable
+from semel.core.share_group import ShareGroup
 from semel.core.types import PARKED, Decision, ErrorCode, GroupKey
 
 if TYPE_CHECKING:
@@ -37,6 +38,8 @@ def decide_join(state: "BrokerState", command: JoinGroup, now: int) -> Decision:
     known = state.groups[GroupKey(command.group_id)]
     error = _check_request(command)
     if error is ErrorCode.NONE and isinstance(known, ConsumerGroup) and known.members:
+        error = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    if error is ErrorCode.NONE and isinstance(known, ShareGroup):
         error = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     if error is ErrorCode.NONE and not has_room_for_session(
         state.sessions, command.group_id, command.sessions_max

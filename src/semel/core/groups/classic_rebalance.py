@@ -30,6 +30,7 @@ from semel.core.groups.model import (
     Group,
 )
 from semel.core.groups.session import NEVER, NEW_MEMBER_TIMEOUT_MS, Session, begin
+from semel.core.share_group import ShareGroup
 from semel.core.types import PARKED, Decision, ErrorCode, Fact, Ticket
 
 
@@ -40,7 +41,7 @@ def as_classic(group_id: str, group: Group | None) -> ClassicGroup:
     """
     if group is None:
         return ClassicGroup(group_id)
-    if isinstance(group, ConsumerGroup):
+    if isinstance(group, ConsumerGroup | ShareGroup):
         return ClassicGroup(group_id, generation=group.epoch, idle_since_ms=group.idle_since_ms)
     return group
 

@@ -6,11 +6,15 @@ neither.
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from semel.core.data import Data
 from semel.core.groups.model import NOTHING, Assignment, TopicShape
+from semel.core.share_group import shares_of
 from semel.core.types import ErrorCode, GroupKey, Key, OffsetKey, PendingKey, Ticket
+
+if TYPE_CHECKING:
+    from semel.core.state import BrokerState
 
 # ``sessions_max`` in the commands that add a member: how many groups may be active at the same time. An
 # active session cannot be evicted from memory, so further groups have to wait.
@@ -217,13 +221,17 @@ class DescribeGroup(Data):
 
 
 class DeleteGroup(Data):
-    """Delete an empty group and its offsets. The answer is an ErrorCode."""
+    """Delete an empty group, its offsets and share-partitions. The answer is an ErrorCode."""
 
     group_id: str
 
     def keys(self) -> Iterable[Key]:
         """The group."""
         return (GroupKey(self.group_id),)
+
+    def more_keys(self, state: "BrokerState") -> Iterable[Key]:
+        """Its share-partitions."""
+        return shares_of(state.groups[GroupKey(self.group_id)])
 
 
 class GroupTick(Data):
@@ -236,6 +244,7 @@ class GroupTick(Data):
 
     group_ids: tuple[str, ...] = ()
     consumer_session_timeout_ms: int = 45_000
+    share_session_timeout_ms: int = 45_000
 
     def keys(self) -> Iterable[Key]:
         """The named groups; groups with a session are in memory anyway."""

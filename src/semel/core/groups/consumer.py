@@ -40,6 +40,7 @@ from semel.core.groups.reconcile import reconcile
 from semel.core.groups.session import NEVER, Session, begin, has_room_for_session
 from semel.core.groups.targets import refresh, wanted_names, wanted_regexes
 from semel.core.names import ID_CHARS_MAX
+from semel.core.share_group import ShareGroup
 from semel.core.types import Decision, ErrorCode, Fact, GroupKey
 
 if TYPE_CHECKING:
@@ -139,7 +140,7 @@ def decide_consumer_heartbeat(state: "BrokerState", command: ConsumerHeartbeat, 
     known = state.groups[GroupKey(command.group_id)]
     session = state.sessions.get(command.group_id)
     if not isinstance(known, ConsumerGroup):
-        if command.epoch != JOIN or (known is not None and known.members):
+        if command.epoch != JOIN or isinstance(known, ShareGroup) or (known is not None and known.members):
             what = "does not exist" if known is None else "is not a consumer group"
             return _refuse(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {command.group_id} {what}.")
         known, session = _as_consumer(command.group_id, known), None

@@ -2,12 +2,13 @@
 
 from typing import TYPE_CHECKING
 
-from semel.core.facts import GroupChanged, GroupDeleted, GroupGathered, SessionChanged
+from semel.core.facts import GroupChanged, GroupDeleted, GroupGathered, SessionChanged, ShareDeleted
 from semel.core.groups.classic_members import pass_time
 from semel.core.groups.classic_rebalance import ClassicTurn, as_classic
 from semel.core.groups.commands import DeleteGroup, DescribeGroup, GroupTick
 from semel.core.groups.consumer import ConsumerTurn
 from semel.core.groups.model import ConsumerGroup
+from semel.core.share_group import ShareGroup, shares_of
 from semel.core.types import Decision, ErrorCode, GroupKey, PendingKey
 
 if TYPE_CHECKING:
@@ -26,7 +27,8 @@ def decide_delete(state: "BrokerState", command: DeleteGroup, now: int) -> Decis
         return Decision(ErrorCode.GROUP_ID_NOT_FOUND)
     if group.members:
         return Decision(ErrorCode.NON_EMPTY_GROUP)
-    return Decision(ErrorCode.NONE, (GroupDeleted(command.group_id),))
+    shares = tuple(ShareDeleted(key) for key in shares_of(group) if state.shares[key] is not None)
+    return Decision(ErrorCode.NONE, (*shares, GroupDeleted(command.group_id)))
 
 
 def decide_tick(state: "BrokerState", command: GroupTick, now: int) -> Decision:
@@ -44,6 +46,12 @@ def decide_tick(state: "BrokerState", command: GroupTick, now: int) -> Decision:
 def _tick_one(state: "BrokerState", group_id: str, command: GroupTick, now: int) -> Decision:
     group = state.groups.get(GroupKey(group_id))
     session = state.sessions.get(group_id)
+    if isinstance(group, ShareGroup):
+        from semel.core.shares.members import ShareGroupTurn
+
+        share = ShareGroupTurn(group, session, now, command.share_session_timeout_ms)
+        share.pass_time()
+        return share.decision(None)
     if isinstance(group, ConsumerGroup):
         consumer = ConsumerTurn(group, session, now, command.consumer_session_timeout_ms)
         consumer.pass_time()

@@ -16,6 +16,7 @@ from typing import Any, Final, TypeAlias
 
 from semel.core.data import Data
 from semel.core.groups import packing
+from semel.core.share_group import SHARE, ShareGroup, unpack_share_group
 
 NOTHING: Final[Mapping[Any, Any]] = MappingProxyType({})
 
@@ -204,9 +205,11 @@ class ConsumerGroup(Data):
         return frozenset(member.topic_names).union(self.regex_matches.get(member.topic_regex or "", ()))
 
 
-Group: TypeAlias = ClassicGroup | ConsumerGroup
+Group: TypeAlias = ClassicGroup | ConsumerGroup | ShareGroup
 
 
 def unpack_group(kind: str, data: bytes) -> Group:
     """Deserialise a group."""
+    if kind == SHARE:
+        return unpack_share_group(data)
     return packing.unpack_consumer(data) if kind == "consumer" else packing.unpack_classic(data)

@@ -6,14 +6,14 @@ their default, so that an older or newer broker can read the group.
 
 import base64
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec.structs import asdict
 
 if TYPE_CHECKING:
-    from semel.core.groups.model import Assignment, ClassicGroup, ConsumerGroup, ConsumerMember
+    from semel.core.groups.model import Assignment, ClassicGroup, ConsumerGroup, ConsumerMember, TopicShape
 
 
 def _text(data: bytes) -> str:
@@ -41,11 +41,11 @@ def unpack_classic(data: bytes) -> "ClassicGroup":
     """Deserialise a classic group."""
     from semel.core.groups.model import ClassicGroup, ClassicMember, ClassicState
 
-    fields = _known(json.loads(data), ClassicGroup.__struct_fields__)
+    fields = known(json.loads(data), ClassicGroup.__struct_fields__)
     fields["state"] = ClassicState(fields["state"])
     members: dict[str, ClassicMember] = {}
     for each in fields["members"]:
-        each = _known(each, ClassicMember.__struct_fields__)
+        each = known(each, ClassicMember.__struct_fields__)
         each["protocols"] = tuple((name, _bytes(metadata)) for name, metadata in each["protocols"])
         each["assignment"] = _bytes(each["assignment"])
         members[each["member_id"]] = ClassicMember(**each)
@@ -57,10 +57,8 @@ def pack_consumer(group: "ConsumerGroup") -> bytes:
     """Serialise a consumer group."""
     fields = asdict(group)
     fields["members"] = [_pack_consumer_member(member) for member in group.members.values()]
-    fields["target"] = {member_id: _pack_assignment(target) for member_id, target in group.target.items()}
-    fields["topics"] = {
-        name: [_text(shape.topic_id), shape.partitions] for name, shape in group.topics.items()
-    }
+    fields["target"] = {member_id: pack_assignment(target) for member_id, target in group.target.items()}
+    fields["topics"] = pack_topics(group.topics)
     fields["regex_matches"] = {regex: list(names) for regex, names in group.regex_matches.items()}
     return _dump(fields)
 
@@ -69,8 +67,8 @@ def _pack_consumer_member(member: "ConsumerMember") -> dict[str, Any]:
     fields = asdict(member)
     fields["topic_names"] = list(member.topic_names)
     fields["state"] = member.state.value
-    fields["assigned"] = _pack_assignment(member.assigned)
-    fields["revoking"] = _pack_assignment(member.revoking)
+    fields["assigned"] = pack_assignment(member.assigned)
+    fields["revoking"] = pack_assignment(member.revoking)
     return fields
 
 
@@ -78,17 +76,17 @@ def unpack_consumer(data: bytes) -> "ConsumerGroup":
     """Deserialise a consumer group."""
     from semel.core.groups.model import ConsumerGroup, ConsumerMember, MemberState, TopicShape
 
-    fields = _known(json.loads(data), ConsumerGroup.__struct_fields__)
+    fields = known(json.loads(data), ConsumerGroup.__struct_fields__)
     members: dict[str, ConsumerMember] = {}
     for each in fields["members"]:
-        each = _known(each, ConsumerMember.__struct_fields__)
+        each = known(each, ConsumerMember.__struct_fields__)
         each["topic_names"] = tuple(each["topic_names"])
         each["state"] = MemberState(each["state"])
-        each["assigned"] = _unpack_assignment(each["assigned"])
-        each["revoking"] = _unpack_assignment(each["revoking"])
+        each["assigned"] = unpack_assignment(each["assigned"])
+        each["revoking"] = unpack_assignment(each["revoking"])
         members[each["member_id"]] = ConsumerMember(**each)
     fields["members"] = members
-    fields["target"] = {name: _unpack_assignment(target) for name, target in fields["target"].items()}
+    fields["target"] = {name: unpack_assignment(target) for name, target in fields["target"].items()}
     fields["topics"] = {
         name: TopicShape(_bytes(topic_id), partitions)
         for name, (topic_id, partitions) in fields["topics"].items()
@@ -97,14 +95,21 @@ def unpack_consumer(data: bytes) -> "ConsumerGroup":
     return ConsumerGroup(**fields)
 
 
-def _pack_assignment(assignment: "Assignment") -> dict[str, list[int]]:
+def pack_topics(topics: "Mapping[str, TopicShape]") -> dict[str, list[Any]]:
+    """Convert topics and their sizes to JSON."""
+    return {name: [_text(shape.topic_id), shape.partitions] for name, shape in topics.items()}
+
+
+def pack_assignment(assignment: "Assignment") -> dict[str, list[int]]:
+    """Convert an assignment to JSON."""
     by_topic: dict[str, list[int]] = {}
     for topic_id, partition in sorted(assignment):
         by_topic.setdefault(_text(topic_id), []).append(partition)
     return by_topic
 
 
-def _unpack_assignment(by_topic: dict[str, list[int]]) -> "Assignment":
+def unpack_assignment(by_topic: dict[str, list[int]]) -> "Assignment":
+    """Convert an assignment from JSON."""
     return frozenset(
         (topic_id, partition)
         for topic_id, partitions in ((_bytes(text), partitions) for text, partitions in by_topic.items())
@@ -112,5 +117,6 @@ def _unpack_assignment(by_topic: dict[str, list[int]]) -> "Assignment":
     )
 
 
-def _known(fields: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
+def known(fields: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    """Drop the fields that this version does not know."""
     return {name: fields[name] for name in names if name in fields}

@@ -25,9 +25,10 @@ from semel.core.groups.model import (
     Group,
     MemberState,
 )
+from semel.core.share_group import ShareGroup, ShareMember
 from semel.core.types import Ticket
 
-Member: TypeAlias = ClassicMember | ConsumerMember
+Member: TypeAlias = ClassicMember | ConsumerMember | ShareMember
 
 NEVER: Final = 2**63 - 1
 NEW_MEMBER_TIMEOUT_MS: Final = 300_000
@@ -129,6 +130,11 @@ def begin(group: Group | None, now: int, consumer_session_timeout_ms: int) -> Se
     """Start the session of a group that was just loaded: all its members get their full timeout."""
     if group is None or not group.members:
         return Session()
+    if isinstance(group, ShareGroup):
+        return Session(
+            deadlines=dict.fromkeys(group.members, now + consumer_session_timeout_ms),
+            metadata_bytes=sum(member.metadata_bytes for member in group.members.values()),
+        ).settled()
     if isinstance(group, ConsumerGroup):
         return Session(
             deadlines=dict.fromkeys(group.members, now + consumer_session_timeout_ms),

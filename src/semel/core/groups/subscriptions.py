@@ -8,12 +8,15 @@ type "consumer" state it in their protocol metadata, in Kafka's ConsumerProtocol
 import struct
 
 from semel.core.groups.model import CONSUMER_PROTOCOL, ClassicGroup, Group
+from semel.core.share_group import ShareGroup
 
 
 def subscribed_topics(group: Group) -> frozenset[str] | None:
     """Return every subscribed topic; None if unknown, which must be treated as "all topics"."""
     if not group.members:
         return frozenset()
+    if isinstance(group, ShareGroup):
+        return frozenset().union(*(member.topic_names for member in group.members.values()))
     if not isinstance(group, ClassicGroup):
         return frozenset().union(*(group.subscription(member) for member in group.members.values()))
     if group.protocol_type != CONSUMER_PROTOCOL:

@@ -19,6 +19,7 @@ from semel.handlers.authorization import (
     offsets,
     producing,
     reading,
+    shares,
     topics,
     transaction_admin,
     transactions,
@@ -38,10 +39,12 @@ GUARDS: Final[dict[int, Guard]] = {
     **transactions.GUARDS,
     **transaction_admin.GUARDS,
     **cluster.GUARDS,
+    **shares.GUARDS,
 }
 
-FREE: Final = frozenset({17, 18, 36})
-"""SaslHandshake, ApiVersions, SaslAuthenticate: they come before a principal is known."""
+FREE: Final = frozenset({17, 18, 36, 38, 39, 40, 41})
+"""SaslHandshake, ApiVersions, SaslAuthenticate: they come before a principal is known. Delegation tokens:
+there are none, and nobody needs a right to be told so."""
 
 
 def guarded(handlers: Mapping[int, Handler]) -> dict[int, Handler]:

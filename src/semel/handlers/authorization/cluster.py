@@ -7,7 +7,31 @@ from typing import Any, Final
 from semel.broker.promise import resolved
 from semel.core.security.acls import Operation
 from semel.handlers.authorization.access import CLUSTER_DENIED, MESSAGES, Access, Guard
-from semel.wire.messages.configs import UpdateFeaturesResponse
+from semel.wire.messages.configs import ListConfigResourcesResponse, UpdateFeaturesResponse
+from semel.wire.messages.placement import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    AlterReplicaLogDirPartitionResult,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirsResponse,
+    AlterReplicaLogDirTopicResult,
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+    OngoingPartitionReassignment,
+    OngoingTopicReassignment,
+    PartitionElectionResult,
+    ReassignablePartitionResponse,
+    ReassignableTopicResponse,
+    ReplicaElectionResult,
+)
+from semel.wire.messages.quorum import (
+    AddRaftVoterResponse,
+    DescribeQuorumResponse,
+    RemoveRaftVoterResponse,
+    UnregisterBrokerResponse,
+)
 from semel.wire.messages.quotas import (
     AlterClientQuotasRequest,
     AlterClientQuotasResponse,
@@ -29,13 +53,7 @@ from semel.wire.messages.security import (
     DescribeUserScramCredentialsResponse,
     DescribeUserScramCredentialsResult,
 )
-from semel.wire.messages.topics import (
-    DescribeLogDirsResponse,
-    ListPartitionReassignmentsRequest,
-    ListPartitionReassignmentsResponse,
-    OngoingPartitionReassignment,
-    OngoingTopicReassignment,
-)
+from semel.wire.messages.topics import DescribeLogDirsResponse
 
 MESSAGE: Final = MESSAGES[CLUSTER_DENIED]
 
@@ -71,6 +89,75 @@ def _reassignments(request: ListPartitionReassignmentsRequest) -> ListPartitionR
             for topic in request.topics or ()
         ],
     )
+
+
+def _moved_directories(request: AlterReplicaLogDirsRequest) -> AlterReplicaLogDirsResponse:
+    return AlterReplicaLogDirsResponse(
+        results=[
+            AlterReplicaLogDirTopicResult(
+                topic_name=topic.name,
+                partitions=[
+                    AlterReplicaLogDirPartitionResult(partition_index=index, error_code=CLUSTER_DENIED)
+                    for index in topic.partitions
+                ],
+            )
+            for each in request.dirs
+            for topic in each.topics
+        ]
+    )
+
+
+def _elections(request: ElectLeadersRequest) -> ElectLeadersResponse:
+    refused: dict[str, Any] = {"error_code": CLUSTER_DENIED, "error_message": MESSAGE}
+    return ElectLeadersResponse(
+        error_code=CLUSTER_DENIED,
+        replica_election_results=[
+            ReplicaElectionResult(
+                topic=each.topic,
+                partition_result=[
+                    PartitionElectionResult(partition_id=index, **refused) for index in each.partitions
+                ],
+            )
+            for each in request.topic_partitions or ()
+        ],
+    )
+
+
+def _moved(request: AlterPartitionReassignmentsRequest) -> AlterPartitionReassignmentsResponse:
+    refused: dict[str, Any] = {"error_code": CLUSTER_DENIED, "error_message": MESSAGE}
+    return AlterPartitionReassignmentsResponse(
+        **refused,
+        responses=[
+            ReassignableTopicResponse(
+                name=each.name,
+                partitions=[
+                    ReassignablePartitionResponse(partition_index=part.partition_index, **refused)
+                    for part in each.partitions
+                ],
+            )
+            for each in request.topics
+        ],
+    )
+
+
+def _quorum(request: Any) -> DescribeQuorumResponse:
+    return DescribeQuorumResponse(error_code=CLUSTER_DENIED, error_message=MESSAGE)
+
+
+def _unregistered(request: Any) -> UnregisterBrokerResponse:
+    return UnregisterBrokerResponse(error_code=CLUSTER_DENIED, error_message=MESSAGE)
+
+
+def _added_voter(request: Any) -> AddRaftVoterResponse:
+    return AddRaftVoterResponse(error_code=CLUSTER_DENIED, error_message=MESSAGE)
+
+
+def _removed_voter(request: Any) -> RemoveRaftVoterResponse:
+    return RemoveRaftVoterResponse(error_code=CLUSTER_DENIED, error_message=MESSAGE)
+
+
+def _resources(request: Any) -> ListConfigResourcesResponse:
+    return ListConfigResourcesResponse(error_code=CLUSTER_DENIED)
 
 
 def _features(request: Any) -> UpdateFeaturesResponse:
@@ -125,11 +212,19 @@ GUARDS: dict[int, Guard] = {
     29: _guard(Operation.DESCRIBE, _acls),
     30: _guard(Operation.ALTER, _created_acls),
     31: _guard(Operation.ALTER, _deleted_acls),
+    34: _guard(Operation.ALTER, _moved_directories),
     35: _guard(Operation.DESCRIBE, _log_dirs),
+    43: _guard(Operation.ALTER, _elections),
+    45: _guard(Operation.ALTER, _moved),
     46: _guard(Operation.DESCRIBE, _reassignments),
     48: _guard(Operation.DESCRIBE_CONFIGS, _quotas),
     49: _guard(Operation.ALTER_CONFIGS, _altered_quotas),
     50: _guard(Operation.DESCRIBE, _users),
     51: _guard(Operation.ALTER, _altered_users),
+    55: _guard(Operation.DESCRIBE, _quorum),
     57: _guard(Operation.ALTER, _features),
+    64: _guard(Operation.ALTER, _unregistered),
+    74: _guard(Operation.DESCRIBE_CONFIGS, _resources),
+    80: _guard(Operation.ALTER, _added_voter),
+    81: _guard(Operation.ALTER, _removed_voter),
 }

@@ -3,6 +3,8 @@
 from collections import Counter
 from typing import Any, Final
 
+from semel.core.dynamic_configs import BROKER
+from semel.core.dynamic_configs import GROUP as GROUP_CONFIGS
 from semel.core.security.acls import CLUSTER_NAME, Operation, ResourceType
 from semel.core.types import ErrorCode
 from semel.handlers.authorization.access import (
@@ -17,7 +19,7 @@ from semel.handlers.authorization.access import (
     Guard,
     except_for,
 )
-from semel.handlers.configs import BROKER
+from semel.handlers.configs import BROKER_LOGGER, CLIENT_METRICS
 from semel.handlers.configs import TOPIC as TOPIC_CONFIGS
 from semel.wire.messages.configs import (
     AlterConfigsRequest,
@@ -30,10 +32,6 @@ from semel.wire.messages.configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
-
-BROKER_LOGGER: Final = 8
-CLIENT_METRICS: Final = 16
-GROUP_CONFIGS: Final = 32
 
 _DENIED: Final[dict[int, tuple[ResourceType, ErrorCode]]] = {
     TOPIC_CONFIGS: (TOPIC, TOPIC_DENIED),

@@ -50,11 +50,11 @@ def produce(access: Access, request: ProduceRequest) -> Promise[Any]:
         return _refuse_all(request)
     if access.context.version < FIRST_BY_ID:
         refused = [each for each in request.topic_data if not access.may(WRITE, TOPIC, each.name)]
-        return _write_others(access, request, refused)
+        return _write_others(access, request, refused, {})
     catalog = access.broker.catalog
     topics = [catalog.cached_by_id(each.topic_id) for each in request.topic_data]
     if None not in topics:
-        return _write_others(access, request, _refused_of(access, request, topics))
+        return _write_others(access, request, _refused_of(access, request, topics), _names_of(topics))
     promise: Promise[Any] = Promise()
     promise.first = _look_up(access, request, promise)
     return promise
@@ -64,7 +64,7 @@ async def _look_up(access: Access, request: ProduceRequest, promise: Promise[Any
     """Find the topics that are not in memory."""
     catalog = access.broker.catalog
     topics = [await catalog.topic_by_id(each.topic_id) for each in request.topic_data]
-    decided = _write_others(access, request, _refused_of(access, request, topics))
+    decided = _write_others(access, request, _refused_of(access, request, topics), _names_of(topics))
     if decided.first is not None:
         await decided.first
     decided.then(promise.resolve)
@@ -81,43 +81,45 @@ def _refused_of(
     ]
 
 
-def _write_others(access: Access, request: ProduceRequest, refused: list[TopicProduceData]) -> Promise[Any]:
-    """Have all topics written but the refused ones."""
+def _names_of(topics: list[Topic | None]) -> dict[bytes, str]:
+    return {each.topic_id: each.name for each in topics if each is not None}
+
+
+def _write_others(
+    access: Access, request: ProduceRequest, refused: list[TopicProduceData], names: dict[bytes, str]
+) -> Promise[Any]:
+    """Have all topics written but the refused ones. Those that are given by id have the ``names``."""
     if not refused:
-        return _pass_on(access, request)
+        return _pass_on(access, request, names)
     if request.transactional_id is None and _has_transactional(refused):
         # The handler would not see these batches, which let it refuse the whole request.
         return _refuse_all(request)
     request.topic_data = except_for(request.topic_data, refused)
     answer: Promise[Any] = resolved(ProduceResponse())
     if request.topic_data:
-        answer = _pass_on(access, request)
+        answer = _pass_on(access, request, names)
     complete = answer.map(partial(_completed, refused, request.acks, access.context.version))
     complete.first = answer.first
     return complete
 
 
-def _pass_on(access: Access, request: ProduceRequest) -> Promise[Any]:
+def _pass_on(access: Access, request: ProduceRequest, names: dict[bytes, str]) -> Promise[Any]:
     handler: Any = access.handler
-    return cast(
-        Promise[Any], handler(access.broker, request, access.context, partial(_may_still, access, request))
-    )
+    may_still = partial(_may_still, access, request, names)
+    return cast(Promise[Any], handler(access.broker, request, access.context, may_still))
 
 
-def _may_still(access: Access, request: ProduceRequest) -> bool:
+def _may_still(access: Access, request: ProduceRequest, names: dict[bytes, str]) -> bool:
     """Whether all that is left of a request is still allowed."""
     rights = access.broker.policies.rights(access.context.principal, access.context.client_host)
     if request.transactional_id is not None and not rights.may(
         WRITE, TRANSACTIONAL_ID, request.transactional_id
     ):
         return False
-    catalog, by_id = access.broker.catalog, access.context.version >= FIRST_BY_ID
-    for each in request.topic_data:
-        topic = catalog.cached_by_id(each.topic_id) if by_id else None
-        name = topic.name if topic is not None else each.name
-        if (topic is not None or not by_id) and not rights.may(WRITE, TOPIC, name):
-            return False
-    return True
+    by_id = access.context.version >= FIRST_BY_ID
+    # A topic whose id is unknown has no name, and the handler refuses it.
+    found = [names.get(each.topic_id) if by_id else each.name for each in request.topic_data]
+    return all(name is None or rights.may(WRITE, TOPIC, name) for name in found)
 
 
 def _completed(refused: list[TopicProduceData], acks: int, version: int, answer: Any) -> ProduceResponse:

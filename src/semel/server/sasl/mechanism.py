@@ -45,6 +45,11 @@ class AuthenticationFailed(Exception):
         self.detail = detail or message
 
 
+def wrong_password(user: str, *, is_known: bool) -> str:
+    """The detail for the log. The name of nobody is left out: it may be a password in the wrong place."""
+    return f"wrong password of user {user!r}" if is_known else "there is no such user"
+
+
 class InvalidCredentials(AuthenticationFailed):
     """The client gets one sentence for every reason, which the exchange knows."""
 

@@ -24,6 +24,7 @@ from semel.server.sasl.mechanism import (
     Credentials,
     RunBeside,
     principal_of,
+    wrong_password,
 )
 
 NAME: Final = "PLAIN"
@@ -51,7 +52,7 @@ class Plain:
             # Looked up again, because the user may have been removed while the password was hashed.
             if is_match and credential is not None and self._credentials(user, mechanism) == credential:
                 return Authenticated(principal_of(user))
-        raise AuthenticationFailed(_WRONG, f"wrong password, or there is no user {user!r}")
+        raise AuthenticationFailed(_WRONG, wrong_password(user, is_known=any(known)))
 
 
 def _read(message: bytes) -> tuple[str, str]:

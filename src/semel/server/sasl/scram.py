@@ -25,6 +25,7 @@ from semel.server.sasl.mechanism import (
     Credentials,
     InvalidCredentials,
     principal_of,
+    wrong_password,
 )
 
 MESSAGE_BYTES_MAX: Final = 8_192
@@ -123,7 +124,7 @@ class Scram:
         # Looked up again, because the user may have been removed or changed since the challenge.
         is_current = self._credentials(asked.user, self._mechanism) == asked.credential
         if not is_proven or asked.credential is None or not is_current:
-            raise InvalidCredentials(f"wrong password, or there is no user {asked.user!r}")
+            raise InvalidCredentials(wrong_password(asked.user, is_known=asked.credential is not None))
         verifier = hmac.digest(asked.credential.server_key, signed, self._digest)
         return Authenticated(principal_of(asked.user), message=b"v=" + base64.b64encode(verifier))
 

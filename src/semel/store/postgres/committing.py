@@ -19,7 +19,7 @@ import asyncpg  # type: ignore[import-untyped]
 from semel.core.types import ClusterKey, Fact, Key
 from semel.store.interface import BatchLocation, StoreBroken, StoreFenced
 from semel.store.postgres.database import COLLIDED, ConnectionLost, Database, pauses, refusal
-from semel.store.postgres.fold import WRITE_ROWS, Bytes, Call, Fold
+from semel.store.postgres.fold import WRITE_ROWS, WRITE_SHARES, Bytes, Call, Fold
 from semel.store.postgres.locking import Locks
 from semel.store.postgres.place import Place
 from semel.store.postgres.versions import SLOT_SHIFT, Expectations
@@ -32,6 +32,8 @@ MOVED: Final = "SM003"
 FEATURES_MOVED: Final = "SM004"
 """Errors of the database's functions."""
 
+_AT_ONCE: Final = {WRITE_ROWS: "commit_rows", WRITE_SHARES: "commit_shares"}
+"""The functions that do a whole commit of one call."""
 _FLUSH: Final = "SELECT pg_logical_emit_message(true, 'semel', '')"
 """A transaction that changes nothing. It has a record in the write-ahead log, so its end flushes the log."""
 
@@ -118,9 +120,9 @@ class Committer:
     async def _try(self, claim: tuple[Any, ...], expectations: Expectations, calls: Sequence[Call]) -> None:
         try:
             async with self._connection() as (connection, is_transaction):
-                if len(calls) == 1 and calls[0].function == WRITE_ROWS:
+                if len(calls) == 1 and calls[0].function in _AT_ONCE:
                     arguments = (claim, expectations.argument, *calls[0].arguments)
-                    (moved,) = await _called(connection, Call("commit_rows", arguments))
+                    (moved,) = await _called(connection, Call(_AT_ONCE[calls[0].function], arguments))
                     if moved is not None:
                         raise Conflict(expectations.moved(moved))
                     return

@@ -28,6 +28,8 @@ from semel.core.facts import (
     ProducerAdvanced,
     ProducerExpired,
     ProducerIdAllocated,
+    ShareChanged,
+    ShareDeleted,
     StagedCommitted,
     StagedDropped,
     TopicChanged,
@@ -37,6 +39,7 @@ from semel.core.facts import (
     TransactionForgotten,
 )
 from semel.core.placement import name_shard
+from semel.core.share_partition import SharePartition
 from semel.core.types import (
     Fact,
     OffsetKey,
@@ -45,6 +48,7 @@ from semel.core.types import (
     PendingOffset,
     ProducerKey,
     ProducerState,
+    ShareKey,
 )
 from semel.store.interface import BatchLocation
 from semel.store.postgres.texts import stored
@@ -53,12 +57,14 @@ from semel.store.rows import (
     pack_open_transactions,
     pack_sent_batches,
     pack_staged,
+    row_of_share,
     row_of_transaction,
 )
 
 Row = tuple[Any, ...]
 
 WRITE_ROWS: Final = "write_rows"
+WRITE_SHARES: Final = "write_shares"
 _ALONE: Final = (None, None, None)
 """A batch is no run until it is merged."""
 
@@ -107,6 +113,7 @@ class Fold:
         self._pending: dict[str, tuple[PendingOffset, ...]] = {}
         self._groups: dict[str, Row] = {}
         self._left_below: dict[PartitionKey, int] = {}
+        self._shares: dict[ShareKey, SharePartition | None] = {}
 
     def write(self, facts: Sequence[Fact]) -> list[Call]:
         """Return the calls that write these facts. Facts that are not durable are skipped."""
@@ -180,6 +187,12 @@ class Fold:
     def _pending_changed(self, fact: PendingChanged) -> None:
         self._pending[fact.group_id] = fact.pending
 
+    def _share_changed(self, fact: ShareChanged) -> None:
+        self._shares[fact.key] = fact.share
+
+    def _share_deleted(self, fact: ShareDeleted) -> None:
+        self._shares[fact.key] = None
+
     # -- in order -----------------------------------------------------------------------------------------
 
     def _staged_committed(self, fact: StagedCommitted) -> None:
@@ -229,6 +242,7 @@ class Fold:
 
     def _topic_deleted(self, fact: TopicDeleted) -> None:
         self._call(Call("delete_topic", (*fact.topic.values()[:2], self._version)))
+        self._call(Call("delete_shares_of_topic", (fact.topic.topic_id,)))
 
     def _group_deleted(self, fact: GroupDeleted) -> None:
         self._call(Call("delete_group", (stored(fact.group_id),)))
@@ -243,6 +257,12 @@ class Fold:
         """Write the gathered rows."""
         if self._is_empty and not self._chunks:
             return
+        if self._shares:
+            self.calls.append(Call(WRITE_SHARES, self._rows_of_shares()))
+            self._shares = {}
+            if not self._chunks and not self._has_rows():
+                self._begin()
+                return
         if self._staged:
             staged = [
                 (*owner.values(), offsets, max_timestamp, *location, None)
@@ -283,6 +303,32 @@ class Fold:
         self._bytes = Bytes()
         self._begin()
 
+    def _has_rows(self) -> bool:
+        """Whether anything but share-partitions was gathered."""
+        return any(
+            (
+                *(
+                    self._partitions,
+                    self._batches,
+                    self._aborted,
+                    self._staged,
+                    self._dropped,
+                    self._producers,
+                ),
+                *(self._offsets, self._transactions, self._pending, self._groups, self._left_below),
+            )
+        )
+
+    def _rows_of_shares(self) -> tuple[list[Row], list[Row]]:
+        put, gone = [], []
+        for key, share in self._shares.items():
+            where = (key.topic_id, key.index, stored(key.group_id))
+            if share is None:
+                gone.append((*where, *_NO_SHARE))
+            else:
+                put.append((*where, *row_of_share(share), self._version))
+        return put, gone
+
     def _rows_of_chunks(self) -> list[Row]:
         objects = {number for number, _ in self._bytes.objects}
         return [(each, size, each if each in objects else None, 0) for each, size in self._chunks.items()]
@@ -290,6 +336,7 @@ class Fold:
 
 _NO_PRODUCER: Final = (None,) * 8
 _NO_OFFSET: Final = (None,) * 5
+_NO_SHARE: Final = (None,) * 4
 
 
 def _row_of_partition(key: PartitionKey, partition: Partition) -> Row:
@@ -339,6 +386,8 @@ _WRITE: Final[dict[type, Callable[[Fold, Any], None]]] = {
     TransactionChanged: Fold._transaction_changed,
     TransactionForgotten: Fold._transaction_forgotten,
     PendingChanged: Fold._pending_changed,
+    ShareChanged: Fold._share_changed,
+    ShareDeleted: Fold._share_deleted,
     TopicCreated: Fold._topic_put,
     TopicChanged: Fold._topic_put,
     TopicDeleted: Fold._topic_deleted,

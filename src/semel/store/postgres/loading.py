@@ -23,11 +23,20 @@ from semel.core.types import (
     PendingOffset,
     PolicyKey,
     ProducerKey,
+    ShareKey,
     TopicKey,
     TransactionKey,
 )
 from semel.store.postgres.texts import original, stored
-from semel.store.rows import offset_of, partition_of, pending_of, producer_of, topic_of, transaction_of
+from semel.store.rows import (
+    offset_of,
+    partition_of,
+    pending_of,
+    producer_of,
+    share_of,
+    topic_of,
+    transaction_of,
+)
 from semel.store.sharing import Versioned
 
 Found = dict[Any, Versioned]
@@ -178,6 +187,23 @@ async def _policies(fetch: Fetch, keys: list[PolicyKey]) -> Found:
     return {PolicyKey(kind, original(name)): Versioned(original(body), ABSENT) for kind, name, body in rows}
 
 
+async def _shares(fetch: Fetch, keys: list[ShareKey]) -> Found:
+    rows = await fetch(
+        """
+        SELECT shares.* FROM shares
+        JOIN unnest($1::bytea[], $2::integer[], $3::text[]) AS wanted (topic_id, partition_index, group_id)
+        USING (topic_id, partition_index, group_id)
+        """,
+        [key.topic_id for key in keys],
+        [key.index for key in keys],
+        [stored(key.group_id) for key in keys],
+    )
+    return {
+        ShareKey(topic_id, index, original(group)): Versioned(share_of(row), version)
+        for topic_id, index, group, *row, version in rows
+    }
+
+
 async def _cluster(fetch: Fetch, broker_id: int) -> Found:
     (row,) = await fetch(
         """
@@ -201,5 +227,6 @@ _LOADERS: Final[dict[type, Callable[[Fetch, list[Any]], Awaitable[Found]]]] = {
     GroupKey: _groups,
     PendingKey: _pending,
     PolicyKey: _policies,
+    ShareKey: _shares,
 }
 """All but committed offsets, which are loaded last."""

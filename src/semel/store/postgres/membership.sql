@@ -104,8 +104,8 @@ RETURNS void LANGUAGE sql AS $$
     WHERE shards.shard = given.shard AND shards.owner = giver AND given.owner <> giver;
 $$;
 
--- Gives own shards, and shards without an owner, to members that do not leave. Shards whose owner has changed since the
--- broker looked, as it tells by their epochs, stay where they are.
+-- Gives own shards, and shards without an owner, to members that do not leave, perhaps to the broker itself. Shards whose
+-- owner has changed since the broker looked, as it tells by their epochs, stay where they are.
 CREATE FUNCTION hand_over(
     my_id integer, my_epoch bigint, given_shards integer[], new_owners integer[], seen_epochs bigint[]
 ) RETURNS void LANGUAGE plpgsql AS $$
@@ -115,7 +115,7 @@ BEGIN
     FROM unnest(given_shards, new_owners, seen_epochs) AS given (shard, owner, epoch)
     JOIN brokers ON broker_id = given.owner AND is_member AND NOT is_leaving
     WHERE shards.shard = given.shard AND shards.epoch = given.epoch
-    AND (shards.owner = my_id OR shards.owner IS NULL) AND shards.owner IS DISTINCT FROM given.owner;
+    AND (shards.owner = my_id OR shards.owner IS NULL);
 END
 $$;
 

@@ -11,7 +11,14 @@ import asyncpg  # type: ignore[import-untyped]
 from semel.store.interface import StoreBroken, StoreDamaged, StoreMisconfigured, StoreRefused
 from semel.store.postgres.database import ConnectionLost, Database, patiently
 
-SCHEMA_VERSION: Final = 3
+SCHEMA_VERSION: Final = 5
+_UPGRADES: Final = {
+    1: ("from_1.sql",),
+    2: ("from_2.sql",),
+    3: ("from_3.sql",),
+    4: ("from_4.sql", "shares.sql", "locking.sql"),
+}
+"""What upgrades each version to the next."""
 SERVER_VERSION_MIN: Final = 140_000
 CONNECT_SECONDS: Final = 10.0
 COMMAND_SECONDS: Final = 20.0
@@ -154,12 +161,19 @@ async def _upgrade(connection: Any) -> None:
     for version in range(1, SCHEMA_VERSION):
         found = await connection.fetchval("SELECT value FROM meta WHERE name = 'schema_version'")
         if found == str(version):
-            await connection.execute((_HERE / f"from_{version}.sql").read_text(encoding="utf-8"))
+            for name in _UPGRADES[version]:
+                await connection.execute((_HERE / name).read_text(encoding="utf-8"))
+
+
+_TABLES: Final = (
+    *("schema.sql", "chunks.sql", "versions.sql", "shares.sql", "locking.sql", "functions.sql"),
+    *("membership.sql", "views.sql"),
+)
 
 
 async def _make_tables(connection: Any, schema: str) -> None:
     await connection.execute(f'CREATE SCHEMA IF NOT EXISTS "{schema}"')
-    for name in ("schema.sql", "chunks.sql", "versions.sql", "functions.sql", "membership.sql", "views.sql"):
+    for name in _TABLES:
         await connection.execute((_HERE / name).read_text(encoding="utf-8"))
     await connection.execute(
         """

@@ -8,10 +8,10 @@ from semel.store.postgres.opening import open_database
 from semel.store.postgres.texts import stored
 
 
-async def put_policies(address: str, schema: str, changes: Sequence[PolicyChanged]) -> None:
+async def put_policies(address: str, schema: str, changes: Sequence[PolicyChanged]) -> int:
     """Write policies to a ledger, whose tables are made if there are none. StoreRefused, StoreBroken.
 
-    Running brokers would not notice, so there must be none.
+    Return how many of them there were before. Running brokers would not notice, so there must be none.
     """
     database = await open_database(address, schema, 1)
     try:
@@ -19,10 +19,14 @@ async def put_policies(address: str, schema: str, changes: Sequence[PolicyChange
             "SELECT count(*) FROM brokers WHERE is_member AND lease_until > clock_timestamp()"
         ):
             raise StoreRefused("brokers of this cluster are running; add the user through one (--bootstrap)")
+        present = 0
         for each in changes:
-            body = None if each.body is None else stored(each.body)
-            await database.value(
-                "SELECT write_policy($1, $2, $3)", each.key.kind, stored(each.key.name), body
+            key = each.key.kind, stored(each.key.name)
+            present += await database.value(
+                "SELECT count(*) FROM policies WHERE kind = $1 AND name = $2", *key
             )
+            body = None if each.body is None else stored(each.body)
+            await database.value("SELECT write_policy($1, $2, $3)", *key, body)
+        return present
     finally:
         await database.close()

@@ -17,6 +17,7 @@ from semel.core.types import (
     PartitionKey,
     PendingKey,
     ProducerKey,
+    ShareKey,
     TopicKey,
     TransactionKey,
 )
@@ -24,7 +25,7 @@ from semel.store.postgres.texts import stored
 
 SLOT_SHIFT: Final = 44
 """A version is the slot of the broker that wrote it, shifted by so many bits, and the commit's number."""
-_KINDS: Final = (TopicKey, PartitionKey, ProducerKey, TransactionKey, GroupKey, PendingKey)
+_KINDS: Final = (TopicKey, PartitionKey, ProducerKey, TransactionKey, GroupKey, PendingKey, ShareKey)
 assert set(_KINDS) == VERSIONED
 _ALL_SHARDS: Final = list(range(SHARDS))
 _UNNAMED: Final = (TopicChanged, TopicDeleted)
@@ -47,14 +48,16 @@ class Expectations:
         self._keys = [[key for _, key in some] for some in by_kind.values()]
         rows = [[row for row, _ in some] for some in by_kind.values()]
         kinds = {type(key) for key in written}
+        *earlier, shares = rows
         self.argument: Final = (
-            *rows,
+            *earlier,
             [sum(row[-1] != ABSENT for row in some) for some in rows],
             [kind in kinds for kind in _KINDS],
             _ALL_SHARDS if locks_all else sorted({_shard(key) for key in unknown}),
+            shares,
         )
         """For the type ``expectations``."""
-        self.are_none: Final = not any(rows) and not self.argument[-1]
+        self.are_none: Final = not any(rows) and not self.argument[-2]
         """Whether nothing has to be checked or locked."""
 
     @classmethod
@@ -80,6 +83,8 @@ def _row(pair: tuple[Any, Key]) -> Any:
 
 def _stored(key: Any) -> tuple[Any, ...]:
     values: tuple[Any, ...] = key.values()
+    if isinstance(key, ShareKey):
+        return key.topic_id, key.index, stored(key.group_id)
     # Those of partitions and producers are not text.
     return (stored(values[0]),) if len(values) == 1 else values
 

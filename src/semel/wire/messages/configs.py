@@ -36,6 +36,9 @@ __all__ = [
     "IncrementalAlterConfigsAlterableConfig",
     "IncrementalAlterConfigsRequest",
     "IncrementalAlterConfigsResponse",
+    "ListConfigResourcesRequest",
+    "ListConfigResourcesResponse",
+    "ListedConfigResource",
     "UpdatableFeatureResult",
     "UpdateFeaturesRequest",
     "UpdateFeaturesResponse",
@@ -205,3 +208,25 @@ class UpdateFeaturesResponse(Response):
     error_code: int = int16()
     error_message: str | None = string(nullable=True)
     results: list[UpdatableFeatureResult] = array(UpdatableFeatureResult, versions="0-1")
+
+
+@request(74, versions="0-1", flexible=0)
+class ListConfigResourcesRequest(Request):
+    """The kinds of resources to list, empty for all; 0 asks for client metrics."""
+
+    resource_types: list[int] = array("int8", versions="1+")
+
+
+@struct
+class ListedConfigResource:
+    resource_name: str = string()
+    resource_type: int = int8(versions="1+", default=16)
+
+
+@response(74, versions="0-1", flexible=0)
+class ListConfigResourcesResponse(Response):
+    """Resources that have configs; 1 adds their kinds."""
+
+    throttle_time_ms: int = int32()
+    error_code: int = int16()
+    config_resources: list[ListedConfigResource] = array(ListedConfigResource)

@@ -1,7 +1,6 @@
 """Administration of topics: create, delete, add partitions, delete records, and their storage.
 
-APIs of a cluster that moves replicas are included if tools depend on them: ListPartitionReassignments has
-nothing to report in Semel, DescribeLogDirs one directory.
+DescribeLogDirs has one directory to report in Semel. What moves replicas is in `placement`.
 """
 
 from semel.wire.schema import (
@@ -49,11 +48,6 @@ __all__ = [
     "DescribeLogDirsResponse",
     "DescribeLogDirsResult",
     "DescribeLogDirsTopic",
-    "ListPartitionReassignmentsRequest",
-    "ListPartitionReassignmentsResponse",
-    "ListPartitionReassignmentsTopics",
-    "OngoingPartitionReassignment",
-    "OngoingTopicReassignment",
 ]
 
 
@@ -222,46 +216,6 @@ class DeleteRecordsResponse(Response):
 
     throttle_time_ms: int = int32()
     topics: list[DeleteRecordsTopicResult] = array(DeleteRecordsTopicResult)
-
-
-@struct
-class ListPartitionReassignmentsTopics:
-    name: str = string()
-    partition_indexes: list[int] = array("int32")
-
-
-@request(46, versions="0-0", flexible=0)
-class ListPartitionReassignmentsRequest(Request):
-    """Which partitions are being moved."""
-
-    timeout_ms: int = int32(default=60000)
-    topics: list[ListPartitionReassignmentsTopics] | None = array(
-        ListPartitionReassignmentsTopics, nullable=True
-    )
-
-
-@struct
-class OngoingPartitionReassignment:
-    partition_index: int = int32()
-    replicas: list[int] = array("int32")
-    adding_replicas: list[int] = array("int32")
-    removing_replicas: list[int] = array("int32")
-
-
-@struct
-class OngoingTopicReassignment:
-    name: str = string()
-    partitions: list[OngoingPartitionReassignment] = array(OngoingPartitionReassignment)
-
-
-@response(46, versions="0-0", flexible=0)
-class ListPartitionReassignmentsResponse(Response):
-    """The moves in progress."""
-
-    throttle_time_ms: int = int32()
-    error_code: int = int16()
-    error_message: str | None = string(nullable=True)
-    topics: list[OngoingTopicReassignment] = array(OngoingTopicReassignment)
 
 
 @struct

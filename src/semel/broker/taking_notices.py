@@ -1,0 +1,47 @@
+"""Taking a notice: apply what another broker has committed to the copies in memory and to what readers see.
+
+A fact replaces a copy only if the copy has the version before it. Other copies are old, or newer, and are
+loaded again when they are needed.
+"""
+
+from semel.broker.notice import FOR_ALL, Notice, batches_of
+from semel.broker.published_log import Publisher, partitions_of
+from semel.broker.shared_state import SharedState
+from semel.broker.unsynced_work import UnsyncedWork
+from semel.core.facts import OffsetCommitted, OffsetDeleted, TopicDeleted
+from semel.core.placement import entity_of
+from semel.core.types import PartitionKey
+
+
+def take_notice(notice: Notice, state: SharedState, unsynced: UnsyncedWork, publisher: Publisher) -> None:
+    """Apply a notice, between two ticks."""
+    if notice.confirms:
+        publisher.suspect_all()
+    current, old = state.compare(notice.keys, notice.before, notice.version)
+    published, batches = [], []
+    nth = iter(notice.batches)
+    for fact in notice.facts:
+        mine = [next(nth) for _ in range(batches_of(fact))]
+        if type(fact) in FOR_ALL:
+            publisher.learn(fact)
+            state.forget_all(fact)
+            if type(fact) is TopicDeleted:
+                unsynced.take_partitions(partitions_of(fact.topic))
+        elif entity_of(fact) in current:
+            state.apply_committed(fact)
+            published.append(fact)
+            batches += mine
+        elif isinstance(fact, OffsetCommitted | OffsetDeleted):
+            # Committed offsets have no version of their own.
+            state.forget((fact.key,))
+    state.keep(published, notice.version)
+    state.forget(old)
+    partitions = {key for key in current if type(key) is PartitionKey}
+    # What this broker has not flushed of them is durable too: the other broker's commit came later.
+    earlier, their_batches = unsynced.take_partitions(partitions)
+    if published:
+        publisher.publish([*earlier, *published], [*their_batches, *batches])
+    # Also those that were loaded after the commit, but are not published.
+    dropped = [key for key in notice.keys if type(key) is PartitionKey and key not in current]
+    unsynced.take_partitions(dropped)
+    publisher.drop(dropped)

@@ -1,0 +1,243 @@
+"""Configs of groups: names, bounds, and what holds for a group that sets some of them (KIP-848, 932, 1240).
+
+A group that sets nothing follows the settings of the broker. Settings are passed in by their dotted names. A
+value is checked against the bounds when it is set; if a bound is changed later, the value is brought within
+the bounds when it is used.
+"""
+
+import difflib
+import re
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from semel.core.shares.commands import DeliveryLimits
+from semel.core.topic_configs import BOOLEAN, INT, STRING, ConfigKind
+
+
+class GroupConfig(NamedTuple):
+    """One row of the table: a number with bounds, or one of several words."""
+
+    doc: str
+    setting: str = ""
+    """The broker setting that provides the default of a number."""
+    lowest: str | int = 0
+    """The smallest value that a group may set, or the broker setting that has it."""
+    highest: str | int = 0
+    kind: ConfigKind = INT
+    choices: tuple[str, ...] = ()
+    """The words; the first is the default."""
+
+
+SESSION_TIMEOUT: Final = "consumer.session.timeout.ms"
+HEARTBEAT_INTERVAL: Final = "consumer.heartbeat.interval.ms"
+SHARE_SESSION_TIMEOUT: Final = "share.session.timeout.ms"
+SHARE_HEARTBEAT_INTERVAL: Final = "share.heartbeat.interval.ms"
+SHARE_LOCK_DURATION: Final = "share.record.lock.duration.ms"
+SHARE_DELIVERIES: Final = "share.delivery.count.limit"
+SHARE_LOCKS: Final = "share.partition.max.record.locks"
+SHARE_RESET: Final = "share.auto.offset.reset"
+SHARE_ISOLATION: Final = "share.isolation.level"
+SHARE_RENEWAL: Final = "share.renew.acknowledge.enable"
+READ_COMMITTED: Final = "read_committed"
+
+GROUP_CONFIGS: Final[dict[str, GroupConfig]] = {
+    SESSION_TIMEOUT: GroupConfig(
+        "a member that is silent for so long is removed from a group of the consumer protocol",
+        "group.consumer.session.timeout.ms",
+        "group.consumer.min.session.timeout.ms",
+        "group.consumer.max.session.timeout.ms",
+    ),
+    HEARTBEAT_INTERVAL: GroupConfig(
+        "how often members of a group of the consumer protocol send heartbeats",
+        "group.consumer.heartbeat.interval.ms",
+        "group.consumer.min.heartbeat.interval.ms",
+        "group.consumer.max.heartbeat.interval.ms",
+    ),
+    SHARE_SESSION_TIMEOUT: GroupConfig(
+        "a member that is silent for so long is removed from a share group",
+        "group.share.session.timeout.ms",
+        1_000,
+        1_800_000,
+    ),
+    SHARE_HEARTBEAT_INTERVAL: GroupConfig(
+        "how often members of a share group send heartbeats",
+        "group.share.heartbeat.interval.ms",
+        100,
+        300_000,
+    ),
+    SHARE_LOCK_DURATION: GroupConfig(
+        "how long a member of a share group has for a record",
+        "group.share.record.lock.duration.ms",
+        1_000,
+        3_600_000,
+    ),
+    SHARE_DELIVERIES: GroupConfig(
+        "deliveries of a record to a share group before it is given up",
+        "group.share.delivery.count.limit",
+        2,
+        25,
+    ),
+    SHARE_LOCKS: GroupConfig(
+        "records in flight in a partition, from the first that is not settled",
+        "group.share.partition.max.record.locks",
+        100,
+        10_000,
+    ),
+    SHARE_RESET: GroupConfig(
+        "where a share group begins: at the end of the log, at its start, or so long ago",
+        kind=STRING,
+        choices=("latest", "earliest"),
+    ),
+    SHARE_ISOLATION: GroupConfig(
+        "with read_committed, records of open and aborted transactions are not delivered to a share group",
+        kind=STRING,
+        choices=("read_uncommitted", READ_COMMITTED),
+    ),
+    SHARE_RENEWAL: GroupConfig(
+        "whether members of a share group may renew the locks of records (KIP-1222)",
+        kind=BOOLEAN,
+        choices=("true", "false"),
+    ),
+}
+SETTINGS: Final = frozenset(
+    name
+    for row in GROUP_CONFIGS.values()
+    for name in (row.setting, row.lowest, row.highest)
+    if isinstance(name, str) and name
+)
+"""The settings that these rules need."""
+
+_SESSIONS: Final = ((SESSION_TIMEOUT, HEARTBEAT_INTERVAL), (SHARE_SESSION_TIMEOUT, SHARE_HEARTBEAT_INTERVAL))
+_MEANINGLESS: Final = {
+    "consumer.assign": "assignments are computed at once, in the decision that needs them",
+    "streams.": "there are no streams groups",
+}
+"""Configs that Kafka has and that would change nothing here, by the beginning of their names."""
+_DIGITS: Final = re.compile(r"[0-9]{1,10}")
+# Days, hours, minutes and seconds are bounded, because a thousand digits are slow to parse.
+_DURATION: Final = re.compile(
+    r"by_duration:P(?:([0-9]{1,9})D)?"
+    r"(?:T(?=[0-9])(?:([0-9]{1,9})H)?(?:([0-9]{1,9})M)?(?:([0-9]{1,9})(?:\.[0-9]{1,9})?S)?)?",
+    re.IGNORECASE,
+)
+
+Limits = Mapping[str, int]
+"""The values of `SETTINGS`."""
+
+
+class GroupTimeouts(NamedTuple):
+    """What holds for a group of the consumer protocol."""
+
+    session_timeout_ms: int
+    heartbeat_interval_ms: int
+
+
+class ShareConfigs(NamedTuple):
+    """What holds for a share group."""
+
+    session_timeout_ms: int
+    heartbeat_interval_ms: int
+    limits: DeliveryLimits
+    reset: str
+    is_committed_only: bool
+    may_renew: bool
+
+    @property
+    def reset_ms(self) -> int | None:
+        """How far back the group begins; None if it begins at an end of the log."""
+        return _duration_ms(self.reset)
+
+
+def unknown(name: str) -> str | None:
+    """Return the message for a config that groups do not have, or None if they have it."""
+    if name in GROUP_CONFIGS:
+        return None
+    for beginning, reason in _MEANINGLESS.items():
+        if name.startswith(beginning):
+            return f"The group config {name[:100]} is not supported: {reason}"
+    near = difflib.get_close_matches(name[:100], GROUP_CONFIGS, n=1, cutoff=0.5)
+    return f"Unknown group config name: {name[:100]}" + (f"; did you mean {near[0]}?" if near else "")
+
+
+def problem(configs: Mapping[str, str], limits: Limits) -> str | None:
+    """Return the message for invalid configs of a group, or None if they are valid."""
+    for name, value in configs.items():
+        wrong = unknown(name) or _invalid(name, value.strip(), limits)
+        if wrong:
+            return wrong
+    for session, heartbeat in _SESSIONS:
+        timeout_ms, interval_ms = (_number(name, configs, limits) for name in (session, heartbeat))
+        if timeout_ms <= interval_ms and (session in configs or heartbeat in configs):
+            return f"{session} ({timeout_ms}) must be greater than {heartbeat} ({interval_ms})"
+    return None
+
+
+def _invalid(name: str, value: str, limits: Limits) -> str | None:
+    row = GROUP_CONFIGS[name]
+    if row.choices:
+        if value in row.choices or (name == SHARE_RESET and _duration_ms(value) is not None):
+            return None
+        return f"Invalid value {value[:100]!r} for configuration {name}: not {allowed(name)}"
+    if not _DIGITS.fullmatch(value):
+        return f"Invalid value {value[:100]!r} for configuration {name}: not a number"
+    lowest, highest = _bound(row.lowest, limits), _bound(row.highest, limits)
+    if int(value) < lowest:
+        return f"{name} must be at least {lowest}{_origin(row.lowest)}, not {value}"
+    if int(value) > highest:
+        return f"{name} must be at most {highest}{_origin(row.highest)}, not {value}"
+    return None
+
+
+def allowed(name: str) -> str:
+    """Return what a config with words may be."""
+    more = ("by_duration:PnDTnHnMnS",) if name == SHARE_RESET else ()
+    return " or ".join((*GROUP_CONFIGS[name].choices, *more))
+
+
+def _duration_ms(text: str) -> int | None:
+    """How far back ``by_duration:`` goes, in milliseconds; None if it is something else."""
+    found = _DURATION.fullmatch(text)
+    if found is None or not any(found.groups()):
+        return None
+    days, hours, minutes, seconds = (int(each or 0) for each in found.groups())
+    return (((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000
+
+
+def _bound(bound: str | int, limits: Limits) -> int:
+    return limits[bound] if isinstance(bound, str) else bound
+
+
+def _origin(bound: str | int) -> str:
+    return f" ({bound})" if isinstance(bound, str) else ""
+
+
+def timeouts(configs: Mapping[str, str], limits: Limits) -> GroupTimeouts:
+    """Return what holds for a group with these configs, which were valid when they were set."""
+    return GroupTimeouts(*(_number(name, configs, limits) for name in (SESSION_TIMEOUT, HEARTBEAT_INTERVAL)))
+
+
+def share_configs(configs: Mapping[str, str], limits: Limits) -> ShareConfigs:
+    """Return what holds for a share group with these configs, which were valid when they were set."""
+    return ShareConfigs(
+        _number(SHARE_SESSION_TIMEOUT, configs, limits),
+        _number(SHARE_HEARTBEAT_INTERVAL, configs, limits),
+        DeliveryLimits(
+            locks_max=_number(SHARE_LOCKS, configs, limits),
+            delivery_limit=_number(SHARE_DELIVERIES, configs, limits),
+            lock_ms=_number(SHARE_LOCK_DURATION, configs, limits),
+        ),
+        reset=_word(SHARE_RESET, configs),
+        is_committed_only=_word(SHARE_ISOLATION, configs) == READ_COMMITTED,
+        may_renew=_word(SHARE_RENEWAL, configs) == "true",
+    )
+
+
+def _number(name: str, configs: Mapping[str, str], limits: Limits) -> int:
+    row = GROUP_CONFIGS[name]
+    if name not in configs:
+        return limits[row.setting]
+    return max(_bound(row.lowest, limits), min(int(configs[name]), _bound(row.highest, limits)))
+
+
+def _word(name: str, configs: Mapping[str, str]) -> str:
+    return configs.get(name, GROUP_CONFIGS[name].choices[0]).strip()

@@ -1,0 +1,188 @@
+"""A share-partition: what a share group has done with the records of one partition (KIP-932).
+
+The durable part, ``SharePartition``, has a start offset and *runs* of offsets in the same state. Everything
+below the start is settled. The runs follow one another without a gap; what comes after the last has never
+been delivered, as far as is written.
+
+The volatile part, ``Locks``, says which member has acquired which of the available records, and until when.
+It is not written: the locks of a member end with its connection, and a crash of the broker ends all
+connections. So acquiring costs no flush, and what was acquired is available again after a crash.
+
+The functions here change runs and locks of any offsets. ``semel.core.shares.delivery`` decides which.
+"""
+
+from collections.abc import Iterable, Sequence
+from enum import IntEnum
+from typing import Final
+
+from semel.core.data import Data
+
+UNSTARTED: Final = -1
+"""The start offset of a share-partition that nobody has fetched from."""
+NEVER: Final = 2**63 - 1
+
+
+class RecordState(IntEnum):
+    """The state of a record, with the numbers of Kafka. A record that is acquired is AVAILABLE and locked."""
+
+    AVAILABLE = 0
+    ACKNOWLEDGED = 2
+    ARCHIVED = 4
+
+
+AVAILABLE: Final = RecordState.AVAILABLE
+ACKNOWLEDGED: Final = RecordState.ACKNOWLEDGED
+ARCHIVED: Final = RecordState.ARCHIVED
+
+
+class Run(Data):
+    """Offsets in the same state, which were delivered equally often."""
+
+    first: int
+    last: int
+    state: RecordState
+    deliveries: int = 0
+    """As far as is written: the current delivery of a locked record is not. 0 if it is settled."""
+
+
+class SharePartition(Data):
+    """The durable part of a share-partition."""
+
+    start_offset: int = UNSTARTED
+    epoch: int = 0
+    """Grows when an administrator moves the start offset, which ends all locks."""
+    runs: tuple[Run, ...] = ()
+
+    @property
+    def end_offset(self) -> int:
+        """One past the last run."""
+        return self.runs[-1].last + 1 if self.runs else self.start_offset
+
+    @property
+    def settled(self) -> int:
+        """How many records after the start need not be delivered any more."""
+        return sum(each.last + 1 - each.first for each in self.runs if each.state is not AVAILABLE)
+
+
+class Lock(Data):
+    """Records that a member has acquired."""
+
+    first: int
+    last: int
+    member_id: str
+    deliveries: int
+    """Including this one."""
+    deadline_ms: int
+
+
+class Locks(Data):
+    """All acquired records of a share-partition, in the order of their offsets."""
+
+    epoch: int
+    """That of the share-partition. The locks of another epoch are void."""
+    delivery_limit: int
+    """How often a record is delivered at most, as of the last acquisition."""
+    locks: tuple[Lock, ...]
+    next_deadline_ms: int = NEVER
+
+    @classmethod
+    def of(cls, epoch: int, delivery_limit: int, locks: Sequence[Lock]) -> "Locks | None":
+        """Return these locks; None if there are none."""
+        if not locks:
+            return None
+        return cls(epoch, delivery_limit, tuple(locks), min(each.deadline_ms for each in locks))
+
+
+def settle(runs: Sequence[Run], start_offset: int) -> tuple[int, tuple[Run, ...]]:
+    """Return the new start offset and the runs after it: settled runs at the start are not kept."""
+    kept = list(runs)
+    while kept and kept[0].state is not AVAILABLE:
+        start_offset = kept.pop(0).last + 1
+    return start_offset, tuple(kept)
+
+
+def cut(runs: Iterable[Run], below: int) -> list[Run]:
+    """Return the parts of runs at and after an offset."""
+    return [each if each.first >= below else each.but(first=below) for each in runs if each.last >= below]
+
+
+def put(share: SharePartition, first: int, last: int, state: RecordState, deliveries: int) -> SharePartition:
+    """Return the share-partition with a new state for offsets, which may lie after all of its runs."""
+    fresh = Run(first, last, state, deliveries if state is AVAILABLE else 0)
+    runs: list[Run] = []
+    if first > share.end_offset:
+        # Delivered to another member, which is not written as long as that holds them.
+        runs.append(Run(share.end_offset, first - 1, AVAILABLE, 0))
+    before = [
+        each if each.last < first else each.but(last=first - 1) for each in share.runs if each.first < first
+    ]
+    after = cut(share.runs, last + 1)
+    return share.but(runs=_joined([*before, *runs, fresh, *after]))
+
+
+def _joined(runs: Iterable[Run]) -> tuple[Run, ...]:
+    joined: list[Run] = []
+    for each in runs:
+        if joined and (each.state, each.deliveries) == (joined[-1].state, joined[-1].deliveries):
+            joined[-1] = joined[-1].but(last=each.last)
+        else:
+            joined.append(each)
+    return tuple(joined)
+
+
+class Free(Data):
+    """Offsets that can be acquired, and how often they were delivered."""
+
+    first: int
+    last: int
+    deliveries: int
+
+
+def free(share: SharePartition, locks: Iterable[Lock], first: int, last: int) -> list[Free]:
+    """Return the offsets of a range that are available and not locked."""
+    wanted = [
+        Free(max(each.first, first), min(each.last, last), each.deliveries)
+        for each in share.runs
+        if each.state is AVAILABLE and each.last >= first and each.first <= last
+    ]
+    if last >= share.end_offset:
+        wanted.append(Free(max(first, share.end_offset), last, 0))
+    held = [each for each in locks if each.last >= first and each.first <= last]
+    found: list[Free] = []
+    at = 0
+    for each in wanted:
+        begin = each.first
+        while at < len(held) and held[at].last < begin:
+            at += 1
+        nth = at
+        while nth < len(held) and held[nth].first <= each.last:
+            if held[nth].first > begin:
+                found.append(each.but(first=begin, last=held[nth].first - 1))
+            begin = held[nth].last + 1
+            nth += 1
+        if begin <= each.last:
+            found.append(each.but(first=begin))
+    return found
+
+
+def unlocked(locks: Iterable[Lock], first: int, last: int) -> list[Lock]:
+    """Return the locks without those of a range."""
+    left: list[Lock] = []
+    for each in locks:
+        if each.last < first or each.first > last:
+            left.append(each)
+            continue
+        if each.first < first:
+            left.append(each.but(last=first - 1))
+        if each.last > last:
+            left.append(each.but(first=last + 1))
+    return left
+
+
+def within(locks: Iterable[Lock], first: int, last: int) -> list[Lock]:
+    """Return the parts of locks in a range."""
+    return [
+        each.but(first=max(each.first, first), last=min(each.last, last))
+        for each in locks
+        if each.last >= first and each.first <= last
+    ]

@@ -1,0 +1,31 @@
+"""Share groups (KIP-932): members share the records of partitions. The interface for the rest of the core.
+
+``members`` and ``assignor`` are membership, which belongs to the coordinator of the group. ``delivery`` has
+the rules of share-partitions, which belong to the leaders of their partitions; ``offsets`` moves them. The
+data is in ``semel.core.share_group`` and ``semel.core.share_partition``.
+
+Housekeeping submits ``ShareTick()`` every ``SHARE_TICK_MS``.
+"""
+
+from semel.core.facts import ShareChanged, ShareDeleted, ShareLocksChanged
+from semel.core.shares import commands, delivery, members, offsets
+from semel.core.types import Apply, Decide
+
+DECIDE: dict[type, Decide] = {
+    members.ShareHeartbeat: members.decide_heartbeat,
+    commands.StartShare: delivery.decide_start,
+    commands.LookAtShare: delivery.decide_look,
+    commands.Acquire: delivery.decide_acquire,
+    commands.Acknowledge: delivery.decide_acknowledge,
+    commands.ReleaseMember: delivery.decide_release,
+    commands.ShareTick: delivery.decide_tick,
+    commands.ReadShares: delivery.decide_read,
+    offsets.AlterShareOffsets: offsets.decide_alter,
+    offsets.DeleteShareOffsets: offsets.decide_delete,
+}
+
+APPLY: dict[type, Apply] = {
+    ShareChanged: delivery.apply_changed,
+    ShareDeleted: delivery.apply_deleted,
+    ShareLocksChanged: delivery.apply_locks,
+}

@@ -1,0 +1,186 @@
+"""The commands of share-partitions, and their answers. The rules are in ``delivery``.
+
+The caller provides the configs of the group, because the core has none.
+"""
+
+from collections.abc import Iterable
+from enum import IntEnum
+from typing import TYPE_CHECKING, Final
+
+from semel.core.data import Data
+from semel.core.types import ErrorCode, Key, ShareKey
+
+if TYPE_CHECKING:
+    from semel.core.state import BrokerState
+
+SHARE_TICK_MS: Final = 100
+"""How often ``ShareTick`` should be submitted: the precision of lock timeouts."""
+
+
+class AcknowledgeType(IntEnum):
+    """What a member says of a record, with the numbers of Kafka."""
+
+    GAP = 0
+    """There is no record at the offset."""
+    ACCEPT = 1
+    RELEASE = 2
+    REJECT = 3
+    RENEW = 4
+    """The member is not finished: its lock is to last longer (KIP-1222)."""
+
+
+class DeliveryLimits(Data):
+    """The configs of a share group that concern deliveries."""
+
+    locks_max: int = 2_000
+    """Records between the start offset and the last delivered one (share.partition.max.record.locks)."""
+    delivery_limit: int = 5
+    lock_ms: int = 30_000
+
+
+class StartShare(Data):
+    """Begin to deliver from an offset, unless that has begun. The answer is an ErrorCode."""
+
+    key: ShareKey
+    offset: int
+
+    def keys(self) -> Iterable[Key]:
+        """The share-partition and its log."""
+        return (self.key, self.key.partition)
+
+
+class LookAtShare(Data):
+    """Find out what could be acquired next. The answer is ``ShareLook``."""
+
+    key: ShareKey
+    limits: DeliveryLimits = DeliveryLimits()
+
+    def keys(self) -> Iterable[Key]:
+        """The share-partition and its log."""
+        return (self.key, self.key.partition)
+
+
+class ShareLook(Data):
+    """The answer to ``LookAtShare``."""
+
+    error: ErrorCode
+    is_started: bool = True
+    """Whether the start offset is known; if not, see ``StartShare``."""
+    offset: int | None = None
+    """The first record that can be acquired, or that will be the next one; None if too many are in flight."""
+
+
+class ReadBatch(Data):
+    """A batch that was read: its offsets."""
+
+    first: int
+    last: int
+
+
+class AcquireFrom(Data):
+    """What was read from one partition, in order."""
+
+    key: ShareKey
+    offset: int
+    """Where the read began. Offsets from there on that are in no batch do not exist any more."""
+    batches: tuple[ReadBatch, ...]
+    aborted: frozenset[int] = frozenset()
+    """The first offsets of batches of aborted transactions: nobody needs them."""
+
+
+class Acquire(Data):
+    """Acquire records that were read. The answer has an ``Acquired`` for each partition."""
+
+    member_id: str
+    reads: tuple[AcquireFrom, ...]
+    records_max: int
+    """Reached or exceeded by whole batches, unless ``is_strict``."""
+    batch_size: int = 500
+    is_strict: bool = False
+    limits: DeliveryLimits = DeliveryLimits()
+
+    def keys(self) -> Iterable[Key]:
+        """The share-partitions and their logs."""
+        return [key for each in self.reads for key in (each.key, each.key.partition)]
+
+
+class AcquiredRun(Data):
+    """Offsets that a member has acquired."""
+
+    first: int
+    last: int
+    deliveries: int
+
+
+class Acquired(Data):
+    """The part of the answer to ``Acquire`` for one partition."""
+
+    error: ErrorCode
+    runs: tuple[AcquiredRun, ...] = ()
+
+
+class AcknowledgedRun(Data):
+    """What a member says of a run of records: one type for all of them, or one for each."""
+
+    first: int
+    last: int
+    types: tuple[int, ...]
+
+
+class Acknowledge(Data):
+    """Acknowledge acquired records of a share-partition, all or none. The answer is an ErrorCode."""
+
+    key: ShareKey
+    member_id: str
+    runs: tuple[AcknowledgedRun, ...]
+    limits: DeliveryLimits = DeliveryLimits()
+
+    def keys(self) -> Iterable[Key]:
+        """The share-partition and its log."""
+        return (self.key, self.key.partition)
+
+
+class ReleaseMember(Data):
+    """Make everything available that a member has acquired. The answer is whether there was anything."""
+
+    key: ShareKey
+    member_id: str
+
+    def keys(self) -> Iterable[Key]:
+        """The share-partition and its log."""
+        return (self.key, self.key.partition)
+
+
+class ShareTick(Data):
+    """End the locks whose time is over. The answer are the share-partitions that had some."""
+
+    def keys(self) -> Iterable[Key]:
+        """Nothing that is known before."""
+        return ()
+
+    def more_keys(self, state: "BrokerState") -> Iterable[Key]:
+        """Share-partitions with locks are in memory, unless another broker has just changed them."""
+        return [
+            key
+            for each in state.share_locks
+            if each not in state.shares or each.partition not in state.partitions
+            for key in (each, each.partition)
+        ]
+
+
+class ReadShares(Data):
+    """Read share-partitions. The answer has the value (or None) and the end of the log of each."""
+
+    shares: tuple[ShareKey, ...]
+
+    def keys(self) -> Iterable[Key]:
+        """The share-partitions and their logs."""
+        return [key for each in self.shares for key in (each, each.partition)]
+
+
+class ReadShare(Data):
+    """The answer to ``ReadShares`` for one of them."""
+
+    start_offset: int
+    settled: int
+    high_watermark: int

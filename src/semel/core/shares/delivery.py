@@ -1,0 +1,349 @@
+"""The rules of delivery (KIP-932): who gets which record, for how long, and what becomes of it.
+
+A record is *available*, or *acquired* by one member until its lock ends, or settled: *acknowledged* if a
+member accepted it, *archived* if it was rejected, was delivered too often, or does not exist. A lock ends
+when the member acknowledges the record, when its share session ends, or when its time is over. Every delivery
+counts, whatever its end.
+
+Invariants:
+
+- A lock covers records that are available in the durable part, or that come after it.
+- Runs and locks together cover every offset from the start to the last delivered one.
+- A settled record never becomes available again, unless an administrator moves the start offset.
+
+``ShareTurn`` holds a share-partition and its locks while a command is decided. It first does what time and
+the log have made true: locks that are over end, and offsets below the log start are forgotten.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from semel.core.facts import ShareChanged, ShareDeleted, ShareLocksChanged
+from semel.core.share_partition import (
+    ACKNOWLEDGED,
+    ARCHIVED,
+    AVAILABLE,
+    UNSTARTED,
+    Lock,
+    Locks,
+    SharePartition,
+    cut,
+    free,
+    put,
+    settle,
+    unlocked,
+    within,
+)
+from semel.core.shares.commands import (
+    Acknowledge,
+    AcknowledgedRun,
+    AcknowledgeType,
+    Acquire,
+    Acquired,
+    AcquiredRun,
+    AcquireFrom,
+    LookAtShare,
+    ReadShare,
+    ReadShares,
+    ReleaseMember,
+    ShareLook,
+    ShareTick,
+    StartShare,
+)
+from semel.core.types import Decision, ErrorCode, Fact, Partition, ShareKey
+
+if TYPE_CHECKING:
+    from semel.core.state import BrokerState
+
+_GONE = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+class ShareTurn:
+    """One share-partition while a command is decided. Replaces values and never changes them."""
+
+    def __init__(
+        self, key: ShareKey, share: SharePartition, log: Partition, locks: Locks | None, now: int
+    ) -> None:
+        self.key = key
+        self._share_before = share
+        self._locks_before = locks
+        self.share = share
+        self.log = log
+        self.now = now
+        is_void = locks is None or locks.epoch != share.epoch
+        self.locks: list[Lock] = [] if locks is None or is_void else list(locks.locks)
+        self.delivery_limit = 1 if locks is None else locks.delivery_limit
+        self._is_changed = is_void and locks is not None
+        if share.start_offset != UNSTARTED:
+            self._forget_deleted()
+            self._end_overdue()
+
+    @property
+    def end_offset(self) -> int:
+        """One past the last record that was delivered."""
+        return max(self.share.end_offset, self.locks[-1].last + 1 if self.locks else 0)
+
+    def _forget_deleted(self) -> None:
+        start = self.log.log_start_offset
+        if start <= self.share.start_offset:
+            return
+        start, runs = settle(cut(self.share.runs, start), start)
+        self.share = self.share.but(start_offset=start, runs=runs)
+        if self.locks and self.locks[0].first < start:
+            self._set_locks(unlocked(self.locks, 0, start - 1))
+
+    def _end_overdue(self) -> None:
+        overdue = [each for each in self.locks if each.deadline_ms <= self.now]
+        if overdue:
+            self.release(overdue)
+
+    def _set_locks(self, locks: list[Lock]) -> None:
+        self.locks = locks
+        self._is_changed = True
+
+    def acquire(self, member_id: str, first: int, last: int, deliveries: int, deadline_ms: int) -> None:
+        """Lock records that are free."""
+        lock = Lock(first, last, member_id, deliveries, deadline_ms)
+        self._set_locks(sorted([*self.locks, lock], key=_first))
+
+    def release(self, locks: Iterable[Lock]) -> None:
+        """End locks. The records become available, or archived if they were delivered too often."""
+        for each in locks:
+            state = AVAILABLE if each.deliveries < self.delivery_limit else ARCHIVED
+            self.share = put(self.share, each.first, each.last, state, each.deliveries)
+            self._set_locks(unlocked(self.locks, each.first, each.last))
+        self._settle()
+
+    def end(self, first: int, last: int, *, is_accepted: bool) -> None:
+        """Settle records."""
+        self.share = put(self.share, first, last, ACKNOWLEDGED if is_accepted else ARCHIVED, 0)
+        self._set_locks(unlocked(self.locks, first, last))
+        self._settle()
+
+    def renew(self, first: int, last: int, deadline_ms: int) -> None:
+        """Let locks last longer."""
+        renewed = [each.but(deadline_ms=deadline_ms) for each in within(self.locks, first, last)]
+        self._set_locks(sorted([*unlocked(self.locks, first, last), *renewed], key=_first))
+
+    def _settle(self) -> None:
+        start, runs = settle(self.share.runs, self.share.start_offset)
+        self.share = self.share.but(start_offset=start, runs=runs)
+
+    def facts(self) -> tuple[Fact, ...]:
+        """Return what changed."""
+        facts: list[Fact] = []
+        if self.share != self._share_before:
+            facts.append(ShareChanged(self.key, self.share))
+        if self._is_changed:
+            locks = Locks.of(self.share.epoch, self.delivery_limit, self.locks)
+            facts.append(ShareLocksChanged(self.key, locks))
+        return tuple(facts)
+
+
+def _first(lock: Lock) -> int:
+    return lock.first
+
+
+def _turn(state: "BrokerState", key: ShareKey, now: int) -> ShareTurn | None:
+    share, log = state.shares[key], state.partitions[key.partition]
+    if share is None or log is None:
+        return None
+    return ShareTurn(key, share, log, state.share_locks.get(key), now)
+
+
+def decide_start(state: "BrokerState", command: StartShare, now: int) -> Decision:
+    """Set the start offset, if there is none."""
+    share, log = state.shares[command.key], state.partitions[command.key.partition]
+    if share is None or log is None:
+        return Decision(_GONE)
+    if share.start_offset != UNSTARTED:
+        return Decision(ErrorCode.NONE)
+    offset = max(command.offset, log.log_start_offset)
+    return Decision(ErrorCode.NONE, (ShareChanged(command.key, share.but(start_offset=offset)),))
+
+
+def decide_look(state: "BrokerState", command: LookAtShare, now: int) -> Decision:
+    """Find the first available record."""
+    turn = _turn(state, command.key, now)
+    if turn is None:
+        return Decision(ShareLook(_GONE))
+    start = turn.share.start_offset
+    if start == UNSTARTED:
+        return Decision(ShareLook(ErrorCode.NONE, is_started=False))
+    end = turn.end_offset
+    available = free(turn.share, turn.locks, start, end - 1)
+    offset: int | None = None
+    if available:
+        offset = available[0].first
+    elif end - start < command.limits.locks_max:
+        offset = end
+    return Decision(ShareLook(ErrorCode.NONE, offset=offset), turn.facts())
+
+
+def decide_acquire(state: "BrokerState", command: Acquire, now: int) -> Decision:
+    """Lock records for a member, partition by partition, until it has enough."""
+    left = command.records_max
+    answers: list[Acquired] = []
+    facts: list[Fact] = []
+    for read in command.reads:
+        turn = _turn(state, read.key, now)
+        if turn is None or turn.share.start_offset == UNSTARTED:
+            answers.append(Acquired(_GONE))
+            continue
+        runs = _acquire(turn, command, read, left) if left > 0 else []
+        left -= sum(each.last + 1 - each.first for each in runs)
+        answers.append(Acquired(ErrorCode.NONE, tuple(runs)))
+        facts += turn.facts()
+    return Decision(tuple(answers), tuple(facts))
+
+
+def _acquire(turn: ShareTurn, command: Acquire, read: AcquireFrom, records_max: int) -> list[AcquiredRun]:
+    limits = command.limits
+    turn.delivery_limit = limits.delivery_limit
+    start = turn.share.start_offset
+    bound = max(start + limits.locks_max, turn.end_offset)
+    deadline_ms = turn.now + limits.lock_ms
+    acquired: list[AcquiredRun] = []
+    count = 0
+    expected = read.offset
+    for batch in read.batches:
+        first, last = max(batch.first, read.offset, start), min(batch.last, bound - 1)
+        if count >= records_max or first > last:
+            if batch.first >= bound:
+                break
+            continue
+        if batch.first > expected:
+            # Compaction has removed what was there.
+            _archive_free(turn, max(expected, start), batch.first - 1)
+        expected = batch.last + 1
+        if batch.first in read.aborted:
+            _archive_free(turn, first, last)
+            continue
+        for each in free(turn.share, turn.locks, first, last):
+            end = min(each.last, each.first + records_max - count - 1) if command.is_strict else each.last
+            if end < each.first:
+                break
+            turn.acquire(command.member_id, each.first, end, each.deliveries + 1, deadline_ms)
+            _add(acquired, AcquiredRun(each.first, end, each.deliveries + 1), command.batch_size)
+            count += end + 1 - each.first
+    return acquired
+
+
+def _archive_free(turn: ShareTurn, first: int, last: int) -> None:
+    if first <= last:
+        for each in free(turn.share, turn.locks, first, last):
+            turn.end(each.first, each.last, is_accepted=False)
+
+
+def _add(acquired: list[AcquiredRun], run: AcquiredRun, batch_size: int) -> None:
+    """Add a run, joined to the one before it as long as that is shorter than what the client prefers."""
+    if acquired:
+        before = acquired[-1]
+        if (
+            before.last + 1 == run.first
+            and before.deliveries == run.deliveries
+            and before.last + 1 - before.first < batch_size
+        ):
+            acquired[-1] = before.but(last=run.last)
+            return
+    acquired.append(run)
+
+
+def decide_acknowledge(state: "BrokerState", command: Acknowledge, now: int) -> Decision:
+    """Settle, release or renew what a member has acquired; all of it or nothing."""
+    turn = _turn(state, command.key, now)
+    if turn is None or turn.share.start_offset == UNSTARTED:
+        return Decision(_GONE)
+    turn.delivery_limit = command.limits.delivery_limit
+    start = turn.share.start_offset
+    for run in command.runs:
+        for first, last, kind in _kinds(run):
+            # What was deleted from the log meanwhile needs no acknowledgement.
+            first = max(first, start)
+            if first > last:
+                continue
+            held = within(turn.locks, first, last)
+            if not _are_all(held, command.member_id, first, last):
+                return Decision(ErrorCode.INVALID_RECORD_STATE)
+            if kind == AcknowledgeType.RENEW:
+                turn.renew(first, last, now + command.limits.lock_ms)
+            elif kind == AcknowledgeType.RELEASE:
+                turn.release(held)
+            else:
+                turn.end(first, last, is_accepted=kind == AcknowledgeType.ACCEPT)
+    return Decision(ErrorCode.NONE, turn.facts())
+
+
+def _kinds(run: AcknowledgedRun) -> list[tuple[int, int, int]]:
+    """Return the offsets of a run as ranges of the same type."""
+    if len(run.types) == 1:
+        return [(run.first, run.last, run.types[0])]
+    ranges: list[tuple[int, int, int]] = []
+    for offset, kind in enumerate(run.types, run.first):
+        if ranges and ranges[-1][2] == kind:
+            ranges[-1] = (ranges[-1][0], offset, kind)
+        else:
+            ranges.append((offset, offset, kind))
+    return ranges
+
+
+def _are_all(held: Sequence[Lock], member_id: str, first: int, last: int) -> bool:
+    """Whether locks of the member cover all of these offsets."""
+    expected = first
+    for each in held:
+        if each.first != expected or each.member_id != member_id:
+            return False
+        expected = each.last + 1
+    return expected == last + 1
+
+
+def decide_release(state: "BrokerState", command: ReleaseMember, now: int) -> Decision:
+    """End all locks of a member."""
+    turn = _turn(state, command.key, now)
+    if turn is None:
+        return Decision(False)
+    mine = [each for each in turn.locks if each.member_id == command.member_id]
+    if mine:
+        turn.release(mine)
+    return Decision(bool(mine), turn.facts())
+
+
+def decide_tick(state: "BrokerState", command: ShareTick, now: int) -> Decision:
+    """End the locks whose time is over."""
+    due = [key for key, locks in state.share_locks.items() if locks.next_deadline_ms <= now]
+    facts: list[Fact] = []
+    for key in due:
+        turn = _turn(state, key, now)
+        facts += (ShareLocksChanged(key, None),) if turn is None else turn.facts()
+    return Decision(tuple(due), tuple(facts))
+
+
+def decide_read(state: "BrokerState", command: ReadShares, now: int) -> Decision:
+    """Return start offsets, and how much comes after them."""
+    return Decision(tuple(_read(state, key, now) for key in command.shares))
+
+
+def _read(state: "BrokerState", key: ShareKey, now: int) -> ReadShare | None:
+    turn = _turn(state, key, now)
+    if turn is None:
+        return None
+    return ReadShare(turn.share.start_offset, turn.share.settled, turn.log.high_watermark)
+
+
+def apply_changed(state: "BrokerState", fact: ShareChanged) -> None:
+    """Store the share-partition."""
+    state.shares[fact.key] = fact.share
+
+
+def apply_deleted(state: "BrokerState", fact: ShareDeleted) -> None:
+    """Remove the share-partition, with its locks."""
+    state.shares[fact.key] = None
+    state.share_locks.pop(fact.key, None)
+
+
+def apply_locks(state: "BrokerState", fact: ShareLocksChanged) -> None:
+    """Store the locks, or remove them."""
+    if fact.locks is None:
+        state.share_locks.pop(fact.key, None)
+    else:
+        state.share_locks[fact.key] = fact.locks

@@ -1,0 +1,118 @@
+"""The offsets of share groups: an administrator moves them, or has a group forget a topic (KIP-932).
+
+Both need a group without members. The share-partitions may belong to other brokers than the group does; they
+change in the same commit as the group.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from semel.core.data import Data
+from semel.core.facts import GroupChanged, ShareChanged, ShareDeleted
+from semel.core.groups.model import TopicShape
+from semel.core.names import is_usable
+from semel.core.share_group import ShareGroup
+from semel.core.share_partition import SharePartition
+from semel.core.types import Decision, ErrorCode, Fact, GroupKey, Key, ShareKey, TopicKey
+
+if TYPE_CHECKING:
+    from semel.core.state import BrokerState
+
+
+class AlterShareOffsets(Data):
+    """Move start offsets. The answer is ``ShareOffsetsAltered``."""
+
+    group_id: str
+    topics: Mapping[str, tuple[TopicShape, Mapping[int, int]]]
+    """The topics as the caller looked them up, and the new offsets by partition."""
+
+    def keys(self) -> Iterable[Key]:
+        """The group, the topics, and their share-partitions."""
+        return [
+            GroupKey(self.group_id),
+            *map(TopicKey, self.topics),
+            *(key for shape, _ in self.topics.values() for key in _all(self.group_id, shape)),
+        ]
+
+
+class ShareOffsetsAltered(Data):
+    """The answer to ``AlterShareOffsets`` and ``DeleteShareOffsets``: an error, or one for each topic."""
+
+    error: ErrorCode
+    topics: Mapping[str, ErrorCode] = {}
+
+
+class DeleteShareOffsets(Data):
+    """Have a group forget topics. The answer is ``ShareOffsetsAltered``."""
+
+    group_id: str
+    topics: tuple[str, ...]
+
+    def keys(self) -> Iterable[Key]:
+        """The group."""
+        return (GroupKey(self.group_id),)
+
+    def more_keys(self, state: "BrokerState") -> Iterable[Key]:
+        """The share-partitions of the topics."""
+        group = state.groups[GroupKey(self.group_id)]
+        if not isinstance(group, ShareGroup):
+            return ()
+        shapes = [group.shared[name] for name in self.topics if name in group.shared]
+        return [key for shape in shapes for key in _all(self.group_id, shape)]
+
+
+def _all(group_id: str, shape: TopicShape) -> list[ShareKey]:
+    return [ShareKey(shape.topic_id, index, group_id) for index in range(shape.partitions)]
+
+
+def decide_alter(state: "BrokerState", command: AlterShareOffsets, now: int) -> Decision:
+    """Set start offsets. Every record from there on is available again, and has never been delivered."""
+    if not is_usable(command.group_id):
+        return Decision(ShareOffsetsAltered(ErrorCode.INVALID_GROUP_ID))
+    group = state.groups[GroupKey(command.group_id)]
+    if group is None:
+        group = ShareGroup(command.group_id, idle_since_ms=now)
+    elif not isinstance(group, ShareGroup):
+        return Decision(ShareOffsetsAltered(ErrorCode.GROUP_ID_NOT_FOUND))
+    if group.members:
+        return Decision(ShareOffsetsAltered(ErrorCode.NON_EMPTY_GROUP))
+    shared = dict(group.shared)
+    facts: list[Fact] = []
+    errors: dict[str, ErrorCode] = {}
+    for name, (shape, offsets) in command.topics.items():
+        topic = state.topics[TopicKey(name)]
+        if topic is None or topic.topic_id != shape.topic_id or topic.partitions < shape.partitions:
+            errors[name] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            continue
+        errors[name] = ErrorCode.NONE
+        shared[name] = shape
+        for key in _all(command.group_id, shape):
+            before = state.shares[key]
+            if key.index in offsets:
+                epoch = 0 if before is None else before.epoch + 1
+                facts.append(ShareChanged(key, SharePartition(offsets[key.index], epoch)))
+            elif before is None:
+                facts.append(ShareChanged(key, SharePartition()))
+    facts.append(GroupChanged(group.but(epoch=group.epoch + 1, shared=shared)))
+    return Decision(ShareOffsetsAltered(ErrorCode.NONE, errors), tuple(facts))
+
+
+def decide_delete(state: "BrokerState", command: DeleteShareOffsets, now: int) -> Decision:
+    """Delete the share-partitions of topics. A member that subscribes again begins as if it were new."""
+    group = state.groups[GroupKey(command.group_id)]
+    if not isinstance(group, ShareGroup):
+        return Decision(ShareOffsetsAltered(ErrorCode.GROUP_ID_NOT_FOUND))
+    if group.members:
+        return Decision(ShareOffsetsAltered(ErrorCode.NON_EMPTY_GROUP))
+    shared = dict(group.shared)
+    facts: list[Fact] = []
+    errors: dict[str, ErrorCode] = {}
+    for name in command.topics:
+        shape = shared.pop(name, None)
+        errors[name] = ErrorCode.NONE if shape else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if shape:
+            keys = _all(command.group_id, shape)
+            facts += [ShareDeleted(key) for key in keys if state.shares[key] is not None]
+    if shared != group.shared:
+        facts.append(GroupChanged(group.but(shared=shared)))
+    return Decision(ShareOffsetsAltered(ErrorCode.NONE, errors), tuple(facts))

@@ -1,0 +1,185 @@
+"""ElectLeaders, AlterPartitionReassignments, ListPartitionReassignments, AlterReplicaLogDirs.
+
+Every partition has one replica, at its owner, and the brokers of a cluster divide partitions by themselves
+(``broker.shard_ownership``). So no election is needed, no partition can be moved by request, and what is
+where it is wanted is there already. The answers say so.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+from semel.broker.broker import Broker
+from semel.core.types import ErrorCode, PartitionKey, Topic
+from semel.handlers.context import Handler, RequestContext
+from semel.wire.messages.placement import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    AlterReplicaLogDirPartitionResult,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirsResponse,
+    AlterReplicaLogDirTopicResult,
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+    PartitionElectionResult,
+    ReassignablePartition,
+    ReassignablePartitionResponse,
+    ReassignableTopicResponse,
+    ReplicaElectionResult,
+)
+
+PREFERRED: Final = 0
+UNCLEAN: Final = 1
+
+Answer = tuple[ErrorCode, str | None]
+
+_UNKNOWN: Final[Answer] = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "There is no such partition.")
+_NOT_NEEDED: Final[Answer] = (ErrorCode.ELECTION_NOT_NEEDED, "The partition has its only leader.")
+_NOT_MOVED: Final = (
+    "Partitions are not moved by request: brokers divide them by themselves. 'semel cluster drain' has a "
+    "broker give away all that it leads."
+)
+
+
+async def elect_leaders(
+    broker: Broker, request: ElectLeadersRequest, context: RequestContext
+) -> ElectLeadersResponse:
+    """ElectLeaders v0–v2: no election is needed, of whatever kind.
+
+    Behaviour: ELECTION_NOT_NEEDED for a partition that has a leader. One that has none at the moment, because
+        its broker has gone, gets one by itself: PREFERRED_LEADER_NOT_AVAILABLE, or
+        ELIGIBLE_LEADERS_NOT_AVAILABLE, which clients retry. For all partitions the answer is empty: as in
+        Kafka, those that need no election are left out. An unknown kind of election is INVALID_REQUEST.
+    Versions:  v1 kinds of elections, an error for all · v2 flexible.
+    """
+    if request.election_type not in (PREFERRED, UNCLEAN):
+        return ElectLeadersResponse(error_code=ErrorCode.INVALID_REQUEST)
+    wanted = request.topic_partitions or []
+    topics = await _topics(broker, (each.topic for each in wanted))
+    is_unclean = request.election_type == UNCLEAN
+    results = []
+    for each in wanted:
+        elected = []
+        for index in each.partitions:
+            error, message = _election(broker, topics[each.topic], index, is_unclean=is_unclean)
+            elected.append(
+                PartitionElectionResult(partition_id=index, error_code=error, error_message=message)
+            )
+        results.append(ReplicaElectionResult(topic=each.topic, partition_result=elected))
+    return ElectLeadersResponse(replica_election_results=results)
+
+
+async def _topics(broker: Broker, names: Iterable[str]) -> dict[str, Topic | None]:
+    return await broker.catalog.topics(dict.fromkeys(names))
+
+
+def _election(broker: Broker, topic: Topic | None, index: int, *, is_unclean: bool) -> Answer:
+    if topic is None or not 0 <= index < topic.partitions:
+        return _UNKNOWN
+    if broker.ownership.leader(PartitionKey(topic.topic_id, index)).node_id >= 0:
+        return _NOT_NEEDED
+    error = (
+        ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE if is_unclean else ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
+    )
+    return error, "The broker of the partition has gone; another takes its place by itself."
+
+
+async def alter_partition_reassignments(
+    broker: Broker, request: AlterPartitionReassignmentsRequest, context: RequestContext
+) -> AlterPartitionReassignmentsResponse:
+    """AlterPartitionReassignments v0–v1: a partition stays where it is.
+
+    Behaviour: to move a partition to the broker that leads it changes nothing and is no error. To move it
+        elsewhere, or to several brokers, is INVALID_REPLICA_ASSIGNMENT. There is no move to cancel:
+        NO_REASSIGNMENT_IN_PROGRESS.
+    Versions:  v1 whether the number of replicas may change, which it cannot.
+    """
+    topics = await _topics(broker, (each.name for each in request.topics))
+    responses = []
+    for each in request.topics:
+        partitions = []
+        for part in each.partitions:
+            error, message = _reassignment(broker, topics[each.name], part)
+            partitions.append(
+                ReassignablePartitionResponse(
+                    partition_index=part.partition_index, error_code=error, error_message=message
+                )
+            )
+        responses.append(ReassignableTopicResponse(name=each.name, partitions=partitions))
+    return AlterPartitionReassignmentsResponse(
+        allow_replication_factor_change=request.allow_replication_factor_change,
+        error_message=None,
+        responses=responses,
+    )
+
+
+def _reassignment(broker: Broker, topic: Topic | None, part: ReassignablePartition) -> Answer:
+    if topic is None or not 0 <= part.partition_index < topic.partitions:
+        return _UNKNOWN
+    if part.replicas is None:
+        return ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, None
+    leader = broker.ownership.leader(PartitionKey(topic.topic_id, part.partition_index)).node_id
+    if part.replicas == [leader]:
+        return ErrorCode.NONE, None
+    if len(part.replicas) != 1:
+        return ErrorCode.INVALID_REPLICA_ASSIGNMENT, "A partition has exactly one replica. " + _NOT_MOVED
+    return ErrorCode.INVALID_REPLICA_ASSIGNMENT, _NOT_MOVED
+
+
+async def list_partition_reassignments(
+    broker: Broker, request: ListPartitionReassignmentsRequest, context: RequestContext
+) -> ListPartitionReassignmentsResponse:
+    """ListPartitionReassignments v0: always empty, because no request moves partitions between nodes.
+
+    Behaviour: an empty list for every request.
+    Versions:  v0.
+    """
+    return ListPartitionReassignmentsResponse(error_message=None)
+
+
+async def alter_replica_log_dirs(
+    broker: Broker, request: AlterReplicaLogDirsRequest, context: RequestContext
+) -> AlterReplicaLogDirsResponse:
+    """AlterReplicaLogDirs v1–v2: there is one directory, and all partitions are in it.
+
+    Behaviour: to move a partition to that directory changes nothing and is no error. Any other directory is
+        LOG_DIR_NOT_FOUND. A partition that another broker leads is REPLICA_NOT_AVAILABLE.
+    Versions:  v2 flexible.
+    """
+    topics = await _topics(broker, (topic.name for each in request.dirs for topic in each.topics))
+    errors: dict[str, dict[int, ErrorCode]] = {}
+    for each in request.dirs:
+        for topic in each.topics:
+            of_topic = errors.setdefault(topic.name, {})
+            for index in topic.partitions:
+                of_topic[index] = _move(broker, each.path, topics[topic.name], index)
+    return AlterReplicaLogDirsResponse(
+        results=[
+            AlterReplicaLogDirTopicResult(
+                topic_name=name,
+                partitions=[
+                    AlterReplicaLogDirPartitionResult(partition_index=index, error_code=error)
+                    for index, error in of_topic.items()
+                ],
+            )
+            for name, of_topic in errors.items()
+        ]
+    )
+
+
+def _move(broker: Broker, path: str, topic: Topic | None, index: int) -> ErrorCode:
+    if path != broker.directory:
+        return ErrorCode.LOG_DIR_NOT_FOUND
+    if topic is None or not 0 <= index < topic.partitions:
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    is_here = broker.ownership.leads(PartitionKey(topic.topic_id, index))
+    return ErrorCode.NONE if is_here else ErrorCode.REPLICA_NOT_AVAILABLE
+
+
+HANDLERS: dict[int, Handler] = {
+    34: alter_replica_log_dirs,
+    43: elect_leaders,
+    45: alter_partition_reassignments,
+    46: list_partition_reassignments,
+}

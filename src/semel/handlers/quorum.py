@@ -1,0 +1,103 @@
+"""DescribeQuorum, AddRaftVoter, RemoveRaftVoter, UnregisterBroker.
+
+Semel has no metadata quorum: the ledger holds the metadata, and every broker of a cluster uses it. Brokers
+join a cluster when they are started and leave it when they stop; nobody registers them. The answers say so.
+"""
+
+from typing import Final
+
+from semel.broker.broker import Broker
+from semel.core.types import ErrorCode
+from semel.handlers.context import Handler, RequestContext
+from semel.wire.messages.quorum import (
+    AddRaftVoterRequest,
+    AddRaftVoterResponse,
+    DescribeQuorumRequest,
+    DescribeQuorumResponse,
+    QuorumPartitionResponse,
+    QuorumTopicResponse,
+    RemoveRaftVoterRequest,
+    RemoveRaftVoterResponse,
+    UnregisterBrokerRequest,
+    UnregisterBrokerResponse,
+)
+
+NO_QUORUM: Final = (
+    "There is no metadata quorum: the metadata is in the ledger, which all brokers use. 'semel cluster "
+    "status' lists the brokers of a cluster."
+)
+
+
+async def describe_quorum(
+    broker: Broker, request: DescribeQuorumRequest, context: RequestContext
+) -> DescribeQuorumResponse:
+    """DescribeQuorum v0–v2: there is no quorum.
+
+    Behaviour: UNSUPPORTED_VERSION, which tools know from Kafka clusters without a quorum. Voters and a leader
+        would be a fiction: no majority of brokers is needed for anything.
+    Versions:  v2 error messages.
+    """
+    return DescribeQuorumResponse(
+        error_code=ErrorCode.UNSUPPORTED_VERSION,
+        error_message=NO_QUORUM,
+        topics=[
+            QuorumTopicResponse(
+                topic_name=topic.topic_name,
+                partitions=[
+                    QuorumPartitionResponse(
+                        partition_index=each.partition_index,
+                        error_code=ErrorCode.UNSUPPORTED_VERSION,
+                        error_message=NO_QUORUM,
+                    )
+                    for each in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ],
+    )
+
+
+async def add_raft_voter(
+    broker: Broker, request: AddRaftVoterRequest, context: RequestContext
+) -> AddRaftVoterResponse:
+    """AddRaftVoter v0–v1: UNSUPPORTED_VERSION, as in a Kafka cluster whose quorum cannot change.
+
+    Behaviour: always refused; there is no quorum.
+    Versions:  v1 when to answer.
+    """
+    return AddRaftVoterResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, error_message=NO_QUORUM)
+
+
+async def remove_raft_voter(
+    broker: Broker, request: RemoveRaftVoterRequest, context: RequestContext
+) -> RemoveRaftVoterResponse:
+    """RemoveRaftVoter v0: UNSUPPORTED_VERSION, as in a Kafka cluster whose quorum cannot change.
+
+    Behaviour: always refused; there is no quorum.
+    Versions:  v0.
+    """
+    return RemoveRaftVoterResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, error_message=NO_QUORUM)
+
+
+async def unregister_broker(
+    broker: Broker, request: UnregisterBrokerRequest, context: RequestContext
+) -> UnregisterBrokerResponse:
+    """UnregisterBroker v0: a broker that runs cannot be removed, and one that does not run is not there.
+
+    Behaviour: INVALID_REQUEST for a live broker, BROKER_ID_NOT_REGISTERED for any other.
+    Versions:  v0.
+    Differs:   Kafka remembers brokers that were stopped until they are unregistered.
+    """
+    if broker.ownership.node(request.broker_id) is None:
+        message = f"Broker {request.broker_id} is not in the cluster; brokers leave it when they stop."
+        return UnregisterBrokerResponse(error_code=ErrorCode.BROKER_ID_NOT_REGISTERED, error_message=message)
+    message = f"Broker {request.broker_id} is running. Stop it: it leaves the cluster by itself."
+    return UnregisterBrokerResponse(error_code=ErrorCode.INVALID_REQUEST, error_message=message)
+
+
+HANDLERS: dict[int, Handler] = {
+    55: describe_quorum,
+    64: unregister_broker,
+    80: add_raft_voter,
+    81: remove_raft_voter,
+}

@@ -1,0 +1,83 @@
+"""ShareAcknowledge: acknowledge acquired records without fetching others (KIP-932)."""
+
+from semel.broker.broker import Broker
+from semel.core.types import ErrorCode, PartitionKey
+from semel.handlers.context import Handler, RequestContext
+from semel.handlers.leadership import MOVED, LeaderHints
+from semel.handlers.share_partitions import (
+    FIRST_WITH_RENEWAL,
+    Acknowledgements,
+    MayRead,
+    acknowledge,
+    check_places,
+    end_session,
+    identified,
+    may_read_all,
+    sessions_of,
+)
+from semel.handlers.share_sessions import BEGIN
+from semel.wire.messages.shares import (
+    ShareAcknowledgeAnswer,
+    ShareAcknowledgeRequest,
+    ShareAcknowledgeResponse,
+    ShareAcknowledgeTopicResponse,
+)
+
+
+async def share_acknowledge(
+    broker: Broker,
+    request: ShareAcknowledgeRequest,
+    context: RequestContext,
+    may_read: MayRead = may_read_all,
+) -> ShareAcknowledgeResponse:
+    """ShareAcknowledge v1–v2: accept, release, reject or renew acquired records (KIP-932).
+
+    Behaviour: the acknowledgements of a partition are accepted as a whole or not at all, and are durable when
+        they are answered. INVALID_RECORD_STATE if the member does not hold one of the records (any more).
+        Epoch -1 also ends the share session, which releases what the member still holds.
+    Versions:  v2 renews locks (KIP-1222).
+    """
+    key = identified(request.group_id, request.member_id)
+    if isinstance(key, str):
+        return ShareAcknowledgeResponse(error_code=ErrorCode.INVALID_REQUEST, error_message=key)
+    epoch = request.share_session_epoch
+    if epoch == BEGIN:
+        return ShareAcknowledgeResponse(error_code=ErrorCode.INVALID_SHARE_SESSION_EPOCH)
+    sessions = sessions_of(broker)
+    turn = sessions.go_on(key, epoch, context.principal, [], [])
+    if turn.session is None:
+        return ShareAcknowledgeResponse(error_code=turn.error)
+    wanted = {
+        (topic.topic_id, each.partition_index): each.acknowledgement_batches
+        for topic in request.topics
+        for each in topic.partitions
+    }
+    configs = broker.policies.configs.share_group(key[0])
+    errors = await check_places(broker, wanted, may_read)
+    answers = await acknowledge(
+        broker,
+        turn.session,
+        [Acknowledgements(place, batches) for place, batches in wanted.items()],
+        errors,
+        configs,
+        knows_renewal=context.version >= FIRST_WITH_RENEWAL,
+        is_renewing=context.version >= FIRST_WITH_RENEWAL and request.is_renew_ack,
+    )
+    end_session(broker, sessions, key, epoch)
+    hints = LeaderHints(broker, context)
+    topics: dict[bytes, ShareAcknowledgeTopicResponse] = {}
+    for (topic_id, index), error in answers.items():
+        answer = ShareAcknowledgeAnswer(partition_index=index, error_code=error)
+        if error in MOVED:
+            answer.current_leader = hints.of(PartitionKey(topic_id, index))
+        topics.setdefault(topic_id, ShareAcknowledgeTopicResponse(topic_id=topic_id)).partitions.append(
+            answer
+        )
+    return ShareAcknowledgeResponse(
+        acquisition_lock_timeout_ms=configs.limits.lock_ms,
+        responses=list(topics.values()),
+        node_endpoints=hints.endpoints,
+    )
+
+
+HANDLERS: dict[int, Handler] = {79: share_acknowledge}

@@ -1,0 +1,175 @@
+"""DescribeShareGroupOffsets, AlterShareGroupOffsets, DeleteShareGroupOffsets (KIP-932)."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from semel.broker.broker import Broker
+from semel.core.groups.commands import DescribeGroup
+from semel.core.groups.model import TopicShape
+from semel.core.share_group import ShareGroup
+from semel.core.shares.commands import ReadShare, ReadShares
+from semel.core.shares.offsets import AlterShareOffsets, DeleteShareOffsets, ShareOffsetsAltered
+from semel.core.types import ErrorCode, ShareKey
+from semel.handlers.context import Handler, RequestContext
+from semel.handlers.leadership import coordination_error, refused_by_store
+from semel.store.interface import StoreRefused
+from semel.wire.messages.share_offsets import (
+    AlteredShareGroupOffsetsPartition,
+    AlteredShareGroupOffsetsTopic,
+    AlterShareGroupOffsetsRequest,
+    AlterShareGroupOffsetsResponse,
+    DeletedShareGroupOffsetsTopic,
+    DeleteShareGroupOffsetsRequest,
+    DeleteShareGroupOffsetsResponse,
+    DescribedShareGroupOffsetsGroup,
+    DescribedShareGroupOffsetsPartition,
+    DescribedShareGroupOffsetsTopic,
+    DescribeShareGroupOffsetsGroup,
+    DescribeShareGroupOffsetsRequest,
+    DescribeShareGroupOffsetsResponse,
+)
+
+UNKNOWN: Final = -1
+
+
+async def describe_share_group_offsets(
+    broker: Broker, request: DescribeShareGroupOffsetsRequest, context: RequestContext
+) -> DescribeShareGroupOffsetsResponse:
+    """DescribeShareGroupOffsets v0–v1: the start offsets of share groups.
+
+    Behaviour: -1 where a group has not begun to read. Without a list of topics, those that the group has
+        subscribed to. GROUP_ID_NOT_FOUND if there is no such share group.
+    Versions:  v1 the lag: records after the start that are not settled (KIP-1226).
+    """
+    return DescribeShareGroupOffsetsResponse(
+        groups=[await _described(broker, group) for group in request.groups]
+    )
+
+
+async def _described(
+    broker: Broker, wanted: DescribeShareGroupOffsetsGroup
+) -> DescribedShareGroupOffsetsGroup:
+    described = DescribedShareGroupOffsetsGroup(group_id=wanted.group_id)
+    described.error_code = coordination_error(broker, wanted.group_id)
+    if described.error_code:
+        return described
+    group = await broker.ask(DescribeGroup(wanted.group_id))
+    if not isinstance(group, ShareGroup):
+        described.error_code = ErrorCode.GROUP_ID_NOT_FOUND
+        described.error_message = f"Share group {wanted.group_id} not found."
+        return described
+    names: list[tuple[str, Sequence[int] | None]] = (
+        [(name, None) for name in group.shared]
+        if wanted.topics is None
+        else [(each.topic_name, each.partitions) for each in wanted.topics]
+    )
+    topics = await broker.catalog.topics([name for name, _ in names])
+    for name, indexes in names:
+        topic = topics[name]
+        if topic is None and indexes is None:
+            continue
+        shown = DescribedShareGroupOffsetsTopic(topic_name=name)
+        if topic is not None:
+            shown.topic_id = topic.topic_id
+            indexes = range(topic.partitions) if indexes is None else indexes
+        keys = tuple(ShareKey(shown.topic_id, index, wanted.group_id) for index in indexes or ())
+        async for some in broker.slices.over(keys):
+            found: Sequence[ReadShare | None] = await broker.ask(ReadShares(tuple(some)))
+            shown.partitions += [_partition(key.index, share) for key, share in zip(some, found, strict=True)]
+        described.topics.append(shown)
+    return described
+
+
+def _partition(index: int, share: ReadShare | None) -> DescribedShareGroupOffsetsPartition:
+    if share is None or share.start_offset < 0:
+        return DescribedShareGroupOffsetsPartition(partition_index=index, start_offset=UNKNOWN, lag=UNKNOWN)
+    lag = max(share.high_watermark - share.start_offset - share.settled, 0)
+    return DescribedShareGroupOffsetsPartition(
+        partition_index=index, start_offset=share.start_offset, lag=lag
+    )
+
+
+async def alter_share_group_offsets(
+    broker: Broker, request: AlterShareGroupOffsetsRequest, context: RequestContext
+) -> AlterShareGroupOffsetsResponse:
+    """AlterShareGroupOffsets v0: set the start offsets of a share group, which is created if needed.
+
+    Behaviour: NON_EMPTY_GROUP while it has members. Every record from the new offset on is available, and has
+        never been delivered. All offsets of a request are set together.
+    Differs:   a negative offset is INVALID_REQUEST.
+    """
+    found = await broker.catalog.topics([topic.topic_name for topic in request.topics])
+    wanted: dict[str, tuple[TopicShape, dict[int, int]]] = {}
+    for topic in request.topics:
+        if any(each.start_offset < 0 for each in topic.partitions):
+            return AlterShareGroupOffsetsResponse(
+                error_code=ErrorCode.INVALID_REQUEST, error_message="Offsets begin at 0."
+            )
+        known = found[topic.topic_name]
+        if known is not None:
+            offsets = {
+                each.partition_index: each.start_offset
+                for each in topic.partitions
+                if 0 <= each.partition_index < known.partitions
+            }
+            wanted[topic.topic_name] = TopicShape(known.topic_id, known.partitions), offsets
+    answer = await _altered(broker, request.group_id, AlterShareOffsets(request.group_id, wanted))
+    response = AlterShareGroupOffsetsResponse(error_code=answer.error)
+    for topic in request.topics if not answer.error else ():
+        known = found[topic.topic_name]
+        shown = AlteredShareGroupOffsetsTopic(topic_name=topic.topic_name)
+        error = answer.topics.get(topic.topic_name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        if known is not None:
+            shown.topic_id = known.topic_id
+        for each in topic.partitions:
+            is_there = known is not None and 0 <= each.partition_index < known.partitions
+            shown.partitions.append(
+                AlteredShareGroupOffsetsPartition(
+                    partition_index=each.partition_index,
+                    error_code=error if is_there else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                )
+            )
+        response.responses.append(shown)
+    return response
+
+
+async def delete_share_group_offsets(
+    broker: Broker, request: DeleteShareGroupOffsetsRequest, context: RequestContext
+) -> DeleteShareGroupOffsetsResponse:
+    """DeleteShareGroupOffsets v0: have a share group forget topics; it begins there as if it were new.
+
+    Behaviour: NON_EMPTY_GROUP while it has members; UNKNOWN_TOPIC_OR_PARTITION for a topic that the group has
+        no offsets of.
+    """
+    names = tuple(dict.fromkeys(each.topic_name for each in request.topics))
+    found = await broker.catalog.topics(names)
+    answer = await _altered(broker, request.group_id, DeleteShareOffsets(request.group_id, names))
+    response = DeleteShareGroupOffsetsResponse(error_code=answer.error)
+    for name, error in answer.topics.items():
+        topic = found[name]
+        shown = DeletedShareGroupOffsetsTopic(topic_name=name, error_code=error)
+        if topic is not None:
+            shown.topic_id = topic.topic_id
+        if error:
+            shown.error_message = "There is no offset information to delete."
+        response.responses.append(shown)
+    return response
+
+
+async def _altered(
+    broker: Broker, group_id: str, command: AlterShareOffsets | DeleteShareOffsets
+) -> ShareOffsetsAltered:
+    if error := coordination_error(broker, group_id):
+        return ShareOffsetsAltered(error)
+    try:
+        answer: ShareOffsetsAltered = await broker.ask(command)
+    except StoreRefused:
+        return ShareOffsetsAltered(refused_by_store(broker, group_id))
+    return answer
+
+
+HANDLERS: dict[int, Handler] = {
+    90: describe_share_group_offsets,
+    91: alter_share_group_offsets,
+    92: delete_share_group_offsets,
+}

@@ -1,0 +1,156 @@
+"""What ShareFetch and ShareAcknowledge share: the sessions, the partitions of a request, acknowledgements."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, NamedTuple, TypeAlias
+from weakref import WeakKeyDictionary
+
+from semel.broker.broker import Broker
+from semel.core.group_configs import ShareConfigs
+from semel.core.shares.commands import Acknowledge, AcknowledgedRun, AcknowledgeType, ReleaseMember
+from semel.core.types import ErrorCode, PartitionKey, ShareKey
+from semel.handlers.leadership import leadership_error
+from semel.handlers.share_sessions import END, Place, SessionKey, ShareSession, ShareSessions
+from semel.store.interface import StoreRefused
+from semel.wire.messages.shares import AcknowledgementBatch
+
+FIRST_WITH_RENEWAL: Final = 2
+MEMBER_ID_CHARS_MAX: Final = 36
+"""Kafka's limit: members choose a UUID."""
+
+MayRead: TypeAlias = Callable[[str | None], bool]
+"""Whether the client may read a topic at this moment; None is a topic whose id is unknown."""
+
+# By broker, and dropped together with it.
+_SESSIONS: WeakKeyDictionary[Broker, ShareSessions] = WeakKeyDictionary()
+
+
+def may_read_all(name: str | None) -> bool:
+    """Without ACLs."""
+    return True
+
+
+def sessions_of(broker: Broker) -> ShareSessions:
+    """The share sessions of a broker. They end with their connections."""
+    sessions = _SESSIONS.get(broker)
+    if sessions is None:
+        settings = broker.settings
+        sessions = _SESSIONS[broker] = ShareSessions(
+            settings.group_share_max_share_sessions, settings.semel_entities_max
+        )
+        ended = sessions.end_all
+
+        def gone(connection_id: int) -> None:
+            for session in ended(connection_id):
+                release(broker, session)
+
+        broker.when_gone.append(gone)
+    return sessions
+
+
+def release(broker: Broker, session: ShareSession) -> None:
+    """Release what a member has acquired in a session that has ended. Not awaited: locks end anyway."""
+    keys = [each for each in session.shares if broker.ownership.leads(each.partition)]
+    if keys:
+        commands = [ReleaseMember(each, session.key[1]) for each in keys]
+        broker.submit(commands).then(lambda _: broker.share_waits.wake(keys))
+
+
+def identified(group_id: str | None, member_id: str | None) -> SessionKey | str:
+    """The session that a request belongs to, or what is wrong with it."""
+    if not group_id:
+        return "Invalid group id in the request."
+    if not member_id or len(member_id) > MEMBER_ID_CHARS_MAX:
+        return "Invalid member id in the request."
+    return group_id, member_id
+
+
+async def check_places(broker: Broker, places: Iterable[Place], may_read: MayRead) -> dict[Place, ErrorCode]:
+    """Whether this broker leads each partition, and the client may read it."""
+    errors: dict[Place, ErrorCode] = {}
+    catalog = broker.catalog
+    for topic_id, index in places:
+        topic = catalog.cached_by_id(topic_id) or await catalog.topic_by_id(topic_id)
+        if topic is None:
+            error = ErrorCode.UNKNOWN_TOPIC_ID
+        elif not may_read(topic.name):
+            error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        elif not 0 <= index < topic.partitions:
+            error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        else:
+            error = leadership_error(broker, PartitionKey(topic_id, index))
+        errors[topic_id, index] = error
+    return errors
+
+
+class Acknowledgements(NamedTuple):
+    """What a request says of one partition."""
+
+    place: Place
+    batches: Sequence[AcknowledgementBatch]
+
+
+async def acknowledge(
+    broker: Broker,
+    session: ShareSession,
+    wanted: Sequence[Acknowledgements],
+    errors: dict[Place, ErrorCode],
+    configs: ShareConfigs,
+    *,
+    knows_renewal: bool,
+    is_renewing: bool,
+) -> dict[Place, ErrorCode]:
+    """Acknowledge records of several partitions, each as a whole. ``errors`` are those of the partitions."""
+    group_id, member_id = session.key
+    answers: dict[Place, ErrorCode] = {}
+    commands: dict[Place, Acknowledge] = {}
+    for place, batches in wanted:
+        error = errors[place]
+        if not error and not _are_valid(batches, knows_renewal=knows_renewal, is_renewing=is_renewing):
+            error = ErrorCode.INVALID_REQUEST
+        if not error and is_renewing and not configs.may_renew and _renews(batches):
+            error = ErrorCode.INVALID_RECORD_STATE
+        answers[place] = error
+        if not error and batches:
+            runs = tuple(
+                AcknowledgedRun(each.first_offset, each.last_offset, tuple(each.acknowledge_types))
+                for each in batches
+            )
+            commands[place] = Acknowledge(ShareKey(*place, group_id), member_id, runs, configs.limits)
+    if commands:
+        try:
+            decided = await broker.submit(list(commands.values()))
+        except StoreRefused:
+            decided = [_refused(broker, each) for each in commands]
+        answers.update(zip(commands, decided, strict=True))
+        broker.share_waits.wake(each.key for each in commands.values())
+    return answers
+
+
+def _refused(broker: Broker, place: Place) -> ErrorCode:
+    return leadership_error(broker, PartitionKey(*place)) or ErrorCode.KAFKA_STORAGE_ERROR
+
+
+def _are_valid(batches: Sequence[AcknowledgementBatch], *, knows_renewal: bool, is_renewing: bool) -> bool:
+    """Whether batches are in order, and each has one type, or one for each record."""
+    before = -1
+    largest = AcknowledgeType.RENEW if knows_renewal else AcknowledgeType.REJECT
+    for each in batches:
+        types = each.acknowledge_types
+        if each.first_offset > each.last_offset or each.first_offset <= before:
+            return False
+        if not types or (len(types) > 1 and len(types) != each.last_offset + 1 - each.first_offset):
+            return False
+        if min(types) < 0 or max(types) > largest:
+            return False
+        before = each.last_offset
+    return is_renewing or not _renews(batches)
+
+
+def _renews(batches: Sequence[AcknowledgementBatch]) -> bool:
+    return any(AcknowledgeType.RENEW in each.acknowledge_types for each in batches)
+
+
+def end_session(broker: Broker, sessions: ShareSessions, key: SessionKey, epoch: int) -> None:
+    """End the session after its last request."""
+    if epoch == END and (session := sessions.end(key)) is not None:
+        release(broker, session)

@@ -1,0 +1,47 @@
+-- Share-partitions: what share groups have done with the records of partitions. Also run by an upgrade (opening.py).
+
+-- Below start_offset everything is settled; -1 if nobody has fetched yet. runs is a JSON array of runs of offsets in
+-- the same state, without gaps: the first and the last offset, the state (0 available, 2 acknowledged, 4 archived), and
+-- how often they were delivered.
+CREATE TABLE shares (
+    topic_id        bytea NOT NULL,
+    partition_index integer NOT NULL CHECK (partition_index >= 0),
+    group_id        text COLLATE "C" NOT NULL,
+    start_offset    bigint NOT NULL CHECK (start_offset >= -1),
+    epoch           bigint NOT NULL CHECK (epoch >= 0),
+    runs            text NOT NULL,
+    row_version     bigint NOT NULL CHECK (row_version >= 1),
+    PRIMARY KEY (topic_id, partition_index, group_id)
+) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05);
+
+-- Writes and removes share-partitions. Of each key there is at most one row.
+CREATE FUNCTION write_shares(new_shares shares[], gone_shares shares[]) RETURNS void LANGUAGE sql AS $$
+    INSERT INTO shares SELECT * FROM unnest(new_shares)
+    ON CONFLICT (topic_id, partition_index, group_id) DO UPDATE SET
+        start_offset = excluded.start_offset, epoch = excluded.epoch, runs = excluded.runs,
+        row_version = excluded.row_version;
+    DELETE FROM shares USING unnest(gone_shares) AS gone
+    WHERE shares.topic_id = gone.topic_id AND shares.partition_index = gone.partition_index
+    AND shares.group_id = gone.group_id;
+$$;
+
+-- A whole commit that only changes share-partitions: the counterpart of commit_rows.
+CREATE FUNCTION commit_shares(
+    mine claim, expected expectations, new_shares shares[], gone_shares shares[]
+) RETURNS text LANGUAGE plpgsql AS $$
+BEGIN
+    IF NOT lock_entities(expected) THEN
+        -- There is nothing to flush but locks.
+        PERFORM set_config('synchronous_commit', 'off', true);
+        RETURN coalesce(moved_entities(expected), '[]');
+    END IF;
+    PERFORM write_shares(new_shares, gone_shares);
+    PERFORM count_commit(mine);
+    RETURN NULL;
+END
+$$;
+
+-- Removes the share-partitions of a deleted topic.
+CREATE FUNCTION delete_shares_of_topic(my_topic bytea) RETURNS void LANGUAGE sql AS $$
+    DELETE FROM shares WHERE topic_id = my_topic;
+$$;

@@ -1,0 +1,205 @@
+"""Where partitions are: elections of leaders, and moves to other brokers and directories.
+
+In Semel the brokers divide partitions by themselves, so these requests change nothing. They are declared
+because tools send them.
+"""
+
+from semel.wire.schema import (
+    Request,
+    Response,
+    array,
+    boolean,
+    int8,
+    int16,
+    int32,
+    request,
+    response,
+    string,
+    struct,
+)
+
+__all__ = [
+    "AlterPartitionReassignmentsRequest",
+    "AlterPartitionReassignmentsResponse",
+    "AlterReplicaLogDir",
+    "AlterReplicaLogDirPartitionResult",
+    "AlterReplicaLogDirTopic",
+    "AlterReplicaLogDirTopicResult",
+    "AlterReplicaLogDirsRequest",
+    "AlterReplicaLogDirsResponse",
+    "ElectLeadersRequest",
+    "ElectLeadersResponse",
+    "ElectionTopicPartitions",
+    "ListPartitionReassignmentsRequest",
+    "ListPartitionReassignmentsResponse",
+    "ListPartitionReassignmentsTopics",
+    "OngoingPartitionReassignment",
+    "OngoingTopicReassignment",
+    "PartitionElectionResult",
+    "ReassignablePartition",
+    "ReassignablePartitionResponse",
+    "ReassignableTopic",
+    "ReassignableTopicResponse",
+    "ReplicaElectionResult",
+]
+
+
+@struct
+class AlterReplicaLogDirTopic:
+    name: str = string()
+    partitions: list[int] = array("int32")
+
+
+@struct
+class AlterReplicaLogDir:
+    path: str = string()
+    topics: list[AlterReplicaLogDirTopic] = array(AlterReplicaLogDirTopic)
+
+
+@request(34, versions="1-2", flexible=2)
+class AlterReplicaLogDirsRequest(Request):
+    """Directories that replicas are to be moved to; 2 is flexible."""
+
+    dirs: list[AlterReplicaLogDir] = array(AlterReplicaLogDir)
+
+
+@struct
+class AlterReplicaLogDirPartitionResult:
+    partition_index: int = int32()
+    error_code: int = int16()
+
+
+@struct
+class AlterReplicaLogDirTopicResult:
+    topic_name: str = string()
+    partitions: list[AlterReplicaLogDirPartitionResult] = array(AlterReplicaLogDirPartitionResult)
+
+
+@response(34, versions="1-2", flexible=2)
+class AlterReplicaLogDirsResponse(Response):
+    """Whether each replica can be moved; 2 is flexible."""
+
+    throttle_time_ms: int = int32()
+    results: list[AlterReplicaLogDirTopicResult] = array(AlterReplicaLogDirTopicResult)
+
+
+@struct
+class ElectionTopicPartitions:
+    topic: str = string()
+    partitions: list[int] = array("int32")
+
+
+@request(43, versions="0-2", flexible=2)
+class ElectLeadersRequest(Request):
+    """Partitions that need a leader, None for all; 1 adds the kind of election, 2 is flexible."""
+
+    election_type: int = int8(versions="1+")
+    topic_partitions: list[ElectionTopicPartitions] | None = array(ElectionTopicPartitions, nullable=True)
+    timeout_ms: int = int32(default=60000)
+
+
+@struct
+class PartitionElectionResult:
+    partition_id: int = int32()
+    error_code: int = int16()
+    error_message: str | None = string(nullable=True)
+
+
+@struct
+class ReplicaElectionResult:
+    topic: str = string()
+    partition_result: list[PartitionElectionResult] = array(PartitionElectionResult)
+
+
+@response(43, versions="0-2", flexible=2)
+class ElectLeadersResponse(Response):
+    """How the elections ended; 1 adds an error for all, 2 is flexible."""
+
+    throttle_time_ms: int = int32()
+    error_code: int = int16(versions="1+")
+    replica_election_results: list[ReplicaElectionResult] = array(ReplicaElectionResult)
+
+
+@struct
+class ReassignablePartition:
+    partition_index: int = int32()
+    replicas: list[int] | None = array("int32", nullable=True, default=None)
+
+
+@struct
+class ReassignableTopic:
+    name: str = string()
+    partitions: list[ReassignablePartition] = array(ReassignablePartition)
+
+
+@request(45, versions="0-1", flexible=0)
+class AlterPartitionReassignmentsRequest(Request):
+    """Brokers to move partitions to, None to cancel a move; 1 can keep the number of replicas."""
+
+    timeout_ms: int = int32(default=60000)
+    allow_replication_factor_change: bool = boolean(versions="1+", default=True)
+    topics: list[ReassignableTopic] = array(ReassignableTopic)
+
+
+@struct
+class ReassignablePartitionResponse:
+    partition_index: int = int32()
+    error_code: int = int16()
+    error_message: str | None = string(nullable=True)
+
+
+@struct
+class ReassignableTopicResponse:
+    name: str = string()
+    partitions: list[ReassignablePartitionResponse] = array(ReassignablePartitionResponse)
+
+
+@response(45, versions="0-1", flexible=0)
+class AlterPartitionReassignmentsResponse(Response):
+    """Whether each partition is being moved; 1 repeats whether the number of replicas could change."""
+
+    throttle_time_ms: int = int32()
+    allow_replication_factor_change: bool = boolean(versions="1+", default=True)
+    error_code: int = int16()
+    error_message: str | None = string(nullable=True)
+    responses: list[ReassignableTopicResponse] = array(ReassignableTopicResponse)
+
+
+@struct
+class ListPartitionReassignmentsTopics:
+    name: str = string()
+    partition_indexes: list[int] = array("int32")
+
+
+@request(46, versions="0-0", flexible=0)
+class ListPartitionReassignmentsRequest(Request):
+    """Which partitions are being moved."""
+
+    timeout_ms: int = int32(default=60000)
+    topics: list[ListPartitionReassignmentsTopics] | None = array(
+        ListPartitionReassignmentsTopics, nullable=True
+    )
+
+
+@struct
+class OngoingPartitionReassignment:
+    partition_index: int = int32()
+    replicas: list[int] = array("int32")
+    adding_replicas: list[int] = array("int32")
+    removing_replicas: list[int] = array("int32")
+
+
+@struct
+class OngoingTopicReassignment:
+    name: str = string()
+    partitions: list[OngoingPartitionReassignment] = array(OngoingPartitionReassignment)
+
+
+@response(46, versions="0-0", flexible=0)
+class ListPartitionReassignmentsResponse(Response):
+    """The moves in progress."""
+
+    throttle_time_ms: int = int32()
+    error_code: int = int16()
+    error_message: str | None = string(nullable=True)
+    topics: list[OngoingTopicReassignment] = array(OngoingTopicReassignment)

@@ -1,0 +1,184 @@
+"""Words for tests of share groups: a state that decides and applies, a clock, a log and a ledger."""
+
+from typing import Any
+
+from semel.core.facts import DURABLE, GroupChanged, GroupDeleted, ShareChanged, ShareDeleted
+from semel.core.groups.commands import ConsumerAnswer, DeleteGroup, GroupTick
+from semel.core.groups.model import TopicShape, unpack_group
+from semel.core.share_group import ShareGroup
+from semel.core.share_partition import SharePartition
+from semel.core.shares.commands import (
+    Acknowledge,
+    AcknowledgedRun,
+    Acquire,
+    AcquiredRun,
+    AcquireFrom,
+    DeliveryLimits,
+    LookAtShare,
+    ReadBatch,
+    ReleaseMember,
+    ShareLook,
+    ShareTick,
+    StartShare,
+)
+from semel.core.shares.members import ShareHeartbeat
+from semel.core.state import BrokerState
+from semel.core.types import Command, ErrorCode, GroupKey, Key, Partition, ShareKey, Topic, TopicKey
+
+GROUP = "g"
+TOPIC_ID = b"t" * 16
+KEY = ShareKey(TOPIC_ID, 0, GROUP)
+LOCK_MS = 30_000
+GAP, ACCEPT, RELEASE, REJECT, RENEW = range(5)
+
+
+class ShareRules:
+    """Decides and applies, as the commit loop does."""
+
+    def __init__(self, *, locks_max: int = 100, delivery_limit: int = 3) -> None:
+        self.state = BrokerState()
+        self.now = 1_000_000
+        self.limits = DeliveryLimits(locks_max, delivery_limit, LOCK_MS)
+        self.ledger: dict[Key, Any] = {}
+        self.writes = 0
+        self.batches: list[tuple[int, int]] = []
+        self.topics: dict[str, TopicShape] = {}
+
+    # The commit loop.
+
+    def run(self, command: Command) -> Any:
+        self._load(command.keys())
+        if hasattr(command, "more_keys"):
+            self._load(command.more_keys(self.state))
+        before = repr((self.state.shares, self.state.share_locks, self.state.groups, self.state.sessions))
+        decision = self.state.decide(command, self.now)
+        after = repr((self.state.shares, self.state.share_locks, self.state.groups, self.state.sessions))
+        assert after == before, "decide changed the state"
+        for fact in decision.facts:
+            self.state.apply(fact)
+            self.writes += type(fact) in DURABLE
+            self._write(fact)
+        return decision.answer
+
+    def _load(self, keys: Any) -> None:
+        for key in self.state.missing(keys):
+            self.state.put(key, self.ledger.get(key))
+
+    def _write(self, fact: Any) -> None:
+        if isinstance(fact, ShareChanged):
+            self.ledger[fact.key] = fact.share
+        elif isinstance(fact, ShareDeleted):
+            del self.ledger[fact.key]
+        elif isinstance(fact, GroupChanged):
+            assert unpack_group(fact.group.kind, fact.group.pack()) == fact.group
+            self.ledger[GroupKey(fact.group.group_id)] = fact.group
+        elif isinstance(fact, GroupDeleted):
+            del self.ledger[GroupKey(fact.group_id)]
+
+    def restart(self) -> None:
+        """Kill the broker: locks and sessions are gone, the rest is loaded when it is needed."""
+        self.state = BrokerState()
+
+    # The log of partition 0.
+
+    def begin(self, start: int = 0) -> None:
+        """Give the share-partition a start, without a group."""
+        self.ledger[KEY] = SharePartition()
+        self._set_log(0, 0)
+        assert self.run(StartShare(KEY, start)) is ErrorCode.NONE
+
+    def append(self, *sizes: int) -> None:
+        """Append batches of so many records."""
+        log = self._log
+        end = log.high_watermark
+        for size in sizes:
+            self.batches.append((end, end + size - 1))
+            end += size
+        self._set_log(log.log_start_offset, end)
+
+    def delete_below(self, offset: int) -> None:
+        self._set_log(offset, self._log.high_watermark)
+
+    @property
+    def _log(self) -> Partition:
+        found: Partition = self.ledger[KEY.partition]
+        return found
+
+    def _set_log(self, start: int, end: int) -> None:
+        self.ledger[KEY.partition] = log = Partition(log_start_offset=start, high_watermark=end)
+        self.state.put(KEY.partition, log)
+
+    # Members.
+
+    def look(self) -> ShareLook:
+        answer: ShareLook = self.run(LookAtShare(KEY, self.limits))
+        return answer
+
+    def read(self, records_max: int = 1_000, **fields: Any) -> AcquireFrom | None:
+        """What a broker reads for a member at this moment."""
+        offset = self.look().offset
+        if offset is None:
+            return None
+        start = self._log.log_start_offset
+        batches = tuple(ReadBatch(*each) for each in self.batches if each[1] >= max(offset, start))
+        return AcquireFrom(KEY, offset, batches, **fields)
+
+    def acquire(self, member: str, records_max: int = 1_000, **fields: Any) -> list[AcquiredRun]:
+        read = self.read()
+        return [] if read is None else self.take(member, read, records_max, **fields)
+
+    def take(
+        self, member: str, read: AcquireFrom, records_max: int = 1_000, **fields: Any
+    ) -> list[AcquiredRun]:
+        (answer,) = self.run(Acquire(member, (read,), records_max, limits=self.limits, **fields))
+        assert answer.error is ErrorCode.NONE
+        return list(answer.runs)
+
+    def acknowledge(self, member: str, first: int, last: int, *types: int) -> ErrorCode:
+        run = AcknowledgedRun(first, last, types)
+        answer: ErrorCode = self.run(Acknowledge(KEY, member, (run,), self.limits))
+        return answer
+
+    def release(self, member: str) -> bool:
+        answer: bool = self.run(ReleaseMember(KEY, member))
+        return answer
+
+    def tick(self, passed_ms: int = 0) -> None:
+        self.now += passed_ms
+        self.run(ShareTick())
+
+    @property
+    def share(self) -> SharePartition:
+        found: SharePartition = self.ledger[KEY]
+        return found
+
+    # Groups.
+
+    def make_topic(self, name: str, partitions: int, topic_id: bytes = b"") -> None:
+        shape = TopicShape(topic_id or name.encode().ljust(16, b"-"), partitions)
+        self.topics[name] = shape
+        topic = Topic(name, shape.topic_id, partitions, {})
+        self.ledger[TopicKey(name)] = topic
+        self.state.put(TopicKey(name), topic)
+
+    def beat(self, member: str, epoch: int, *names: str, **fields: Any) -> ConsumerAnswer:
+        group = self.ledger.get(GroupKey(GROUP))
+        wanted = {*names} | (set(group.topics) if isinstance(group, ShareGroup) else set())
+        topics = {name: self.topics.get(name) for name in wanted}
+        answer: ConsumerAnswer = self.run(
+            ShareHeartbeat(GROUP, member, epoch, topic_names=names or None, topics=topics, **fields)
+        )
+        return answer
+
+    def group_tick(self, passed_ms: int) -> None:
+        self.now += passed_ms
+        self.run(GroupTick())
+
+    def delete_group(self) -> ErrorCode:
+        answer: ErrorCode = self.run(DeleteGroup(GROUP))
+        return answer
+
+    @property
+    def group(self) -> ShareGroup:
+        found: ShareGroup = self.ledger[GroupKey(GROUP)]
+        return found

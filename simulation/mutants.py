@@ -236,7 +236,7 @@ MUTANTS: tuple[Mutant, ...] = (
     _broker(
         "what found no room stays true in memory",
         "commit_loop",
-        "        before, self.state = self.state, BrokerState(term=self._store.term)",
+        "        before, self.state = self.state, BrokerState(self._store.term, self._migration)",
         "        before = self.state",
     ),
     _broker(

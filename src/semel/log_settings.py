@@ -143,6 +143,11 @@ class LogSettings:
     group_consumer_max_heartbeat_interval_ms: int = setting(
         15_000, "highest value of a group's consumer.heartbeat.interval.ms", limits=INTERVAL
     )
+    group_consumer_migration_policy: str = setting(
+        "bidirectional",
+        "whether a group with members may change from the classic protocol to KIP-848 (upgrade) and back",
+        choices=("bidirectional", "upgrade", "downgrade", "disabled"),
+    )
     group_consumer_max_size: int = setting(10_000, "members of one KIP-848 group", limits=COUNT)
     group_share_session_timeout_ms: int = setting(
         45_000, "share groups; a group's share.session.timeout.ms overrides it", limits=INTERVAL

@@ -208,7 +208,7 @@ class ConsumerMachine(RuleBasedStateMachine):
         members = set(self.group.members) if self.group else set()
         assert set(session.deadlines if session else ()) == members
         if session:
-            assert set(session.revocations) <= members
+            assert set(session.rebalance_deadlines) <= members
             assert session.next_deadline_ms <= session.but(next_deadline_ms=-1).settled().next_deadline_ms
 
     def teardown(self) -> None:

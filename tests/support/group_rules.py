@@ -18,28 +18,36 @@ from semel.core.groups.commands import (
     ReadSubscriptions,
     Synced,
     SyncGroup,
+    TopicsNeeded,
 )
+from semel.core.groups.migration import Migration
 from semel.core.groups.model import ClassicGroup, ConsumerGroup, Group, TopicShape, unpack_group
 from semel.core.groups.patterns import NamePattern
 from semel.core.state import BrokerState
 from semel.core.types import PARKED, Command, Decision, ErrorCode, GroupKey
+from semel.wire.consumer_protocol import encode_assignment
 
 SESSION_MS = 10_000
 REBALANCE_MS = 60_000
 GROUP = "g"
 
 
-def subscription(*topics: str) -> bytes:
-    """The beginning of a ConsumerProtocolSubscription."""
+def subscription(*topics: str, owned: dict[str, list[int]] | None = None) -> bytes:
+    """A ConsumerProtocolSubscription of version 1; without ``owned``, the beginning of it."""
     names = b"".join(struct.pack(">h", len(name)) + name.encode() for name in topics)
-    return struct.pack(">hi", 1, len(topics)) + names
+    data = struct.pack(">hi", 1, len(topics)) + names
+    if owned is not None:
+        # An assignment of version 0 has the same form between its version and its user data.
+        data += struct.pack(">i", -1) + encode_assignment(owned)[2:-4]
+    return data
 
 
 class GroupRules:
     """Decides and applies, as the commit loop does. Checks what must hold of every decision."""
 
-    def __init__(self) -> None:
-        self.state = BrokerState()
+    def __init__(self, migration: Migration = Migration()) -> None:  # noqa: B008
+        self.migration = migration
+        self.state = BrokerState(migration=migration)
         self.now = 1_000_000
         self.tickets = 0
         self.waiting: set[int] = set()
@@ -81,7 +89,7 @@ class GroupRules:
 
     def restart(self) -> None:
         """Kill the broker: what is in the ledger comes back when it is touched, sessions and waits do not."""
-        self.state = BrokerState()
+        self.state = BrokerState(migration=self.migration)
         for group_id, group in self.ledger.items():
             self.state.put(GroupKey(group_id), unpack_group(group.kind, group.pack()))
         self.waiting.clear()
@@ -128,6 +136,9 @@ class GroupRules:
         }
         command = JoinGroup(**{**defaults, **fields})
         answer = self.run(command)
+        if isinstance(answer, TopicsNeeded):
+            command = command.but(topics={name: self.topics.get(name) for name in answer.names})
+            answer = self.run(command)
         return command.ticket if answer is PARKED else answer
 
     def sync(
@@ -176,8 +187,11 @@ class GroupRules:
         assert promised.error is ErrorCode.MEMBER_ID_REQUIRED
         return self.join(promised.member_id)
 
-    def stable(self, *names: str) -> int:
-        """A stable group with these members, the first of them leader; its generation."""
+    def stable(self, *names: str, assigned: dict[str, list[int]] | None = None) -> int:
+        """A stable group with these members, the first of them leader; its generation.
+
+        With ``assigned``, their partitions of the topic "t".
+        """
         self.enter(names[0])
         for name in names[1:]:
             self.enter(name)
@@ -186,7 +200,10 @@ class GroupRules:
         generation = self.classic.generation
         for name in names[1:]:
             self.sync(name, generation)
-        self.sync(names[0], generation, {name: name.encode() for name in names})
+        given = {name: name.encode() for name in names}
+        if assigned is not None:
+            given = {name: encode_assignment({"t": assigned[name]}) for name in names}
+        self.sync(names[0], generation, given)
         assert self.classic.state_name == "Stable"
         return generation
 

@@ -42,6 +42,7 @@ from semel.broker.tick import Tick, newest_only
 from semel.broker.unsynced_work import FLUSH_AFTER_SECONDS, UnsyncedWork
 from semel.config import Settings
 from semel.core.facts import DURABLE, BatchAppended
+from semel.core.groups import Migration
 from semel.core.state import BrokerState
 from semel.core.transactions.commands import AbortOpen
 from semel.core.types import (
@@ -72,7 +73,13 @@ class CommitLoop:
         metrics: Metrics,
         publisher: Publisher,
     ) -> None:
-        self.state = BrokerState(term=store.term)
+        self._migration = Migration(
+            upgrade=settings.group_consumer_migration_policy in ("bidirectional", "upgrade"),
+            downgrade=settings.group_consumer_migration_policy in ("bidirectional", "downgrade"),
+            classic_members_max=settings.group_max_size,
+            consumer_members_max=settings.group_consumer_max_size,
+        )
+        self.state = BrokerState(store.term, self._migration)
         self.unsynced = UnsyncedWork()
         self.latest_connections = LatestConnections(settings.semel_entities_max)
         self._store = store
@@ -380,7 +387,7 @@ class CommitLoop:
                 if each.is_flush:
                     each.resolve(full)
             return
-        before, self.state = self.state, BrokerState(term=self._store.term)
+        before, self.state = self.state, BrokerState(self._store.term, self._migration)
         # The latest connections are valid whatever the outcome.
         self.state.latest_connections.update(before.latest_connections)
         self.state.latest_offset_connections.update(before.latest_offset_connections)

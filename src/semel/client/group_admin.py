@@ -7,12 +7,12 @@ Both kinds of groups look the same here; only the requests differ: ConsumerGroup
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from semel.client.classic_protocol import decode_assignment
 from semel.client.cluster import Client
 from semel.client.errors import ErrorCode, check
 from semel.client.every_broker import ask_every_broker
 from semel.client.group_offsets import CommittedOffset, commit_offsets, fetch_offsets
 from semel.client.offsets import Partition
+from semel.wire.consumer_protocol import decode_assignment
 from semel.wire.messages import (
     ConsumerGroupDescribeAssignment,
     ConsumerGroupDescribeRequest,

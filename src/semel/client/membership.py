@@ -11,18 +11,18 @@ import uuid
 from collections.abc import Callable, Collection
 from typing import Any, Protocol
 
-from semel.client.classic_protocol import (
-    assign_range,
+from semel.client.cluster import UNKNOWN_TOPIC_WAIT_S, Client
+from semel.client.errors import ClientError, ErrorCode, KafkaError, check, is_retriable
+from semel.client.group_offsets import NOBODY, CommitAs
+from semel.client.offsets import Partition
+from semel.client.range_assignor import assign_range
+from semel.client.retry import Attempts
+from semel.wire.consumer_protocol import (
     decode_assignment,
     decode_subscription,
     encode_assignment,
     encode_subscription,
 )
-from semel.client.cluster import UNKNOWN_TOPIC_WAIT_S, Client
-from semel.client.errors import ClientError, ErrorCode, KafkaError, check, is_retriable
-from semel.client.group_offsets import NOBODY, CommitAs
-from semel.client.offsets import Partition
-from semel.client.retry import Attempts
 from semel.wire.messages import (
     Assignment,
     ConsumerGroupHeartbeatRequest,
@@ -304,7 +304,9 @@ class ClassicMember:
         return {(topic, partition) for topic, partitions in given.items() for partition in partitions}
 
     def _assign(self, joined: JoinGroupResponse) -> list[SyncGroupRequestAssignment]:
-        members = {each.member_id: decode_subscription(bytes(each.metadata)) for each in joined.members}
+        members = {
+            each.member_id: decode_subscription(bytes(each.metadata)).topics for each in joined.members
+        }
         wanted = {topic for topics in members.values() for topic in topics}
         counts = {topic: self._count(topic) for topic in wanted}
         return [

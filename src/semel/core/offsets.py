@@ -1,24 +1,23 @@
 """Committed offsets: committing, fetching, deleting and expiring them.
 
-A commit is checked against the group. It must come from a member of the current generation (or member epoch),
-or carry no member while the group is empty, which is how administrators and consumers without a group
-protocol commit. Each partition is an entity of its own, so a commit writes one fact per partition.
+A commit is checked against the group (``commit_checks``). Each partition is an entity of its own, so a commit
+writes one fact per partition.
 
 A group that has offsets exists: the first commit to an unknown group creates an empty classic one. While the
 group has no members, commits keep ``idle_since_ms`` fresh, so that a group in use does not expire between the
 scan by housekeeping and the decision on its command.
-
-``check_commit`` also applies to commits inside a transaction (``is_transactional``), with fewer checks.
 """
 
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Final
 
+from semel.core.commit_checks import Committer, check_commit, check_partition
 from semel.core.data import Data
 from semel.core.facts import GroupChanged, GroupDeleted, OffsetCommitted, OffsetDeleted, PendingChanged
-from semel.core.groups.classic_rebalance import ClassicTurn, check_member
+from semel.core.groups.classic_rebalance import ClassicTurn
 from semel.core.groups.commands import ExpireOffsets
-from semel.core.groups.model import CONSUMER_PROTOCOL, ClassicGroup, ClassicState, ConsumerGroup, Group
+from semel.core.groups.model import CONSUMER_PROTOCOL, ClassicGroup, ConsumerGroup, Group
+from semel.core.groups.overdue import expiring
 from semel.core.groups.subscriptions import subscribed_topics
 from semel.core.names import is_usable
 from semel.core.share_group import ShareGroup
@@ -43,15 +42,6 @@ IDLE_REFRESH_MS: Final = 10_000
 """How stale ``idle_since_ms`` may get: well below the shortest retention, without a write per commit."""
 
 
-class Committer(Data):
-    """The sender of a commit or fetch, as far as the request identifies it."""
-
-    generation: int = -1
-    """Or the member epoch."""
-    member_id: str = ""
-    instance_id: str | None = None
-
-
 class CommitOffsets(Data):
     """Commit offsets of a group. The answer is one ErrorCode per offset, in the same order."""
 
@@ -63,7 +53,7 @@ class CommitOffsets(Data):
     knows_consumer_groups: bool = True
     """Whether the client can be a KIP-848 member and knows their errors (OffsetCommit from version 9)."""
     is_transactional: bool = False
-    """Part of a transaction, with fewer checks: see ``check_commit``."""
+    """Part of a transaction, with fewer checks: see ``commit_checks``."""
 
     def keys(self) -> Iterable[Key]:
         """The group and its pending offsets. The offsets committed before do not matter."""
@@ -112,47 +102,6 @@ class OffsetsDeleted(Data):
     partitions: tuple[ErrorCode, ...] = ()
 
 
-def check_commit(
-    group: Group | None, committer: Committer, *, is_transactional: bool, knows_consumer_groups: bool
-) -> ErrorCode:
-    """Whether this sender may commit offsets of the group."""
-    is_nobody = committer.generation < 0 and not committer.member_id and committer.instance_id is None
-    if group is None:
-        if committer.generation < 0:
-            return ErrorCode.NONE
-        return ErrorCode.GROUP_ID_NOT_FOUND if knows_consumer_groups else ErrorCode.ILLEGAL_GENERATION
-    if isinstance(group, ShareGroup):
-        # It has share-partitions instead of committed offsets.
-        return ErrorCode.GROUP_ID_NOT_FOUND
-    if committer.generation < 0 and not group.members:
-        return ErrorCode.NONE
-    if is_nobody:
-        return ErrorCode.NONE if is_transactional else ErrorCode.UNKNOWN_MEMBER_ID
-    if isinstance(group, ConsumerGroup):
-        return _check_consumer(group, committer, is_transactional, knows_consumer_groups)
-    error = check_member(group, committer.member_id, committer.instance_id)
-    if error is not ErrorCode.NONE:
-        return error
-    if committer.generation != group.generation:
-        return ErrorCode.ILLEGAL_GENERATION
-    if group.state is ClassicState.COMPLETING and not is_transactional:
-        return ErrorCode.REBALANCE_IN_PROGRESS
-    return ErrorCode.NONE
-
-
-def _check_consumer(
-    group: ConsumerGroup, committer: Committer, is_transactional: bool, knows_consumer_groups: bool
-) -> ErrorCode:
-    member = group.members.get(committer.member_id)
-    if member is None:
-        return ErrorCode.UNKNOWN_MEMBER_ID
-    if not is_transactional and not knows_consumer_groups:
-        return ErrorCode.UNSUPPORTED_VERSION
-    if committer.generation != member.epoch:
-        return ErrorCode.STALE_MEMBER_EPOCH if knows_consumer_groups else ErrorCode.ILLEGAL_GENERATION
-    return ErrorCode.NONE
-
-
 def _commit(state: "BrokerState", command: CommitOffsets, now: int) -> Decision:
     group = state.groups[GroupKey(command.group_id)]
     error = check_commit(
@@ -171,7 +120,9 @@ def _commit(state: "BrokerState", command: CommitOffsets, now: int) -> Decision:
         if len(value.metadata) > command.metadata_chars_max:
             errors.append(ErrorCode.OFFSET_METADATA_TOO_LARGE)
             continue
-        errors.append(ErrorCode.NONE)
+        errors.append(check_partition(group, command.committer, key))
+        if errors[-1] is not ErrorCode.NONE:
+            continue
         facts.append(OffsetCommitted(key, value.but(committed_ms=state.time_of_day(now))))
     if facts:
         pending = state.pending[PendingKey(command.group_id)]
@@ -283,9 +234,9 @@ def _deleted(state: "BrokerState", fact: OffsetDeleted) -> None:
 
 
 DECIDE: dict[type, Decide] = {
-    CommitOffsets: _commit,
-    FetchOffsets: _fetch,
-    DeleteOffsets: _delete,
-    ExpireOffsets: _expire,
+    CommitOffsets: expiring(_commit),
+    FetchOffsets: expiring(_fetch),
+    DeleteOffsets: expiring(_delete),
+    ExpireOffsets: expiring(_expire),
 }
 APPLY: dict[type, Apply] = {OffsetCommitted: _committed, OffsetDeleted: _deleted}

@@ -58,8 +58,10 @@ _NONE_KEPT: Final[tuple[dict[Any, Any], Callable[[Any], Any]]] = ({}, str)
 class BrokerState:
     """The loaded entities. Owned by the commit loop."""
 
-    def __init__(self, term: int = 0) -> None:
+    def __init__(self, term: int = 0, migration: groups.Migration = groups.Migration()) -> None:  # noqa: B008
         self.term: Final = term
+        # Which changes of a group's protocol are allowed.
+        self.migration: Final = migration
         # How far the time of day is ahead of this tick's ``now``: the clock was set, or the machine was
         # suspended.
         self.clock_lag_ms = 0

@@ -8,7 +8,7 @@ the two; the next heartbeat notices. Regular expressions are matched against all
 
 import asyncio
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from semel.broker.broker import Broker
@@ -41,8 +41,9 @@ from semel.wire.messages.groups import (
     TopicPartitions,
 )
 
+CLASSIC_MEMBER: Final = 0
 CONSUMER_MEMBER: Final = 1
-"""The member type of KIP-848 members; 0 is a classic member."""
+"""The types of members of a consumer group, by the protocol that they speak."""
 NAMES_AT_ONCE: Final = 64
 """Names that are matched before the event loop gets a turn."""
 
@@ -61,11 +62,13 @@ async def consumer_group_heartbeat(
 
     Behaviour: a null assignment means "unchanged". The next heartbeat notices a new topic or partition; one
         that matches only a regular expression is noticed some seconds later. A group of another coordinator
-        is NOT_COORDINATOR. A regular expression matches only topics that the client may describe.
+        is NOT_COORDINATOR. A regular expression matches only topics that the client may describe. A classic
+        group becomes a consumer group with its members, unless group.consumer.migration.policy forbids it
+        (GROUP_ID_NOT_FOUND), and a classic one again when only members of the classic protocol are left.
     Versions:  v1 regular expressions, and the client chooses its member id.
-    Differs:   no online migration: a classic group with members answers GROUP_ID_NOT_FOUND. Targets of up to
-        100 members and regular expressions are computed at once, in Kafka asynchronously. A static member
-        may rejoin under its own member id; in Kafka that is UNRELEASED_INSTANCE_ID.
+    Differs:   targets of up to 100 members and regular expressions are computed at once, in Kafka
+        asynchronously. A static member may rejoin under its own member id; in Kafka that is
+        UNRELEASED_INSTANCE_ID.
     """
     try:
         if error := coordination_error(broker, request.group_id):
@@ -156,6 +159,18 @@ def _owned(partitions: list[TopicPartitions] | None) -> OwnedPartitions | None:
     return frozenset((each.topic_id, partition) for each in partitions for partition in each.partitions)
 
 
+async def look_up(broker: Broker, names: frozenset[str]) -> dict[str, TopicShape | None]:
+    """The topics with these names; None for those that do not exist."""
+    return _shapes(await broker.catalog.topics(names))
+
+
+def _shapes(topics: Mapping[str, Topic | None]) -> dict[str, TopicShape | None]:
+    return {
+        name: None if topic is None else TopicShape(topic.topic_id, topic.partitions)
+        for name, topic in topics.items()
+    }
+
+
 async def _look_up(
     broker: Broker,
     names: frozenset[str],
@@ -171,11 +186,7 @@ async def _look_up(
             matched = await _matching(pattern, everything)
             matches[regex] = tuple(topic.name for topic in matched)
             found.update({topic.name: topic for topic in matched})
-    shapes = {
-        name: None if topic is None else TopicShape(topic.topic_id, topic.partitions)
-        for name, topic in found.items()
-    }
-    return shapes, matches
+    return _shapes(found), matches
 
 
 async def _matching(pattern: NamePattern, topics: list[Topic]) -> list[Topic]:
@@ -253,7 +264,7 @@ def _member(group: ConsumerGroup, member: ConsumerMember, names: dict[bytes, str
         # A member owns the partitions that it is revoking until it confirms the revocation.
         assignment=_shown(member.assigned | member.revoking, names),
         target_assignment=_shown(group.target.get(member.member_id, NO_ASSIGNMENT), names),
-        member_type=CONSUMER_MEMBER,
+        member_type=CLASSIC_MEMBER if member.classic else CONSUMER_MEMBER,
     )
 
 

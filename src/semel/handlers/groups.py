@@ -12,7 +12,7 @@ Committed offsets are in ``offsets``.
 
 import uuid
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from semel.broker.broker import Broker
 from semel.core.groups.commands import (
@@ -24,9 +24,11 @@ from semel.core.groups.commands import (
     Left,
     Synced,
     SyncGroup,
+    TopicsNeeded,
 )
 from semel.core.types import Command, ErrorCode
 from semel.handlers import consumer_groups, group_admin
+from semel.handlers.consumer_groups import look_up
 from semel.handlers.context import Handler, RequestContext
 from semel.handlers.leadership import coordination_error, refused_by_store
 from semel.store.interface import StoreRefused
@@ -44,6 +46,9 @@ from semel.wire.messages.groups import (
 )
 
 T = TypeVar("T")
+
+LOOKUPS_MAX: Final = 3
+"""How often the topics of a joining member are looked up; each time, the group may have changed meanwhile."""
 
 
 async def _ask(
@@ -70,10 +75,11 @@ async def join_group(broker: Broker, request: JoinGroupRequest, context: Request
     """JoinGroup v0–v9: become a member of a classic group, or take part in its rebalance.
 
     Behaviour: waits until all members have joined or the rebalance timeout has passed. An empty group waits
-        group.initial.rebalance.delay.ms for more members. The leader gets the list of members.
+        group.initial.rebalance.delay.ms for more members. The leader gets the list of members. In a consumer
+        group (KIP-848) the broker assigns the partitions; a member that joins there is answered at once,
+        without a leader.
     Versions:  v1 rebalance timeout · v4 MEMBER_ID_REQUIRED (KIP-394) · v5 static members (KIP-345) · v6
         flexible · v7 protocol type · v8 reason · v9 skip assignment (KIP-814).
-    Differs:   no online migration: a consumer group with members answers INCONSISTENT_GROUP_PROTOCOL.
     """
 
     def refused(error: ErrorCode) -> Joined:
@@ -81,7 +87,7 @@ async def join_group(broker: Broker, request: JoinGroupRequest, context: Request
 
     error = coordination_error(broker, request.group_id)
     if error or await broker.has_room_for_group(request.group_id):
-        joined = await _ask(broker, request.group_id, _join(broker, request, context), refused, context)
+        joined = await _joined(broker, _join(broker, request, context), refused, context)
     else:
         joined = refused(ErrorCode.COORDINATOR_NOT_AVAILABLE)
     # Before version 7 an absent protocol is an empty name.
@@ -103,6 +109,22 @@ async def join_group(broker: Broker, request: JoinGroupRequest, context: Request
             for each in joined.members
         ],
     )
+
+
+async def _joined(
+    broker: Broker, command: JoinGroup, refused: Callable[[ErrorCode], Joined], context: RequestContext
+) -> Joined:
+    """Join, and look topics up if the group turns out to be a consumer group."""
+    group_id = command.group_id
+    answer = await _ask(broker, group_id, command, refused, context)
+    for _ in range(LOOKUPS_MAX):
+        if not isinstance(answer, TopicsNeeded):
+            return answer
+        topics = await look_up(broker, answer.names)
+        # The ticket of a command that was answered is used up.
+        command = command.but(topics=topics, ticket=broker.new_ticket())
+        answer = await _ask(broker, group_id, command, refused, context)
+    return refused(ErrorCode.REBALANCE_IN_PROGRESS) if isinstance(answer, TopicsNeeded) else answer
 
 
 def _join(broker: Broker, request: JoinGroupRequest, context: RequestContext) -> JoinGroup:
@@ -135,7 +157,12 @@ def _join(broker: Broker, request: JoinGroupRequest, context: RequestContext) ->
         member_bytes_max=settings.semel_group_member_bytes_max,
         group_bytes_max=settings.semel_group_bytes_max,
         sessions_max=settings.semel_entities_max,
+        consumer_session_timeout_ms=_consumer_session_ms(broker, request.group_id),
     )
+
+
+def _consumer_session_ms(broker: Broker, group_id: str) -> int:
+    return broker.policies.configs.group(group_id).session_timeout_ms
 
 
 async def sync_group(broker: Broker, request: SyncGroupRequest, context: RequestContext) -> SyncGroupResponse:
@@ -167,6 +194,7 @@ def _sync(broker: Broker, request: SyncGroupRequest) -> SyncGroup:
         protocol_name=request.protocol_name,
         assignments=assignments,
         ticket=broker.new_ticket(),
+        consumer_session_timeout_ms=_consumer_session_ms(broker, request.group_id),
     )
 
 
@@ -176,7 +204,13 @@ async def heartbeat(broker: Broker, request: HeartbeatRequest, context: RequestC
     Behaviour: REBALANCE_IN_PROGRESS makes the member rejoin. Nothing is written to the ledger.
     Versions:  v3 static members · v4 flexible.
     """
-    command = Heartbeat(request.group_id, request.generation_id, request.member_id, request.group_instance_id)
+    command = Heartbeat(
+        request.group_id,
+        request.generation_id,
+        request.member_id,
+        request.group_instance_id,
+        _consumer_session_ms(broker, request.group_id),
+    )
     return HeartbeatResponse(error_code=await _ask(broker, request.group_id, command, ErrorCode, context))
 
 
@@ -191,7 +225,7 @@ async def leave_group(
     leaving: tuple[LeavingMember, ...] = (LeavingMember(request.member_id),)
     if context.version >= 3:
         leaving = tuple(LeavingMember(each.member_id, each.group_instance_id) for each in request.members)
-    command = LeaveGroup(request.group_id, leaving)
+    command = LeaveGroup(request.group_id, leaving, _consumer_session_ms(broker, request.group_id))
     left = await _ask(broker, request.group_id, command, Left, context)
     if context.version < 3:
         return LeaveGroupResponse(error_code=left.error or left.members[0][1])

@@ -8,8 +8,8 @@ current one of the transactional id, and the member, if given, must be in the gr
 from typing import Final, cast
 
 from semel.broker.broker import Broker
+from semel.core.commit_checks import Committer
 from semel.core.names import is_usable
-from semel.core.offsets import Committer
 from semel.core.transactions.commands import SUPERSEDED, CommitPending
 from semel.core.types import CommittedOffset, ErrorCode, OffsetKey
 from semel.handlers.context import Handler, RequestContext

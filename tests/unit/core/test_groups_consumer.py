@@ -364,7 +364,7 @@ def test_members_that_died_with_the_broker_are_lost() -> None:
     rules.restart()
     rules.run(GroupTick((GROUP,), SESSION_MS))
     session = rules.state.sessions[GROUP]
-    assert set(session.revocations) == {"a"}
+    assert set(session.rebalance_deadlines) == {"a"}
     rules.tick(SESSION_MS)
     assert rules.consumer.members == {}
 
@@ -372,7 +372,7 @@ def test_members_that_died_with_the_broker_are_lost() -> None:
 def test_an_empty_group_changes_its_protocol() -> None:
     rules, _ = with_topic(4)
     rules.consumer_join("a")
-    assert rules.join().error is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    assert rules.join(protocol_type="connect").error is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     assert rules.heartbeat("a", 1) is ErrorCode.UNKNOWN_MEMBER_ID
     rules.beat("a", -1)
     epoch = rules.consumer.epoch

@@ -9,6 +9,10 @@ A plain heartbeat writes nothing to the ledger: it is a ``SessionChanged`` and n
 does a join while a classic group prepares its next generation (``GroupGathered``); only the complete
 generation is written.
 
+``migration`` takes a group from one protocol to the other with its members, and ``classic_in_consumer`` has
+the rules for members of the classic protocol in a consumer group. ``overdue`` expires members before a
+command is decided.
+
 Housekeeping submits ``GroupTick()`` every ``GROUP_TICK_MS``, and once after startup ``GroupTick(group_ids)``
 for the groups that have members in the ledger. It submits ``ExpireOffsets`` (decided in
 ``semel.core.offsets``) for each group about as often as it expires producers.
@@ -17,12 +21,14 @@ for the groups that have members in the ledger. It submits ``ExpireOffsets`` (de
 from semel.core.facts import GroupChanged, GroupDeleted, GroupGathered, SessionChanged
 from semel.core.groups import classic_join, classic_members, commands, consumer, lifecycle
 from semel.core.groups.commands import GROUP_TICK_MS, ExpireOffsets, GroupTick
+from semel.core.groups.migration import Migration
 from semel.core.groups.model import ClassicGroup, ConsumerGroup, Group, unpack_group
+from semel.core.groups.overdue import expiring
 from semel.core.groups.session import Session
 from semel.core.share_group import ShareGroup
 from semel.core.types import Apply, Decide
 
-DECIDE: dict[type, Decide] = {
+_RULES: dict[type, Decide] = {
     commands.JoinGroup: classic_join.decide_join,
     commands.SyncGroup: classic_members.decide_sync,
     commands.Heartbeat: classic_members.decide_heartbeat,
@@ -31,6 +37,9 @@ DECIDE: dict[type, Decide] = {
     commands.ReadSubscriptions: consumer.decide_read_subscriptions,
     commands.DescribeGroup: lifecycle.decide_describe,
     commands.DeleteGroup: lifecycle.decide_delete,
+}
+DECIDE: dict[type, Decide] = {
+    **{command: expiring(rule) for command, rule in _RULES.items()},
     commands.GroupTick: lifecycle.decide_tick,
 }
 
@@ -50,6 +59,7 @@ __all__ = [
     "ExpireOffsets",
     "Group",
     "GroupTick",
+    "Migration",
     "Session",
     "ShareGroup",
     "unpack_group",

@@ -9,12 +9,13 @@ A known member may send JoinGroup again, because it lost an answer or because it
 changed, it gets the current generation. The leader of a stable group always gets a rebalance, since it may
 have seen new partitions.
 
-There is no online migration: JoinGroup to a consumer group that has members is INCONSISTENT_GROUP_PROTOCOL.
-An empty consumer group becomes a classic one, and keeps its offsets.
+JoinGroup to a consumer group that has members is decided in ``classic_in_consumer``. An empty consumer group
+becomes a classic one, and keeps its offsets.
 """
 
 from typing import TYPE_CHECKING
 
+from semel.core.groups import classic_in_consumer
 from semel.core.groups.classic_rebalance import (
     ClassicTurn,
     as_classic,
@@ -22,6 +23,7 @@ from semel.core.groups.classic_rebalance import (
     select_protocol,
 )
 from semel.core.groups.commands import Joined, JoinGroup
+from semel.core.groups.consumer_turn import ConsumerTurn
 from semel.core.groups.layered import put
 from semel.core.groups.model import ClassicGroup, ClassicMember, ClassicState, ConsumerGroup
 from semel.core.groups.session import Session, has_room_for_session
@@ -37,8 +39,6 @@ def decide_join(state: "BrokerState", command: JoinGroup, now: int) -> Decision:
     """Answer at once if no rebalance is needed, else park the request until it completes."""
     known = state.groups[GroupKey(command.group_id)]
     error = _check_request(command)
-    if error is ErrorCode.NONE and isinstance(known, ConsumerGroup) and known.members:
-        error = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     if error is ErrorCode.NONE and isinstance(known, ShareGroup):
         error = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     if error is ErrorCode.NONE and not has_room_for_session(
@@ -47,6 +47,11 @@ def decide_join(state: "BrokerState", command: JoinGroup, now: int) -> Decision:
         error = ErrorCode.COORDINATOR_NOT_AVAILABLE
     if error is not ErrorCode.NONE:
         return Decision(Joined(error, command.member_id))
+    if isinstance(known, ConsumerGroup) and known.members:
+        session = state.sessions.get(command.group_id)
+        timeout_ms = command.consumer_session_timeout_ms
+        consumer = ConsumerTurn(known, session, now, timeout_ms, state.migration)
+        return classic_in_consumer.join(consumer, command)
     group = as_classic(command.group_id, known)
     turn = ClassicTurn(group, state.sessions.get(command.group_id), now)
     if not _has_room(group, turn.session, command):

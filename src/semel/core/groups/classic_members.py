@@ -7,10 +7,12 @@ group, and its members notice nothing.
 
 from typing import TYPE_CHECKING
 
+from semel.core.groups import classic_in_consumer
 from semel.core.groups.classic_rebalance import ClassicTurn, check_member
 from semel.core.groups.commands import Heartbeat, LeaveGroup, LeavingMember, Left, Synced, SyncGroup
+from semel.core.groups.consumer_turn import ConsumerTurn
 from semel.core.groups.layered import drop, put
-from semel.core.groups.model import NOTHING, ClassicGroup, ClassicState
+from semel.core.groups.model import NOTHING, ClassicGroup, ClassicState, ConsumerGroup
 from semel.core.groups.session import NEVER
 from semel.core.types import PARKED, Decision, ErrorCode, GroupKey
 
@@ -29,8 +31,20 @@ def _turn(state: "BrokerState", group_id: str, now: int) -> ClassicTurn | None:
     return None
 
 
+def _consumer_turn(
+    state: "BrokerState", command: SyncGroup | Heartbeat | LeaveGroup, now: int
+) -> ConsumerTurn | None:
+    group = state.groups[GroupKey(command.group_id)]
+    if not isinstance(group, ConsumerGroup):
+        return None
+    session = state.sessions.get(command.group_id)
+    return ConsumerTurn(group, session, now, command.consumer_session_timeout_ms, state.migration)
+
+
 def decide_sync(state: "BrokerState", command: SyncGroup, now: int) -> Decision:
     """Answer with the member's assignment, or park the request until the leader sends it."""
+    if (consumer := _consumer_turn(state, command, now)) is not None:
+        return classic_in_consumer.sync(consumer, command)
     turn = _turn(state, command.group_id, now)
     error = _check_sync(turn, command)
     if error is not ErrorCode.NONE or turn is None:
@@ -105,6 +119,8 @@ def decide_heartbeat(state: "BrokerState", command: Heartbeat, now: int) -> Deci
     """Record that a member is alive; tell it to rejoin if necessary."""
     if not command.group_id:
         return Decision(ErrorCode.INVALID_GROUP_ID)
+    if (consumer := _consumer_turn(state, command, now)) is not None:
+        return classic_in_consumer.heartbeat(consumer, command)
     turn = _turn(state, command.group_id, now)
     if turn is None:
         return Decision(ErrorCode.UNKNOWN_MEMBER_ID)
@@ -122,6 +138,8 @@ def decide_leave(state: "BrokerState", command: LeaveGroup, now: int) -> Decisio
     """Remove members, with one rebalance for all of them."""
     if not command.group_id:
         return Decision(Left(ErrorCode.INVALID_GROUP_ID))
+    if (consumer := _consumer_turn(state, command, now)) is not None:
+        return classic_in_consumer.leave(consumer, command)
     turn = _turn(state, command.group_id, now)
     if turn is None:
         return Decision(

@@ -50,13 +50,17 @@ class ClassicTurn:
     """One command on a classic group while it is decided."""
 
     def __init__(self, group: ClassicGroup, session: Session | None, now: int) -> None:
-        self._group_before = group
+        self._group_before: Group = group
         self._session_before = session
         self.group = group
         self.session = begin(group, now, 0) if session is None else session
         self.now = now
         self.replies: list[tuple[Ticket, Any]] = []
         self._has_replaced = False
+
+    def convert_from(self, group: Group, session: Session | None) -> None:
+        """The group was another one before this turn, with this session."""
+        self._group_before, self._session_before = group, session
 
     def decision(self, answer: Any, ticket: Ticket | None = None) -> Decision:
         """Return the decision. A request parked and answered in the same step is answered directly."""
@@ -85,8 +89,10 @@ class ClassicTurn:
 
         A static member that rejoined is visible to others under its new id, so that is written.
         """
-        preparing = ClassicState.PREPARING
-        return self._group_before.state is preparing is self.group.state and not self._has_replaced
+        before = self._group_before
+        if not isinstance(before, ClassicGroup) or self._has_replaced:
+            return False
+        return before.state is ClassicState.PREPARING is self.group.state
 
     # Members.
 

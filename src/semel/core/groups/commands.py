@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 # ``sessions_max`` in the commands that add a member: how many groups may be active at the same time. An
 # active session cannot be evicted from memory, so further groups have to wait.
 
+# ``consumer_session_timeout_ms`` in the commands of the classic protocol: in a consumer group, the members of
+# the consumer protocol get this much time if the session of the group begins now.
+
 GROUP_TICK_MS: Final = 100
 """How often ``GroupTick`` should be submitted: the precision of deadlines."""
 
@@ -49,10 +52,22 @@ class JoinGroup(Data):
     member_bytes_max: int = 1_048_576
     group_bytes_max: int = 16_777_216
     sessions_max: int = 100_000
+    consumer_session_timeout_ms: int = 45_000
+    topics: Mapping[str, TopicShape | None] | None = None
+    """In a consumer group: its topics and the member's, as the caller looked them up (``TopicsNeeded``)."""
 
     def keys(self) -> Iterable[Key]:
         """The group."""
         return (GroupKey(self.group_id),)
+
+
+class TopicsNeeded(Data):
+    """The answer to a ``JoinGroup`` to a consumer group that came without these topics. Nothing happened.
+
+    The caller looks them up and submits the command again. A classic group needs no topics.
+    """
+
+    names: frozenset[str]
 
 
 class JoinedMember(Data):
@@ -87,6 +102,7 @@ class SyncGroup(Data):
     protocol_name: str | None
     assignments: Mapping[str, bytes]
     ticket: Ticket
+    consumer_session_timeout_ms: int = 45_000
 
     def keys(self) -> Iterable[Key]:
         """The group."""
@@ -109,6 +125,7 @@ class Heartbeat(Data):
     generation: int
     member_id: str
     instance_id: str | None = None
+    consumer_session_timeout_ms: int = 45_000
 
     def keys(self) -> Iterable[Key]:
         """The group."""
@@ -127,6 +144,7 @@ class LeaveGroup(Data):
 
     group_id: str
     members: tuple[LeavingMember, ...]
+    consumer_session_timeout_ms: int = 45_000
 
     def keys(self) -> Iterable[Key]:
         """The group."""

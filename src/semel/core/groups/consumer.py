@@ -12,13 +12,13 @@ was lost. Epoch 0 from a known member is a rejoin: the member owns nothing and s
 Static members: leaving with epoch -2 keeps the place (and the partitions) until the session expires; another
 member id may take it over with epoch 0. Until the place is released, that is UNRELEASED_INSTANCE_ID.
 
-An empty classic group becomes a consumer group when a consumer member joins; there is no online migration.
+A classic group becomes a consumer group when a consumer member joins (``migration``). Its members go on with
+the classic protocol until they are replaced (``classic_in_consumer``).
 """
 
-from collections.abc import Collection
 from typing import TYPE_CHECKING
 
-from semel.core.facts import GroupChanged, SessionChanged
+from semel.core.facts import SessionChanged
 from semel.core.groups.assignors import ASSIGNORS
 from semel.core.groups.commands import (
     REGEX_REFRESH_MS,
@@ -27,17 +27,17 @@ from semel.core.groups.commands import (
     ReadSubscriptions,
     Subscriptions,
 )
-from semel.core.groups.layered import drop, put
+from semel.core.groups.consumer_turn import ConsumerTurn
+from semel.core.groups.migration import called_back, known_topics, to_consumer, why_not_consumer
 from semel.core.groups.model import (
     NO_ASSIGNMENT,
-    NOTHING,
     ClassicGroup,
     ConsumerGroup,
     ConsumerMember,
     MemberState,
 )
 from semel.core.groups.reconcile import reconcile
-from semel.core.groups.session import NEVER, Session, begin, has_room_for_session
+from semel.core.groups.session import has_room_for_session
 from semel.core.groups.targets import refresh, wanted_names, wanted_regexes
 from semel.core.names import ID_CHARS_MAX
 from semel.core.share_group import ShareGroup
@@ -51,61 +51,6 @@ LEAVE = -1
 LEAVE_FOR_A_MOMENT = -2
 
 
-class ConsumerTurn:
-    """One command on a consumer group while it is decided. Replaces values and never changes them."""
-
-    def __init__(
-        self, group: ConsumerGroup, session: Session | None, now: int, session_timeout_ms: int
-    ) -> None:
-        self._group_before = group
-        self._session_before = session
-        self.group = group
-        self.session = begin(group, now, session_timeout_ms) if session is None else session
-        self.now = now
-
-    def decision(self, answer: object) -> Decision:
-        """Return the decision."""
-        return Decision(answer, self.facts())
-
-    def facts(self) -> tuple[Fact, ...]:
-        """Return what changed."""
-        facts: list[Fact] = []
-        if self.group is not self._group_before and self.group != self._group_before:
-            facts.append(GroupChanged(self.group))
-        if self.session.is_idle:
-            if self._session_before is not None:
-                facts.append(SessionChanged(self.group.group_id, None))
-        elif self.session is not self._session_before:
-            facts.append(SessionChanged(self.group.group_id, self.session))
-        return tuple(facts)
-
-    def remove_members(self, member_ids: Collection[str]) -> None:
-        """Remove members. Their partitions become free, and the next heartbeat sees a new epoch."""
-        group = self.group
-        members = drop(group.members, member_ids)
-        self.group = group.but(
-            epoch=group.epoch + 1,
-            members=members,
-            target=drop(group.target, member_ids),
-            topics=group.topics if members else NOTHING,
-            regex_matches=group.regex_matches if members else NOTHING,
-            idle_since_ms=group.idle_since_ms if members else self.now,
-        )
-        session = self.session.without(member_ids).but(subscribed=None)
-        for member_id in member_ids:
-            session = session.counting(group.members.get(member_id), None)
-        self.session = session
-
-    def pass_time(self) -> None:
-        """Remove members whose session expired, or that did not revoke partitions in time."""
-        session = self.session
-        lost = {each for each, deadline in session.deadlines.items() if deadline <= self.now}
-        lost.update(each for each, deadline in session.revocations.items() if deadline <= self.now)
-        if lost:
-            self.remove_members(lost)
-        self.session = self.session.settled()
-
-
 def _refuse(error: ErrorCode, message: str) -> Decision:
     return Decision(ConsumerAnswer(error, message))
 
@@ -113,6 +58,8 @@ def _refuse(error: ErrorCode, message: str) -> Decision:
 def decide_read_subscriptions(state: "BrokerState", command: ReadSubscriptions, now: int) -> Decision:
     """Return all subscriptions of a group's members."""
     group = state.groups[GroupKey(command.group_id)]
+    if isinstance(group, ClassicGroup) and why_not_consumer(group, state.migration) is None:
+        return Decision(Subscriptions(known_topics(group)))
     if not isinstance(group, ConsumerGroup):
         return Decision(Subscriptions())
     session = state.sessions.get(command.group_id)
@@ -137,14 +84,9 @@ def decide_consumer_heartbeat(state: "BrokerState", command: ConsumerHeartbeat, 
             ErrorCode.UNSUPPORTED_ASSIGNOR,
             f"ServerAssignor {command.assignor} is not supported. Supported assignors: {supported}.",
         )
-    known = state.groups[GroupKey(command.group_id)]
-    session = state.sessions.get(command.group_id)
-    if not isinstance(known, ConsumerGroup):
-        if command.epoch != JOIN or isinstance(known, ShareGroup) or (known is not None and known.members):
-            what = "does not exist" if known is None else "is not a consumer group"
-            return _refuse(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {command.group_id} {what}.")
-        known, session = _as_consumer(command.group_id, known), None
-    turn = ConsumerTurn(known, session, now, command.session_timeout_ms)
+    turn = _turn(state, command, now)
+    if isinstance(turn, Decision):
+        return turn
     if command.epoch < JOIN:
         return _leave(turn, command)
     if not has_room_for_session(state.sessions, command.group_id, command.sessions_max):
@@ -152,11 +94,28 @@ def decide_consumer_heartbeat(state: "BrokerState", command: ConsumerHeartbeat, 
     return _live(turn, command)
 
 
-def _as_consumer(group_id: str, group: ClassicGroup | None) -> ConsumerGroup:
+def _turn(state: "BrokerState", command: ConsumerHeartbeat, now: int) -> ConsumerTurn | Decision:
+    """Begin a turn on the group, which a joining member may create or convert; or refuse the command."""
+    group_id = command.group_id
+    group = state.groups[GroupKey(group_id)]
+    session = state.sessions.get(group_id)
+    timeout_ms = command.session_timeout_ms
+    if isinstance(group, ConsumerGroup):
+        return ConsumerTurn(group, session, now, timeout_ms, state.migration)
+    if group is None and command.epoch != JOIN:
+        return _refuse(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} does not exist.")
+    if isinstance(group, ShareGroup) or command.epoch != JOIN:
+        return _refuse(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group.")
     if group is None:
-        return ConsumerGroup(group_id)
-    # Epochs continue from the generation, so that a number which a client has seen is never reused.
-    return ConsumerGroup(group_id, epoch=group.generation, target_epoch=group.generation)
+        return ConsumerTurn(ConsumerGroup(group_id), None, now, timeout_ms, state.migration)
+    reason = why_not_consumer(group, state.migration) if group.members else None
+    if reason is not None:
+        message = f"The classic group {group_id} cannot become a consumer group: {reason}."
+        return _refuse(ErrorCode.GROUP_ID_NOT_FOUND, message)
+    turn = ConsumerTurn(to_consumer(group, command.topics), None, now, timeout_ms, state.migration)
+    turn.convert_from(group, session)
+    turn.replies.extend(called_back(session))
+    return turn
 
 
 def _problem(command: ConsumerHeartbeat) -> str | None:
@@ -194,8 +153,8 @@ def _leave(turn: ConsumerTurn, command: ConsumerHeartbeat) -> Decision:
     member = turn.group.members[command.member_id]
     if command.epoch == LEAVE_FOR_A_MOMENT:
         away = member.but(epoch=LEAVE_FOR_A_MOMENT, state=MemberState.STABLE, revoking=NO_ASSIGNMENT)
-        turn.group = turn.group.but(members=put(turn.group.members, away.member_id, away))
-        turn.session = turn.session.but(revocations=drop(turn.session.revocations, (away.member_id,)))
+        turn.put_member(member, away)
+        turn.expect_no_step(away.member_id)
     else:
         turn.remove_members((command.member_id,))
     return turn.decision(ConsumerAnswer(ErrorCode.NONE, None, command.member_id, command.epoch))
@@ -209,7 +168,9 @@ def _check_identity(group: ConsumerGroup, command: ConsumerHeartbeat) -> ErrorCo
             return ErrorCode.FENCED_INSTANCE_ID
         if owner is None:
             return ErrorCode.UNKNOWN_MEMBER_ID
-    return ErrorCode.NONE if command.member_id in group.members else ErrorCode.UNKNOWN_MEMBER_ID
+    member = group.members.get(command.member_id)
+    # A member of the classic protocol starts as another one when it changes to this protocol.
+    return ErrorCode.UNKNOWN_MEMBER_ID if member is None or member.classic else ErrorCode.NONE
 
 
 def _live(turn: ConsumerTurn, command: ConsumerHeartbeat) -> Decision:
@@ -229,13 +190,10 @@ def _live(turn: ConsumerTurn, command: ConsumerHeartbeat) -> Decision:
     is_changed = (
         before is None or updated.topic_names != found.topic_names or updated.topic_regex != found.topic_regex
     )
-    if updated != before:
-        turn.session = turn.session.counting(before, updated)
-        turn.group = turn.group.but(members=put(turn.group.members, updated.member_id, updated))
-    refresh(turn, command, before, updated, is_changed=is_changed)
+    turn.put_member(before, updated)
+    refresh(turn, command.topics, command.regex_matches, before, updated, is_changed=is_changed)
     settled = reconcile(turn.group, updated, command.owned)
-    if settled != turn.group.members[command.member_id]:
-        turn.group = turn.group.but(members=put(turn.group.members, settled.member_id, settled))
+    turn.put_member(updated, settled)
     _keep_deadlines(turn, command, before, settled)
     is_full = command.epoch == JOIN or (
         command.rebalance_timeout_ms != -1
@@ -278,15 +236,10 @@ def _join(turn: ConsumerTurn, command: ConsumerHeartbeat) -> ConsumerMember | Er
     member = group.members.get(command.member_id) or ConsumerMember(command.member_id)
     older = group.static_member(command.instance_id)
     if older is not None and older.member_id != command.member_id:
-        if older.epoch != LEAVE_FOR_A_MOMENT:
+        # A member of the classic protocol does not say that it will come back: it is replaced at once.
+        if older.epoch != LEAVE_FOR_A_MOMENT and older.classic is None:
             return ErrorCode.UNRELEASED_INSTANCE_ID
-        member = older.but(member_id=command.member_id)
-        members = put(drop(group.members, (older.member_id,)), member.member_id, member)
-        target = dict(drop(group.target, (older.member_id,)))
-        if older.member_id in group.target:
-            target[member.member_id] = group.target[older.member_id]
-        turn.group = group.but(members=members, target=target)
-        turn.session = turn.session.without((older.member_id,)).counting(older, member)
+        member = turn.replace_static(older, command.member_id)
     return member.but(epoch=0, previous_epoch=0, state=MemberState.STABLE, revoking=NO_ASSIGNMENT)
 
 
@@ -325,26 +278,22 @@ def _updated(member: ConsumerMember, command: ConsumerHeartbeat) -> ConsumerMemb
         # An empty expression ends the subscription by expression.
         topic_regex=(command.topic_regex or None) if command.topic_regex is not None else member.topic_regex,
         assignor=command.assignor if command.assignor is not None else member.assignor,
+        classic=None,
     )
 
 
 def _keep_deadlines(
     turn: ConsumerTurn, command: ConsumerHeartbeat, before: ConsumerMember | None, member: ConsumerMember
 ) -> None:
-    session = turn.session.heard(member.member_id, turn.now + command.session_timeout_ms)
-    revocations = session.revocations
+    turn.heard(member.member_id, command.session_timeout_ms)
     if member.state is not MemberState.UNREVOKED:
-        revocations = drop(revocations, (member.member_id,))
+        turn.expect_no_step(member.member_id)
     elif (
         before is None
         or before.state is not MemberState.UNREVOKED
         or before.epoch != member.epoch
-        or member.member_id not in revocations
+        or member.member_id not in turn.session.rebalance_deadlines
     ):
-        revocations = put(revocations, member.member_id, turn.now + member.rebalance_timeout_ms)
+        turn.expect_step(member)
     if command.regex_matches:
-        session = session.but(regexes_checked_ms=turn.now)
-    if revocations is not session.revocations:
-        earliest = min(session.next_deadline_ms, revocations.get(member.member_id, NEVER))
-        session = session.but(revocations=revocations, next_deadline_ms=earliest)
-    turn.session = session
+        turn.session = turn.session.but(regexes_checked_ms=turn.now)

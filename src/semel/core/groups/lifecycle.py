@@ -6,7 +6,7 @@ from semel.core.facts import GroupChanged, GroupDeleted, GroupGathered, SessionC
 from semel.core.groups.classic_members import pass_time
 from semel.core.groups.classic_rebalance import ClassicTurn, as_classic
 from semel.core.groups.commands import DeleteGroup, DescribeGroup, GroupTick
-from semel.core.groups.consumer import ConsumerTurn
+from semel.core.groups.consumer_turn import ConsumerTurn
 from semel.core.groups.model import ConsumerGroup
 from semel.core.share_group import ShareGroup, shares_of
 from semel.core.types import Decision, ErrorCode, GroupKey, PendingKey
@@ -35,7 +35,7 @@ def decide_tick(state: "BrokerState", command: GroupTick, now: int) -> Decision:
     """Expire what is overdue in every group with a session, and start the sessions of the named groups."""
     due = [group_id for group_id, session in state.sessions.items() if session.next_deadline_ms <= now]
     due.extend(group_id for group_id in command.group_ids if group_id not in state.sessions)
-    decisions = [_tick_one(state, group_id, command, now) for group_id in due]
+    decisions = [tick_one(state, group_id, command, now) for group_id in due]
     return Decision(
         len(decisions),
         tuple(fact for decision in decisions for fact in decision.facts),
@@ -43,7 +43,8 @@ def decide_tick(state: "BrokerState", command: GroupTick, now: int) -> Decision:
     )
 
 
-def _tick_one(state: "BrokerState", group_id: str, command: GroupTick, now: int) -> Decision:
+def tick_one(state: "BrokerState", group_id: str, command: GroupTick, now: int) -> Decision:
+    """Expire what is overdue in a group."""
     group = state.groups.get(GroupKey(group_id))
     session = state.sessions.get(group_id)
     if isinstance(group, ShareGroup):
@@ -53,7 +54,7 @@ def _tick_one(state: "BrokerState", group_id: str, command: GroupTick, now: int)
         share.pass_time()
         return share.decision(None)
     if isinstance(group, ConsumerGroup):
-        consumer = ConsumerTurn(group, session, now, command.consumer_session_timeout_ms)
+        consumer = ConsumerTurn(group, session, now, command.consumer_session_timeout_ms, state.migration)
         consumer.pass_time()
         return consumer.decision(None)
     classic = ClassicTurn(as_classic(group_id, group), session, now)

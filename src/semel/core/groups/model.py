@@ -115,6 +115,19 @@ class MemberState(Enum):
     """It waits for partitions that other members have not revoked."""
 
 
+class ClassicPart(Data):
+    """What a member of a consumer group still has of the classic protocol, which it speaks."""
+
+    session_timeout_ms: int
+    protocols: tuple[tuple[str, bytes], ...]
+    """In order of preference, each with its metadata; never empty."""
+
+    @property
+    def metadata_bytes(self) -> int:
+        """The size of the metadata."""
+        return sum(len(name) + len(metadata) for name, metadata in self.protocols)
+
+
 class ConsumerMember(Data):
     """A member of a consumer group. It owns ``assigned`` and ``revoking``; no other member may own those."""
 
@@ -133,11 +146,22 @@ class ConsumerMember(Data):
     state: MemberState = MemberState.STABLE
     assigned: Assignment = NO_ASSIGNMENT
     revoking: Assignment = NO_ASSIGNMENT
+    since: Mapping[int, Assignment] = NOTHING
+    """The partitions that it owns, by the member epoch in which it got them (KIP-1251)."""
+    classic: ClassicPart | None = None
+    """None if the member speaks the consumer protocol."""
 
     @property
     def metadata_bytes(self) -> int:
         """The size of the member's metadata."""
-        return sum(map(len, self.topic_names)) + len(self.topic_regex or "")
+        names = sum(map(len, self.topic_names)) + len(self.topic_regex or "")
+        return names + (self.classic.metadata_bytes if self.classic else 0)
+
+    def owns_since(self, owned: Owned, epoch: int) -> bool:
+        """Whether the member has owned a partition from this member epoch until now."""
+        if owned not in self.assigned and owned not in self.revoking:
+            return False
+        return any(owned in some for first, some in self.since.items() if first <= epoch)
 
 
 class TopicShape(Data):

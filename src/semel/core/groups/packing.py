@@ -46,11 +46,15 @@ def unpack_classic(data: bytes) -> "ClassicGroup":
     members: dict[str, ClassicMember] = {}
     for each in fields["members"]:
         each = known(each, ClassicMember.__struct_fields__)
-        each["protocols"] = tuple((name, _bytes(metadata)) for name, metadata in each["protocols"])
+        each["protocols"] = _unpack_protocols(each["protocols"])
         each["assignment"] = _bytes(each["assignment"])
         members[each["member_id"]] = ClassicMember(**each)
     fields["members"] = members
     return ClassicGroup(**fields)
+
+
+def _unpack_protocols(protocols: list[tuple[str, str]]) -> tuple[tuple[str, bytes], ...]:
+    return tuple((name, _bytes(metadata)) for name, metadata in protocols)
 
 
 def pack_consumer(group: "ConsumerGroup") -> bytes:
@@ -69,12 +73,15 @@ def _pack_consumer_member(member: "ConsumerMember") -> dict[str, Any]:
     fields["state"] = member.state.value
     fields["assigned"] = pack_assignment(member.assigned)
     fields["revoking"] = pack_assignment(member.revoking)
+    fields["since"] = {str(epoch): pack_assignment(owned) for epoch, owned in member.since.items()}
+    if member.classic is None:
+        del fields["classic"]
     return fields
 
 
 def unpack_consumer(data: bytes) -> "ConsumerGroup":
     """Deserialise a consumer group."""
-    from semel.core.groups.model import ConsumerGroup, ConsumerMember, MemberState, TopicShape
+    from semel.core.groups.model import ClassicPart, ConsumerGroup, ConsumerMember, MemberState, TopicShape
 
     fields = known(json.loads(data), ConsumerGroup.__struct_fields__)
     members: dict[str, ConsumerMember] = {}
@@ -84,6 +91,12 @@ def unpack_consumer(data: bytes) -> "ConsumerGroup":
         each["state"] = MemberState(each["state"])
         each["assigned"] = unpack_assignment(each["assigned"])
         each["revoking"] = unpack_assignment(each["revoking"])
+        each["since"] = {
+            int(epoch): unpack_assignment(owned) for epoch, owned in each.get("since", {}).items()
+        }
+        if "classic" in each:
+            timeout_ms, protocols = each["classic"]
+            each["classic"] = ClassicPart(timeout_ms, _unpack_protocols(protocols))
         members[each["member_id"]] = ConsumerMember(**each)
     fields["members"] = members
     fields["target"] = {name: unpack_assignment(target) for name, target in fields["target"].items()}

@@ -9,6 +9,8 @@ Invariant: a partition that is ``assigned`` to or being revoked from (``revoking
 to another.
 """
 
+from collections.abc import Mapping
+
 from semel.core.groups.model import NO_ASSIGNMENT, Assignment, ConsumerGroup, ConsumerMember, MemberState
 
 
@@ -32,11 +34,33 @@ def _step(
     # A partition that the heartbeat does not list is already revoked. A heartbeat without a list confirms
     # nothing.
     if revoking and (owned is None or owned & revoking):
-        return _at(member, epoch).but(state=MemberState.UNREVOKED, assigned=kept, revoking=revoking)
+        return _at(member, epoch).but(
+            state=MemberState.UNREVOKED,
+            assigned=kept,
+            revoking=revoking,
+            since=_since(member, kept | revoking, epoch),
+        )
     wanted = target - kept
     available = wanted - owned_by_others(group, member.member_id) if wanted else wanted
     state = MemberState.STABLE if available == wanted else MemberState.UNRELEASED
-    return _at(member, group.target_epoch).but(state=state, assigned=kept | available, revoking=NO_ASSIGNMENT)
+    return _at(member, group.target_epoch).but(
+        state=state,
+        assigned=kept | available,
+        revoking=NO_ASSIGNMENT,
+        since=_since(member, kept | available, group.target_epoch),
+    )
+
+
+def _since(member: ConsumerMember, owned: Assignment, epoch: int) -> Mapping[int, Assignment]:
+    """Date what the member got in this step, and keep the dates of what it has kept."""
+    # A static member that was away for a moment has given up what it was revoking.
+    kept = owned & (member.assigned | member.revoking)
+    before = {first: some & kept for first, some in member.since.items()}
+    new = owned.difference(*before.values())
+    since = {first: some for first, some in before.items() if some}
+    if new:
+        since[epoch] = new | since.get(epoch, NO_ASSIGNMENT)
+    return since
 
 
 def _at(member: ConsumerMember, epoch: int) -> ConsumerMember:

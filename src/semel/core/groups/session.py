@@ -19,6 +19,7 @@ from semel.core.groups.model import (
     NOTHING,
     ClassicGroup,
     ClassicMember,
+    ClassicPart,
     ClassicState,
     ConsumerGroup,
     ConsumerMember,
@@ -61,14 +62,15 @@ class Session(Data):
     unsynced: Mapping[str, bool] = NOTHING
     """Members that have not sent SyncGroup in this generation."""
     protocols: Mapping[str, int] = NOTHING
-    """How many members support each protocol."""
+    """How many members support each classic protocol; in a consumer group, of those that speak it."""
 
     metadata_bytes: int = 0
     """The size of all members' metadata."""
 
     # Consumer groups.
-    revocations: Mapping[str, int] = NOTHING
-    """When a member that must revoke partitions is removed unless it did (its rebalance timeout)."""
+    rebalance_deadlines: Mapping[str, int] = NOTHING
+    """When a member is removed unless it has taken its next step: revoked partitions, or, if it speaks the
+    classic protocol, sent JoinGroup or SyncGroup."""
     subscribed: frozenset[str] | None = None
     """The topics that members subscribe to by name; None if they have to be collected."""
     assigned_ms: int = -1
@@ -90,7 +92,7 @@ class Session(Data):
             self.sync_deadline_ms,
             min(self.deadlines.values(), default=NEVER),
             min(self.promised.values(), default=NEVER),
-            min(self.revocations.values(), default=NEVER),
+            min(self.rebalance_deadlines.values(), default=NEVER),
         )
         return self if earliest == self.next_deadline_ms else self.but(next_deadline_ms=earliest)
 
@@ -103,14 +105,14 @@ class Session(Data):
             promised=drop(self.promised, member_ids),
             newcomers=drop(self.newcomers, member_ids),
             unsynced=drop(self.unsynced, member_ids),
-            revocations=drop(self.revocations, member_ids),
+            rebalance_deadlines=drop(self.rebalance_deadlines, member_ids),
         )
 
     def counting(self, before: Member | None, after: Member | None) -> "Session":
         """Update the counts after a member joined, changed or left."""
         protocols = self.protocols
         for member, step in ((before, -1), (after, 1)):
-            for name in {name for name, _ in member.protocols} if isinstance(member, ClassicMember) else ():
+            for name in _protocols(member):
                 protocols = put(protocols, name, protocols.get(name, 0) + step)
         size = (after.metadata_bytes if after else 0) - (before.metadata_bytes if before else 0)
         return self.but(protocols=protocols, metadata_bytes=self.metadata_bytes + size)
@@ -119,6 +121,14 @@ class Session(Data):
     def is_idle(self) -> bool:
         """Whether there is nothing to remember, so that the group may be evicted."""
         return not (self.deadlines or self.joins or self.syncs or self.promised)
+
+
+def _protocols(member: Member | None) -> set[str]:
+    """The names of the classic protocols that a member supports."""
+    spoken = member.classic if isinstance(member, ConsumerMember) else member
+    return (
+        {name for name, _ in spoken.protocols} if isinstance(spoken, ClassicMember | ClassicPart) else set()
+    )
 
 
 def has_room_for_session(sessions: Mapping[str, Session], group_id: str, sessions_max: int) -> bool:
@@ -137,23 +147,30 @@ def begin(group: Group | None, now: int, consumer_session_timeout_ms: int) -> Se
         ).settled()
     if isinstance(group, ConsumerGroup):
         return Session(
-            deadlines=dict.fromkeys(group.members, now + consumer_session_timeout_ms),
-            revocations={
+            deadlines={
+                member.member_id: now
+                + (member.classic.session_timeout_ms if member.classic else consumer_session_timeout_ms)
+                for member in group.members.values()
+            },
+            rebalance_deadlines={
                 member.member_id: now + member.rebalance_timeout_ms
                 for member in group.members.values()
                 if member.state is MemberState.UNREVOKED
             },
+            protocols=_count_protocols(group),
             metadata_bytes=sum(member.metadata_bytes for member in group.members.values()),
         ).settled()
     return _begin_classic(group, now)
 
 
+def _count_protocols(group: ClassicGroup | ConsumerGroup) -> Counter[str]:
+    return Counter(name for member in group.members.values() for name in _protocols(member))
+
+
 def _begin_classic(group: ClassicGroup, now: int) -> Session:
     session = Session(
         deadlines={member.member_id: now + member.session_timeout_ms for member in group.members.values()},
-        protocols=Counter(
-            name for member in group.members.values() for name in {name for name, _ in member.protocols}
-        ),
+        protocols=_count_protocols(group),
         metadata_bytes=sum(member.metadata_bytes for member in group.members.values()),
     )
     rebalance_timeout_ms = max(member.rebalance_timeout_ms for member in group.members.values())

@@ -1,14 +1,13 @@
 """The topics that the members of a group subscribe to.
 
 The broker knows this of consumer groups. In a classic group only the members know. Those with the protocol
-type "consumer" state it in their protocol metadata, in Kafka's ConsumerProtocolSubscription format: a version
-(int16), then an array of topic names. The rest is not needed here.
+type "consumer" state it in their protocol metadata (``semel.wire.consumer_protocol``).
 """
-
-import struct
 
 from semel.core.groups.model import CONSUMER_PROTOCOL, ClassicGroup, Group
 from semel.core.share_group import ShareGroup
+from semel.wire.consumer_protocol import decode_subscription
+from semel.wire.errors import ProtocolError
 
 
 def subscribed_topics(group: Group) -> frozenset[str] | None:
@@ -32,18 +31,8 @@ def subscribed_topics(group: Group) -> frozenset[str] | None:
 
 
 def _topics_of(metadata: bytes) -> list[str] | None:
-    names: list[str] = []
     try:
-        _, count = struct.unpack_from(">hi", metadata)
-        position = 6
-        for _ in range(count):
-            (length,) = struct.unpack_from(">h", metadata, position)
-            position += 2
-            if length < 0 or position + length > len(metadata):
-                return None
-            names.append(metadata[position : position + length].decode())
-            position += length
-    except (struct.error, UnicodeDecodeError):
+        return decode_subscription(metadata).topics
+    except ProtocolError:
         # Clients may put anything into this field.
         return None
-    return names

@@ -9,11 +9,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from semel.core.groups.assignors import ASSIGNORS, DEFAULT_ASSIGNOR
-from semel.core.groups.commands import ConsumerHeartbeat
 from semel.core.groups.model import ConsumerGroup, ConsumerMember, TopicShape
 
 if TYPE_CHECKING:
-    from semel.core.groups.consumer import ConsumerTurn
+    from semel.core.groups.consumer_turn import ConsumerTurn
 
 ASSIGNED_AT_ONCE: Final = 100
 PARTITIONS_AT_ONCE: Final = 5_000
@@ -32,7 +31,8 @@ def wanted_regexes(group: ConsumerGroup) -> frozenset[str]:
 
 def refresh(
     turn: "ConsumerTurn",
-    command: ConsumerHeartbeat,
+    seen: Mapping[str, TopicShape | None],
+    matches: Mapping[str, tuple[str, ...]],
     before: ConsumerMember | None,
     updated: ConsumerMember,
     *,
@@ -40,10 +40,11 @@ def refresh(
 ) -> None:
     """Bump the group epoch if subscriptions or topics changed, and compute the target if it is behind.
 
+    ``seen`` are the topics and ``matches`` the regular expressions as the caller looked them up.
     The target of a large group is not computed for every member that joins: see ``_is_target_due``.
     """
     group = turn.group
-    if is_changed or not _agrees(group, command):
+    if is_changed or not _agrees(group, seen, matches):
         subscribed = turn.session.subscribed
         if before is None and subscribed is not None and updated.topic_regex is None:
             # A new member can only add names, so the others need not be visited.
@@ -52,10 +53,9 @@ def refresh(
             subscribed, regexes = wanted_names(group), wanted_regexes(group)
         turn.session = turn.session.but(subscribed=subscribed)
         regex_matches = {
-            regex: command.regex_matches.get(regex, group.regex_matches.get(regex, ()))
-            for regex in sorted(regexes)
+            regex: matches.get(regex, group.regex_matches.get(regex, ())) for regex in sorted(regexes)
         }
-        topics = _shapes(subscribed.union(*regex_matches.values()), command.topics, group.topics)
+        topics = _shapes(subscribed.union(*regex_matches.values()), seen, group.topics)
         if is_changed or topics != group.topics or regex_matches != group.regex_matches:
             group = group.but(epoch=group.epoch + 1, topics=topics, regex_matches=regex_matches)
     if group.epoch > group.target_epoch and _is_target_due(turn):
@@ -79,10 +79,14 @@ def _is_target_due(turn: "ConsumerTurn") -> bool:
     return assigned_ms < 0 or turn.now >= assigned_ms + wait_ms
 
 
-def _agrees(group: ConsumerGroup, command: ConsumerHeartbeat) -> bool:
+def _agrees(
+    group: ConsumerGroup,
+    seen: Mapping[str, TopicShape | None],
+    matches: Mapping[str, tuple[str, ...]],
+) -> bool:
     """Whether the caller's view of the topics matches the group's: the usual case, and cheap to check."""
-    return all(group.topics.get(name) == shape for name, shape in command.topics.items()) and all(
-        group.regex_matches.get(regex) == names for regex, names in command.regex_matches.items()
+    return all(group.topics.get(name) == shape for name, shape in seen.items()) and all(
+        group.regex_matches.get(regex) == names for regex, names in matches.items()
     )
 
 

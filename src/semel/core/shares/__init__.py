@@ -8,11 +8,12 @@ Housekeeping submits ``ShareTick()`` every ``SHARE_TICK_MS``.
 """
 
 from semel.core.facts import ShareChanged, ShareDeleted, ShareLocksChanged
+from semel.core.groups.overdue import expiring
 from semel.core.shares import commands, delivery, members, offsets
 from semel.core.types import Apply, Decide
 
 DECIDE: dict[type, Decide] = {
-    members.ShareHeartbeat: members.decide_heartbeat,
+    members.ShareHeartbeat: expiring(members.decide_heartbeat),
     commands.StartShare: delivery.decide_start,
     commands.LookAtShare: delivery.decide_look,
     commands.Acquire: delivery.decide_acquire,
@@ -20,8 +21,8 @@ DECIDE: dict[type, Decide] = {
     commands.ReleaseMember: delivery.decide_release,
     commands.ShareTick: delivery.decide_tick,
     commands.ReadShares: delivery.decide_read,
-    offsets.AlterShareOffsets: offsets.decide_alter,
-    offsets.DeleteShareOffsets: offsets.decide_delete,
+    offsets.AlterShareOffsets: expiring(offsets.decide_alter),
+    offsets.DeleteShareOffsets: expiring(offsets.decide_delete),
 }
 
 APPLY: dict[type, Apply] = {

@@ -10,8 +10,9 @@ Deleting a group or topic deletes its pending offsets; a later commit does not b
 
 from typing import TYPE_CHECKING
 
+from semel.core.commit_checks import check_commit, check_partition
 from semel.core.facts import OffsetCommitted, PendingChanged, TransactionChanged
-from semel.core.offsets import check_commit, keep_group
+from semel.core.offsets import keep_group
 from semel.core.transactions.commands import SUPERSEDED, CommitPending
 from semel.core.transactions.joining import join_by_writing
 from semel.core.transactions.model import is_superseded, spoken
@@ -82,7 +83,9 @@ def commit_pending(state: "BrokerState", command: CommitPending, now: int) -> De
         if len(value.metadata) > command.metadata_chars_max:
             errors.append(ErrorCode.OFFSET_METADATA_TOO_LARGE)
             continue
-        errors.append(ErrorCode.NONE)
+        errors.append(check_partition(group, command.committer, key))
+        if errors[-1] is not ErrorCode.NONE:
+            continue
         added[key] = PendingOffset(command.producer_id, key, value.but(committed_ms=committed_ms))
     facts: list[Fact] = [] if joined is transaction else [TransactionChanged(joined)]
     facts += spoken(state, transactional_id, connection, for_offsets=True)

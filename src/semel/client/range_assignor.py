@@ -1,0 +1,22 @@
+"""The assignor with which this client leads classic groups."""
+
+from collections.abc import Iterable, Mapping
+
+
+def assign_range(
+    members: Mapping[str, Iterable[str]], partitions: Mapping[str, int]
+) -> dict[str, dict[str, list[int]]]:
+    """Kafka's range assignor: split each topic into ranges of equal length, for its subscribers in order."""
+    shares: dict[str, dict[str, list[int]]] = {member: {} for member in members}
+    for topic, count in sorted(partitions.items()):
+        subscribers = sorted(member for member, topics in members.items() if topic in topics)
+        if not subscribers:
+            continue
+        size, larger = divmod(count, len(subscribers))
+        first = 0
+        for place, member in enumerate(subscribers):
+            length = size + (place < larger)
+            if length:
+                shares[member][topic] = list(range(first, first + length))
+            first += length
+    return shares

@@ -1,0 +1,216 @@
+"""Members of the classic protocol in a consumer group: JoinGroup, SyncGroup, Heartbeat, LeaveGroup.
+
+They are there while a group moves from one protocol to the other (``migration``). The broker assigns their
+partitions as those of all other members; a member epoch is the generation that such a member sees. JoinGroup
+is one step of the member towards its target (``reconcile``) and is answered at once, without a leader.
+SyncGroup returns what the member owns. Heartbeat says REBALANCE_IN_PROGRESS when there is a reason to join
+again: a new group epoch, partitions to revoke, or partitions that have become free.
+
+A member that was told to join again, or has joined and not synced, is removed after its rebalance timeout.
+"""
+
+from semel.core.groups.commands import (
+    Heartbeat,
+    Joined,
+    JoinGroup,
+    LeaveGroup,
+    LeavingMember,
+    Left,
+    Synced,
+    SyncGroup,
+    TopicsNeeded,
+)
+from semel.core.groups.consumer_turn import ConsumerTurn
+from semel.core.groups.migration import assignment_bytes, owned_in
+from semel.core.groups.model import (
+    CONSUMER_PROTOCOL,
+    NO_ASSIGNMENT,
+    ClassicPart,
+    ConsumerGroup,
+    ConsumerMember,
+    MemberState,
+)
+from semel.core.groups.reconcile import owned_by_others, reconcile
+from semel.core.groups.targets import refresh, wanted_names
+from semel.core.types import PARKED, Decision, ErrorCode
+from semel.wire.consumer_protocol import Subscription, decode_subscription
+from semel.wire.errors import ProtocolError
+
+
+def join(turn: ConsumerTurn, command: JoinGroup) -> Decision:
+    """Let a member of the classic protocol join, or take its next step."""
+    error = _check_join(turn, command)
+    if error is not ErrorCode.NONE:
+        return Decision(Joined(error, command.member_id))
+    try:
+        subscription = decode_subscription(command.protocols[0][1])
+    except ProtocolError:
+        return Decision(Joined(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, command.member_id))
+    needed = frozenset([*subscription.topics, *subscription.owned])
+    if command.topics is None or not needed <= command.topics.keys():
+        return Decision(TopicsNeeded(needed | wanted_names(turn.group)))
+    if not command.member_id and command.instance_id is None and command.requires_member_id:
+        # Such an id is not remembered: joining with any id is allowed here, as in Kafka.
+        return Decision(Joined(ErrorCode.MEMBER_ID_REQUIRED, command.new_member_id))
+    found = _find(turn, command)
+    if isinstance(found, ErrorCode):
+        return Decision(Joined(found, command.member_id))
+    return _step(turn, command, subscription, found)
+
+
+def _check_join(turn: ConsumerTurn, command: JoinGroup) -> ErrorCode:
+    group, session = turn.group, turn.session
+    if command.protocol_type != CONSUMER_PROTOCOL or not command.protocols:
+        return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    classic = sum(member.classic is not None for member in group.members.values())
+    if not any(session.protocols.get(name, 0) == classic for name, _ in command.protocols):
+        # All members of the classic protocol need one in common, or they could not be a classic group again.
+        return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    known = group.members.get(command.member_id)
+    if known is None and len(group.members) >= command.members_max:
+        return ErrorCode.GROUP_MAX_SIZE_REACHED
+    size = sum(len(name) + len(metadata) for name, metadata in command.protocols)
+    if session.metadata_bytes - (known.metadata_bytes if known else 0) + size > command.group_bytes_max:
+        return ErrorCode.GROUP_MAX_SIZE_REACHED
+    return ErrorCode.NONE
+
+
+def _find(turn: ConsumerTurn, command: JoinGroup) -> ConsumerMember | ErrorCode:
+    """A new member, a known one, or a static one that resumes its place."""
+    member_id, group = command.member_id, turn.group
+    if command.instance_id is None:
+        known = group.members.get(member_id) or ConsumerMember(member_id or command.new_member_id)
+        is_other = known.member_id in group.members and known.classic is None
+        return ErrorCode.UNKNOWN_MEMBER_ID if is_other else known
+    older = group.static_member(command.instance_id)
+    if not member_id:
+        if older is None:
+            return ConsumerMember(command.new_member_id)
+        member = turn.replace_static(older, command.new_member_id)
+        return member.but(epoch=0, previous_epoch=0, state=MemberState.STABLE, revoking=NO_ASSIGNMENT)
+    if older is None:
+        return ErrorCode.UNKNOWN_MEMBER_ID
+    return older if older.member_id == member_id else ErrorCode.FENCED_INSTANCE_ID
+
+
+def _step(
+    turn: ConsumerTurn, command: JoinGroup, subscription: Subscription, found: ConsumerMember
+) -> Decision:
+    assert command.topics is not None
+    before = turn.group.members.get(found.member_id)
+    member = found.but(
+        instance_id=command.instance_id,
+        rack_id=subscription.rack_id,
+        client_id=command.client_id,
+        client_host=command.client_host,
+        rebalance_timeout_ms=command.rebalance_timeout_ms,
+        topic_names=tuple(sorted(set(subscription.topics))),
+        topic_regex=None,
+        assignor=None,
+        classic=ClassicPart(command.session_timeout_ms, command.protocols),
+    )
+    turn.put_member(before, member)
+    if turn.must_become_classic:
+        # The last member of the consumer protocol came back with the classic one.
+        classic = turn.become_classic()
+        classic.park_join(member.member_id, command.ticket)
+        classic.rebalance()
+        return classic.decision(PARKED, command.ticket)
+    is_changed = before is None or member.topic_names != before.topic_names or before.topic_regex is not None
+    refresh(turn, command.topics, {}, before, member, is_changed=is_changed)
+    settled = reconcile(turn.group, member, owned_in(subscription.owned, command.topics))
+    turn.put_member(member, settled)
+    turn.heard(settled.member_id, command.session_timeout_ms)
+    turn.expect_step(settled)
+    return turn.decision(
+        Joined(
+            ErrorCode.NONE,
+            settled.member_id,
+            settled.epoch,
+            CONSUMER_PROTOCOL,
+            command.protocols[0][0],
+        )
+    )
+
+
+def _member(
+    group: ConsumerGroup, member_id: str, instance_id: str | None
+) -> tuple[ConsumerMember, ClassicPart] | ErrorCode:
+    """The member with this id that speaks the classic protocol, and owns its instance id."""
+    if instance_id is not None:
+        owner = group.static_member(instance_id)
+        if owner is None:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        if owner.member_id != member_id:
+            return ErrorCode.FENCED_INSTANCE_ID
+    member = group.members.get(member_id)
+    if member is None or member.classic is None:
+        return ErrorCode.UNKNOWN_MEMBER_ID
+    return member, member.classic
+
+
+def sync(turn: ConsumerTurn, command: SyncGroup) -> Decision:
+    """Return what the member owns."""
+    found = _member(turn.group, command.member_id, command.instance_id)
+    if isinstance(found, ErrorCode):
+        return Decision(Synced(found))
+    member, classic = found
+    if command.generation != member.epoch:
+        return Decision(Synced(ErrorCode.ILLEGAL_GENERATION))
+    name = classic.protocols[0][0]
+    if command.protocol_type not in (None, CONSUMER_PROTOCOL) or command.protocol_name not in (None, name):
+        return Decision(Synced(ErrorCode.INCONSISTENT_GROUP_PROTOCOL))
+    if turn.group.epoch > member.epoch and member.state is not MemberState.UNREVOKED:
+        _call_back(turn, member)
+        return turn.decision(Synced(ErrorCode.REBALANCE_IN_PROGRESS))
+    turn.expect_no_step(member.member_id)
+    turn.heard(member.member_id, classic.session_timeout_ms)
+    owned = assignment_bytes(turn.group, classic, member.assigned)
+    return turn.decision(Synced(ErrorCode.NONE, CONSUMER_PROTOCOL, name, owned))
+
+
+def heartbeat(turn: ConsumerTurn, command: Heartbeat) -> Decision:
+    """Keep the member alive, and tell it to join again if there is a reason."""
+    found = _member(turn.group, command.member_id, command.instance_id)
+    if isinstance(found, ErrorCode):
+        return Decision(found)
+    member, classic = found
+    if command.generation != member.epoch:
+        return Decision(ErrorCode.ILLEGAL_GENERATION)
+    turn.heard(member.member_id, classic.session_timeout_ms)
+    if not _must_rejoin(turn.group, member):
+        return turn.decision(ErrorCode.NONE)
+    _call_back(turn, member)
+    return turn.decision(ErrorCode.REBALANCE_IN_PROGRESS)
+
+
+def _must_rejoin(group: ConsumerGroup, member: ConsumerMember) -> bool:
+    if member.epoch < group.epoch or member.state is MemberState.UNREVOKED:
+        return True
+    if member.state is MemberState.STABLE:
+        return False
+    missing = group.target.get(member.member_id, NO_ASSIGNMENT) - member.assigned
+    return missing.isdisjoint(owned_by_others(group, member.member_id))
+
+
+def _call_back(turn: ConsumerTurn, member: ConsumerMember) -> None:
+    if member.member_id not in turn.session.rebalance_deadlines:
+        turn.expect_step(member)
+
+
+def leave(turn: ConsumerTurn, command: LeaveGroup) -> Decision:
+    """Remove members of the classic protocol."""
+    left = tuple((each, _remove(turn, each)) for each in command.members)
+    return turn.decision(Left(ErrorCode.NONE, left))
+
+
+def _remove(turn: ConsumerTurn, leaving: LeavingMember) -> ErrorCode:
+    member_id = leaving.member_id
+    if not member_id and leaving.instance_id is not None:
+        owner = turn.group.static_member(leaving.instance_id)
+        member_id = owner.member_id if owner else ""
+    found = _member(turn.group, member_id, leaving.instance_id)
+    if isinstance(found, ErrorCode):
+        return found
+    turn.remove_members((member_id,))
+    return ErrorCode.NONE

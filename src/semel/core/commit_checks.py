@@ -45,7 +45,7 @@ def check_commit(
     error = check_member(group, committer.member_id, committer.instance_id)
     if error is not ErrorCode.NONE:
         return error
-    if committer.generation != group.generation:
+    if committer.generation != group.generation_of(committer.member_id):
         return ErrorCode.ILLEGAL_GENERATION
     if group.state is ClassicState.COMPLETING and not is_transactional:
         return ErrorCode.REBALANCE_IN_PROGRESS

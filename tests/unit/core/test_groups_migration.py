@@ -264,13 +264,20 @@ def test_the_last_consumer_member_leaves_a_classic_group_behind() -> None:
         "range",
     )
     assert list(group.members) == ["a", "b"]
-    assert rules.heartbeat("a", group.generation) is ErrorCode.REBALANCE_IN_PROGRESS
-    # They have their epochs as generations, which are older, and join again.
+    # Until the next generation the members go on with their own epochs.
+    known = group.members["a"].epoch
+    assert known < group.generation
+    assert commit(rules, "a", known, 0) is ErrorCode.NONE
+    assert rules.heartbeat("a", known) is ErrorCode.REBALANCE_IN_PROGRESS
+    assert rules.sync("a", known).error is ErrorCode.REBALANCE_IN_PROGRESS
+    assert rules.heartbeat("a", group.generation) is ErrorCode.ILLEGAL_GENERATION
     waits = [rules.join("a"), rules.join("b")]
     joined = rules.joined(waits[0])
     assert joined.error is ErrorCode.NONE
     assert joined.leader == "a"
     assert joined.generation == epoch + 2
+    assert rules.heartbeat("a", known) is ErrorCode.ILLEGAL_GENERATION
+    assert commit(rules, "a", known, 0) is ErrorCode.ILLEGAL_GENERATION
 
 
 @pytest.mark.parametrize("policy", [Migration(downgrade=False), Migration(classic_members_max=1)])

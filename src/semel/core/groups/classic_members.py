@@ -78,7 +78,7 @@ def _check_sync(turn: ClassicTurn | None, command: SyncGroup) -> ErrorCode:
     error = check_member(group, command.member_id, command.instance_id)
     if error is not ErrorCode.NONE:
         return error
-    if command.generation != group.generation:
+    if command.generation != group.generation_of(command.member_id):
         return ErrorCode.ILLEGAL_GENERATION
     if command.protocol_type not in (None, group.protocol_type):
         return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
@@ -125,7 +125,7 @@ def decide_heartbeat(state: "BrokerState", command: Heartbeat, now: int) -> Deci
     if turn is None:
         return Decision(ErrorCode.UNKNOWN_MEMBER_ID)
     error = check_member(turn.group, command.member_id, command.instance_id)
-    if error is ErrorCode.NONE and command.generation != turn.group.generation:
+    if error is ErrorCode.NONE and command.generation != turn.group.generation_of(command.member_id):
         error = ErrorCode.ILLEGAL_GENERATION
     if error is not ErrorCode.NONE:
         return Decision(error)

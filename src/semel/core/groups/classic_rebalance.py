@@ -15,7 +15,7 @@ Next: ``classic_join`` and ``classic_members`` use these steps.
 """
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from semel.core.facts import GroupChanged, GroupGathered, SessionChanged
@@ -260,6 +260,7 @@ class ClassicTurn:
             state=ClassicState.COMPLETING,
             generation=self.group.generation + 1,
             protocol_name=select_protocol(self.group),
+            members=_without_epochs(self.group.members),
         )
         session = self.session
         deadlines = dict(session.deadlines)
@@ -292,6 +293,13 @@ class ClassicTurn:
             group.leader or "",
             members=members,
         )
+
+
+def _without_epochs(members: Mapping[str, ClassicMember]) -> Mapping[str, ClassicMember]:
+    """From the first generation after a migration on, all members know the same number."""
+    if all(member.epoch < 0 for member in members.values()):
+        return members
+    return {member_id: member.but(epoch=-1) for member_id, member in members.items()}
 
 
 def rebalance_timeout_ms(group: ClassicGroup) -> int:

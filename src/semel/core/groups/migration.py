@@ -7,7 +7,9 @@ reused. Requests that wait for the rebalance of the classic group get REBALANCE_
 join again and find the consumer group.
 
 *Down*: when the last member of the consumer protocol has gone, the others are a classic group again, which
-begins a rebalance.
+begins a rebalance. Until its next generation, each member goes on with its own epoch: it still owns its
+partitions, may commit, and hears of the rebalance. (Kafka answers ILLEGAL_GENERATION, and the member loses
+what it could not commit.)
 
 Committed offsets belong to the group's name, so both ways keep them. A group is one value in the ledger, so a
 crash leaves it before or after the change.
@@ -152,6 +154,7 @@ def to_classic(group: ConsumerGroup) -> ClassicGroup:
             member.rebalance_timeout_ms,
             member.classic.protocols,
             assignment_bytes(group, member.classic, group.target.get(member.member_id, NO_ASSIGNMENT)),
+            member.epoch,
         )
     classic = ClassicGroup(
         group.group_id,

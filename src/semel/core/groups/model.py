@@ -53,6 +53,8 @@ class ClassicMember(Data):
     rebalance_timeout_ms: int
     protocols: tuple[tuple[str, bytes], ...]
     assignment: bytes = b""
+    epoch: int = -1
+    """Its member epoch in the consumer group that the group was, until the next generation; or -1."""
 
     @property
     def metadata_bytes(self) -> int:
@@ -96,6 +98,11 @@ class ClassicGroup(Data):
     def pack(self) -> bytes:
         """Serialise the group for ``unpack_group``."""
         return packing.pack_classic(self)
+
+    def generation_of(self, member_id: str) -> int:
+        """Return the generation that a member knows."""
+        epoch = self.members[member_id].epoch
+        return self.generation if epoch < 0 else epoch
 
     def static_member(self, instance_id: str | None) -> ClassicMember | None:
         """Return the member that owns this group.instance.id."""

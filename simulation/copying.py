@@ -1,34 +1,19 @@
 """Copiers: members of a group that read input, write it to an output topic, and commit both in a transaction.
 
-Members join, leave and pause, so partitions change owners at any moment.
+Members join, leave and pause, so partitions change owners at any moment. Each process speaks one of the two
+group protocols, so the group migrates from one to the other and back.
 """
 
-from collections.abc import Callable
-from typing import Any
-
 from semel.check.history import Claim
-from semel.client.offsets import Isolation
-from semel.wire.errors import ErrorCode
-from semel.wire.messages import (
-    ConsumerGroupHeartbeatRequest,
-    OffsetFetchRequest,
-    OffsetFetchRequestGroup,
-    OffsetFetchRequestTopics,
-    TopicPartitions,
-)
 from simulation.actors import ABORTABLE, NEW_ID_ODDS, Actor, offset_of
-from simulation.network import MOVED, Caller, Refused, Unanswered, World, of_group
+from simulation.classic_member import ClassicMember
+from simulation.group_member import GROUP, Lost, Member
+from simulation.network import Caller, World
 from simulation.producing import Known, Producer, Result
-from simulation.reading import poll
 from simulation.recording import Recording, Txn
 
-GROUP = "copiers"
-HEARTBEAT_SECONDS_MAX = 0.08
-BatchLocation = tuple[str, int]
-
-
-class Lost(Exception):
-    """This member is no longer in the group, or its session is over."""
+CLASSIC_ODDS = 0.4
+"""How often a process speaks the classic protocol; the group migrates whenever that changes."""
 
 
 class Copier(Actor):
@@ -68,6 +53,8 @@ class Copier(Actor):
         if not is_begun:
             return
         member = Member(self, caller, self._source)
+        if self.world.random.random() < CLASSIC_ODDS:
+            member = ClassicMember(self, caller, self._source, self._target[1])
         try:
             while not self.is_ending:
                 await self.step()
@@ -80,7 +67,7 @@ class Copier(Actor):
         except Lost:
             await caller.pause()
 
-    async def _copy(self, member: "Member", producer: Producer) -> None:
+    async def _copy(self, member: Member, producer: Producer) -> None:
         location = self.world.random.choice(sorted(member.positions))
         txn = self.history.begin(self.process, self._transactional_id)
         values, claim = await member.read(location, txn)
@@ -101,7 +88,7 @@ class Copier(Actor):
             await member.find_positions()
 
     async def _write(
-        self, producer: Producer, txn: Txn, member: "Member", values: list[str], claim: Claim
+        self, producer: Producer, txn: Txn, member: Member, values: list[str], claim: Claim
     ) -> Result:
         topic, partitions = self._target
         partition = claim.partition % partitions
@@ -121,121 +108,3 @@ class Copier(Actor):
             result = await producer.send_offsets(GROUP, member.member_id, member.epoch, offsets)
             sent.known, sent.code = result.known, result.code
         return result
-
-
-class Member:
-    """The state of a group member: its epoch, and its positions in its partitions."""
-
-    def __init__(self, actor: Actor, caller: Caller, topic: str) -> None:
-        self._actor = actor
-        self._caller = caller
-        self._topic = topic
-        self._topic_id = topic.encode().ljust(16, b".")
-        self.member_id = actor.process
-        self.epoch = 0
-        self.positions: dict[BatchLocation, int] = {}
-        self._owned: frozenset[int] = frozenset()
-        self._next_heartbeat = 0.0
-
-    @property
-    def is_due(self) -> bool:
-        """Whether a heartbeat is due."""
-        return self._actor.world.loop.now >= self._next_heartbeat
-
-    async def heartbeat(self) -> bool:
-        """Send a heartbeat. Return whether the assignment has changed."""
-        world = self._actor.world
-        self._next_heartbeat = world.loop.now + world.random.uniform(0, HEARTBEAT_SECONDS_MAX)
-        joins = self.epoch == 0
-        request = ConsumerGroupHeartbeatRequest(
-            group_id=GROUP,
-            member_id=self.member_id,
-            member_epoch=self.epoch,
-            rebalance_timeout_ms=600 if joins else -1,
-            subscribed_topic_names=[self._topic] if joins else None,
-            topic_partitions=self._partitions(),
-        )
-        answer = await self._ask(request, 1, lambda found: found.error_code)
-        if answer.error_code != ErrorCode.NONE:
-            raise Lost
-        self.epoch = answer.member_epoch
-        if answer.assignment is None:
-            return False
-        owned = frozenset(
-            partition
-            for each in answer.assignment.topic_partitions
-            if each.topic_id == self._topic_id
-            for partition in each.partitions
-        )
-        changed, self._owned = owned != self._owned, owned
-        return changed
-
-    def _partitions(self) -> list[TopicPartitions]:
-        if not self._owned:
-            return []
-        return [TopicPartitions(topic_id=self._topic_id, partitions=sorted(self._owned))]
-
-    async def find_positions(self) -> None:
-        """Start from the group's committed offsets, after waiting for pending ones."""
-        self.positions = {}
-        history = self._actor.history
-        for partition in sorted(self._owned):
-            request = OffsetFetchRequest(
-                groups=[
-                    OffsetFetchRequestGroup(
-                        group_id=GROUP,
-                        member_id=self.member_id,
-                        member_epoch=self.epoch,
-                        topics=[OffsetFetchRequestTopics(name=self._topic, partition_indexes=[partition])],
-                    )
-                ],
-                require_stable=True,
-            )
-            while True:
-                started = history.now()
-                answer = (await self._ask(request, 9, lambda found: found.groups[0].error_code)).groups[0]
-                if answer.error_code == ErrorCode.UNSTABLE_OFFSET_COMMIT:
-                    await self._caller.pause()
-                    continue
-                if answer.error_code != ErrorCode.NONE:
-                    raise Lost
-                row = answer.topics[0].partitions[0]
-                if row.error_code == ErrorCode.UNSTABLE_OFFSET_COMMIT:
-                    await self._caller.pause()
-                    continue
-                break
-            position = row.committed_offset
-            process = self._actor.process
-            history.fetched_offset(process, started, GROUP, self._topic, partition, position)
-            self.positions[self._topic, partition] = max(position, 0)
-            history.assigned(process, self._topic, partition, max(position, 0))
-
-    async def read(self, location: BatchLocation, txn: Txn) -> tuple[list[str], Claim | None]:
-        """Read some input. Return it, and the part that a transaction claims."""
-        actor, position = self._actor, self.positions[location]
-        isolation = Isolation.READ_COMMITTED
-        with actor.history.polling(actor.process, *location, isolation, txn) as polled:
-            try:
-                found = await poll(self._caller, *location, position, isolation, 30, 200)
-            except (Unanswered, Refused):
-                await self._caller.pause()
-                return [], None
-            if found.error:
-                return [], None
-            polled.found = found
-        if found.next_offset == position:
-            return [], None
-        return [each.value for each in found.records], Claim(*location, position, found.next_offset)
-
-    async def _ask(self, request: Any, version: int, code_of: Callable[[Any], int]) -> Any:
-        to = of_group(GROUP)
-        for _ in range(12):
-            try:
-                answer = await self._caller.once(request, version, to=to)
-                if code_of(answer) not in MOVED:
-                    return answer
-                self._caller.moved(to)
-            except (Unanswered, Refused):
-                pass
-            await self._caller.pause()
-        raise Lost

@@ -161,9 +161,21 @@ MUTANTS: tuple[Mutant, ...] = (
     # Groups.
     _core(
         "somebody who is no member any more may commit offsets",
-        "offsets",
+        "commit_checks",
         "        return ErrorCode.UNKNOWN_MEMBER_ID\n    if not is_transactional and not knows",
         "        return ErrorCode.NONE\n    if not is_transactional and not knows",
+    ),
+    _core(
+        "a member commits what another one owns by now (KIP-1251)",
+        "groups.model",
+        "        if owned not in self.assigned and owned not in self.revoking:\n            return False\n",
+        "        return True\n",
+    ),
+    _core(
+        "a group that changes its protocol forgets what its members own",
+        "groups.migration",
+        "        assigned = owned_in(decode_assignment(member.assignment), topics) - taken",
+        "        assigned: Assignment = frozenset()",
     ),
     _core(
         "a position is told while a transaction may move it",

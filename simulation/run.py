@@ -108,6 +108,8 @@ class _History:
             transaction_abort_timed_out_transaction_cleanup_interval_ms=50,
             group_consumer_session_timeout_ms=300,
             group_consumer_heartbeat_interval_ms=60,
+            group_min_session_timeout_ms=100,
+            group_initial_rebalance_delay_ms=30,
         )
         topics = {
             name: {"partitions": str(PARTITIONS), "semel.visibility": visibility}

@@ -73,11 +73,10 @@ class CommitLoop:
         metrics: Metrics,
         publisher: Publisher,
     ) -> None:
-        self._migration = Migration(
-            upgrade=settings.group_consumer_migration_policy in ("bidirectional", "upgrade"),
-            downgrade=settings.group_consumer_migration_policy in ("bidirectional", "downgrade"),
-            classic_members_max=settings.group_max_size,
-            consumer_members_max=settings.group_consumer_max_size,
+        self._migration = Migration.by_policy(
+            settings.group_consumer_migration_policy,
+            settings.group_max_size,
+            settings.group_consumer_max_size,
         )
         self.state = BrokerState(store.term, self._migration)
         self.unsynced = UnsyncedWork()

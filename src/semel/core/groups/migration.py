@@ -55,6 +55,12 @@ class Migration(Data):
     classic_members_max: int = 10_000
     consumer_members_max: int = 10_000
 
+    @classmethod
+    def by_policy(cls, policy: str, classic_members_max: int, consumer_members_max: int) -> "Migration":
+        """Return what a policy allows: bidirectional, upgrade, downgrade or disabled."""
+        up, down = policy in ("bidirectional", "upgrade"), policy in ("bidirectional", "downgrade")
+        return cls(up, down, classic_members_max, consumer_members_max)
+
     def may_downgrade(self, members: int) -> bool:
         """Whether a consumer group with so many members may become a classic one."""
         return self.downgrade and 0 < members <= self.classic_members_max

@@ -12,7 +12,7 @@ from simulation.network import Caller, World
 from simulation.producing import Known, Producer, Result
 from simulation.recording import Recording, Txn
 
-CLASSIC_ODDS = 0.4
+CLASSIC_ODDS = 0.25
 """How often a process speaks the classic protocol; the group migrates whenever that changes."""
 
 

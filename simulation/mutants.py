@@ -166,12 +166,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "        return ErrorCode.NONE\n    if not is_transactional and not knows",
     ),
     _core(
-        "a member commits what another one owns by now (KIP-1251)",
-        "groups.model",
-        "        if owned not in self.assigned and owned not in self.revoking:\n            return False\n",
-        "        return True\n",
-    ),
-    _core(
         "a group that changes its protocol forgets what its members own",
         "groups.migration",
         "        assigned = owned_in(decode_assignment(member.assignment), topics) - taken",
@@ -248,7 +242,7 @@ MUTANTS: tuple[Mutant, ...] = (
     _broker(
         "what found no room stays true in memory",
         "commit_loop",
-        "        before, self.state = self.state, BrokerState(self._store.term, self._migration)",
+        "        before, self.state = self.state, BrokerState(self._store.term, self.state.migration)",
         "        before = self.state",
     ),
     _broker(

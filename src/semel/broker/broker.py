@@ -32,6 +32,7 @@ from semel.broker.cluster_metrics import register
 from semel.broker.commit_loop import CommitLoop
 from semel.broker.compaction_holds import Holds
 from semel.broker.damage import Damage
+from semel.broker.dynamic_configs import migration_of
 from semel.broker.housekeeping import Housekeeping
 from semel.broker.listings import Listings
 from semel.broker.metrics import Metrics
@@ -111,6 +112,7 @@ class Broker:
         self.member: ClusterMember | None = None
         """Set if other brokers share the store."""
         self._loop = self._make_loop(store, connect, lease_clock)
+        self._loop.state.migration = migration_of(settings)
         self.soon = self._loop.soon
         """Calls a function after the answers of the current tick; outside of a tick, as soon as possible."""
         self.reads = Reads(store, settings, self.metrics, self.damage, self.slices, published, self._loop)
@@ -261,6 +263,7 @@ class Broker:
         self.settings = settings
         self.catalog.configure(settings.dotted())
         self.reads.settings = settings
+        self._loop.state.migration = migration_of(settings)
         self._housekeeping.reschedule()
 
     @property

@@ -42,7 +42,6 @@ from semel.broker.tick import Tick, newest_only
 from semel.broker.unsynced_work import FLUSH_AFTER_SECONDS, UnsyncedWork
 from semel.config import Settings
 from semel.core.facts import DURABLE, BatchAppended
-from semel.core.groups import Migration
 from semel.core.state import BrokerState
 from semel.core.transactions.commands import AbortOpen
 from semel.core.types import (
@@ -73,12 +72,7 @@ class CommitLoop:
         metrics: Metrics,
         publisher: Publisher,
     ) -> None:
-        self._migration = Migration.by_policy(
-            settings.group_consumer_migration_policy,
-            settings.group_max_size,
-            settings.group_consumer_max_size,
-        )
-        self.state = BrokerState(store.term, self._migration)
+        self.state = BrokerState(store.term)
         self.unsynced = UnsyncedWork()
         self.latest_connections = LatestConnections(settings.semel_entities_max)
         self._store = store
@@ -386,7 +380,7 @@ class CommitLoop:
                 if each.is_flush:
                     each.resolve(full)
             return
-        before, self.state = self.state, BrokerState(self._store.term, self._migration)
+        before, self.state = self.state, BrokerState(self._store.term, self.state.migration)
         # The latest connections are valid whatever the outcome.
         self.state.latest_connections.update(before.latest_connections)
         self.state.latest_offset_connections.update(before.latest_offset_connections)

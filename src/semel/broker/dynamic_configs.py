@@ -10,6 +10,7 @@ from typing import Final
 from semel.config import Settings
 from semel.core.dynamic_configs import ALL_BROKERS, BROKER, GROUP
 from semel.core.group_configs import SETTINGS, GroupTimeouts, ShareConfigs, share_configs, timeouts
+from semel.core.groups import Migration
 from semel.dynamic_settings import in_force
 
 _NONE: Final[Mapping[str, str]] = {}
@@ -76,3 +77,9 @@ class DynamicConfigs:
 def _group_limits(settings: Settings) -> dict[str, int]:
     dotted = settings.dotted()
     return {name: dotted[name] for name in SETTINGS}
+
+
+def migration_of(settings: Settings) -> Migration:
+    """Return which changes of a group's protocol the settings allow."""
+    policy = settings.group_consumer_migration_policy
+    return Migration.by_policy(policy, settings.group_max_size, settings.group_consumer_max_size)

@@ -61,7 +61,7 @@ class BrokerState:
     def __init__(self, term: int = 0, migration: groups.Migration = groups.Migration()) -> None:  # noqa: B008
         self.term: Final = term
         # Which changes of a group's protocol are allowed.
-        self.migration: Final = migration
+        self.migration = migration
         # How far the time of day is ahead of this tick's ``now``: the clock was set, or the machine was
         # suspended.
         self.clock_lag_ms = 0

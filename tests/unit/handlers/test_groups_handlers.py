@@ -12,6 +12,12 @@ from semel.core.groups.commands import REGEX_REFRESH_MS, Joined
 from semel.core.topics import AddPartitions, DeleteTopic
 from semel.core.types import ErrorCode
 from semel.store.interface import StoreFull
+from semel.wire.consumer_protocol import decode_assignment, encode_assignment
+from semel.wire.messages import (
+    IncrementalAlterConfigsAlterableConfig,
+    IncrementalAlterConfigsAlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
 from semel.wire.messages.groups import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupHeartbeatRequest,
@@ -309,3 +315,72 @@ async def test_owned_partitions_are_understood() -> None:
 
 def test_an_error_has_no_generation() -> None:
     assert Joined(ErrorCode.UNKNOWN_MEMBER_ID, "a").generation == -1
+
+
+# Between the protocols.
+
+
+async def migrated(broker: Broker) -> tuple[str, int]:
+    """A classic group with one member that a consumer member has joined; the classic member and its epoch."""
+    await make_topic(broker, "t", 4)
+    promised = await send(broker, JOIN, join_request())
+    joined = await send(broker, JOIN, join_request(promised.member_id))
+    given = SyncGroupRequestAssignment(
+        member_id=joined.member_id, assignment=encode_assignment({"t": [0, 1, 2, 3]})
+    )
+    request = SyncGroupRequest(
+        group_id="g",
+        generation_id=joined.generation_id,
+        member_id=joined.member_id,
+        protocol_type="consumer",
+        protocol_name="range",
+        assignments=[given],
+    )
+    assert (await send(broker, SYNC, request)).error_code == ErrorCode.NONE
+    answer = await send(broker, CONSUMER, consumer_request("n", 0), 1)
+    assert answer.error_code == ErrorCode.NONE
+    return joined.member_id, joined.generation_id
+
+
+@pytest.mark.parametrize("version", range(10))
+async def test_a_classic_member_goes_on_in_a_consumer_group(version: int) -> None:
+    async with broker_in_memory(**QUICK) as broker:
+        member_id, generation = await migrated(broker)
+        beat = HeartbeatRequest(group_id="g", generation_id=generation, member_id=member_id)
+        assert (await send(broker, HEARTBEAT, beat)).error_code == ErrorCode.REBALANCE_IN_PROGRESS
+        joined = await send(broker, JOIN, join_request(member_id), version)
+        assert (joined.error_code, joined.leader, joined.members) == (ErrorCode.NONE, "", [])
+        assert joined.protocol_name == "range"
+        request = SyncGroupRequest(
+            group_id="g",
+            generation_id=joined.generation_id,
+            member_id=member_id,
+            protocol_type="consumer",
+            protocol_name="range",
+        )
+        synced = await send(broker, SYNC, request, min(version, 5))
+        assert synced.error_code == ErrorCode.NONE
+        kept = decode_assignment(synced.assignment)["t"]
+        (group,) = (
+            await send(broker, CONSUMER_DESCRIBE, ConsumerGroupDescribeRequest(group_ids=["g"]), 1)
+        ).groups
+        assert {each.member_id: each.member_type for each in group.members} == {member_id: 0, "n": 1}
+        answer = await send(broker, CONSUMER, consumer_request("n", joined.generation_id), 1)
+        (topic,) = answer.assignment.topic_partitions
+        assert sorted([*kept, *topic.partitions]) == [0, 1, 2, 3]
+
+
+async def test_the_policy_holds_when_it_is_changed() -> None:
+    async with broker_in_memory(**QUICK) as broker:
+        await migrated(broker)
+        config = IncrementalAlterConfigsAlterableConfig(
+            name="group.consumer.migration.policy", config_operation=0, value="upgrade"
+        )
+        resource = IncrementalAlterConfigsAlterConfigsResource(
+            resource_type=4, resource_name="0", configs=[config]
+        )
+        changed = await send(broker, 44, IncrementalAlterConfigsRequest(resources=[resource]))
+        assert changed.responses[0].error_code == ErrorCode.NONE
+        await send(broker, CONSUMER, consumer_request("n", -1), 1)
+        listed = (await send(broker, LIST, ListGroupsRequest(), 5)).groups
+        assert [each.group_type for each in listed] == ["consumer"]

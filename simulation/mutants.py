@@ -168,7 +168,7 @@ MUTANTS: tuple[Mutant, ...] = (
     _core(
         "a group that changes its protocol forgets what its members own",
         "groups.migration",
-        "        assigned = owned_in(decode_assignment(member.assignment), topics) - taken",
+        "        assigned = owned_in(partitions, topics) - taken",
         "        assigned: Assignment = frozenset()",
     ),
     _core(

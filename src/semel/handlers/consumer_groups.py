@@ -114,7 +114,7 @@ async def _heartbeat(
         patterns[request.subscribed_topic_regex] = NamePattern(request.subscribed_topic_regex)
     wanted = Subscriptions()
     if request.group_id and request.member_epoch >= 0:
-        wanted = await broker.ask(ReadSubscriptions(request.group_id))
+        wanted = await broker.ask(ReadSubscriptions(request.group_id, request.member_epoch == 0))
     patterns.update({regex: NamePattern(regex) for regex in wanted.regexes if regex not in patterns})
     names = wanted.topic_names.union(request.subscribed_topic_names or ())
     topics, matches = await _look_up(broker, names, patterns, may_describe)

@@ -213,6 +213,8 @@ class ReadSubscriptions(Data):
     """
 
     group_id: str
+    may_upgrade: bool = True
+    """Whether the heartbeat may make a classic group a consumer group, which needs its topics, too."""
 
     def keys(self) -> Iterable[Key]:
         """The group."""

@@ -58,7 +58,7 @@ def _refuse(error: ErrorCode, message: str) -> Decision:
 def decide_read_subscriptions(state: "BrokerState", command: ReadSubscriptions, now: int) -> Decision:
     """Return all subscriptions of a group's members."""
     group = state.groups[GroupKey(command.group_id)]
-    if isinstance(group, ClassicGroup) and why_not_consumer(group, state.migration) is None:
+    if isinstance(group, ClassicGroup) and command.may_upgrade and state.migration.upgrade:
         return Decision(Subscriptions(known_topics(group)))
     if not isinstance(group, ConsumerGroup):
         return Decision(Subscriptions())

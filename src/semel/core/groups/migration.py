@@ -15,7 +15,7 @@ Committed offsets belong to the group's name, so both ways keep them. A group is
 crash leaves it before or after the change.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from semel.core.data import Data
@@ -78,9 +78,8 @@ def why_not_consumer(group: ClassicGroup, migration: Migration) -> str | None:
     if len(group.members) > migration.consumer_members_max:
         return f"it has more than {migration.consumer_members_max} members (group.consumer.max.size)"
     try:
-        for member in group.members.values():
-            _subscription(group, member)
-            decode_assignment(member.assignment)
+        for _ in _members(group):
+            pass
     except ProtocolError as problem:
         return f"the metadata of its members is malformed: {problem}"
     return None
@@ -90,9 +89,8 @@ def known_topics(group: ClassicGroup) -> frozenset[str]:
     """Return the topics that must be looked up before ``to_consumer``; none if the metadata is malformed."""
     names: set[str] = set()
     try:
-        for member in group.members.values():
-            names.update(_subscription(group, member).topics)
-            names.update(decode_assignment(member.assignment))
+        for _, subscription, partitions in _members(group):
+            names.update(subscription.topics, partitions)
     except ProtocolError:
         return frozenset()
     return frozenset(names)
@@ -107,10 +105,9 @@ def to_consumer(group: ClassicGroup, topics: Shapes) -> ConsumerGroup:
     members: dict[str, ConsumerMember] = {}
     taken: set[tuple[bytes, int]] = set()
     names: set[str] = set()
-    for member in group.members.values():
-        subscription = _subscription(group, member)
+    for member, subscription, partitions in _members(group):
         # A partition has one owner in a consumer group. Assignors of clients may see it differently.
-        assigned = owned_in(decode_assignment(member.assignment), topics) - taken
+        assigned = owned_in(partitions, topics) - taken
         taken |= assigned
         names.update(subscription.topics)
         members[member.member_id] = ConsumerMember(
@@ -193,7 +190,15 @@ def owned_in(partitions: Mapping[str, list[int]], topics: Shapes) -> Assignment:
     return frozenset(found)
 
 
-def _subscription(group: ClassicGroup, member: ClassicMember) -> Subscription:
-    # Every protocol of a member carries the same subscription.
-    metadata = member.metadata(group.protocol_name) or (member.protocols[0][1] if member.protocols else b"")
-    return decode_subscription(metadata)
+def _members(group: ClassicGroup) -> Iterator[tuple[ClassicMember, Subscription, dict[str, list[int]]]]:
+    """The members, what they subscribe to and what they were assigned. ProtocolError if malformed."""
+    # Most members of a group send the same bytes.
+    read: dict[bytes, Subscription] = {}
+    for member in group.members.values():
+        # Every protocol of a member carries the same subscription.
+        metadata = member.metadata(group.protocol_name) or (
+            member.protocols[0][1] if member.protocols else b""
+        )
+        if metadata not in read:
+            read[metadata] = decode_subscription(metadata)
+        yield member, read[metadata], decode_assignment(member.assignment)

@@ -60,11 +60,11 @@ def join_request(member_id: str = "", **fields: Any) -> JoinGroupRequest:
     )
 
 
-async def stable(broker: Broker, **fields: Any) -> str:
+async def stable(broker: Broker, given: bytes = b"mine", **fields: Any) -> str:
     promised = await send(broker, JOIN, join_request(**fields))
     joined = await send(broker, JOIN, join_request(promised.member_id, **fields))
     assert joined.error_code == ErrorCode.NONE
-    assignments = [SyncGroupRequestAssignment(member_id=joined.member_id, assignment=b"mine")]
+    assignments = [SyncGroupRequestAssignment(member_id=joined.member_id, assignment=given)]
     request = SyncGroupRequest(
         group_id="g",
         generation_id=joined.generation_id,
@@ -74,7 +74,7 @@ async def stable(broker: Broker, **fields: Any) -> str:
         assignments=assignments,
     )
     synced = await send(broker, SYNC, request)
-    assert synced.assignment == b"mine"
+    assert synced.assignment == given
     return str(joined.member_id)
 
 
@@ -320,33 +320,20 @@ def test_an_error_has_no_generation() -> None:
 # Between the protocols.
 
 
-async def migrated(broker: Broker) -> tuple[str, int]:
-    """A classic group with one member that a consumer member has joined; the classic member and its epoch."""
+async def migrated(broker: Broker) -> str:
+    """A classic group in its first generation that a consumer member has joined; the classic member."""
     await make_topic(broker, "t", 4)
-    promised = await send(broker, JOIN, join_request())
-    joined = await send(broker, JOIN, join_request(promised.member_id))
-    given = SyncGroupRequestAssignment(
-        member_id=joined.member_id, assignment=encode_assignment({"t": [0, 1, 2, 3]})
-    )
-    request = SyncGroupRequest(
-        group_id="g",
-        generation_id=joined.generation_id,
-        member_id=joined.member_id,
-        protocol_type="consumer",
-        protocol_name="range",
-        assignments=[given],
-    )
-    assert (await send(broker, SYNC, request)).error_code == ErrorCode.NONE
+    member_id = await stable(broker, encode_assignment({"t": [0, 1, 2, 3]}))
     answer = await send(broker, CONSUMER, consumer_request("n", 0), 1)
     assert answer.error_code == ErrorCode.NONE
-    return joined.member_id, joined.generation_id
+    return member_id
 
 
 @pytest.mark.parametrize("version", range(10))
 async def test_a_classic_member_goes_on_in_a_consumer_group(version: int) -> None:
     async with broker_in_memory(**QUICK) as broker:
-        member_id, generation = await migrated(broker)
-        beat = HeartbeatRequest(group_id="g", generation_id=generation, member_id=member_id)
+        member_id = await migrated(broker)
+        beat = HeartbeatRequest(group_id="g", generation_id=1, member_id=member_id)
         assert (await send(broker, HEARTBEAT, beat)).error_code == ErrorCode.REBALANCE_IN_PROGRESS
         joined = await send(broker, JOIN, join_request(member_id), version)
         assert (joined.error_code, joined.leader, joined.members) == (ErrorCode.NONE, "", [])

@@ -168,7 +168,7 @@ MUTANTS: tuple[Mutant, ...] = (
     _core(
         "a group that changes its protocol forgets what its members own",
         "groups.migration",
-        "        assigned = owned_in(partitions, topics) - taken",
+        "        assigned = owned[member.member_id]",
         "        assigned: Assignment = frozenset()",
     ),
     _core(

@@ -20,6 +20,7 @@ from semel.core.groups.commands import (
     ReadSubscriptions,
     Subscriptions,
 )
+from semel.core.groups.consumer import problem
 from semel.core.groups.model import NO_ASSIGNMENT, ConsumerGroup, ConsumerMember, Group, TopicShape
 from semel.core.groups.model import Assignment as OwnedPartitions
 from semel.core.groups.patterns import NamePattern, PatternError
@@ -82,8 +83,8 @@ async def consumer_group_heartbeat(
     except StoreRefused:
         error = refused_by_store(broker, request.group_id)
         answer = ConsumerAnswer(error, "the broker cannot write now")
-    except PatternError as problem:
-        message = f"SubscribedTopicRegex `{request.subscribed_topic_regex}` is not valid: {problem}."
+    except PatternError as error:
+        message = f"SubscribedTopicRegex `{request.subscribed_topic_regex}` is not valid: {error}."
         answer = ConsumerAnswer(ErrorCode.INVALID_REGULAR_EXPRESSION, message)
     return ConsumerGroupHeartbeatResponse(
         error_code=answer.error,
@@ -108,7 +109,9 @@ async def _heartbeat(
     context: RequestContext,
     may_describe: Callable[[str], bool],
 ) -> ConsumerAnswer:
-    settings = broker.settings
+    command = _command(broker, request, context)
+    if wrong := problem(command):
+        return ConsumerAnswer(ErrorCode.INVALID_REQUEST, wrong)
     patterns = {}
     if request.subscribed_topic_regex:
         patterns[request.subscribed_topic_regex] = NamePattern(request.subscribed_topic_regex)
@@ -118,35 +121,39 @@ async def _heartbeat(
     patterns.update({regex: NamePattern(regex) for regex in wanted.regexes if regex not in patterns})
     names = wanted.topic_names.union(request.subscribed_topic_names or ())
     topics, matches = await _look_up(broker, names, patterns, may_describe)
+    answer: ConsumerAnswer = await broker.ask(command.but(topics=topics, regex_matches=matches))
+    return answer
+
+
+def _command(
+    broker: Broker, request: ConsumerGroupHeartbeatRequest, context: RequestContext
+) -> ConsumerHeartbeat:
+    """The command, before the topics are looked up."""
+    settings = broker.settings
     member_id = request.member_id
     if not member_id and context.version == 0 and request.member_epoch == 0:
         member_id = str(uuid.uuid4())
     timeouts = broker.policies.configs.group(request.group_id)
-    answer: ConsumerAnswer = await broker.ask(
-        ConsumerHeartbeat(
-            group_id=request.group_id,
-            member_id=member_id,
-            epoch=request.member_epoch,
-            client_id=context.client_id or "",
-            client_host=f"/{context.client_host}",
-            instance_id=request.instance_id,
-            rack_id=request.rack_id,
-            rebalance_timeout_ms=request.rebalance_timeout_ms,
-            topic_names=_names(request.subscribed_topic_names),
-            topic_regex=request.subscribed_topic_regex,
-            assignor=request.server_assignor,
-            owned=_owned(request.topic_partitions),
-            topics=topics,
-            regex_matches=matches,
-            session_timeout_ms=timeouts.session_timeout_ms,
-            heartbeat_interval_ms=timeouts.heartbeat_interval_ms,
-            members_max=settings.group_consumer_max_size,
-            member_bytes_max=settings.semel_group_member_bytes_max,
-            group_bytes_max=settings.semel_group_bytes_max,
-            sessions_max=settings.semel_entities_max,
-        )
+    return ConsumerHeartbeat(
+        group_id=request.group_id,
+        member_id=member_id,
+        epoch=request.member_epoch,
+        client_id=context.client_id or "",
+        client_host=f"/{context.client_host}",
+        instance_id=request.instance_id,
+        rack_id=request.rack_id,
+        rebalance_timeout_ms=request.rebalance_timeout_ms,
+        topic_names=_names(request.subscribed_topic_names),
+        topic_regex=request.subscribed_topic_regex,
+        assignor=request.server_assignor,
+        owned=_owned(request.topic_partitions),
+        session_timeout_ms=timeouts.session_timeout_ms,
+        heartbeat_interval_ms=timeouts.heartbeat_interval_ms,
+        members_max=settings.group_consumer_max_size,
+        member_bytes_max=settings.semel_group_member_bytes_max,
+        group_bytes_max=settings.semel_group_bytes_max,
+        sessions_max=settings.semel_entities_max,
     )
-    return answer
 
 
 def _names(names: list[str] | None) -> tuple[str, ...] | None:

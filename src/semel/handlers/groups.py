@@ -124,7 +124,7 @@ async def _joined(
         # The ticket of a command that was answered is used up.
         command = command.but(topics=topics, ticket=broker.new_ticket())
         answer = await _ask(broker, group_id, command, refused, context)
-    return refused(ErrorCode.REBALANCE_IN_PROGRESS) if isinstance(answer, TopicsNeeded) else answer
+    return refused(ErrorCode.COORDINATOR_NOT_AVAILABLE) if isinstance(answer, TopicsNeeded) else answer
 
 
 def _join(broker: Broker, request: JoinGroupRequest, context: RequestContext) -> JoinGroup:

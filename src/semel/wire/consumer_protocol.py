@@ -16,6 +16,7 @@ from semel.wire.errors import ProtocolError
 
 _INT16: Final = struct.Struct(">h")
 _INT32: Final = struct.Struct(">i")
+VERSION_MAX: Final = 3
 
 
 class Subscription(NamedTuple):
@@ -49,6 +50,11 @@ def decode_subscription(data: bytes) -> Subscription:
         reader.int32()
         rack_id = reader.nullable_string()
     return Subscription(topics, owned, rack_id, version)
+
+
+def subscription_version(data: bytes) -> int:
+    """Return the version of a subscription, as far as it is known here; 0 if there is none."""
+    return max(0, min(_INT16.unpack(data[:2])[0], VERSION_MAX)) if len(data) >= 2 else 0
 
 
 def encode_assignment(partitions: Mapping[str, Iterable[int]], version: int = 0) -> bytes:

@@ -97,8 +97,11 @@ def test_waiting_requests_are_called_back() -> None:
     parked = rules.enter("b")
     assert isinstance(parked, int)
     rules.consumer_join("n")
-    assert rules.joined(parked).error is ErrorCode.REBALANCE_IN_PROGRESS
     assert not rules.waiting
+    # Not every client expects an error from JoinGroup; all of them expect this one from SyncGroup.
+    joined = rules.joined(parked)
+    assert (joined.error, joined.member_id, joined.leader) == (ErrorCode.NONE, "b", "")
+    assert rules.sync("b", joined.generation).error is ErrorCode.REBALANCE_IN_PROGRESS
     assert rules.consumer.members["b"].assigned == frozenset()
     rejoin(rules, "a")
     rules.beat("n", rules.consumer.members["n"].epoch, owned=frozenset())
@@ -144,18 +147,21 @@ def test_groups_of_other_protocols_and_malformed_metadata_are_refused() -> None:
     rules.stable("a")
     answer = rules.consumer_join("n")
     assert answer.error is ErrorCode.GROUP_ID_NOT_FOUND
-    assert "malformed" in (answer.message or "")
+    assert "cannot be used" in (answer.message or "")
     rules.leave("a")
     rules.join("", new="c", protocol_type="connect", requires_member_id=False)
     assert "not consumers" in (rules.consumer_join("n").message or "")
 
 
 def test_only_joining_upgrades() -> None:
+    """A consumer member that slept while its group became classic may join again; it does not give up."""
     rules = with_topic()
     rules.stable("a", assigned={"a": [0]})
     for epoch in (5, -1):
-        assert rules.beat("n", epoch).error is ErrorCode.GROUP_ID_NOT_FOUND
+        assert rules.beat("n", epoch).error is ErrorCode.UNKNOWN_MEMBER_ID
     assert rules.classic.members
+    rules.state.migration = Migration(upgrade=False)
+    assert rules.beat("n", 5).error is ErrorCode.GROUP_ID_NOT_FOUND
 
 
 def test_an_assignment_that_overlaps_gets_one_owner() -> None:
@@ -175,6 +181,94 @@ def test_a_crash_in_the_middle_changes_nothing() -> None:
     # Each member has the timeout of its own protocol.
     rules.tick(SESSION_MS)
     assert list(rules.consumer.members) == ["n"]
+
+
+COOPERATIVE = "cooperative-sticky"
+
+
+def cooperative(*owned: int) -> tuple[tuple[str, bytes], ...]:
+    return ((COOPERATIVE, subscription("t", owned={"t": list(owned)})),)
+
+
+def test_a_cooperative_member_owns_what_it_said_until_it_is_told() -> None:
+    """The classic group was in the middle of a rebalance, and its assignments had been dropped."""
+    rules = with_topic()
+    rules.join("", new="a", requires_member_id=False, protocols=cooperative())
+    rules.sync("a", 1, {"a": encode_assignment({"t": [0, 1, 2, 3]})})
+    rules.join("", new="b", requires_member_id=False, protocols=cooperative())
+    rules.join("a", protocols=cooperative(0, 1, 2, 3))
+    assert rules.classic.state is ClassicState.COMPLETING
+    rules.join("", new="c", requires_member_id=False, protocols=cooperative())
+    assert rules.classic.members["a"].assignment == b""
+    assert rules.consumer_join("n").assignment == frozenset()
+    assert indexes(rules.consumer.members["a"].assigned) == [0, 1, 2, 3]
+
+
+def test_a_follower_that_has_not_synced_owns_what_it_said() -> None:
+    rules = with_topic()
+    rules.join("", new="a", requires_member_id=False, protocols=cooperative())
+    rules.sync("a", 1, {"a": encode_assignment({"t": [0, 1, 2, 3]})})
+    rules.join("", new="b", requires_member_id=False, protocols=cooperative())
+    rules.join("a", protocols=cooperative(0, 1, 2, 3))
+    # The leader takes 3 from itself, and nobody gets it in this generation.
+    rules.sync("a", 2, {"a": encode_assignment({"t": [0, 1, 2]}), "b": encode_assignment({})})
+    assert rules.classic.state is ClassicState.STABLE
+    assert rules.consumer_join("n").assignment == frozenset()
+
+
+def test_going_back_and_forth_keeps_owners_and_numbers() -> None:
+    """Up, down and up again, before a member has joined again: it owns what it owned, and commits it."""
+    rules = with_topic()
+    generation = rules.stable("a", assigned={"a": [0, 1, 2, 3]})
+    rules.consumer_join("n")
+    rules.beat("n", -1)
+    assert rules.classic.generation_of("a") == generation
+    assert rules.consumer_join("m").assignment == frozenset()
+    assert indexes(rules.consumer.members["a"].assigned) == [0, 1, 2, 3]
+    assert commit(rules, "a", generation, 3, version_9=False) is ErrorCode.NONE
+    assert rules.heartbeat("a", generation) is ErrorCode.REBALANCE_IN_PROGRESS
+
+
+def test_metadata_that_nobody_looked_at_ends_nothing() -> None:
+    """Two protocols, the first of them garbage, and the group has chosen the second."""
+    rules = with_topic()
+    good = ("range", subscription("t", owned={}))
+    rules.join("", new="a", requires_member_id=False, protocols=(("x", b"\xff"), good))
+    rules.join("", new="b", requires_member_id=False, protocols=(good,))
+    rules.join("a", protocols=(("x", b"\xff"), good))
+    assert rules.consumer_join("n").error is ErrorCode.GROUP_ID_NOT_FOUND
+    # The same in a consumer group.
+    rules.leave("a", "b")
+    rules.consumer_join("n")
+    assert rules.join("c", protocols=(("x", b"\xff"), good)).error is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    assert rejoin(rules, "d") == []
+    rules.beat("n", -1)
+    assert list(rules.classic.members) == ["d"]
+
+
+def test_subscriptions_that_are_too_large_are_not_looked_up() -> None:
+    rules = with_topic()
+    many = (("range", subscription(*(f"name-{number}" for number in range(10_001)))),)
+    rules.join("", new="a", requires_member_id=False, protocols=many)
+    answer = rules.consumer_join("n")
+    assert "more than 10000 topics" in (answer.message or "")
+    rules.leave("a")
+    rules.consumer_join("n")
+    assert rules.join("c", protocols=many).error is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    rules.beat("n", -1)
+    for number in range(3):
+        large = (("range", subscription("t") + bytes(400_000) + bytes([number])),)
+        rules.join("", new=f"m{number}", requires_member_id=False, protocols=large)
+    assert "1048576 bytes" in (rules.consumer_join("n").message or "")
+
+
+def test_a_member_may_not_take_the_id_of_another() -> None:
+    rules = with_topic()
+    rules.consumer_join("n")
+    rejoin(rules, "", instance_id="i", new="s")
+    rejoin(rules, "a")
+    assert rules.consumer_join("a", instance_id="i").error is ErrorCode.INVALID_REQUEST
+    assert rejoin(rules, "b") is not None
 
 
 # Members of the classic protocol in a consumer group.
@@ -330,7 +424,7 @@ def test_a_static_member_goes_back_and_takes_the_group_along() -> None:
     assert (joined.error, joined.leader, joined.member_id) == (ErrorCode.NONE, "old", "old")
     assert joined.generation > epoch
     assert rules.classic.static_member("i") is not None
-    assert rules.beat("new", 1, instance_id="i").error is ErrorCode.GROUP_ID_NOT_FOUND
+    assert rules.beat("new", 1, instance_id="i").error is ErrorCode.FENCED_INSTANCE_ID
 
 
 def test_a_static_member_goes_back_in_a_group_that_stays() -> None:

@@ -4,9 +4,10 @@ import pytest
 from support.group_rules import subscription
 from support.transaction_rules import GROUP, ID, M0, Producer, TransactionRules, holds_together
 
+from semel.core.commit_checks import Committer
 from semel.core.facts import OffsetCommitted
 from semel.core.groups.commands import DeleteGroup, ExpireOffsets, JoinGroup
-from semel.core.offsets import CommitOffsets, Committer, DeleteOffsets
+from semel.core.offsets import CommitOffsets, DeleteOffsets
 from semel.core.topics import DeleteTopic
 from semel.core.types import CommittedOffset, ErrorCode, GroupKey, OffsetKey, TransactionState
 
@@ -90,6 +91,15 @@ def join(rules: TransactionRules):  # type: ignore[no-untyped-def]
     group = rules.state.groups[GroupKey(GROUP)]
     assert group is not None
     return group
+
+
+def test_a_commit_does_not_bring_an_overdue_member_back(rules: TransactionRules, producer: Producer) -> None:
+    generation = join(rules).generation
+    assert producer.version == 2 or producer.add_offsets() is ErrorCode.NONE
+    rules.now += 10_000
+    refused = producer.send_offset(1, committer=Committer(generation, "member"))
+    assert refused is ErrorCode.UNKNOWN_MEMBER_ID
+    assert GROUP not in rules.state.sessions
 
 
 def test_behaviour_85_a_group_that_nobody_knows(rules: TransactionRules, producer: Producer) -> None:

@@ -21,7 +21,7 @@ from semel.core.groups.commands import (
     TopicsNeeded,
 )
 from semel.core.groups.consumer_turn import ConsumerTurn
-from semel.core.groups.migration import assignment_bytes, owned_in
+from semel.core.groups.migration import assignment_bytes, owned_in, subscription_of
 from semel.core.groups.model import (
     CONSUMER_PROTOCOL,
     NO_ASSIGNMENT,
@@ -33,7 +33,7 @@ from semel.core.groups.model import (
 from semel.core.groups.reconcile import owned_by_others, reconcile
 from semel.core.groups.targets import refresh, wanted_names
 from semel.core.types import PARKED, Decision, ErrorCode
-from semel.wire.consumer_protocol import Subscription, decode_subscription
+from semel.wire.consumer_protocol import Subscription
 from semel.wire.errors import ProtocolError
 
 
@@ -43,7 +43,7 @@ def join(turn: ConsumerTurn, command: JoinGroup) -> Decision:
     if error is not ErrorCode.NONE:
         return Decision(Joined(error, command.member_id))
     try:
-        subscription = decode_subscription(command.protocols[0][1])
+        subscription = subscription_of(command.protocols)
     except ProtocolError:
         return Decision(Joined(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, command.member_id))
     needed = frozenset([*subscription.topics, *subscription.owned])

@@ -75,9 +75,8 @@ def decide_read_subscriptions(state: "BrokerState", command: ReadSubscriptions, 
 
 def decide_consumer_heartbeat(state: "BrokerState", command: ConsumerHeartbeat, now: int) -> Decision:
     """Let a member join, heartbeat or leave, and return its assignment."""
-    problem = _problem(command)
-    if problem:
-        return _refuse(ErrorCode.INVALID_REQUEST, problem)
+    if wrong := problem(command):
+        return _refuse(ErrorCode.INVALID_REQUEST, wrong)
     if command.assignor is not None and command.assignor not in ASSIGNORS:
         supported = ", ".join(ASSIGNORS)
         return _refuse(
@@ -104,6 +103,12 @@ def _turn(state: "BrokerState", command: ConsumerHeartbeat, now: int) -> Consume
         return ConsumerTurn(group, session, now, timeout_ms, state.migration)
     if group is None and command.epoch != JOIN:
         return _refuse(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} does not exist.")
+    if isinstance(group, ClassicGroup) and command.epoch != JOIN and state.migration.upgrade:
+        # It was a member before the group became classic, and may join again, unless its name is taken.
+        # Clients take GROUP_ID_NOT_FOUND for the end.
+        is_fenced = group.static_member(command.instance_id) is not None
+        error = ErrorCode.FENCED_INSTANCE_ID if is_fenced else ErrorCode.UNKNOWN_MEMBER_ID
+        return _refuse(error, f"Group {group_id} is a classic group by now.")
     if isinstance(group, ShareGroup) or command.epoch != JOIN:
         return _refuse(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group.")
     if group is None:
@@ -114,11 +119,13 @@ def _turn(state: "BrokerState", command: ConsumerHeartbeat, now: int) -> Consume
         return _refuse(ErrorCode.GROUP_ID_NOT_FOUND, message)
     turn = ConsumerTurn(to_consumer(group, command.topics), None, now, timeout_ms, state.migration)
     turn.convert_from(group, session)
-    turn.replies.extend(called_back(session))
+    turn.replies.extend(called_back(turn.group, session))
+    for member_id in session.joins if session else ():
+        turn.expect_step(turn.group.members[member_id])
     return turn
 
 
-def _problem(command: ConsumerHeartbeat) -> str | None:
+def problem(command: ConsumerHeartbeat) -> str | None:
     """Return the message for a request that is invalid in any group state."""
     empty = {
         "MemberId": command.member_id,
@@ -239,6 +246,9 @@ def _join(turn: ConsumerTurn, command: ConsumerHeartbeat) -> ConsumerMember | Er
         # A member of the classic protocol does not say that it will come back: it is replaced at once.
         if older.epoch != LEAVE_FOR_A_MOMENT and older.classic is None:
             return ErrorCode.UNRELEASED_INSTANCE_ID
+        if command.member_id in group.members:
+            # The id of another member: taking its place would lose that one.
+            return ErrorCode.INVALID_REQUEST
         member = turn.replace_static(older, command.member_id)
     return member.but(epoch=0, previous_epoch=0, state=MemberState.STABLE, revoking=NO_ASSIGNMENT)
 

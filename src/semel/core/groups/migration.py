@@ -3,8 +3,9 @@
 *Up*: the first heartbeat of a consumer member makes a classic group a consumer group. Its members stay, with
 their assignments, and go on with JoinGroup, SyncGroup and Heartbeat (``classic_in_consumer``) until they are
 replaced one by one. Epochs continue from the generation, so that a number which a client has seen is never
-reused. Requests that wait for the rebalance of the classic group get REBALANCE_IN_PROGRESS; their members
-join again and find the consumer group.
+reused. A member owns what it was assigned, and what it said it owns when it last joined: in the middle of a
+rebalance, a cooperative member has not given that up. Requests that wait for the rebalance of the classic
+group are answered such that their members join again and find the consumer group.
 
 *Down*: when the last member of the consumer protocol has gone, the others are a classic group again, which
 begins a rebalance. Until its next generation, each member goes on with its own epoch: it still owns its
@@ -15,15 +16,14 @@ Committed offsets belong to the group's name, so both ways keep them. A group is
 crash leaves it before or after the change.
 """
 
-from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import Any, Final, TypeAlias
 
 from semel.core.data import Data
 from semel.core.groups.classic_rebalance import select_protocol
 from semel.core.groups.commands import Joined, Synced
 from semel.core.groups.model import (
     CONSUMER_PROTOCOL,
-    NO_ASSIGNMENT,
     Assignment,
     ClassicGroup,
     ClassicMember,
@@ -40,11 +40,18 @@ from semel.wire.consumer_protocol import (
     decode_assignment,
     decode_subscription,
     encode_assignment,
+    subscription_version,
 )
 from semel.wire.errors import ProtocolError
 
 Shapes = Mapping[str, TopicShape | None]
 """Topics as the caller looked them up; None for those that do not exist."""
+
+
+TOPICS_MAX: Final = 10_000
+"""Topics in the subscription of a classic member of a consumer group: the broker looks each of them up."""
+METADATA_BYTES_MAX: Final = 1_048_576
+"""Different subscriptions that the broker reads when a classic group becomes a consumer group."""
 
 
 class Migration(Data):
@@ -78,10 +85,9 @@ def why_not_consumer(group: ClassicGroup, migration: Migration) -> str | None:
     if len(group.members) > migration.consumer_members_max:
         return f"it has more than {migration.consumer_members_max} members (group.consumer.max.size)"
     try:
-        for _ in _members(group):
-            pass
+        _members(group)
     except ProtocolError as problem:
-        return f"the metadata of its members is malformed: {problem}"
+        return f"the metadata of its members cannot be used: {problem}"
     return None
 
 
@@ -90,7 +96,7 @@ def known_topics(group: ClassicGroup) -> frozenset[str]:
     names: set[str] = set()
     try:
         for _, subscription, partitions in _members(group):
-            names.update(subscription.topics, partitions)
+            names.update(subscription.topics, subscription.owned, partitions)
     except ProtocolError:
         return frozenset()
     return frozenset(names)
@@ -103,12 +109,12 @@ def to_consumer(group: ClassicGroup, topics: Shapes) -> ConsumerGroup:
     the middle of a rebalance, or its leader about to notice a new partition.
     """
     members: dict[str, ConsumerMember] = {}
-    taken: set[tuple[bytes, int]] = set()
     names: set[str] = set()
-    for member, subscription, partitions in _members(group):
-        # A partition has one owner in a consumer group. Assignors of clients may see it differently.
-        assigned = owned_in(partitions, topics) - taken
-        taken |= assigned
+    read = _members(group)
+    owned = _owned(read, topics)
+    for member, subscription, _ in read:
+        assigned = owned[member.member_id]
+        epoch = group.generation_of(member.member_id)
         names.update(subscription.topics)
         members[member.member_id] = ConsumerMember(
             member.member_id,
@@ -118,10 +124,10 @@ def to_consumer(group: ClassicGroup, topics: Shapes) -> ConsumerGroup:
             member.client_host,
             member.rebalance_timeout_ms,
             tuple(sorted(set(subscription.topics))),
-            epoch=group.generation,
-            previous_epoch=group.generation,
+            epoch=epoch,
+            previous_epoch=epoch,
             assigned=assigned,
-            since={group.generation: assigned} if assigned else {},
+            since={epoch: assigned} if assigned else {},
             classic=ClassicPart(member.session_timeout_ms, member.protocols),
         )
     return ConsumerGroup(
@@ -134,13 +140,37 @@ def to_consumer(group: ClassicGroup, topics: Shapes) -> ConsumerGroup:
     )
 
 
-def called_back(session: Session | None) -> list[tuple[Ticket, Any]]:
-    """Return the answers to the requests that wait for the rebalance of a classic group."""
+def _owned(read: "list[_Read]", topics: Shapes) -> dict[str, Assignment]:
+    """What each member owns. A partition has one owner; assignors of clients may see it differently."""
+    taken: set[tuple[bytes, int]] = set()
+    owned: dict[str, Assignment] = {}
+    for member, _, partitions in read:
+        owned[member.member_id] = owned_in(partitions, topics) - taken
+        taken |= owned[member.member_id]
+    for member, subscription, _ in read:
+        # What was assigned to another since then counts more than what a member said when it joined.
+        still = owned_in(subscription.owned, topics) - taken
+        owned[member.member_id] |= still
+        taken |= still
+    return owned
+
+
+def called_back(group: ConsumerGroup, session: Session | None) -> list[tuple[Ticket, Any]]:
+    """Return the answers to the requests that wait for the rebalance of the group, which was classic.
+
+    Joins are answered with the number that the member has already, and its SyncGroup with
+    REBALANCE_IN_PROGRESS. Not every client expects that error from JoinGroup.
+    """
     if session is None:
         return []
-    again = ErrorCode.REBALANCE_IN_PROGRESS
-    joins = [(ticket, Joined(again, member_id)) for member_id, ticket in session.joins.items()]
-    return [*joins, *((ticket, Synced(again)) for ticket in session.syncs.values())]
+    joins: list[tuple[Ticket, Any]] = []
+    for member_id, ticket in session.joins.items():
+        member = group.members[member_id]
+        assert member.classic is not None
+        name = member.classic.protocols[0][0]
+        joins.append((ticket, Joined(ErrorCode.NONE, member_id, member.epoch, CONSUMER_PROTOCOL, name)))
+    again = Synced(ErrorCode.REBALANCE_IN_PROGRESS)
+    return [*joins, *((ticket, again) for ticket in session.syncs.values())]
 
 
 def to_classic(group: ConsumerGroup) -> ClassicGroup:
@@ -156,7 +186,8 @@ def to_classic(group: ConsumerGroup) -> ClassicGroup:
             member.classic.session_timeout_ms,
             member.rebalance_timeout_ms,
             member.classic.protocols,
-            assignment_bytes(group, member.classic, group.target.get(member.member_id, NO_ASSIGNMENT)),
+            # Not its target: if the group goes back before the member has joined again, this is what counts.
+            assignment_bytes(group, member.classic, member.assigned | member.revoking),
             member.epoch,
         )
     classic = ClassicGroup(
@@ -177,7 +208,7 @@ def assignment_bytes(group: ConsumerGroup, classic: ClassicPart, owned: Assignme
     for topic_id, partition in owned:
         if topic_id in names:
             partitions.setdefault(names[topic_id], []).append(partition)
-    return encode_assignment(partitions, decode_subscription(classic.protocols[0][1]).version)
+    return encode_assignment(partitions, subscription_version(classic.protocols[0][1]))
 
 
 def owned_in(partitions: Mapping[str, list[int]], topics: Shapes) -> Assignment:
@@ -190,15 +221,31 @@ def owned_in(partitions: Mapping[str, list[int]], topics: Shapes) -> Assignment:
     return frozenset(found)
 
 
-def _members(group: ClassicGroup) -> Iterator[tuple[ClassicMember, Subscription, dict[str, list[int]]]]:
-    """The members, what they subscribe to and what they were assigned. ProtocolError if malformed."""
+def subscription_of(protocols: tuple[tuple[str, bytes], ...]) -> Subscription:
+    """Read what a member subscribes to. ProtocolError if it is malformed, or more than a group can have."""
+    # Every protocol of a member carries the same subscription.
+    subscription = decode_subscription(protocols[0][1] if protocols else b"")
+    if len(subscription.topics) > TOPICS_MAX:
+        raise ProtocolError(f"a subscription to more than {TOPICS_MAX} topics")
+    return subscription
+
+
+def _members(group: ClassicGroup) -> "list[_Read]":
+    """Read the metadata of all members. ProtocolError if it is malformed, or too much."""
     # Most members of a group send the same bytes.
     read: dict[bytes, Subscription] = {}
+    found: list[_Read] = []
+    size = 0
     for member in group.members.values():
-        # Every protocol of a member carries the same subscription.
-        metadata = member.metadata(group.protocol_name) or (
-            member.protocols[0][1] if member.protocols else b""
-        )
+        metadata = member.protocols[0][1] if member.protocols else b""
         if metadata not in read:
-            read[metadata] = decode_subscription(metadata)
-        yield member, read[metadata], decode_assignment(member.assignment)
+            size += len(metadata)
+            if size > METADATA_BYTES_MAX:
+                raise ProtocolError(f"different subscriptions of more than {METADATA_BYTES_MAX} bytes")
+            read[metadata] = subscription_of(member.protocols)
+        found.append((member, read[metadata], decode_assignment(member.assignment)))
+    return found
+
+
+_Read: TypeAlias = tuple[ClassicMember, Subscription, dict[str, list[int]]]
+"""A member, what it subscribes to, and what it was assigned."""

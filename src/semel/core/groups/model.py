@@ -161,8 +161,9 @@ class ConsumerMember(Data):
     @property
     def metadata_bytes(self) -> int:
         """The size of the member's metadata."""
-        names = sum(map(len, self.topic_names)) + len(self.topic_regex or "")
-        return names + (self.classic.metadata_bytes if self.classic else 0)
+        if self.classic is not None:
+            return self.classic.metadata_bytes
+        return sum(map(len, self.topic_names)) + len(self.topic_regex or "")
 
     def owns_since(self, owned: Owned, epoch: int) -> bool:
         """Whether the member has owned a partition from this member epoch until now."""

@@ -28,7 +28,12 @@ def expiring(decide: Decide) -> Decide:
             return decide(state, command, now)
         expired = tick_one(state, command.group_id, _TICK, now)
         decision = decide(_after(state, command.group_id, expired.facts), command, now)
-        return decision.but(facts=expired.facts + decision.facts, replies=expired.replies + decision.replies)
+        return decision.but(
+            facts=expired.facts + decision.facts,
+            replies=expired.replies + decision.replies,
+            # Members that are gone are not part of a transaction.
+            defers_sync=decision.defers_sync and not expired.facts,
+        )
 
     return decide_after_expiry
 

@@ -13,6 +13,7 @@ from semel.core.facts import (
     TransactionEnded,
     TransactionForgotten,
 )
+from semel.core.groups.overdue import expiring
 from semel.core.transactions import attempts, beginning, coordinator, pending
 from semel.core.transactions.attempts import BeginAttempt, CommitTransactions, TransactionsCommitted
 from semel.core.transactions.commands import (
@@ -60,7 +61,7 @@ DECIDE: dict[type, Decide] = {
     AddPartitions: coordinator.add_partitions,
     VerifyPartitions: coordinator.verify_partitions,
     AddOffsets: coordinator.add_offsets,
-    CommitPending: pending.commit_pending,
+    CommitPending: expiring(pending.commit_pending),
     EndTransaction: coordinator.end_transaction,
     BeginAttempt: attempts.begin_attempt,
     CommitTransactions: attempts.commit_transactions,

@@ -53,6 +53,10 @@ class Policies:
         """How many there are."""
         return len(self._bodies)
 
+    def has_room(self, more: int) -> bool:
+        """Whether so many more are allowed. Changing and removing them is, however many there are."""
+        return more <= 0 or len(self) + more <= self.configs.settings.semel_policies_max
+
     def rights(self, principal: str, host: str) -> Rights:
         """What a principal at a host may do."""
         if not self.has_authorizer or principal in self._super_users:

@@ -91,9 +91,9 @@ def main(
     """A transactional message log that speaks Kafka's protocol.
 
     Start a broker with 'semel serve'. All other commands work with Semel and with every other Kafka broker:
-    choose it with --bootstrap HOST:PORT or the environment variable SEMEL_BOOTSTRAP. With --json they print
-    data for programs. A broker with TLS or SASL needs settings before the command, for example:
-    semel -X security.protocol=SSL -X ssl.ca.location=ca.pem topics list
+    choose it with --bootstrap HOST:PORT after the command, or with the environment variable SEMEL_BOOTSTRAP.
+    With --json they print data for programs. A broker with TLS or SASL needs settings before the command,
+    for example: semel -X security.protocol=SSL -X ssl.ca.location=ca.pem topics list
     """
     keep_client_settings(command_config, client_settings or ())
 

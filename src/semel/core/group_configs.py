@@ -213,14 +213,19 @@ def _origin(bound: str | int) -> str:
 
 def timeouts(configs: Mapping[str, str], limits: Limits) -> GroupTimeouts:
     """Return what holds for a group with these configs, which were valid when they were set."""
-    return GroupTimeouts(*(_number(name, configs, limits) for name in (SESSION_TIMEOUT, HEARTBEAT_INTERVAL)))
+    return GroupTimeouts(*_session(SESSION_TIMEOUT, HEARTBEAT_INTERVAL, configs, limits))
+
+
+def _session(session: str, heartbeat: str, configs: Mapping[str, str], limits: Limits) -> tuple[int, int]:
+    """The timeout and the interval. Settings of a broker may contradict each other, or configs of a group."""
+    timeout_ms, interval_ms = _number(session, configs, limits), _number(heartbeat, configs, limits)
+    return timeout_ms, interval_ms if interval_ms < timeout_ms else max(timeout_ms // 3, 1)
 
 
 def share_configs(configs: Mapping[str, str], limits: Limits) -> ShareConfigs:
     """Return what holds for a share group with these configs, which were valid when they were set."""
     return ShareConfigs(
-        _number(SHARE_SESSION_TIMEOUT, configs, limits),
-        _number(SHARE_HEARTBEAT_INTERVAL, configs, limits),
+        *_session(SHARE_SESSION_TIMEOUT, SHARE_HEARTBEAT_INTERVAL, configs, limits),
         DeliveryLimits(
             locks_max=_number(SHARE_LOCKS, configs, limits),
             delivery_limit=_number(SHARE_DELIVERIES, configs, limits),

@@ -98,7 +98,7 @@ async def create_acls(
     good = [each for each, problem in zip(bindings, problems, strict=True) if problem is None]
     wanted = list(dict.fromkeys(good))
     new = [each for each in wanted if each not in known]
-    has_room = len(broker.policies) + len(new) <= broker.settings.semel_policies_max
+    has_room = broker.policies.has_room(len(new))
     error, message = ErrorCode.NONE, None
     if not has_room:
         error, message = ErrorCode.POLICY_VIOLATION, "There are too many policies (semel.policies.max)."

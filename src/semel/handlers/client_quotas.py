@@ -100,7 +100,7 @@ def _command(entry: AlterClientQuotasEntry) -> AlterQuota:
 
 async def _alter(broker: Broker, commands: list[AlterQuota]) -> list[tuple[ErrorCode, str | None]]:
     """Have the changes decided in one tick. Returns an error for each."""
-    if len(broker.policies) + _new_limits(broker, commands) > broker.settings.semel_policies_max:
+    if not broker.policies.has_room(_new_limits(broker, commands)):
         message = "There are too many policies (semel.policies.max)."
         return [(ErrorCode.POLICY_VIOLATION, message)] * len(commands)
     try:

@@ -222,7 +222,7 @@ async def _alter(
             answers[resource] = command
         else:
             commands[resource] = command
-    if _more_policies(broker, commands) > broker.settings.semel_policies_max - len(broker.policies):
+    if not broker.policies.has_room(_more_policies(broker, commands)):
         full = TopicAnswer(ErrorCode.POLICY_VIOLATION, "There are too many policies (semel.policies.max).")
         for resource in [each for each in commands if each.kind != TOPIC]:
             del commands[resource]

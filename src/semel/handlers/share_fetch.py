@@ -69,7 +69,9 @@ async def share_fetch(
         for each in topic.partitions
         if each.acknowledgement_batches
     }
-    errors = await check_places(broker, {**session.partitions, **dict.fromkeys(wanted)}, may_read)
+    # Another request of the session may change its partitions while this one waits.
+    partitions = dict(session.partitions)
+    errors = await check_places(broker, {**partitions, **dict.fromkeys(wanted)}, may_read)
     is_renewing = context.version >= FIRST_WITH_RENEWAL and request.is_renew_ack
     acknowledged = await acknowledge(
         broker,
@@ -83,9 +85,10 @@ async def share_fetch(
     got: dict[Place, Got] = {}
     if epoch != END and not is_renewing:
         reader = ShareReader(broker, request, context, configs, session)
-        got = await _fetch(broker, reader, session, errors)
+        readable = [place for place in partitions if not errors[place]]
+        got = await _fetch(broker, reader, session, readable)
         # Rights may have changed, and partitions moved, during the wait.
-        errors = await check_places(broker, session.partitions, may_read)
+        errors = await check_places(broker, partitions, may_read)
         got |= {place: Got(error) for place, error in errors.items() if error}
     end_session(broker, sessions_of(broker), key, epoch)
     hints = LeaderHints(broker, context)
@@ -121,10 +124,10 @@ def _begin(broker: Broker, request: ShareFetchRequest, context: RequestContext, 
 
 
 async def _fetch(
-    broker: Broker, reader: ShareReader, session: ShareSession, errors: dict[Place, ErrorCode]
+    broker: Broker, reader: ShareReader, session: ShareSession, readable: list[Place]
 ) -> dict[Place, Got]:
     """Acquire records of the partitions that can be read."""
-    places = {ShareKey(*place, session.key[0]): place for place in session.partitions if not errors[place]}
+    places = {ShareKey(*place, session.key[0]): place for place in readable}
     try:
         found = await reader.get(list(places)) if places else {}
     except StoreRefused:

@@ -113,6 +113,11 @@ async def alter_share_group_offsets(
                 if 0 <= each.partition_index < known.partitions
             }
             wanted[topic.topic_name] = TopicShape(known.topic_id, known.partitions), offsets
+    if not await broker.has_room_for_group(request.group_id):
+        return AlterShareGroupOffsetsResponse(
+            error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE,
+            error_message="Too many groups (semel.groups.max).",
+        )
     answer = await _altered(broker, request.group_id, AlterShareOffsets(request.group_id, wanted))
     response = AlterShareGroupOffsetsResponse(error_code=answer.error)
     for topic in request.topics if not answer.error else ():

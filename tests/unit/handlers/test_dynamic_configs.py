@@ -272,6 +272,28 @@ async def test_a_session_must_be_longer_than_the_interval_of_heartbeats() -> Non
         assert (await alter(broker, GROUP, "g", (INTERVAL, DELETE, None)))[0] == ErrorCode.INVALID_CONFIG
 
 
+async def test_settings_that_contradict_each_other_do_not_lose_members() -> None:
+    async with broker_in_memory() as broker:
+        for kind in ("consumer", "share"):
+            settings = {
+                f"group_{kind}_session_timeout_ms": "1000",
+                f"group_{kind}_heartbeat_interval_ms": "9000",
+            }
+            await set_(broker, BROKER, "", **settings)
+        assert broker.policies.configs.group("g") == (1_000, 333)
+        assert broker.policies.configs.share_group("g")[:2] == (1_000, 333)
+
+
+async def test_a_limit_below_the_number_of_policies_can_be_taken_back() -> None:
+    async with broker_in_memory() as broker:
+        await set_(broker, GROUP, "g", consumer_session_timeout_ms="50000")
+        await set_(broker, BROKER, "", semel_policies_max="0")
+        assert (await alter(broker, GROUP, "h", (SESSION, SET, "50000")))[0] == ErrorCode.POLICY_VIOLATION
+        assert await alter(broker, GROUP, "g", (SESSION, SET, "51000")) == (ErrorCode.NONE, None)
+        assert await alter(broker, BROKER, "", ("semel.policies.max", DELETE, None)) == (ErrorCode.NONE, None)
+        await set_(broker, GROUP, "h", consumer_session_timeout_ms="50000")
+
+
 async def test_group_configs_are_shown_with_their_sources_and_used_for_the_next_heartbeat() -> None:
     async with broker_in_memory() as broker:
         assert (await shown(broker, GROUP, "g"))[SESSION] == [

@@ -341,6 +341,24 @@ async def test_sessions_are_bounded() -> None:
         await b.acquired()
 
 
+async def test_requests_of_a_session_may_overlap() -> None:
+    """A request may add partitions while an older one of the session is served on another connection."""
+    async with broker_in_memory() as broker:
+        topic, (a,) = await world(broker, "a", partitions=2)
+        await produce(broker, "t", "x")
+        (run,) = await a.acquired()
+        slow = asyncio.create_task(a.fetch((run[0], run[1], [ACCEPT]), wait_ms=200))
+        other = Member(broker, "a", topic, connection=2)
+        other.epoch = a.epoch + 1
+        added = ShareFetchTopic(topic_id=topic.topic_id, partitions=[ShareFetchPartition(partition_index=1)])
+        await asyncio.sleep(0)
+        request = ShareFetchRequest(
+            group_id="g", member_id="a", share_session_epoch=other.epoch, min_bytes=1, topics=[added]
+        )
+        assert (await other.ask(78, request)).error_code == ErrorCode.NONE
+        assert (await slow).error_code == ErrorCode.NONE
+
+
 async def test_a_forgotten_partition_is_not_fetched() -> None:
     async with broker_in_memory() as broker:
         topic, (a,) = await world(broker, "a")
@@ -413,6 +431,23 @@ async def test_groups_are_described_listed_and_deleted() -> None:
         assert (await a.ask(76, left, 1)).member_epoch == -1
         assert (await send(broker, 42, delete)).results[0].error_code == ErrorCode.NONE
         assert (await send(broker, 16, ListGroupsRequest())).groups == []
+
+
+async def test_altering_nothing_makes_no_group() -> None:
+    async with broker_in_memory(semel_groups_max=1) as broker:
+        await make_topic(broker, "t")
+
+        def request(group_id: str, topic: str) -> AlterShareGroupOffsetsRequest:
+            partitions = [AlterShareGroupOffsetsPartition(partition_index=0, start_offset=1)]
+            topics = [AlterShareGroupOffsetsTopic(topic_name=topic, partitions=partitions)]
+            return AlterShareGroupOffsetsRequest(group_id=group_id, topics=topics)
+
+        assert (await send(broker, 91, request("g", "no"))).error_code == ErrorCode.NONE
+        assert (await send(broker, 16, ListGroupsRequest(), 5)).groups == []
+        assert (await send(broker, 91, request("g", "t"))).error_code == ErrorCode.NONE
+        await broker.count()
+        refused = await send(broker, 91, request("h", "t"))
+        assert refused.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
 async def test_offsets_are_altered_and_deleted() -> None:

@@ -93,7 +93,8 @@ def decide_alter(state: "BrokerState", command: AlterShareOffsets, now: int) -> 
                 facts.append(ShareChanged(key, SharePartition(offsets[key.index], epoch)))
             elif before is None:
                 facts.append(ShareChanged(key, SharePartition()))
-    facts.append(GroupChanged(group.but(epoch=group.epoch + 1, shared=shared)))
+    if facts or shared != group.shared:
+        facts.append(GroupChanged(group.but(epoch=group.epoch + 1, shared=shared)))
     return Decision(ShareOffsetsAltered(ErrorCode.NONE, errors), tuple(facts))
 
 

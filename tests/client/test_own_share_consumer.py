@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 
@@ -201,7 +202,7 @@ def test_an_abort_makes_the_records_available_and_the_results_invisible(
         TransactionalProducer(client, "w") as producer,
     ):
         jobs = taken(consumer, 6)
-        with pytest.raises(ZeroDivisionError), producer.transaction():
+        with suppress(ZeroDivisionError), producer.transaction():
             work(producer, jobs)
             producer.acknowledge(consumer)
             raise ZeroDivisionError

@@ -65,6 +65,9 @@ class ShareRules:
         self.now = 1_000_000
         self.limits = DeliveryLimits(locks_max, delivery_limit, LOCK_MS)
         self.ledger: dict[Key, Any] = {}
+        self.flushed: dict[Key, Any] = {}
+        """The ledger as of the last decision that was flushed before its answer."""
+        self.flushes = 0
         self.writes = 0
         self.batches: list[tuple[int, int]] = []
         self.topics: dict[str, TopicShape] = {}
@@ -86,6 +89,9 @@ class ShareRules:
             self.state.apply(fact)
             self.writes += type(fact) in DURABLE
             self._write(fact)
+        if not decision.defers_sync and any(type(fact) in DURABLE for fact in decision.facts):
+            self.flushed = dict(self.ledger)
+            self.flushes += 1
         return decision
 
     def _load(self, keys: Any) -> None:
@@ -110,6 +116,13 @@ class ShareRules:
     def restart(self, term: int = 0) -> None:
         """Kill the broker: locks and sessions are gone, the rest is loaded when it is needed."""
         self.state = BrokerState(term)
+
+    def lose_power(self) -> None:
+        """Lose what was not flushed, and begin a term, which aborts what is open."""
+        self.ledger = dict(self.flushed)
+        self.restart(self.state.term + 1)
+        for key in [each for each in self.ledger if isinstance(each, TransactionKey)]:
+            self.abort_open(key.transactional_id, before_term=self.state.term)
 
     # The log of partition 0.
 
@@ -138,6 +151,7 @@ class ShareRules:
 
     def _set_log(self, start: int, end: int) -> None:
         self.ledger[KEY.partition] = log = Partition(log_start_offset=start, high_watermark=end)
+        self.flushed[KEY.partition] = log
         self.state.put(KEY.partition, log)
 
     # Members.

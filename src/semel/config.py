@@ -49,7 +49,8 @@ class Settings(LogSettings):
     )
     semel_extensions_enable: bool = setting(
         True,
-        "serve CommitTransactions and BeginAttempt, which Kafka does not have; clients detect them",
+        "serve CommitTransactions, BeginAttempt and TxnShareAcknowledge, which Kafka does not have;"
+        " clients detect them",
     )
     semel_attempt_timeout_ms: int = setting(
         86_400_000,

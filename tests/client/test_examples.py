@@ -17,6 +17,7 @@ EXPECTED = {
     "groups.py": "100 events were read, 100 of them different",
     "transactions.py": "10 words were copied, 10 of them different",
     "prepared_transaction.py": "committed: [b'three apples']",
+    "queue_worker.py": "30 jobs have 30 results, 30 of them different",
 }
 
 

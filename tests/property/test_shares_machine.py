@@ -1,6 +1,8 @@
 """Whatever members of a share group do: no record is held by two, none is lost, none comes back once settled.
 
-The model knows for each offset who holds it until when, how often it was delivered, and if it is settled.
+The model knows for each offset who holds it until when, how often it was delivered, if it is settled, and in
+which transaction it was acknowledged. A record whose transaction committed is never delivered again, and one
+whose transaction aborted is.
 """
 
 from dataclasses import dataclass
@@ -10,11 +12,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from support.examples import examples
 from support.share_rules import ACCEPT, GAP, KEY, LOCK_MS, REJECT, RELEASE, RENEW, ShareRules
 
-from semel.core.share_partition import AVAILABLE
+from semel.core.share_partition import PENDING
 from semel.core.shares.commands import Acknowledge, AcknowledgedRun, AcquireFrom
-from semel.core.types import ErrorCode
+from semel.core.types import ErrorCode, TransactionState
 
 MEMBERS = ("a", "b", "c")
+PRODUCERS = ("p", "q")
 DELIVERY_LIMIT = 3
 LOCKS_MAX = 12
 
@@ -29,6 +32,10 @@ class Seen:
     deadline: int = 0
     is_settled: bool = False
     is_gone: bool = False
+    pending: tuple[str, bool] | None = None
+    """The producer in whose transaction it was acknowledged, and whether it was accepted."""
+    is_flushed: bool = True
+    """Whether the acknowledgement in a transaction survives a loss of power."""
 
 
 class SharesMachine(RuleBasedStateMachine):
@@ -36,6 +43,9 @@ class SharesMachine(RuleBasedStateMachine):
     def begin(self) -> None:
         self.rules = ShareRules(locks_max=LOCKS_MAX, delivery_limit=DELIVERY_LIMIT)
         self.rules.begin()
+        for name in PRODUCERS:
+            self.rules.init(name)
+        self.flushes = self.rules.flushes
         self.records: list[Seen] = []
         self.late: AcquireFrom | None = None
         self.gone_below = 0
@@ -113,6 +123,83 @@ class SharesMachine(RuleBasedStateMachine):
             else:
                 seen.holder, seen.is_settled = None, True
 
+    @rule(
+        member=st.sampled_from(MEMBERS),
+        producer=st.sampled_from(PRODUCERS),
+        first=st.integers(0, 40),
+        types=st.lists(st.sampled_from([ACCEPT, ACCEPT, REJECT, GAP]), min_size=1, max_size=6),
+        of_own=st.sampled_from([True, True, True, False]),
+    )
+    def acknowledge_in_transaction(
+        self, member: str, producer: str, first: int, types: list[int], of_own: bool
+    ) -> None:
+        self.pass_time(0)
+        held = [at for at, seen in enumerate(self.records) if seen.holder == member]
+        if of_own and held:
+            first = held[first % len(held)]
+            types = [kind for at, kind in enumerate(types) if {*range(first, first + at + 1)} <= {*held}]
+        last = first + len(types) - 1
+        if last >= len(self.records):
+            return
+        start = max(self.rules.share.start_offset, self.gone_below)
+        kinds = {first + at: kind == ACCEPT for at, kind in enumerate(types)}
+        may = first >= start and all(
+            self.records[at].holder == member or self.records[at].pending == (producer, is_accepted)
+            for at, is_accepted in kinds.items()
+        )
+        answer = self.rules.in_transaction(member, first, last, *types, name=producer)
+        assert answer is (ErrorCode.NONE if may else ErrorCode.INVALID_RECORD_STATE)
+        for offset, is_accepted in kinds.items() if may else ():
+            seen = self.records[offset]
+            if seen.pending is None:
+                seen.holder, seen.pending, seen.is_flushed = None, (producer, is_accepted), False
+
+    @rule(producer=st.sampled_from(PRODUCERS), commit=st.booleans())
+    def end_transaction(self, producer: str, commit: bool) -> None:
+        self.pass_time(0)
+        is_open = self.rules.transaction(producer).state is TransactionState.ONGOING
+        answer = self.rules.end(producer, commit=commit)
+        assert (answer is ErrorCode.NONE) == (is_open or not commit)
+        if answer is ErrorCode.NONE:
+            self.end_pending(producer, is_commit=commit)
+
+    @rule(producer=st.sampled_from(PRODUCERS))
+    def init(self, producer: str) -> None:
+        """A new producer takes the id, and aborts what is open."""
+        self.pass_time(0)
+        self.rules.init(producer)
+        self.end_pending(producer, is_commit=False)
+
+    def end_pending(self, producer: str, *, is_commit: bool) -> None:
+        self.flush()
+        for seen in self.records:
+            if seen.pending is None or seen.pending[0] != producer:
+                continue
+            seen.pending = None
+            if is_commit:
+                seen.is_settled = True
+            else:
+                self.let_go(seen)
+
+    @rule()
+    def lose_power(self) -> None:
+        """What was not flushed is lost, and every open transaction is aborted."""
+        self.pass_time(0)
+        self.rules.lose_power()
+        for seen in self.records:
+            if seen.holder is not None or not seen.is_flushed:
+                seen.holder, seen.pending, seen.is_flushed = None, None, True
+                seen.deliveries = seen.written
+        for name in PRODUCERS:
+            assert self.rules.transaction(name).state is not TransactionState.ONGOING
+            self.end_pending(name, is_commit=False)
+            self.rules.init(name)
+
+    def flush(self) -> None:
+        self.flushes = self.rules.flushes
+        for seen in self.records:
+            seen.is_flushed = True
+
     @rule(member=st.sampled_from(MEMBERS))
     def end_session(self, member: str) -> None:
         self.pass_time(0)
@@ -129,6 +216,8 @@ class SharesMachine(RuleBasedStateMachine):
 
     def pass_time(self, passed_ms: int) -> None:
         self.rules.tick(passed_ms)
+        if self.rules.flushes != self.flushes:
+            self.flush()
         for seen in self.records:
             if seen.holder is not None and seen.deadline <= self.rules.now:
                 self.let_go(seen)
@@ -139,7 +228,7 @@ class SharesMachine(RuleBasedStateMachine):
         self.gone_below = min(self.gone_below + count, len(self.records))
         self.rules.delete_below(self.gone_below)
         for seen in self.records[: self.gone_below]:
-            seen.holder, seen.is_settled, seen.is_gone = None, True, True
+            seen.holder, seen.is_settled, seen.is_gone, seen.pending = None, True, True, None
         self.rules.look()
 
     @rule()
@@ -169,8 +258,9 @@ class SharesMachine(RuleBasedStateMachine):
             for offset in range(max(run.first, self.gone_below), run.last + 1):
                 seen = self.records[offset]
                 is_over = seen.holder is not None and seen.deadline <= self.rules.now
-                assert (run.state is AVAILABLE) == (not seen.is_settled) or is_over
-        assert not share.runs or share.runs[0].state is AVAILABLE
+                assert (run.state is PENDING) == (seen.pending is not None)
+                assert run.is_settled == seen.is_settled or is_over
+        assert not share.runs or not share.runs[0].is_settled
         for seen in self.records[: max(share.start_offset, self.gone_below)]:
             assert seen.is_settled, "a record was lost"
 
@@ -179,6 +269,9 @@ class SharesMachine(RuleBasedStateMachine):
         if not hasattr(self, "rules"):
             return
         self.pass_time(LOCK_MS)
+        for name in PRODUCERS:
+            self.rules.init(name)
+            self.end_pending(name, is_commit=False)
         while runs := self.rules.acquire("z"):
             for run in runs:
                 assert self.rules.acknowledge("z", run.first, run.last, ACCEPT) is ErrorCode.NONE

@@ -1,14 +1,27 @@
-"""Share-partitions in every ledger: written, replaced, removed, and deleted with their topic."""
+"""Share-partitions in every ledger: written, replaced, removed, deleted with their topic, in transactions."""
 
 from typing import Any
 
-from semel.core.facts import GroupChanged, ShareChanged, ShareDeleted, TopicDeleted
+from semel.core.facts import GroupChanged, ShareChanged, ShareDeleted, TopicDeleted, TransactionChanged
 from semel.core.groups.model import TopicShape
 from semel.core.share_group import ShareGroup, ShareMember
-from semel.core.share_partition import ACKNOWLEDGED, ARCHIVED, AVAILABLE, Run, SharePartition
-from semel.core.types import GroupKey, ShareKey, TopicKey
+from semel.core.share_partition import (
+    ACKNOWLEDGED,
+    ARCHIVED,
+    AVAILABLE,
+    PENDING,
+    PendingAcknowledgement,
+    Run,
+    SharePartition,
+)
+from semel.core.types import GroupKey, ShareKey, TopicKey, Transaction, TransactionKey, TransactionState
 
-RUNS = (Run(5, 9, AVAILABLE, 2), Run(10, 10, ACKNOWLEDGED), Run(11, 2**40, ARCHIVED))
+RUNS = (
+    Run(5, 9, AVAILABLE, 2),
+    Run(10, 10, ACKNOWLEDGED),
+    Run(11, 2**40, ARCHIVED),
+    Run(2**40 + 1, 2**41, PENDING, 3, PendingAcknowledgement(2**50, is_accepted=True, is_last=False)),
+)
 
 
 async def test_share_partitions_are_written_replaced_and_removed(ledgers: Any, scribe: Any) -> None:
@@ -40,6 +53,24 @@ async def test_the_share_partitions_of_a_deleted_topic_are_gone(ledgers: Any, sc
     (topic,) = await ledger.load([TopicKey("one")])
     await ledger.commit([TopicDeleted(topic)], [])
     assert await ledger.load(keys) == [None, SharePartition(7)]
+    await ledger.close()
+
+
+async def test_transactions_know_their_share_partitions(ledgers: Any, scribe: Any) -> None:
+    """Written together with the records that are pending, in one commit, as the end of the transaction is."""
+    ledger = await ledgers.open()
+    (partition,) = await scribe.create(ledger)
+    keys = tuple(ShareKey(partition.topic_id, index, f"{index}\0\u20ac") for index in (0, 1, 70_000))
+    ongoing = Transaction("x\0", 7, 1, 60_000, TransactionState.ONGOING, (partition,), ("g",), shares=keys)
+    share = SharePartition(5, 3, RUNS)
+    await ledger.commit([TransactionChanged(ongoing), *(ShareChanged(key, share) for key in keys)], [])
+    assert await ledger.load([TransactionKey("x\0"), *keys]) == [ongoing, share, share, share]
+    assert await ledger.transactions(limit=9, state=TransactionState.ONGOING) == [ongoing]
+    assert await ledger.transactions(limit=9) == [ongoing]
+    ended = ongoing.but(state=TransactionState.COMPLETE_COMMIT, partitions=(), groups=(), shares=())
+    settled = SharePartition(2**41 + 1, 3)
+    await ledger.commit([*(ShareChanged(key, settled) for key in keys), TransactionChanged(ended)], [])
+    assert await ledger.load([TransactionKey("x\0"), *keys]) == [ended, settled, settled, settled]
     await ledger.close()
 
 

@@ -25,7 +25,7 @@ from semel.core.facts import (
     TransactionChanged,
 )
 from semel.core.groups import ClassicGroup
-from semel.core.share_partition import SharePartition
+from semel.core.share_partition import AVAILABLE, Run, SharePartition
 from semel.core.types import (
     CommittedOffset,
     GroupKey,
@@ -37,6 +37,7 @@ from semel.core.types import (
     ShareKey,
     Transaction,
     TransactionKey,
+    TransactionState,
 )
 from semel.store.interface import StoreBroken, StoreDamaged, StoreFenced, StoreMisconfigured
 from semel.store.postgres import committing
@@ -284,11 +285,12 @@ async def test_a_ledger_of_a_newer_version_is_refused(postgres_dsn: str, schema:
     async with opened(postgres_dsn, schema):
         pass
     await _execute(postgres_dsn, f"UPDATE {schema}.meta SET value = '99' WHERE name = 'schema_version'")
-    with pytest.raises(StoreDamaged, match="schema version 99, and this Semel knows version 5"):
+    with pytest.raises(StoreDamaged, match="schema version 99, and this Semel knows version 6"):
         await PostgresLedger.open(postgres_dsn, schema=schema)
 
 
 WITHOUT_SHARES = """
+    ALTER TABLE transactions DROP COLUMN shares;
     DROP FUNCTION write_shares(shares[], shares[]);
     DROP FUNCTION commit_shares(claim, expectations, shares[], shares[]);
     DROP FUNCTION delete_shares_of_topic(bytea);
@@ -313,6 +315,31 @@ async def test_a_ledger_of_version_4_gets_share_partitions(postgres_dsn: str, sc
         assert await ledger.load([key]) == [SharePartition(5)]
 
 
+async def test_a_ledger_of_version_5_keeps_its_transactions_and_share_partitions(
+    postgres_dsn: str, schema: str
+) -> None:
+    share_key, share = ShareKey(b"t" * 16, 0, "g"), SharePartition(3, 1, (Run(3, 4, AVAILABLE, 2),))
+    transaction_key = TransactionKey("x")
+    ongoing = Transaction("x", 1, 1, 1, TransactionState.ONGOING, (), ("g",))
+    async with opened(postgres_dsn, schema) as ledger:
+        facts = [TransactionChanged(ongoing), ShareChanged(share_key, share)]
+        version = await ledger.commit(facts, [], expected={transaction_key: 0, share_key: 0})
+    await _execute(
+        postgres_dsn,
+        f"""
+        SET search_path = {schema};
+        ALTER TABLE transactions DROP COLUMN shares;
+        UPDATE shares SET runs = '[[3,4,0,2]]';
+        UPDATE meta SET value = '5' WHERE name = 'schema_version';
+        """,
+    )
+    async with opened(postgres_dsn, schema) as ledger:
+        assert await ledger.load([transaction_key, share_key]) == [ongoing, share]
+        joined = ongoing.but(shares=(share_key,))
+        await ledger.commit([TransactionChanged(joined)], [], expected={transaction_key: version})
+        assert await ledger.load([transaction_key]) == [joined]
+
+
 async def test_a_ledger_of_version_1_is_upgraded(postgres_dsn: str, schema: str) -> None:
     async with opened(postgres_dsn, schema):
         pass
@@ -330,7 +357,7 @@ async def test_a_ledger_of_version_1_is_upgraded(postgres_dsn: str, schema: str)
     )
     async with opened(postgres_dsn, schema) as ledger:
         assert await ledger.policies() == []
-        assert await ledger.database.value("SELECT value FROM meta WHERE name = 'schema_version'") == "5"
+        assert await ledger.database.value("SELECT value FROM meta WHERE name = 'schema_version'") == "6"
         names = "SELECT count(*) FROM pg_proc WHERE proname = 'hand_over' AND pronamespace = $1::regnamespace"
         assert await ledger.database.value(names, schema) == 1
         place = ledger.place

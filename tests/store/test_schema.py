@@ -7,9 +7,8 @@ from typing import Any
 import apsw
 import pytest
 
-from semel.core.facts import (
-    TransactionChanged,
-)
+from semel.core.facts import ShareChanged, TransactionChanged
+from semel.core.share_partition import ARCHIVED, AVAILABLE, Run, SharePartition
 from semel.core.types import (
     Cluster,
     ClusterKey,
@@ -22,6 +21,8 @@ from semel.core.types import (
     ProducerState,
     ShareKey,
     Transaction,
+    TransactionKey,
+    TransactionState,
 )
 from semel.store import ledger_opening, page_checksums
 from semel.store.interface import StoreBroken, StoreFull
@@ -49,6 +50,8 @@ def path(tmp_path: Path) -> Path:
 # -- version 1 --------------------------------------------------------------------------------------------
 
 TOPIC_ID = os.urandom(16)
+WITHOUT_SHARES_OF_TRANSACTIONS = "ALTER TABLE transactions DROP COLUMN shares"
+"""What version 6 did not have."""
 
 
 def _version_1(path: Path) -> None:
@@ -114,7 +117,7 @@ def test_a_migration_happens_as_a_whole_or_not_at_all(path: Path, monkeypatch: p
     assert _look(path, "SELECT value FROM meta WHERE name = 'schema_version'") == [{"value": "1"}]
     assert _look(path, "SELECT name FROM sqlite_schema WHERE name IN ('transactions', 'pending')") == []
     LedgerWriter(path).close(cleanly=True)
-    assert _look(path, "SELECT value FROM meta WHERE name = 'schema_version'") == [{"value": "6"}]
+    assert _look(path, "SELECT value FROM meta WHERE name = 'schema_version'") == [{"value": "7"}]
     # Byte 20 of a database says how many bytes of each page are not SQLite's.
     assert path.read_bytes()[20] == page_checksums.RESERVED_BYTES
 
@@ -141,6 +144,7 @@ async def test_a_ledger_of_version_2_goes_on(path: Path, scribe: Any) -> None:
         "partitions": ("cleaned_offset", "compactions"),
         "cluster": ("sqlite_checkpoints",),
         "chunks": ("end_position", "checkpointed_end"),
+        "transactions": ("shares",),
     }
     for table, columns in later.items():
         for column in columns:
@@ -151,7 +155,7 @@ async def test_a_ledger_of_version_2_goes_on(path: Path, scribe: Any) -> None:
     ledger = await SqliteLedger.open(path)
     assert await ledger.load([key]) == [scribe.partitions[key]]
     await ledger.close()
-    assert _look(path, "SELECT value FROM meta WHERE name = 'schema_version'") == [{"value": "6"}]
+    assert _look(path, "SELECT value FROM meta WHERE name = 'schema_version'") == [{"value": "7"}]
 
 
 async def test_a_ledger_of_version_4_gets_policies_and_stays_the_same_store(path: Path, scribe: Any) -> None:
@@ -161,6 +165,7 @@ async def test_a_ledger_of_version_4_gets_policies_and_stays_the_same_store(path
     await ledger.close()
     connection = apsw.Connection(str(path), vfs=page_checksums.available())
     connection.execute("DROP TABLE policies")
+    connection.execute(WITHOUT_SHARES_OF_TRANSACTIONS)
     connection.execute("UPDATE meta SET value = '4' WHERE name = 'schema_version'")
     connection.close()
     before = _look(path, "SELECT value FROM meta WHERE name = 'store_id'")
@@ -169,7 +174,7 @@ async def test_a_ledger_of_version_4_gets_policies_and_stays_the_same_store(path
     assert await ledger.policies() == []
     await ledger.close()
     assert _look(path, "SELECT value FROM meta WHERE name = 'store_id'") == before
-    assert _look(path, "SELECT value FROM meta WHERE name = 'schema_version'") == [{"value": "6"}]
+    assert _look(path, "SELECT value FROM meta WHERE name = 'schema_version'") == [{"value": "7"}]
 
 
 async def test_a_ledger_of_version_5_gets_share_partitions(path: Path, scribe: Any) -> None:
@@ -178,10 +183,35 @@ async def test_a_ledger_of_version_5_gets_share_partitions(path: Path, scribe: A
     await ledger.close()
     connection = apsw.Connection(str(path), vfs=page_checksums.available())
     connection.execute("DROP TABLE shares")
+    connection.execute(WITHOUT_SHARES_OF_TRANSACTIONS)
     connection.execute("UPDATE meta SET value = '5' WHERE name = 'schema_version'")
     connection.close()
     ledger = await SqliteLedger.open(path)
     share = ShareKey(key.topic_id, key.index, "g")
     assert await ledger.load([key, share]) == [scribe.partitions[key], None]
     await ledger.close()
-    assert _look(path, "SELECT value FROM meta WHERE name = 'schema_version'") == [{"value": "6"}]
+    assert _look(path, "SELECT value FROM meta WHERE name = 'schema_version'") == [{"value": "7"}]
+
+
+async def test_a_ledger_of_version_6_keeps_its_transactions_and_share_partitions(
+    path: Path, scribe: Any
+) -> None:
+    ledger = await SqliteLedger.open(path)
+    (key,) = await scribe.create(ledger)
+    share_key = ShareKey(key.topic_id, key.index, "g")
+    share = SharePartition(3, 1, (Run(3, 4, AVAILABLE, 2), Run(5, 6, ARCHIVED)))
+    ongoing = Transaction("x", 1, 1, 1, TransactionState.ONGOING, (key,), ("g",))
+    await ledger.commit([TransactionChanged(ongoing), ShareChanged(share_key, share)], [])
+    await ledger.close()
+    connection = apsw.Connection(str(path), vfs=page_checksums.available())
+    connection.execute(WITHOUT_SHARES_OF_TRANSACTIONS)
+    # Runs as version 6 wrote them.
+    connection.execute("UPDATE shares SET runs = '[[3,4,0,2],[5,6,4,0]]'")
+    connection.execute("UPDATE meta SET value = '6' WHERE name = 'schema_version'")
+    connection.close()
+    ledger = await SqliteLedger.open(path)
+    assert await ledger.load([TransactionKey("x"), share_key]) == [ongoing, share]
+    await ledger.commit([TransactionChanged(ongoing.but(shares=(share_key,)))], [])
+    assert await ledger.load([TransactionKey("x")]) == [ongoing.but(shares=(share_key,))]
+    await ledger.close()
+    assert _look(path, "SELECT value FROM meta WHERE name = 'schema_version'") == [{"value": "7"}]

@@ -1,9 +1,20 @@
 """The part of the matrix of rights about share groups."""
 
 from semel.wire.errors import ErrorCode
-from semel.wire.messages import share_offsets, shares
-from support.rights import DELETE, DESCRIBE, ERROR, FETCHED, READ, Case, group, topic
-from support.rights_requests import IDLE_SHARE, SHARE, T, sharing
+from semel.wire.messages import semel, share_offsets, shares
+from support.rights import DELETE, DESCRIBE, ERROR, FETCHED, READ, WRITE, Case, group, topic, xid
+from support.rights_requests import IDLE_SHARE, SHARE, T, World, X, of, sharing
+
+
+def acknowledged(w: World) -> semel.TxnShareAcknowledgeRequest:
+    """The transaction is of version 1, so these are refused after all rights."""
+    batch = shares.AcknowledgementBatch(acknowledge_types=[1])
+    part = shares.ShareAcknowledgePartition(partition_index=0, acknowledgement_batches=[batch])
+    wanted = [shares.ShareAcknowledgeTopic(topic_id=w.topic_id, partitions=[part])]
+    return semel.TxnShareAcknowledgeRequest(
+        transactional_id=X, group_id=SHARE, member_id="another", topics=wanted, **of(w.producer)
+    )
+
 
 SHARES = (
     Case(
@@ -92,6 +103,16 @@ SHARES = (
         ),
         "responses.0.error_code",
         (group(DELETE, IDLE_SHARE, path=ERROR), topic(READ)),
+        only_semel=True,
+    ),
+    Case(
+        "TxnShareAcknowledge",
+        20_002,
+        0,
+        acknowledged,
+        FETCHED,
+        (xid(WRITE, path=ERROR), group(READ, SHARE, path=ERROR), topic(READ)),
+        allowed=ErrorCode.INVALID_TXN_STATE,
         only_semel=True,
     ),
 )

@@ -2,7 +2,15 @@
 
 from typing import Any
 
-from semel.core.facts import DURABLE, GroupChanged, GroupDeleted, ShareChanged, ShareDeleted
+from semel.core.facts import (
+    DURABLE,
+    GroupChanged,
+    GroupDeleted,
+    ProducerIdAllocated,
+    ShareChanged,
+    ShareDeleted,
+    TransactionChanged,
+)
 from semel.core.groups.commands import ConsumerAnswer, DeleteGroup, GroupTick
 from semel.core.groups.model import TopicShape, unpack_group
 from semel.core.share_group import ShareGroup
@@ -10,6 +18,7 @@ from semel.core.share_partition import SharePartition
 from semel.core.shares.commands import (
     Acknowledge,
     AcknowledgedRun,
+    AcknowledgeInTransaction,
     Acquire,
     AcquiredRun,
     AcquireFrom,
@@ -23,12 +32,28 @@ from semel.core.shares.commands import (
 )
 from semel.core.shares.members import ShareHeartbeat
 from semel.core.state import BrokerState
-from semel.core.types import Command, ErrorCode, GroupKey, Key, Partition, ShareKey, Topic, TopicKey
+from semel.core.transactions.commands import AbortOpen, EndTransaction, InitProducer, ProducerGiven
+from semel.core.types import (
+    Cluster,
+    ClusterKey,
+    Command,
+    Decision,
+    ErrorCode,
+    GroupKey,
+    Key,
+    Partition,
+    ShareKey,
+    Topic,
+    TopicKey,
+    Transaction,
+    TransactionKey,
+)
 
 GROUP = "g"
 TOPIC_ID = b"t" * 16
 KEY = ShareKey(TOPIC_ID, 0, GROUP)
 LOCK_MS = 30_000
+TRANSACTION_MS = 60_000
 GAP, ACCEPT, RELEASE, REJECT, RENEW = range(5)
 
 
@@ -40,6 +65,9 @@ class ShareRules:
         self.now = 1_000_000
         self.limits = DeliveryLimits(locks_max, delivery_limit, LOCK_MS)
         self.ledger: dict[Key, Any] = {}
+        self.flushed: dict[Key, Any] = {}
+        """The ledger as of the last decision that was flushed before its answer."""
+        self.flushes = 0
         self.writes = 0
         self.batches: list[tuple[int, int]] = []
         self.topics: dict[str, TopicShape] = {}
@@ -47,6 +75,9 @@ class ShareRules:
     # The commit loop.
 
     def run(self, command: Command) -> Any:
+        return self.decided(command).answer
+
+    def decided(self, command: Command) -> Decision:
         self._load(command.keys())
         if hasattr(command, "more_keys"):
             self._load(command.more_keys(self.state))
@@ -58,7 +89,10 @@ class ShareRules:
             self.state.apply(fact)
             self.writes += type(fact) in DURABLE
             self._write(fact)
-        return decision.answer
+        if not decision.defers_sync and any(type(fact) in DURABLE for fact in decision.facts):
+            self.flushed = dict(self.ledger)
+            self.flushes += 1
+        return decision
 
     def _load(self, keys: Any) -> None:
         for key in self.state.missing(keys):
@@ -74,10 +108,21 @@ class ShareRules:
             self.ledger[GroupKey(fact.group.group_id)] = fact.group
         elif isinstance(fact, GroupDeleted):
             del self.ledger[GroupKey(fact.group_id)]
+        elif isinstance(fact, TransactionChanged):
+            self.ledger[TransactionKey(fact.transaction.transactional_id)] = fact.transaction
+        elif isinstance(fact, ProducerIdAllocated):
+            self.ledger[ClusterKey()] = Cluster(fact.producer_id + 1)
 
-    def restart(self) -> None:
+    def restart(self, term: int = 0) -> None:
         """Kill the broker: locks and sessions are gone, the rest is loaded when it is needed."""
-        self.state = BrokerState()
+        self.state = BrokerState(term)
+
+    def lose_power(self) -> None:
+        """Lose what was not flushed, and begin a term, which aborts what is open."""
+        self.ledger = dict(self.flushed)
+        self.restart(self.state.term + 1)
+        for key in [each for each in self.ledger if isinstance(each, TransactionKey)]:
+            self.abort_open(key.transactional_id, before_term=self.state.term)
 
     # The log of partition 0.
 
@@ -106,6 +151,7 @@ class ShareRules:
 
     def _set_log(self, start: int, end: int) -> None:
         self.ledger[KEY.partition] = log = Partition(log_start_offset=start, high_watermark=end)
+        self.flushed[KEY.partition] = log
         self.state.put(KEY.partition, log)
 
     # Members.
@@ -146,6 +192,41 @@ class ShareRules:
     def tick(self, passed_ms: int = 0) -> None:
         self.now += passed_ms
         self.run(ShareTick())
+
+    # Producers.
+
+    def init(self, name: str, **fields: Any) -> ProducerGiven:
+        given: ProducerGiven = self.run(InitProducer(name, TRANSACTION_MS, **fields))
+        return given
+
+    def in_transaction(
+        self, member: str, first: int, last: int, *types: int, name: str = "p", **fields: Any
+    ) -> ErrorCode:
+        """Acknowledge inside the transaction of a producer, with its current epoch."""
+        return ErrorCode(
+            self.run(self.acknowledging(member, AcknowledgedRun(first, last, types), name=name, **fields))
+        )
+
+    def acknowledging(
+        self, member: str, *runs: AcknowledgedRun, name: str = "p", key: ShareKey = KEY, **fields: Any
+    ) -> AcknowledgeInTransaction:
+        known = self.transaction(name)
+        pair = {"producer_id": known.producer_id, "epoch": known.epoch} | fields
+        return AcknowledgeInTransaction(key, member, runs, name, **pair, limits=self.limits)
+
+    def end(self, name: str = "p", *, commit: bool, version: int = 2, **fields: Any) -> ErrorCode:
+        known = self.transaction(name)
+        pair = {"producer_id": known.producer_id, "epoch": known.epoch} | fields
+        answer = self.run(EndTransaction(name, **pair, is_commit=commit, version=version))
+        return ErrorCode(answer.error)
+
+    def abort_open(self, name: str = "p", **fields: Any) -> bool:
+        answer: bool = self.run(AbortOpen(name, **fields))
+        return answer
+
+    def transaction(self, name: str = "p") -> Transaction:
+        found: Transaction = self.ledger[TransactionKey(name)]
+        return found
 
     @property
     def share(self) -> SharePartition:

@@ -44,7 +44,6 @@ from semel.broker.published_log import PublishedLog, Publisher
 from semel.broker.reads import Reads
 from semel.broker.scrub import Scrub
 from semel.broker.shard_ownership import ShardOwnership, lease_clock
-from semel.broker.share_waits import ShareWaits
 from semel.broker.shared_commit_loop import SharedCommitLoop
 from semel.broker.slices import Slices
 from semel.config import Settings
@@ -117,7 +116,7 @@ class Broker:
         """Calls a function after the answers of the current tick; outside of a tick, as soon as possible."""
         self.reads = Reads(store, settings, self.metrics, self.damage, self.slices, published, self._loop)
         self.holds = Holds(settings.semel_compaction_hold_ms, settings.semel_compaction_hold_max_ms)
-        self.share_waits = ShareWaits()
+        self.share_waits = self._publisher.share_waits
         self.when_gone: list[Callable[[int], None]] = []
         """Called with the number of each connection that was closed."""
         self._housekeeping = Housekeeping(self)

@@ -109,7 +109,7 @@ class Housekeeping:
             self._woken_for = changes
         await self._broker.ask(GroupTick())
         if self._broker.has_share_locks:
-            self._broker.share_waits.wake(await self._broker.ask(ShareTick()))
+            await self._broker.ask(ShareTick())
 
     async def wake_groups(self) -> None:
         """Start sessions for groups with members, so that members that died with the broker time out."""

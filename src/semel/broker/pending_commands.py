@@ -23,7 +23,14 @@ from semel.broker.promise import Promise
 from semel.core.groups.commands import ConsumerHeartbeat, JoinGroup, SyncGroup
 from semel.core.partition import Append
 from semel.core.replacing import ReplaceBatches
-from semel.core.shares.commands import Acknowledge, Acquire, LookAtShare, ReleaseMember, StartShare
+from semel.core.shares.commands import (
+    Acknowledge,
+    AcknowledgeInTransaction,
+    Acquire,
+    LookAtShare,
+    ReleaseMember,
+    StartShare,
+)
 from semel.core.transactions.attempts import CommitTransactions
 from semel.core.transactions.commands import AbortOpen, EndTransaction, InitProducer, WriteMarker
 from semel.core.types import Buffer, Command, GroupKey, Key, TransactionKey
@@ -231,7 +238,7 @@ def _coordinated(command: Command) -> tuple[Key, ...]:
             return (TransactionKey(command.transactional_id),)
         case JoinGroup() | SyncGroup():
             return (GroupKey(command.group_id),)
-        case LookAtShare() | StartShare() | Acknowledge() | ReleaseMember():
+        case LookAtShare() | StartShare() | Acknowledge() | AcknowledgeInTransaction() | ReleaseMember():
             # Only the leader knows who has acquired which records.
             return (command.key,)
         case Acquire():

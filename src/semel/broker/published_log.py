@@ -11,6 +11,7 @@ from typing import Final
 from semel.broker.catalog import Catalog
 from semel.broker.policies import Policies
 from semel.broker.published_partitions import Isolation, PublishedPartitions
+from semel.broker.share_waits import ShareWaits
 from semel.broker.tail import Tail
 from semel.broker.waiting import Waiting
 from semel.config import Settings
@@ -22,6 +23,7 @@ from semel.core.facts import (
     PartitionChanged,
     PolicyChanged,
     ProducerAdvanced,
+    ShareChanged,
     StagedCommitted,
     TopicChanged,
     TopicCreated,
@@ -89,12 +91,13 @@ class PublishedLog:
 
 
 class Publisher:
-    """Distributes facts to the published log, the catalog, the policies and the cluster's features."""
+    """Distributes facts to the published log, waiting share fetches, catalog, policies and features."""
 
     def __init__(self, published: PublishedLog, catalog: Catalog, policies: Policies) -> None:
         self._published = published
         self._catalog = catalog
         self.policies = policies
+        self.share_waits = ShareWaits()
         self.cluster = Cluster()
         """Only the features are kept up to date."""
         self.counts = Counts(0, 0, 0)
@@ -129,6 +132,8 @@ class Publisher:
                 deque(islice(nth, len(fact.rewritten)), maxlen=0)
             elif kind is StagedCommitted:
                 appended.append((fact, None))
+            elif kind is ShareChanged:
+                self.share_waits.wake(fact.key)
             elif kind in _RARE:
                 rare.append(fact)
         if changed:

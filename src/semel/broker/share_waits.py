@@ -1,8 +1,9 @@
 """Fetches of share groups that wait until records become available again.
 
 New records wake them like other fetches (``waiting``). But a record can also become available because a
-member releases it, its lock ends, or the start offset moves and makes room: whoever submits a command that
-may do so calls ``wake``. A fetch registers before it looks what is available, so it misses nothing.
+member releases it, its lock ends, a transaction aborts, or the start offset moves and makes room. Each of
+these changes the durable part of a share-partition, and publishing that wakes its fetches. A fetch registers
+before it looks what is available, so it misses nothing.
 """
 
 import asyncio
@@ -51,13 +52,13 @@ class ShareWaits:
         """Begin to wait. Close it in any case."""
         return ShareWait(self, keys)
 
-    def wake(self, keys: Iterable[ShareKey]) -> None:
-        """Have the fetches that wait for these share-partitions look again."""
-        for key in keys:
-            for each in list(self.by_share.get(key, ())):
-                each.wake()
+    def wake(self, key: ShareKey) -> None:
+        """Have the fetches that wait for this share-partition look again."""
+        for each in list(self.by_share.get(key, ())):
+            each.wake()
 
     def end(self) -> None:
         """Wake all, because the broker stops."""
         self.is_ending = True
-        self.wake(list(self.by_share))
+        for key in list(self.by_share):
+            self.wake(key)

@@ -8,7 +8,7 @@ from semel.broker.notice import FOR_ALL, Notice, batches_of
 from semel.broker.published_log import Publisher, partitions_of
 from semel.broker.shared_state import SharedState
 from semel.broker.unsynced_work import UnsyncedWork
-from semel.core.facts import OffsetCommitted, OffsetDeleted, TopicDeleted
+from semel.core.facts import OffsetCommitted, OffsetDeleted, ShareChanged, TopicDeleted
 from semel.core.placement import entity_of
 from semel.core.types import PartitionKey
 
@@ -34,6 +34,9 @@ def take_notice(notice: Notice, state: SharedState, unsynced: UnsyncedWork, publ
         elif isinstance(fact, OffsetCommitted | OffsetDeleted):
             # Committed offsets have no version of their own.
             state.forget((fact.key,))
+        elif type(fact) is ShareChanged:
+            # Not published here, but fetches that wait for it find it in the ledger.
+            publisher.share_waits.wake(fact.key)
     state.keep(published, notice.version)
     state.forget(old)
     partitions = {key for key in current if type(key) is PartitionKey}

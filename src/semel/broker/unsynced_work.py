@@ -21,6 +21,7 @@ from semel.core.facts import (
     PartitionChanged,
     PendingChanged,
     ProducerAdvanced,
+    ShareChanged,
     TransactionChanged,
 )
 from semel.core.types import Buffer, Fact, PartitionKey
@@ -32,7 +33,15 @@ FLUSH_AFTER_SECONDS: Final = 0.1
 """How long work may stay unsynced. Readers that need it sooner request a flush."""
 
 _MAY_STAY_UNSYNCED: Final = frozenset(
-    {BatchAppended, BatchStaged, PartitionChanged, ProducerAdvanced, TransactionChanged, PendingChanged}
+    {
+        BatchAppended,
+        BatchStaged,
+        PartitionChanged,
+        ProducerAdvanced,
+        TransactionChanged,
+        PendingChanged,
+        ShareChanged,
+    }
 )
 
 

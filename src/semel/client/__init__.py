@@ -15,14 +15,16 @@ answer).
 
 `TransactionalProducer` writes records and offsets in transactions. Any process can end a transaction that it
 has prepared (`end_transaction`, `complete_transaction`). Its errors are `TransactionError`s, whose class says
-what to do. `CommitOrderConsumer` reads transactions in commit order.
+what to do. `CommitOrderConsumer` reads transactions in commit order. `ShareConsumer` is a member of a share
+group; `TransactionalProducer.acknowledge` acknowledges its records in a transaction.
 
 Use `Client(..., security=Security.of({...}))` for brokers with TLS or SASL.
 
 Read on in: `connection` for one socket, `security` and `sasl`, `cluster` for routing, `producer` and
-`batches`, `consumer`, `fetching` and `membership`; `transactional_producer`, `transaction_writer` and
-`transaction_coordinator`, `prepared`; `commit_order`, `commit_order_log` and `spool`; and `topics`,
-`configs`, `group_admin`, `transactions_admin` behind `admin`.
+`batches`, `consumer`, `fetching` and `membership`; `share_consumer`, `share_session` and `share_membership`;
+`transactional_producer`, `transaction_writer`, `transaction_coordinator` and `transaction_shares`,
+`prepared`; `commit_order`, `commit_order_log` and `spool`; and `topics`, `configs`, `group_admin`,
+`transactions_admin` behind `admin`.
 """
 
 from semel.client.admin import Admin
@@ -59,6 +61,8 @@ from semel.client.offsets import EARLIEST, LATEST, MAX_TIMESTAMP, Isolation, Off
 from semel.client.prepared import PreparedTransaction, complete_transaction, end_transaction
 from semel.client.producer import Producer
 from semel.client.security import Security
+from semel.client.share_consumer import ShareConsumer
+from semel.client.share_records import AcknowledgeType, ShareRecord
 from semel.client.topics import CreatedTopic, NewTopic
 from semel.client.transactional_producer import TransactionalProducer
 from semel.client.transactions_admin import (
@@ -75,6 +79,7 @@ __all__ = [
     "EARLIEST",
     "LATEST",
     "MAX_TIMESTAMP",
+    "AcknowledgeType",
     "Admin",
     "AuthenticationFailed",
     "BrokerUnreachable",
@@ -121,6 +126,8 @@ __all__ = [
     "RequestTimedOut",
     "ResourceType",
     "Security",
+    "ShareConsumer",
+    "ShareRecord",
     "Start",
     "TopicInfo",
     "TransactionAborted",

@@ -6,8 +6,10 @@ from semel.client.errors import (
     ErrorCode,
     KafkaError,
     MustAbort,
+    OutcomeUnknown,
     ProducerFailed,
     ProducerFenced,
+    TransactionAborted,
     TransactionError,
 )
 
@@ -30,3 +32,18 @@ def has_to_stop(transactional_id: str, error: KafkaError, *, commit_in_doubt: bo
         return ProducerFenced.of(error, f"{name} must stop: another producer has the id now{doubt}")
     advice = f"cannot continue; close it and create another one{doubt}"
     return ProducerFailed.of(error, f"{name} {advice}", error.message)
+
+
+def unknown_at_close(transactional_id: str) -> TransactionError:
+    """The producer was closed while its commit was under way."""
+    return OutcomeUnknown(
+        ErrorCode.REQUEST_TIMED_OUT,
+        f"the producer of {transactional_id!r} was closed before its commit was answered. "
+        "See 'semel transactions describe'.",
+    )
+
+
+def not_sent(transactional_id: str) -> TransactionError:
+    """A record was dropped by an abort."""
+    text = f"the transaction of {transactional_id!r} was aborted before the record was sent"
+    return TransactionAborted(ErrorCode.TRANSACTION_ABORTABLE, text)

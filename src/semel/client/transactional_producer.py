@@ -37,8 +37,11 @@ from semel.client.errors import (
 from semel.client.group_offsets import CommittedOffset, GroupMetadata
 from semel.client.offsets import Partition
 from semel.client.prepared import PreparedTransaction
+from semel.client.share_consumer import ShareConsumer
+from semel.client.share_records import ShareRecord
 from semel.client.transaction_coordinator import NOBODY_YET, Coordinator, transaction_version
-from semel.client.transaction_failures import FENCED, has_to_stop, must_abort
+from semel.client.transaction_failures import FENCED, has_to_stop, must_abort, not_sent, unknown_at_close
+from semel.client.transaction_shares import acknowledge
 from semel.client.transaction_state import State
 from semel.client.transaction_writer import TransactionWriter
 from semel.wire.columns import Packed
@@ -147,11 +150,7 @@ class TransactionalProducer:
         finally:
             self._state = State.CLOSED
         if state is State.COMMITTING:
-            raise OutcomeUnknown(
-                ErrorCode.REQUEST_TIMED_OUT,
-                f"the producer of {self.transactional_id!r} was closed before its commit was answered. "
-                "See 'semel transactions describe'.",
-            )
+            raise unknown_at_close(self.transactional_id)
 
     # ---- the life of a transaction
 
@@ -232,6 +231,16 @@ class TransactionalProducer:
         except (KafkaError, ClientError) as error:
             self._fail(error)
 
+    def acknowledge(self, consumer: ShareConsumer, *records: ShareRecord, accept: bool = True) -> None:
+        """Acknowledge these records, or all that the consumer holds, if it commits; `transaction_shares`."""
+        self._expect_usable("acknowledge")
+        self._writer.has_written = True
+        transaction = PreparedTransaction(self.transactional_id, *self._identity)
+        try:
+            acknowledge(self._client, transaction, self._version, consumer, records, is_accepted=accept)
+        except (KafkaError, ClientError) as error:
+            self._fail(error)
+
     def flush(self) -> None:
         """Send all records and wait for the answers. MustAbort if one was refused."""
         self._expect_usable("flush")
@@ -270,8 +279,7 @@ class TransactionalProducer:
         """Abort. May be called again if the broker did not answer."""
         self._expect("abort", State.OPEN, State.PREPARED, State.ABORTING)
         was_prepared = self._state is State.PREPARED
-        text = f"the transaction of {self.transactional_id!r} was aborted before the record was sent"
-        self._writer.drop(TransactionAborted(ErrorCode.TRANSACTION_ABORTABLE, text))
+        self._writer.drop(not_sent(self.transactional_id))
         if self._state is State.OPEN and not self._is_known:
             self._state = State.READY
             return

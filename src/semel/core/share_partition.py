@@ -8,6 +8,9 @@ The volatile part, ``Locks``, says which member has acquired which of the availa
 It is not written: the locks of a member end with its connection, and a crash of the broker ends all
 connections. So acquiring costs no flush, and what was acquired is available again after a crash.
 
+An acknowledgement inside a transaction is written, and makes its records *pending*: they are neither locked
+nor available until the transaction ends (ADR 0048).
+
 The functions here change runs and locks of any offsets. ``semel.core.shares.delivery`` decides which.
 """
 
@@ -28,11 +31,24 @@ class RecordState(IntEnum):
     AVAILABLE = 0
     ACKNOWLEDGED = 2
     ARCHIVED = 4
+    PENDING = 16
+    """Semel's own: acknowledged in a transaction that is open."""
 
 
 AVAILABLE: Final = RecordState.AVAILABLE
 ACKNOWLEDGED: Final = RecordState.ACKNOWLEDGED
 ARCHIVED: Final = RecordState.ARCHIVED
+PENDING: Final = RecordState.PENDING
+
+
+class PendingAcknowledgement(Data):
+    """What becomes of records when the transaction of a producer ends."""
+
+    producer_id: int
+    is_accepted: bool
+    """Whether a commit makes them acknowledged, or archived."""
+    is_last: bool
+    """Whether an abort makes them archived, because they were delivered too often, or available."""
 
 
 class Run(Data):
@@ -43,6 +59,12 @@ class Run(Data):
     state: RecordState
     deliveries: int = 0
     """As far as is written: the current delivery of a locked record is not. 0 if it is settled."""
+    pending: PendingAcknowledgement | None = None
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the records are never delivered again."""
+        return self.state is ACKNOWLEDGED or self.state is ARCHIVED
 
 
 class SharePartition(Data):
@@ -61,7 +83,7 @@ class SharePartition(Data):
     @property
     def settled(self) -> int:
         """How many records after the start need not be delivered any more."""
-        return sum(each.last + 1 - each.first for each in self.runs if each.state is not AVAILABLE)
+        return sum(each.last + 1 - each.first for each in self.runs if each.is_settled)
 
 
 class Lock(Data):
@@ -96,7 +118,7 @@ class Locks(Data):
 def settle(runs: Sequence[Run], start_offset: int) -> tuple[int, tuple[Run, ...]]:
     """Return the new start offset and the runs after it: settled runs at the start are not kept."""
     kept = list(runs)
-    while kept and kept[0].state is not AVAILABLE:
+    while kept and kept[0].is_settled:
         start_offset = kept.pop(0).last + 1
     return start_offset, tuple(kept)
 
@@ -106,9 +128,18 @@ def cut(runs: Iterable[Run], below: int) -> list[Run]:
     return [each if each.first >= below else each.but(first=below) for each in runs if each.last >= below]
 
 
-def put(share: SharePartition, first: int, last: int, state: RecordState, deliveries: int) -> SharePartition:
+def put(
+    share: SharePartition,
+    first: int,
+    last: int,
+    state: RecordState,
+    deliveries: int,
+    pending: PendingAcknowledgement | None = None,
+) -> SharePartition:
     """Return the share-partition with a new state for offsets, which may lie after all of its runs."""
-    fresh = Run(first, last, state, deliveries if state is AVAILABLE else 0)
+    fresh = Run(first, last, state, deliveries, pending)
+    if fresh.is_settled:
+        fresh = fresh.but(deliveries=0)
     runs: list[Run] = []
     if first > share.end_offset:
         # Delivered to another member, which is not written as long as that holds them.
@@ -123,11 +154,31 @@ def put(share: SharePartition, first: int, last: int, state: RecordState, delive
 def _joined(runs: Iterable[Run]) -> tuple[Run, ...]:
     joined: list[Run] = []
     for each in runs:
-        if joined and (each.state, each.deliveries) == (joined[-1].state, joined[-1].deliveries):
+        if joined and joined[-1].but(first=each.first, last=each.last) == each:
             joined[-1] = joined[-1].but(last=each.last)
         else:
             joined.append(each)
     return tuple(joined)
+
+
+def end_pending(share: SharePartition, producer_id: int, *, is_commit: bool) -> SharePartition:
+    """Return the share-partition after the end of a producer's transaction: itself if nothing was pending."""
+    if not any(each.pending is not None and each.pending.producer_id == producer_id for each in share.runs):
+        return share
+    ended = _joined(_ended(each, producer_id, is_commit=is_commit) for each in share.runs)
+    start, runs = settle(ended, share.start_offset)
+    return share.but(start_offset=start, runs=runs)
+
+
+def _ended(run: Run, producer_id: int, *, is_commit: bool) -> Run:
+    pending = run.pending
+    if pending is None or pending.producer_id != producer_id:
+        return run
+    if is_commit:
+        return Run(run.first, run.last, ACKNOWLEDGED if pending.is_accepted else ARCHIVED)
+    if pending.is_last:
+        return Run(run.first, run.last, ARCHIVED)
+    return Run(run.first, run.last, AVAILABLE, run.deliveries)
 
 
 class Free(Data):

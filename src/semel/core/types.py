@@ -304,6 +304,8 @@ class Transaction(Data):
     """Transactions of this id never time out, and every step is durable when it is answered (KIP-939)."""
     prepared_epoch: int = -1
     """The epoch that wrote a prepared transaction, after it was handed over to a new producer."""
+    shares: tuple[ShareKey, ...] = ()
+    """The share-partitions with acknowledgements in the open transaction."""
 
 
 class Cluster(Data):

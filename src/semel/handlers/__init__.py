@@ -29,6 +29,7 @@ from semel.handlers import (
     topics,
     transaction_admin,
     transaction_offsets,
+    transaction_shares,
     transactions,
     users,
 )
@@ -61,6 +62,7 @@ HANDLERS: Final[dict[int, Handler]] = {
     **share_fetch.HANDLERS,
     **share_acknowledge.HANDLERS,
     **share_offsets.HANDLERS,
+    **transaction_shares.HANDLERS,
 }
 
 

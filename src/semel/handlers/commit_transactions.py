@@ -1,4 +1,4 @@
-"""CommitTransactions and BeginAttempt, the two APIs that only Semel serves.
+"""CommitTransactions and BeginAttempt, which only Semel serves.
 
 ApiVersions lists them together with the feature ``semel.commit.transactions``, unless
 ``semel.extensions.enable`` is off. The rules are in ``semel.core.transactions.attempts``.

@@ -1,14 +1,15 @@
 """ShareAcknowledge: acknowledge acquired records without fetching others (KIP-932)."""
 
 from semel.broker.broker import Broker
-from semel.core.types import ErrorCode, PartitionKey
+from semel.core.types import ErrorCode
 from semel.handlers.context import Handler, RequestContext
-from semel.handlers.leadership import MOVED, LeaderHints
+from semel.handlers.leadership import LeaderHints
 from semel.handlers.share_partitions import (
     FIRST_WITH_RENEWAL,
     Acknowledgements,
     MayRead,
     acknowledge,
+    answered,
     check_places,
     end_session,
     identified,
@@ -16,12 +17,7 @@ from semel.handlers.share_partitions import (
     sessions_of,
 )
 from semel.handlers.share_sessions import BEGIN
-from semel.wire.messages.shares import (
-    ShareAcknowledgeAnswer,
-    ShareAcknowledgeRequest,
-    ShareAcknowledgeResponse,
-    ShareAcknowledgeTopicResponse,
-)
+from semel.wire.messages.shares import ShareAcknowledgeRequest, ShareAcknowledgeResponse
 
 
 async def share_acknowledge(
@@ -65,17 +61,9 @@ async def share_acknowledge(
     )
     end_session(broker, sessions, key, epoch)
     hints = LeaderHints(broker, context)
-    topics: dict[bytes, ShareAcknowledgeTopicResponse] = {}
-    for (topic_id, index), error in answers.items():
-        answer = ShareAcknowledgeAnswer(partition_index=index, error_code=error)
-        if error in MOVED:
-            answer.current_leader = hints.of(PartitionKey(topic_id, index))
-        topics.setdefault(topic_id, ShareAcknowledgeTopicResponse(topic_id=topic_id)).partitions.append(
-            answer
-        )
     return ShareAcknowledgeResponse(
         acquisition_lock_timeout_ms=configs.limits.lock_ms,
-        responses=list(topics.values()),
+        responses=answered(answers, hints),
         node_endpoints=hints.endpoints,
     )
 

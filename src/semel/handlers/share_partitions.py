@@ -1,17 +1,21 @@
-"""What ShareFetch and ShareAcknowledge share: the sessions, the partitions of a request, acknowledgements."""
+"""What the APIs of acquired records share: the sessions, the partitions of a request, acknowledgements."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, TypeAlias
 from weakref import WeakKeyDictionary
 
 from semel.broker.broker import Broker
 from semel.core.group_configs import ShareConfigs
 from semel.core.shares.commands import Acknowledge, AcknowledgedRun, AcknowledgeType, ReleaseMember
-from semel.core.types import ErrorCode, PartitionKey, ShareKey
-from semel.handlers.leadership import leadership_error
+from semel.core.types import Command, ErrorCode, PartitionKey, ShareKey
+from semel.handlers.leadership import MOVED, LeaderHints, leadership_error
 from semel.handlers.share_sessions import END, Place, SessionKey, ShareSession, ShareSessions
 from semel.store.interface import StoreRefused
-from semel.wire.messages.shares import AcknowledgementBatch
+from semel.wire.messages.shares import (
+    AcknowledgementBatch,
+    ShareAcknowledgeAnswer,
+    ShareAcknowledgeTopicResponse,
+)
 
 FIRST_WITH_RENEWAL: Final = 2
 MEMBER_ID_CHARS_MAX: Final = 36
@@ -52,7 +56,7 @@ def release(broker: Broker, session: ShareSession) -> None:
     keys = [each for each in session.shares if broker.ownership.leads(each.partition)]
     if keys:
         commands = [ReleaseMember(each, session.key[1]) for each in keys]
-        broker.submit(commands).then(lambda _: broker.share_waits.wake(keys))
+        broker.submit(commands)
 
 
 def identified(group_id: str | None, member_id: str | None) -> SessionKey | str:
@@ -105,32 +109,54 @@ async def acknowledge(
     commands: dict[Place, Acknowledge] = {}
     for place, batches in wanted:
         error = errors[place]
-        if not error and not _are_valid(batches, knows_renewal=knows_renewal, is_renewing=is_renewing):
+        if not error and not are_valid(batches, knows_renewal=knows_renewal, is_renewing=is_renewing):
             error = ErrorCode.INVALID_REQUEST
         if not error and is_renewing and not configs.may_renew and _renews(batches):
             error = ErrorCode.INVALID_RECORD_STATE
         answers[place] = error
         if not error and batches:
-            runs = tuple(
-                AcknowledgedRun(each.first_offset, each.last_offset, tuple(each.acknowledge_types))
-                for each in batches
-            )
-            commands[place] = Acknowledge(ShareKey(*place, group_id), member_id, runs, configs.limits)
-    if commands:
-        try:
-            decided = await broker.submit(list(commands.values()))
-        except StoreRefused:
-            decided = [_refused(broker, each) for each in commands]
-        answers.update(zip(commands, decided, strict=True))
-        broker.share_waits.wake(each.key for each in commands.values())
-    return answers
+            key = ShareKey(*place, group_id)
+            commands[place] = Acknowledge(key, member_id, runs_of(batches), configs.limits)
+    return answers | await decided(broker, commands)
+
+
+def runs_of(batches: Iterable[AcknowledgementBatch]) -> tuple[AcknowledgedRun, ...]:
+    """What a request says of the records of one partition, as the core's type."""
+    return tuple(
+        AcknowledgedRun(each.first_offset, each.last_offset, tuple(each.acknowledge_types))
+        for each in batches
+    )
+
+
+async def decided(broker: Broker, commands: Mapping[Place, Command]) -> dict[Place, ErrorCode]:
+    """Submit a command for each partition, and return their errors."""
+    if not commands:
+        return {}
+    try:
+        errors = await broker.submit(list(commands.values()))
+    except StoreRefused:
+        errors = [_refused(broker, each) for each in commands]
+    return dict(zip(commands, errors, strict=True))
+
+
+def answered(answers: Mapping[Place, ErrorCode], hints: LeaderHints) -> list[ShareAcknowledgeTopicResponse]:
+    """The errors of acknowledgements, with the leaders of partitions that have moved."""
+    topics: dict[bytes, ShareAcknowledgeTopicResponse] = {}
+    for (topic_id, index), error in answers.items():
+        answer = ShareAcknowledgeAnswer(partition_index=index, error_code=error)
+        if error in MOVED:
+            answer.current_leader = hints.of(PartitionKey(topic_id, index))
+        topics.setdefault(topic_id, ShareAcknowledgeTopicResponse(topic_id=topic_id)).partitions.append(
+            answer
+        )
+    return list(topics.values())
 
 
 def _refused(broker: Broker, place: Place) -> ErrorCode:
     return leadership_error(broker, PartitionKey(*place)) or ErrorCode.KAFKA_STORAGE_ERROR
 
 
-def _are_valid(batches: Sequence[AcknowledgementBatch], *, knows_renewal: bool, is_renewing: bool) -> bool:
+def are_valid(batches: Sequence[AcknowledgementBatch], *, knows_renewal: bool, is_renewing: bool) -> bool:
     """Whether batches are in order, and each has one type, or one for each record."""
     before = -1
     largest = AcknowledgeType.RENEW if knows_renewal else AcknowledgeType.REJECT

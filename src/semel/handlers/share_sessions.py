@@ -123,6 +123,11 @@ class ShareSessions:
         session.epoch = session.epoch + 1 if session.epoch < EPOCH_MAX else 1
         return Turn(ErrorCode.NONE, session)
 
+    def is_foreign(self, key: SessionKey, owner: str) -> bool:
+        """Whether the session of a member belongs to somebody else."""
+        session = self._sessions.get(key)
+        return session is not None and session.owner != owner
+
     def end(self, key: SessionKey) -> ShareSession | None:
         """Remove a session."""
         session = self._sessions.pop(key, None)

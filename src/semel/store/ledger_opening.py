@@ -21,10 +21,10 @@ import apsw
 from semel.store import page_checksums
 from semel.store.files import FILE_MODE
 from semel.store.interface import StoreBroken
-from semel.store.queries import FROM_1, FROM_2, FROM_3, SCHEMA, Statements
+from semel.store.queries import FROM_1, FROM_2, FROM_3, FROM_6, SCHEMA, Statements
 
-SCHEMA_VERSION: Final = "6"
-_STEPS: Final = {"1": FROM_1, "2": FROM_2, "3": FROM_3, "4": "", "5": ""}
+SCHEMA_VERSION: Final = "7"
+_STEPS: Final = {"1": FROM_1, "2": FROM_2, "3": FROM_3, "4": "", "5": "", "6": FROM_6}
 """Upgrades the tables of an older version to the next. Tables that are new are made anyway."""
 _BEFORE_4: Final = ("1", "2", "3")
 """Versions whose store has no id, and whose pages have no checksums."""

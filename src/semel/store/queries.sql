@@ -506,16 +506,16 @@ FROM pending_offsets WHERE group_id = ? ORDER BY position;
 -- Writes the new values of transactional ids.
 INSERT INTO transactions (
     transactional_id, producer_id, epoch, timeout_ms, state, partitions, groups, started_ms, updated_ms,
-    deadline_ms, previous_producer_id, last_epoch, version, term, is_two_phase, prepared_epoch
+    deadline_ms, previous_producer_id, last_epoch, version, term, is_two_phase, prepared_epoch, shares
 )
-SELECT * FROM (VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)) WHERE column1 IS NOT NULL
+SELECT * FROM (VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)) WHERE column1 IS NOT NULL
 ON CONFLICT (transactional_id) DO UPDATE SET
     producer_id = excluded.producer_id, epoch = excluded.epoch, timeout_ms = excluded.timeout_ms,
     state = excluded.state, partitions = excluded.partitions, groups = excluded.groups,
     started_ms = excluded.started_ms, updated_ms = excluded.updated_ms, deadline_ms = excluded.deadline_ms,
     previous_producer_id = excluded.previous_producer_id, last_epoch = excluded.last_epoch,
     version = excluded.version, term = excluded.term, is_two_phase = excluded.is_two_phase,
-    prepared_epoch = excluded.prepared_epoch;
+    prepared_epoch = excluded.prepared_epoch, shares = excluded.shares;
 
 -- name: delete_transactions
 -- Deletes transactional ids.
@@ -525,14 +525,14 @@ DELETE FROM transactions WHERE transactional_id IN (VALUES (?));
 -- One transactional id.
 SELECT
     transactional_id, producer_id, epoch, timeout_ms, state, partitions, groups, started_ms, updated_ms,
-    deadline_ms, previous_producer_id, last_epoch, version, term, is_two_phase, prepared_epoch
+    deadline_ms, previous_producer_id, last_epoch, version, term, is_two_phase, prepared_epoch, shares
 FROM transactions WHERE transactional_id = ?;
 
 -- name: transactions_after
 -- Transactional ids in order, all or those in one state.
 SELECT
     transactional_id, producer_id, epoch, timeout_ms, state, partitions, groups, started_ms, updated_ms,
-    deadline_ms, previous_producer_id, last_epoch, version, term, is_two_phase, prepared_epoch
+    deadline_ms, previous_producer_id, last_epoch, version, term, is_two_phase, prepared_epoch, shares
 FROM transactions
 WHERE transactional_id > :after AND (:state = '' OR state = :state)
 ORDER BY transactional_id LIMIT :transactions_max;
@@ -541,7 +541,7 @@ ORDER BY transactional_id LIMIT :transactions_max;
 -- Transactional ids with an open transaction, in order. They have an index of their own.
 SELECT
     transactional_id, producer_id, epoch, timeout_ms, state, partitions, groups, started_ms, updated_ms,
-    deadline_ms, previous_producer_id, last_epoch, version, term, is_two_phase, prepared_epoch
+    deadline_ms, previous_producer_id, last_epoch, version, term, is_two_phase, prepared_epoch, shares
 FROM transactions INDEXED BY ongoing_transactions
 WHERE transactional_id > ? AND state = 'Ongoing' ORDER BY transactional_id LIMIT ?;
 

@@ -21,6 +21,7 @@ from semel.core.types import (
     PendingOffset,
     ProducerState,
     SentBatch,
+    ShareKey,
     Staged,
     Topic,
     Transaction,
@@ -119,7 +120,8 @@ def pending_of(group_id: str, row: Sequence[Any]) -> PendingOffset:
 
 def row_of_transaction(transaction: Transaction) -> tuple[Any, ...]:
     """Convert a transaction to a row of transactions."""
-    transactional_id, producer_id, epoch, timeout_ms, state, partitions, groups, *rest = astuple(transaction)
+    fields = astuple(transaction)
+    transactional_id, producer_id, epoch, timeout_ms, state, partitions, groups, *rest, shares = fields
     return (
         transactional_id,
         producer_id,
@@ -129,16 +131,18 @@ def row_of_transaction(transaction: Transaction) -> tuple[Any, ...]:
         json.dumps([(key.topic_id.hex(), key.index) for key in partitions], separators=(",", ":")),
         json.dumps(groups, separators=(",", ":")),
         *rest,
+        json.dumps([(key.topic_id.hex(), key.index, key.group_id) for key in shares], separators=(",", ":")),
     )
 
 
 def transaction_of(row: Sequence[Any]) -> Transaction:
     """Convert a row of transactions."""
     transactional_id, producer_id, epoch, timeout_ms, state, partitions, groups, *rest = row
-    *numbers, is_two_phase, prepared_epoch = rest
+    *numbers, is_two_phase, prepared_epoch, shares = rest
     keys = tuple(PartitionKey(bytes.fromhex(topic_id), index) for topic_id, index in json.loads(partitions))
     values: tuple[Any, ...] = (transactional_id, producer_id, epoch, timeout_ms, _STATES[state], keys)
     values += (tuple(json.loads(groups)), *numbers, bool(is_two_phase), prepared_epoch)
+    values += (tuple(ShareKey(bytes.fromhex(topic_id), *rest) for topic_id, *rest in json.loads(shares)),)
     return Transaction(*values)
 
 

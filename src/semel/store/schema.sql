@@ -170,8 +170,9 @@ CREATE TABLE IF NOT EXISTS pending_offsets (
 -- For deleting a topic with its pending offsets.
 CREATE INDEX IF NOT EXISTS pending_offsets_by_topic ON pending_offsets (topic);
 
--- Transactional ids. partitions is a JSON array of pairs of topic id (hexadecimal) and index, groups one of group ids:
--- the contents of the open transaction. Times are in milliseconds, -1 is none.
+-- Transactional ids. partitions is a JSON array of pairs of topic id (hexadecimal) and index, groups one of group ids,
+-- shares one of share-partitions (topic id, index, group id): the contents of the open transaction. Times are in
+-- milliseconds, -1 is none.
 CREATE TABLE IF NOT EXISTS transactions (
     transactional_id     TEXT NOT NULL PRIMARY KEY,
     producer_id          INTEGER NOT NULL CHECK (producer_id >= 0),
@@ -188,7 +189,8 @@ CREATE TABLE IF NOT EXISTS transactions (
     version              INTEGER NOT NULL,
     term                 INTEGER NOT NULL,
     is_two_phase         INTEGER NOT NULL CHECK (is_two_phase IN (0, 1)),
-    prepared_epoch       INTEGER NOT NULL CHECK (prepared_epoch BETWEEN -1 AND 32767)
+    prepared_epoch       INTEGER NOT NULL CHECK (prepared_epoch BETWEEN -1 AND 32767),
+    shares               TEXT NOT NULL DEFAULT '[]'
 ) STRICT, WITHOUT ROWID;
 
 -- For a start, which asks for open transactions. Only those rows are in it, so a transaction that begins and ends
@@ -207,7 +209,9 @@ CREATE TABLE IF NOT EXISTS groups (
 
 -- Share-partitions: what a share group has done with the records of one partition. Below start_offset everything is
 -- settled; -1 if nobody has fetched yet. runs is a JSON array of runs of offsets in the same state, without gaps: the
--- first and the last offset, the state (0 available, 2 acknowledged, 4 archived), and how often they were delivered.
+-- first and the last offset, the state (0 available, 2 acknowledged, 4 archived, 16 pending), how often they were
+-- delivered, and what the end of a transaction makes of pending ones: its producer, whether a commit makes them
+-- acknowledged or archived, and whether an abort makes them archived or available.
 CREATE TABLE IF NOT EXISTS shares (
     topic_id        BLOB NOT NULL,
     partition_index INTEGER NOT NULL CHECK (partition_index >= 0),

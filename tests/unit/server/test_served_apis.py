@@ -26,7 +26,7 @@ EXPECTED = {
     *("ShareGroupHeartbeat", "ShareGroupDescribe", "ShareFetch", "ShareAcknowledge"),
     *("DescribeShareGroupOffsets", "AlterShareGroupOffsets", "DeleteShareGroupOffsets"),
 }
-OURS = {"CommitTransactions", "BeginAttempt"}
+OURS = {"CommitTransactions", "BeginAttempt", "TxnShareAcknowledge"}
 
 
 def test_what_the_broker_serves() -> None:

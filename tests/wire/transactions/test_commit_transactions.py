@@ -17,6 +17,7 @@ from semel.wire.messages.semel import (
     FIRST_OWN_KEY,
     BeginAttemptRequest,
     CommitTransactionsRequest,
+    TxnShareAcknowledgeRequest,
 )
 
 pytestmark = ours
@@ -228,6 +229,7 @@ def test_what_is_hidden_is_neither_shown_nor_served(client: RawClient, hidden: R
     assert {each.api_key for each in shown.api_keys if each.api_key >= FIRST_OWN_KEY} == {
         CommitTransactionsRequest.api_key,
         BeginAttemptRequest.api_key,
+        TxnShareAcknowledgeRequest.api_key,
     }
     assert all(each.api_key < FIRST_OWN_KEY for each in nothing.api_keys)
     names = [
@@ -237,4 +239,9 @@ def test_what_is_hidden_is_neither_shown_nor_served(client: RawClient, hidden: R
     assert COMMIT_TRANSACTIONS in names[0]
     assert not any(name.startswith("semel.") for name in names[1])
     hidden.send(CommitTransactionsRequest(transactional_id="x"), 0)
+    assert hidden.is_closed_by_broker()
+
+
+def test_acknowledgements_in_transactions_are_not_served_without_extensions(hidden: RawClient) -> None:
+    hidden.send(TxnShareAcknowledgeRequest(transactional_id="x", group_id="g", member_id="m"), 0)
     assert hidden.is_closed_by_broker()

@@ -1,15 +1,16 @@
 """Share groups (KIP-932): members share the records of partitions. The interface for the rest of the core.
 
 ``members`` and ``assignor`` are membership, which belongs to the coordinator of the group. ``delivery`` has
-the rules of share-partitions, which belong to the leaders of their partitions; ``offsets`` moves them. The
-data is in ``semel.core.share_group`` and ``semel.core.share_partition``.
+the rules of share-partitions, which belong to the leaders of their partitions; ``pending`` has those of
+acknowledgements inside transactions, and ``offsets`` moves share-partitions. The data is in
+``semel.core.share_group`` and ``semel.core.share_partition``.
 
 Housekeeping submits ``ShareTick()`` every ``SHARE_TICK_MS``.
 """
 
 from semel.core.facts import ShareChanged, ShareDeleted, ShareLocksChanged
 from semel.core.groups.overdue import expiring
-from semel.core.shares import commands, delivery, members, offsets
+from semel.core.shares import commands, delivery, members, offsets, pending
 from semel.core.types import Apply, Decide
 
 DECIDE: dict[type, Decide] = {
@@ -18,6 +19,7 @@ DECIDE: dict[type, Decide] = {
     commands.LookAtShare: delivery.decide_look,
     commands.Acquire: delivery.decide_acquire,
     commands.Acknowledge: delivery.decide_acknowledge,
+    commands.AcknowledgeInTransaction: pending.decide_in_transaction,
     commands.ReleaseMember: delivery.decide_release,
     commands.ShareTick: delivery.decide_tick,
     commands.ReadShares: delivery.decide_read,

@@ -8,7 +8,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Final
 
 from semel.core.data import Data
-from semel.core.types import ErrorCode, Key, ShareKey
+from semel.core.types import ErrorCode, Key, ShareKey, TransactionKey
 
 if TYPE_CHECKING:
     from semel.core.state import BrokerState
@@ -138,6 +138,25 @@ class Acknowledge(Data):
     def keys(self) -> Iterable[Key]:
         """The share-partition and its log."""
         return (self.key, self.key.partition)
+
+
+class AcknowledgeInTransaction(Data):
+    """Acknowledge acquired records when a transaction commits, all or none. The answer is an ErrorCode.
+
+    The types are ACCEPT, REJECT and GAP.
+    """
+
+    key: ShareKey
+    member_id: str
+    runs: tuple[AcknowledgedRun, ...]
+    transactional_id: str
+    producer_id: int
+    epoch: int
+    limits: DeliveryLimits = DeliveryLimits()
+
+    def keys(self) -> Iterable[Key]:
+        """The share-partition and its log, and the transactional id."""
+        return (self.key, self.key.partition, TransactionKey(self.transactional_id))
 
 
 class ReleaseMember(Data):

@@ -3,11 +3,13 @@
 A record is *available*, or *acquired* by one member until its lock ends, or settled: *acknowledged* if a
 member accepted it, *archived* if it was rejected, was delivered too often, or does not exist. A lock ends
 when the member acknowledges the record, when its share session ends, or when its time is over. Every delivery
-counts, whatever its end.
+counts, whatever its end. A record that was acknowledged inside a transaction is *pending* until that ends
+(``pending``).
 
 Invariants:
 
-- A lock covers records that are available in the durable part, or that come after it.
+- A lock covers records that are available in the durable part, or that come after it. Pending records have
+  no lock.
 - Runs and locks together cover every offset from the start to the last delivered one.
 - A settled record never becomes available again, unless an administrator moves the start offset.
 
@@ -23,9 +25,11 @@ from semel.core.share_partition import (
     ACKNOWLEDGED,
     ARCHIVED,
     AVAILABLE,
+    PENDING,
     UNSTARTED,
     Lock,
     Locks,
+    PendingAcknowledgement,
     SharePartition,
     cut,
     free,
@@ -120,6 +124,14 @@ class ShareTurn:
         self._set_locks(unlocked(self.locks, first, last))
         self._settle()
 
+    def suspend(self, locks: Iterable[Lock], producer_id: int, *, is_accepted: bool) -> None:
+        """Let records wait for the end of a producer's transaction."""
+        for each in locks:
+            is_last = each.deliveries >= self.delivery_limit
+            pending = PendingAcknowledgement(producer_id, is_accepted, is_last)
+            self.share = put(self.share, each.first, each.last, PENDING, each.deliveries, pending)
+            self._set_locks(unlocked(self.locks, each.first, each.last))
+
     def renew(self, first: int, last: int, deadline_ms: int) -> None:
         """Let locks last longer."""
         renewed = [each.but(deadline_ms=deadline_ms) for each in within(self.locks, first, last)]
@@ -144,7 +156,8 @@ def _first(lock: Lock) -> int:
     return lock.first
 
 
-def _turn(state: "BrokerState", key: ShareKey, now: int) -> ShareTurn | None:
+def turn_of(state: "BrokerState", key: ShareKey, now: int) -> ShareTurn | None:
+    """Return the share-partition for a decision; None if it does not exist."""
     share, log = state.shares[key], state.partitions[key.partition]
     if share is None or log is None:
         return None
@@ -164,7 +177,7 @@ def decide_start(state: "BrokerState", command: StartShare, now: int) -> Decisio
 
 def decide_look(state: "BrokerState", command: LookAtShare, now: int) -> Decision:
     """Find the first available record."""
-    turn = _turn(state, command.key, now)
+    turn = turn_of(state, command.key, now)
     if turn is None:
         return Decision(ShareLook(_GONE))
     start = turn.share.start_offset
@@ -186,7 +199,7 @@ def decide_acquire(state: "BrokerState", command: Acquire, now: int) -> Decision
     answers: list[Acquired] = []
     facts: list[Fact] = []
     for read in command.reads:
-        turn = _turn(state, read.key, now)
+        turn = turn_of(state, read.key, now)
         if turn is None or turn.share.start_offset == UNSTARTED:
             answers.append(Acquired(_GONE))
             continue
@@ -251,13 +264,13 @@ def _add(acquired: list[AcquiredRun], run: AcquiredRun, batch_size: int) -> None
 
 def decide_acknowledge(state: "BrokerState", command: Acknowledge, now: int) -> Decision:
     """Settle, release or renew what a member has acquired; all of it or nothing."""
-    turn = _turn(state, command.key, now)
+    turn = turn_of(state, command.key, now)
     if turn is None or turn.share.start_offset == UNSTARTED:
         return Decision(_GONE)
     turn.delivery_limit = command.limits.delivery_limit
     start = turn.share.start_offset
     for run in command.runs:
-        for first, last, kind in _kinds(run):
+        for first, last, kind in ranges_of(run):
             # What was deleted from the log meanwhile needs no acknowledgement.
             first = max(first, start)
             if first > last:
@@ -274,7 +287,7 @@ def decide_acknowledge(state: "BrokerState", command: Acknowledge, now: int) -> 
     return Decision(ErrorCode.NONE, turn.facts())
 
 
-def _kinds(run: AcknowledgedRun) -> list[tuple[int, int, int]]:
+def ranges_of(run: AcknowledgedRun) -> list[tuple[int, int, int]]:
     """Return the offsets of a run as ranges of the same type."""
     if len(run.types) == 1:
         return [(run.first, run.last, run.types[0])]
@@ -299,7 +312,7 @@ def _are_all(held: Sequence[Lock], member_id: str, first: int, last: int) -> boo
 
 def decide_release(state: "BrokerState", command: ReleaseMember, now: int) -> Decision:
     """End all locks of a member."""
-    turn = _turn(state, command.key, now)
+    turn = turn_of(state, command.key, now)
     if turn is None:
         return Decision(False)
     mine = [each for each in turn.locks if each.member_id == command.member_id]
@@ -313,7 +326,7 @@ def decide_tick(state: "BrokerState", command: ShareTick, now: int) -> Decision:
     due = [key for key, locks in state.share_locks.items() if locks.next_deadline_ms <= now]
     facts: list[Fact] = []
     for key in due:
-        turn = _turn(state, key, now)
+        turn = turn_of(state, key, now)
         facts += (ShareLocksChanged(key, None),) if turn is None else turn.facts()
     return Decision(tuple(due), tuple(facts))
 
@@ -324,7 +337,7 @@ def decide_read(state: "BrokerState", command: ReadShares, now: int) -> Decision
 
 
 def _read(state: "BrokerState", key: ShareKey, now: int) -> ReadShare | None:
-    turn = _turn(state, key, now)
+    turn = turn_of(state, key, now)
     if turn is None:
         return None
     return ReadShare(turn.share.start_offset, turn.share.settled, turn.log.high_watermark)

@@ -131,7 +131,7 @@ def begin_attempt(state: "BrokerState", command: BeginAttempt, now: int) -> Deci
         return Decision(ProducerGiven(error))
     known = state.transactions[TransactionKey(command.transactional_id)]
     if known is not None:
-        is_new = is_open(known) and not known.partitions and not known.groups
+        is_new = is_open(known) and not (known.partitions or known.groups or known.shares)
         if is_new and known.version == command.version:
             return Decision(ProducerGiven(ErrorCode.NONE, known.producer_id, known.epoch))
         return Decision(ProducerGiven(ErrorCode.INVALID_TXN_STATE))

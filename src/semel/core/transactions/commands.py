@@ -48,6 +48,7 @@ def keys_of(state: "BrokerState", transactional_id: str) -> list[Key]:
     if transaction is None:
         return []
     keys: list[Key] = [PendingKey(group_id) for group_id in transaction.groups]
+    keys += transaction.shares
     for partition in transaction.partitions:
         keys.append(partition)
         keys.append(ProducerKey(partition.topic_id, partition.index, transaction.producer_id))

@@ -2,8 +2,9 @@
 
 In a partition with marker visibility the end is a control batch after the transaction's records, and readers
 stop waiting for it. In one with journal visibility the staged batches get their offsets, or are dropped. In a
-group the pending offsets become its position, or are dropped. A partition without writes gets no marker: some
-clients would mistake it for the end of something.
+group the pending offsets become its position, or are dropped. In a share-partition the pending records are
+settled, or available again. A partition without writes gets no marker: some clients would mistake it for the
+end of something.
 
 All of it is written in one ledger commit, with the outcome and the next epoch. So a transaction is never half
 ended, and the next one never has to wait.
@@ -16,9 +17,11 @@ from semel.core.facts import (
     Closing,
     PartitionChanged,
     ProducerAdvanced,
+    ShareChanged,
     StagedCommitted,
     StagedDropped,
 )
+from semel.core.share_partition import end_pending
 from semel.core.transactions.pending import settle
 from semel.core.types import Buffer, Fact, Partition, PartitionKey, ProducerKey, ProducerState, Transaction
 from semel.wire.records import marker
@@ -39,7 +42,7 @@ class Ending:
         self._markers: dict[tuple[int, int, int], Buffer] = {}
 
     def everywhere(self, transaction: Transaction, epoch: int) -> None:
-        """End the transaction in all its partitions and groups; markers carry this epoch."""
+        """End the transaction in everything that has joined it; markers carry this epoch."""
         producer_id = transaction.producer_id
         for key in transaction.partitions:
             partition = self._state.partitions[key]
@@ -49,6 +52,13 @@ class Ending:
                 self.in_partition(key, partition, producer_id, producer, epoch, self._state.term)
         for group_id in transaction.groups:
             self.facts += settle(self._state, group_id, producer_id, is_commit=self._is_commit)
+        for share_key in transaction.shares:
+            share = self._state.shares[share_key]
+            # None if the topic or the group was deleted, or its offsets were.
+            if share is not None:
+                ended = end_pending(share, producer_id, is_commit=self._is_commit)
+                if ended is not share:
+                    self.facts.append(ShareChanged(share_key, ended))
 
     def in_partition(
         self,

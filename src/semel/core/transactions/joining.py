@@ -1,8 +1,8 @@
 """Partitions and groups join a transaction: by request (version 1) or by being written to (version 2).
 
-``join`` is the only way in which a transaction starts and grows. ``join_by_writing`` is for batches and
-offsets: they are verified or added in the step that writes them, so nothing can come in between (KIP-890
-needs a guard for that; a single decision needs none).
+``join`` is the only way in which a transaction starts and grows. ``join_by_writing`` is for batches, offsets
+and acknowledgements of share groups: they are verified or added in the step that writes them, so nothing can
+come in between (KIP-890 needs a guard for that; a single decision needs none).
 """
 
 from collections.abc import Collection
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from semel.core.transactions.model import check_writer, is_open
 from semel.core.transactions.states import Event, becomes
-from semel.core.types import ErrorCode, PartitionKey, Transaction, TransactionState
+from semel.core.types import ErrorCode, PartitionKey, ShareKey, Transaction, TransactionState
 from semel.wire.producer_id import ProducerIdAndEpoch
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ def join(
     *,
     partitions: tuple[PartitionKey, ...] = (),
     group_id: str | None = None,
+    share: ShareKey | None = None,
     version: int,
     block_max_ms: int = -1,
 ) -> Transaction:
@@ -34,8 +35,11 @@ def join(
         present = frozenset(present)
     joining = tuple(key for key in dict.fromkeys(partitions) if key not in present)
     groups = transaction.groups if opened else ()
+    shares = transaction.shares if opened else ()
     if group_id is not None and group_id not in groups:
         groups = (*groups, group_id)
+    elif share is not None and share not in shares:
+        shares = (*shares, share)
     elif opened and not joining:
         return transaction
     started = transaction.started_ms if opened else now
@@ -43,6 +47,7 @@ def join(
         state=becomes(transaction.state, Event.ADD),
         partitions=(*transaction.partitions, *joining) if opened else joining,
         groups=groups,
+        shares=shares,
         started_ms=started,
         updated_ms=state.time_of_day(now),
         deadline_ms=_deadline(transaction, opened, started, block_max_ms),
@@ -68,6 +73,7 @@ def join_by_writing(
     partition: PartitionKey | None = None,
     also: tuple[PartitionKey, ...] = (),
     group_id: str | None = None,
+    share: ShareKey | None = None,
     version: int,
     block_max_ms: int = -1,
 ) -> tuple[ErrorCode, Transaction | None]:
@@ -77,7 +83,11 @@ def join_by_writing(
         return error, None
     assert transaction is not None
     if transaction.state is TransactionState.ONGOING:
-        if partition in transaction.partitions or group_id in transaction.groups:
+        if (
+            partition in transaction.partitions
+            or group_id in transaction.groups
+            or share in transaction.shares
+        ):
             return ErrorCode.NONE, transaction
         if partition is not None and not also and block_max_ms < 0 and not must_be_in:
             # A shortcut for the most frequent case, which needs no further checks.
@@ -91,6 +101,7 @@ def join_by_writing(
         now,
         partitions=() if partition is None else (partition, *also),
         group_id=group_id,
+        share=share,
         version=version,
         block_max_ms=block_max_ms,
     )

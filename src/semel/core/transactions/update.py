@@ -51,6 +51,7 @@ class TransactionUpdate:
             state=becomes(before.state, event),
             partitions=(),
             groups=(),
+            shares=(),
             started_ms=before.started_ms if is_open(before) else self.now,
             updated_ms=self.state.time_of_day(self.now),
             deadline_ms=-1,

@@ -1,7 +1,8 @@
 """Share groups: Read on the group to be a member, Describe to look at it, Delete to have it forget topics.
 
 Members also need Describe on the topics they subscribe to, and Read on those they fetch from. As for Fetch,
-sessions remember partitions whatever the rights are, so the handlers ask which topics may be read.
+sessions remember partitions whatever the rights are, so the handlers ask which topics may be read. Semel's
+own TxnShareAcknowledge also needs Write on the transactional id.
 """
 
 from collections.abc import Awaitable
@@ -14,13 +15,16 @@ from semel.core.types import ErrorCode
 from semel.handlers.authorization.access import (
     GROUP,
     GROUP_DENIED,
+    ID_DENIED,
     MESSAGES,
     TOPIC,
     TOPIC_DENIED,
+    TRANSACTIONAL_ID,
     Access,
     Guard,
     except_for,
 )
+from semel.wire.messages.semel import TxnShareAcknowledgeRequest, TxnShareAcknowledgeResponse
 from semel.wire.messages.share_offsets import (
     AlteredShareGroupOffsetsPartition,
     AlteredShareGroupOffsetsTopic,
@@ -109,6 +113,20 @@ def share_acknowledge(access: Access, request: ShareAcknowledgeRequest) -> Await
     """Read on the group and on each topic."""
     if request.group_id and not access.may(READ, GROUP, request.group_id):
         return resolved(ShareAcknowledgeResponse(error_code=GROUP_DENIED))
+    handler: Any = access.handler
+    answer: Awaitable[Any] = handler(access.broker, request, access.context, partial(_may_read, access))
+    return answer
+
+
+def txn_share_acknowledge(access: Access, request: TxnShareAcknowledgeRequest) -> Awaitable[Any]:
+    """Write on the transactional id, Read on the group and on each topic."""
+    error = ErrorCode.NONE
+    if not access.may(Operation.WRITE, TRANSACTIONAL_ID, request.transactional_id):
+        error = ID_DENIED
+    elif not access.may(READ, GROUP, request.group_id):
+        error = GROUP_DENIED
+    if error:
+        return resolved(TxnShareAcknowledgeResponse(error_code=error, error_message=MESSAGES[error]))
     handler: Any = access.handler
     answer: Awaitable[Any] = handler(access.broker, request, access.context, partial(_may_read, access))
     return answer
@@ -214,4 +232,5 @@ GUARDS: dict[int, Guard] = {
     90: describe_share_group_offsets,
     91: alter_share_group_offsets,
     92: delete_share_group_offsets,
+    TxnShareAcknowledgeRequest.api_key: txn_share_acknowledge,
 }

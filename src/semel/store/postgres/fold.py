@@ -178,8 +178,8 @@ class Fold:
         self._groups[name] = (*listed, group.pack(), name_shard(group.group_id), self._version)
 
     def _transaction_changed(self, fact: TransactionChanged) -> None:
-        name, *rest = row_of_transaction(fact.transaction)
-        self._transactions[stored(name)] = (stored(name), *rest, name_shard(name), self._version)
+        name, *rest, shares = row_of_transaction(fact.transaction)
+        self._transactions[stored(name)] = (stored(name), *rest, name_shard(name), self._version, shares)
 
     def _transaction_forgotten(self, fact: TransactionForgotten) -> None:
         self._transactions[stored(fact.transactional_id)] = None

@@ -44,7 +44,7 @@ Fetch = Callable[..., Awaitable[list[Any]]]
 """Returns the rows of a query."""
 TRANSACTION_COLUMNS: Final = """
     transactional_id, producer_id, epoch, timeout_ms, state, partitions, groups, started_ms, updated_ms,
-    deadline_ms, previous_producer_id, last_epoch, version, term, is_two_phase, prepared_epoch
+    deadline_ms, previous_producer_id, last_epoch, version, term, is_two_phase, prepared_epoch, shares
 """
 NOTHING: Final = Versioned(None, ABSENT)
 

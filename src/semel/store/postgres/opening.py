@@ -11,12 +11,13 @@ import asyncpg  # type: ignore[import-untyped]
 from semel.store.interface import StoreBroken, StoreDamaged, StoreMisconfigured, StoreRefused
 from semel.store.postgres.database import ConnectionLost, Database, patiently
 
-SCHEMA_VERSION: Final = 5
+SCHEMA_VERSION: Final = 6
 _UPGRADES: Final = {
     1: ("from_1.sql",),
     2: ("from_2.sql",),
     3: ("from_3.sql",),
     4: ("from_4.sql", "shares.sql", "locking.sql"),
+    5: ("from_5.sql", "writing.sql"),
 }
 """What upgrades each version to the next."""
 SERVER_VERSION_MIN: Final = 140_000
@@ -166,8 +167,8 @@ async def _upgrade(connection: Any) -> None:
 
 
 _TABLES: Final = (
-    *("schema.sql", "chunks.sql", "versions.sql", "shares.sql", "locking.sql", "functions.sql"),
-    *("membership.sql", "views.sql"),
+    *("schema.sql", "chunks.sql", "versions.sql", "shares.sql", "locking.sql", "writing.sql"),
+    *("functions.sql", "membership.sql", "views.sql"),
 )
 
 

@@ -221,8 +221,9 @@ CREATE TABLE pending_offsets (
 -- For deleting a topic with its pending offsets.
 CREATE INDEX pending_offsets_by_topic ON pending_offsets (topic);
 
--- Transactional ids. partitions is a JSON array of pairs of topic id (hexadecimal) and index, groups one of group ids:
--- the contents of the open transaction. Times are in milliseconds, -1 is none.
+-- Transactional ids. partitions is a JSON array of pairs of topic id (hexadecimal) and index, groups one of group ids,
+-- shares one of share-partitions (topic id, index, group id): the contents of the open transaction. Times are in
+-- milliseconds, -1 is none. shares comes last because an upgrade adds it there.
 CREATE TABLE transactions (
     transactional_id     text COLLATE "C" NOT NULL PRIMARY KEY,
     producer_id          bigint NOT NULL CHECK (producer_id >= 0),
@@ -241,7 +242,8 @@ CREATE TABLE transactions (
     is_two_phase         boolean NOT NULL,
     prepared_epoch       integer NOT NULL CHECK (prepared_epoch BETWEEN -1 AND 32767),
     shard                smallint NOT NULL,
-    row_version          bigint NOT NULL CHECK (row_version >= 1)
+    row_version          bigint NOT NULL CHECK (row_version >= 1),
+    shares               text NOT NULL DEFAULT '[]'
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05);
 
 CREATE INDEX transactions_by_shard ON transactions (shard, transactional_id);

@@ -136,6 +136,7 @@ _ALL = (
     _api(share_offsets.DeleteShareGroupOffsetsRequest, share_offsets.DeleteShareGroupOffsetsResponse),
     _api(semel.CommitTransactionsRequest, semel.CommitTransactionsResponse),
     _api(semel.BeginAttemptRequest, semel.BeginAttemptResponse),
+    _api(semel.TxnShareAcknowledgeRequest, semel.TxnShareAcknowledgeResponse),
 )
 
 #: Every API by its key.

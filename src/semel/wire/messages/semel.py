@@ -1,4 +1,4 @@
-"""Semel's private APIs, for pipelines.
+"""Semel's private APIs, for pipelines and queue workers.
 
 Their keys are far above Kafka's, and above those that vendors of other brokers use. A broker that serves them
 announces it in ApiVersions in two ways: they are in the list of APIs, and the feature
@@ -6,9 +6,12 @@ announces it in ApiVersions in two ways: they are in the list of APIs, and the f
 
 CommitTransactions ends several transactions and commits the offsets of a group, all or nothing. BeginAttempt
 is InitProducerId for a transaction that belongs to a *run*, which is identified by the producer id and epoch
-that a driver got for its own transactional id.
+that a driver got for its own transactional id. TxnShareAcknowledge is ShareAcknowledge inside a transaction
+(ADR 0048).
 """
 
+from semel.wire.messages.produce import NodeEndpoint
+from semel.wire.messages.shares import ShareAcknowledgeTopic, ShareAcknowledgeTopicResponse
 from semel.wire.schema import Request, Response, array, int16, int32, int64, request, response, string, struct
 
 __all__ = [
@@ -20,6 +23,8 @@ __all__ = [
     "CommitTransactionsResponse",
     "CommitTransactionsTopic",
     "CommitTransactionsTransaction",
+    "TxnShareAcknowledgeRequest",
+    "TxnShareAcknowledgeResponse",
 ]
 
 #: Keys from here on are Semel's own.
@@ -97,3 +102,26 @@ class BeginAttemptResponse(Response):
     error_message: str | None = string(nullable=True, default=None)
     producer_id: int = int64(default=-1)
     producer_epoch: int = int16(default=-1)
+
+
+@request(20_002, versions="0", flexible=0)
+class TxnShareAcknowledgeRequest(Request):
+    """A member of a share group acknowledges acquired records when a transaction commits."""
+
+    transactional_id: str = string()
+    producer_id: int = int64()
+    producer_epoch: int = int16()
+    group_id: str = string()
+    member_id: str = string()
+    topics: list[ShareAcknowledgeTopic] = array(ShareAcknowledgeTopic)
+
+
+@response(20_002, versions="0", flexible=0)
+class TxnShareAcknowledgeResponse(Response):
+    """Whether the acknowledgements of each partition are in the transaction."""
+
+    throttle_time_ms: int = int32()
+    error_code: int = int16()
+    error_message: str | None = string(nullable=True, default=None)
+    responses: list[ShareAcknowledgeTopicResponse] = array(ShareAcknowledgeTopicResponse)
+    node_endpoints: list[NodeEndpoint] = array(NodeEndpoint)

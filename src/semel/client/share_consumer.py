@@ -1,0 +1,247 @@
+"""`ShareConsumer`: a member of a share group. Members share the records of topics as workers share a queue.
+
+    with Client("127.0.0.1:9092") as client, ShareConsumer(client, "workers", "jobs") as consumer:
+        while True:
+            for job in consumer.poll():
+                work(job.value)
+                consumer.acknowledge(job)
+
+A record is held from `poll` until it is acknowledged, or until its lock is over (30 seconds by default; see
+`renew`). Acknowledgements are sent by the next `poll`, or by `commit`, which also reports those that came too
+late. What is not acknowledged when the consumer is closed goes to another member.
+
+Share groups deliver at least once. To produce the results of a record exactly once, acknowledge it in a
+transaction: `TransactionalProducer.acknowledge`.
+
+There is no thread: heartbeats are sent inside `poll`. Works with Semel, and with Kafka from 4.2 on.
+"""
+
+import time
+from collections import deque
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from typing import Self
+
+from semel.client.cluster import UNKNOWN_TOPIC_WAIT_S, Client
+from semel.client.errors import ClientError, ErrorCode, KafkaError, UnsupportedRequest, check, close_after
+from semel.client.offsets import Partition
+from semel.client.polling import IDLE_PAUSE_S
+from semel.client.share_membership import ShareMember
+from semel.client.share_records import AcknowledgeType, ShareRecord, acquired
+from semel.client.share_session import Acknowledgements, ShareSession
+from semel.wire.messages.shares import ShareAcknowledgeRequest, ShareFetchResponse, ShareGroupHeartbeatRequest
+
+FETCH_WAIT_S = 0.5
+RENEWAL_VERSION = 2  # of ShareAcknowledge
+
+
+class ShareConsumer:
+    """Takes records through a client, which it does not close."""
+
+    def __init__(self, client: Client, group_id: str, topics: str | Iterable[str]) -> None:
+        names = [topics] if isinstance(topics, str) else list(topics)
+        if not client.serves(ShareGroupHeartbeatRequest.api_key):
+            raise UnsupportedRequest("the broker has no share groups: Kafka has them from 4.2 on.")
+        for name in names:
+            client.topic(name, create=True, wait_s=UNKNOWN_TOPIC_WAIT_S, anew=True)
+        self.group_id = group_id
+        self._client = client
+        self._member = ShareMember(client, group_id, names)
+        self._sessions: dict[int, ShareSession] = {}
+        self._ready: deque[tuple[float, ShareRecord]] = deque()
+        """Acquired records, and when their locks are over."""
+        self._said: Acknowledgements = {}
+        self._failing_since: float | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        close_after(error, self.close)
+
+    @property
+    def member_id(self) -> str:
+        """The id of this member, by which brokers know what it holds."""
+        return self._member.member_id
+
+    def close(self) -> None:
+        """Send the acknowledgements, release everything else, and leave the group. May be called again."""
+        self._ready.clear()
+        said, self._said = self._said, {}
+        sessions, self._sessions = self._sessions, {}
+        try:
+            for session in sessions.values():
+                session.acknowledge(_part(session, said), ends=True)
+        finally:
+            self._member.leave()
+
+    # ---- taking records
+
+    def poll(self, timeout_s: float = 1.0, max_records: int = 500) -> list[ShareRecord]:
+        """Return the next records, at most this many; an empty list if there are none within the timeout.
+
+        Sends the acknowledgements first. Records whose acknowledgements are refused will be delivered again.
+        """
+        with suppress(KafkaError, ClientError):
+            self.commit()
+        deadline = time.monotonic() + timeout_s
+        while True:
+            try:
+                self._member.poll()
+                if records := self._hand_out(max_records):
+                    return records
+                left_s = max(0.0, deadline - time.monotonic())
+                self._fetch(min(left_s, FETCH_WAIT_S, self._member.due_in_s), max_records)
+                self._failing_since = None
+            except (KafkaError, ClientError) as error:
+                self._note_failure(error)
+            if records := self._hand_out(max_records):
+                return records
+            if time.monotonic() >= deadline:
+                return []
+
+    def _hand_out(self, max_records: int) -> list[ShareRecord]:
+        records: list[ShareRecord] = []
+        while self._ready and len(records) < max_records:
+            over_at, record = self._ready.popleft()
+            # The lock may have ended while the record waited here, with its session or by itself.
+            if time.monotonic() < over_at and self._session_of(record) is not None:
+                records.append(record)
+        return records
+
+    def _fetch(self, wait_s: float, max_records: int) -> None:
+        by_node: dict[int, set[Partition]] = {node: set() for node in self._sessions}
+        for name, index in self._member.assigned:
+            by_node.setdefault(self._client.leader(name, index), set()).add((name, index))
+        posted = []
+        problems: list[Exception] = []
+        for node, partitions in by_node.items():
+            session = self._sessions.get(node)
+            if session is None:
+                session = ShareSession(self._client, node, self.group_id, self.member_id)
+                self._sessions[node] = session
+            session.ids = self._member.topic_ids
+            try:
+                pending = session.post_fetch(frozenset(partitions), max_records, int(wait_s * 1000))
+                posted.append((session, pending))
+            except ClientError as error:
+                problems.append(error)
+        if not posted:
+            time.sleep(min(wait_s, IDLE_PAUSE_S))
+        for session, pending in posted:
+            try:
+                self._take(session, session.take(pending, wait_s + self._client.timeout_s))
+            except (KafkaError, ClientError) as error:
+                problems.append(error)
+        if problems:
+            for name in self._member.topic_ids:
+                # A leader may have moved.
+                self._client.forget_topic(name)
+            for node in [each for each in self._sessions if not by_node[each]]:
+                del self._sessions[node]
+            raise problems[0]
+
+    def _take(self, session: ShareSession, response: ShareFetchResponse) -> None:
+        over_at = time.monotonic() + response.acquisition_lock_timeout_ms / 1000
+        names = {topic_id: name for name, topic_id in self._member.topic_ids.items()}
+        refused = ErrorCode.NONE
+        for topic in response.responses:
+            name = names[bytes(topic.topic_id)]
+            for each in topic.partitions:
+                partition = (name, each.partition_index)
+                refused = refused or ErrorCode(each.error_code)
+                records, gaps = acquired(*partition, each.records, each.acquired_records)
+                offsets = {*gaps, *(record.offset for record in records)}
+                session.held.setdefault(partition, set()).update(offsets)
+                self._ready.extend((over_at, record) for record in records)
+                for offset in gaps:
+                    self._said.setdefault(partition, {})[offset] = AcknowledgeType.GAP
+        check(refused, "a broker refused to deliver records of a partition")
+
+    def _note_failure(self, error: Exception) -> None:
+        """Tolerate a lost broker, session or leader, but not for longer than the client's patience."""
+        if isinstance(error, KafkaError) and not error.retriable:
+            raise error
+        now = time.monotonic()
+        self._failing_since = now if self._failing_since is None else self._failing_since
+        if now - self._failing_since > self._client.patience_s:
+            raise error
+        time.sleep(IDLE_PAUSE_S)
+
+    # ---- acknowledging them
+
+    def acknowledge(self, record: ShareRecord, kind: AcknowledgeType = AcknowledgeType.ACCEPT) -> None:
+        """Say what becomes of a record. It is sent with the next `poll` or `commit`."""
+        self._said.setdefault((record.topic, record.partition), {})[record.offset] = kind
+
+    def commit(self) -> None:
+        """Send the acknowledgements. KafkaError, ClientError: some will be delivered again."""
+        said, self._said = self._said, {}
+        problems: list[Exception] = []
+        lost = {(partition, offset) for partition, kinds in said.items() for offset in kinds}
+        for session in self._sessions.values():
+            part = _part(session, said)
+            lost -= {(partition, offset) for partition, kinds in part.items() for offset in kinds}
+            if part:
+                try:
+                    session.acknowledge(part)
+                except (KafkaError, ClientError) as error:
+                    problems.append(error)
+        if problems:
+            raise problems[0]
+        if lost:
+            what = f"{len(lost)} records are not held any more, and will be delivered again"
+            check(ErrorCode.INVALID_RECORD_STATE, what)
+
+    def renew(self, *records: ShareRecord) -> None:
+        """Hold these records for another lock duration. KafkaError if one is not held any more."""
+        if not self._client.serves(ShareAcknowledgeRequest.api_key, RENEWAL_VERSION):
+            raise UnsupportedRequest("the broker cannot renew the locks of records.")
+        kinds: Acknowledgements = {}
+        for each in records:
+            kinds.setdefault((each.topic, each.partition), {})[each.offset] = AcknowledgeType.RENEW
+        said, self._said = self._said, kinds
+        try:
+            self.commit()
+        finally:
+            self._said = said
+
+    # ---- for transactions
+
+    def held(self) -> dict[Partition, set[int]]:
+        """The offsets that `poll` has returned and that nothing was said of, by partition."""
+        waiting = {(each.topic, each.partition, each.offset) for _, each in self._ready}
+        found: dict[Partition, set[int]] = {}
+        for session in self._sessions.values():
+            for partition, offsets in session.held.items():
+                said = self._said.get(partition, {})
+                mine = {each for each in offsets if each not in said and (*partition, each) not in waiting}
+                if mine:
+                    found.setdefault(partition, set()).update(mine)
+        return found
+
+    def topic_ids(self) -> Mapping[str, bytes]:
+        """The ids of the topics that were assigned to this member."""
+        return self._member.topic_ids
+
+    def forget(self, partition: Partition, offsets: Iterable[int]) -> None:
+        """A transaction decides on these records now."""
+        gone = set(offsets)
+        for session in self._sessions.values():
+            session.forget(partition, gone)
+
+    def _session_of(self, record: ShareRecord) -> ShareSession | None:
+        partition = (record.topic, record.partition)
+        sessions = self._sessions.values()
+        return next((each for each in sessions if record.offset in each.held.get(partition, ())), None)
+
+
+def _part(session: ShareSession, said: Acknowledgements) -> Acknowledgements:
+    """The acknowledgements of what is held in a session."""
+    part: Acknowledgements = {}
+    for partition, kinds in said.items():
+        held = session.held.get(partition, set())
+        mine = {offset: kind for offset, kind in kinds.items() if offset in held}
+        if mine:
+            part[partition] = mine
+    return part

@@ -1,0 +1,76 @@
+"""Records of a share group: what a broker has given to a member, and what the member says of them."""
+
+from collections.abc import Iterable, Iterator
+from enum import IntEnum
+from itertools import groupby
+from typing import NamedTuple
+
+from semel.wire.messages.shares import AcknowledgementBatch, AcquiredRecords
+from semel.wire.records import Header, iter_batches, iter_records
+from semel.wire.schema import Buffer
+
+
+class AcknowledgeType(IntEnum):
+    """What becomes of a record."""
+
+    GAP = 0
+    """There is no record at this offset. The consumer says so by itself."""
+    ACCEPT = 1
+    """It was processed."""
+    RELEASE = 2
+    """Another member may try."""
+    REJECT = 3
+    """It cannot be processed, by anyone."""
+    RENEW = 4
+    """The member needs more time."""
+
+
+class ShareRecord(NamedTuple):
+    """A record that this member has acquired."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[Header, ...]
+    deliveries: int
+    """How often it was delivered, including this time."""
+
+
+def acquired(
+    topic: str, partition: int, data: Buffer, runs: Iterable[AcquiredRecords]
+) -> tuple[list[ShareRecord], list[int]]:
+    """Return the acquired records of a response, and the acquired offsets that have no record.
+
+    Batches are sent as a whole, so a response also has records that other members hold. Offsets of markers,
+    and of records that compaction has removed, have no record.
+    """
+    deliveries = {
+        offset: run.delivery_count for run in runs for offset in range(run.first_offset, run.last_offset + 1)
+    }
+    records = [
+        ShareRecord(topic, partition, *record, deliveries.pop(record.offset))
+        for at, header in iter_batches(data)
+        if not header.is_control
+        for record in iter_records(data, at)
+        if record.offset in deliveries
+    ]
+    return records, sorted(deliveries)
+
+
+def batches_of(kinds: dict[int, AcknowledgeType]) -> list[AcknowledgementBatch]:
+    """Return acknowledgements as ranges of offsets with the same type, in order."""
+    return [
+        AcknowledgementBatch(first_offset=first, last_offset=last, acknowledge_types=[kind])
+        for first, last, kind in _ranges(kinds)
+    ]
+
+
+def _ranges(kinds: dict[int, AcknowledgeType]) -> Iterator[tuple[int, int, int]]:
+    ordered = enumerate(sorted(kinds.items()))
+    for _, together in groupby(ordered, key=lambda each: (each[1][0] - each[0], each[1][1])):
+        offsets = list(together)
+        (_, (first, kind)), (_, (last, _)) = offsets[0], offsets[-1]
+        yield first, last, int(kind)

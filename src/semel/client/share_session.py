@@ -1,0 +1,158 @@
+"""The share session of a member with one broker (KIP-932): its requests in order, and what it holds there.
+
+A session lists the partitions once, and then only the changes. Every request has the next epoch. The broker
+ends the session with the connection, and releases what the member holds. So after a lost answer, or an error,
+the session is begun anew, and everything that was held there is lost: it will be delivered again.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from semel.client.cluster import Client
+from semel.client.connection import Pending
+from semel.client.errors import ClientError, ErrorCode, KafkaError, check
+from semel.client.offsets import Partition
+from semel.client.share_records import AcknowledgeType, batches_of
+from semel.wire.messages.shares import (
+    ForgottenShareTopic,
+    ShareAcknowledgePartition,
+    ShareAcknowledgeRequest,
+    ShareAcknowledgeResponse,
+    ShareAcknowledgeTopic,
+    ShareFetchPartition,
+    ShareFetchRequest,
+    ShareFetchResponse,
+    ShareFetchTopic,
+)
+
+BEGIN: Final = 0
+END: Final = -1
+EPOCH_MAX: Final = 2**31 - 1
+RECORD_LIMIT: Final = 1
+"""The acquire mode that never exceeds ``max_records`` (KIP-1206), from version 2 of ShareFetch on."""
+
+Acknowledgements = dict[Partition, dict[int, AcknowledgeType]]
+
+
+class ShareSession:
+    """The session with one broker."""
+
+    def __init__(self, client: Client, node: int, group_id: str, member_id: str) -> None:
+        self.node = node
+        self.held: dict[Partition, set[int]] = {}
+        """The offsets that the member has acquired here and not acknowledged."""
+        self.ids: dict[str, bytes] = {}
+        self._client = client
+        self._group_id = group_id
+        self._member_id = member_id
+        self._epoch = BEGIN
+        self._listed: frozenset[Partition] = frozenset()
+
+    def post_fetch(self, partitions: frozenset[Partition], max_records: int, max_wait_ms: int) -> Pending:
+        """Ask for records of these partitions."""
+        request = ShareFetchRequest(
+            group_id=self._group_id,
+            member_id=self._member_id,
+            share_session_epoch=self._epoch,
+            max_wait_ms=max_wait_ms,
+            min_bytes=1,
+            max_records=max_records,
+            batch_size=max_records,
+            share_acquire_mode=RECORD_LIMIT,
+            topics=[
+                ShareFetchTopic(
+                    topic_id=topic_id,
+                    partitions=[ShareFetchPartition(partition_index=each) for each in indexes],
+                )
+                for topic_id, indexes in self._by_id(partitions - self._listed)
+            ],
+            forgotten_topics_data=[
+                ForgottenShareTopic(topic_id=topic_id, partitions=indexes)
+                for topic_id, indexes in self._by_id(self._listed - partitions)
+            ],
+        )
+        try:
+            pending = self._client.post(request, node=self.node)
+        except ClientError:
+            self.lose()
+            raise
+        self._listed = partitions
+        return pending
+
+    def take(self, pending: Pending, timeout_s: float) -> ShareFetchResponse:
+        """Wait for the records."""
+        response: ShareFetchResponse = self._answer(pending, timeout_s)
+        return response
+
+    def acknowledge(
+        self, kinds: Mapping[Partition, dict[int, AcknowledgeType]], *, ends: bool = False
+    ) -> None:
+        """Acknowledge records that are held here. What was accepted of them is not held any more.
+
+        KafkaError if the acknowledgements of a partition were refused; those of the others were not.
+        """
+        if self._epoch == BEGIN:
+            check(ErrorCode.SHARE_SESSION_NOT_FOUND if kinds else ErrorCode.NONE, _LOST)
+            return
+        request = ShareAcknowledgeRequest(
+            group_id=self._group_id,
+            member_id=self._member_id,
+            share_session_epoch=END if ends else self._epoch,
+            is_renew_ack=any(AcknowledgeType.RENEW in each.values() for each in kinds.values()),
+            topics=acknowledged_topics(kinds, self.ids),
+        )
+        try:
+            pending = self._client.post(request, node=self.node)
+        except ClientError:
+            self.lose()
+            raise
+        response: ShareAcknowledgeResponse = self._answer(pending, None)
+        for partition, offsets in kinds.items():
+            renewed = {at for at, kind in offsets.items() if kind is AcknowledgeType.RENEW}
+            self.forget(partition, set(offsets) - renewed)
+        names = {topic_id: name for name, topic_id in self.ids.items()}
+        for topic in response.responses:
+            for each in topic.partitions:
+                where = f"{names.get(bytes(topic.topic_id))}/{each.partition_index}"
+                check(each.error_code, f"records of {where} were not acknowledged", each.error_message)
+
+    def forget(self, partition: Partition, offsets: Iterable[int]) -> None:
+        """These are not held any more."""
+        self.held.get(partition, set()).difference_update(offsets)
+
+    def lose(self) -> None:
+        """The session has ended, with all that was held."""
+        self._epoch, self._listed = BEGIN, frozenset()
+        self.held.clear()
+
+    def _answer(self, pending: Pending, timeout_s: float | None) -> Any:
+        try:
+            response = pending.wait(timeout_s)
+            check(response.error_code, "a request of a share group was refused", response.error_message)
+        except (KafkaError, ClientError):
+            self.lose()
+            raise
+        self._epoch = self._epoch + 1 if self._epoch < EPOCH_MAX else 1
+        return response
+
+    def _by_id(self, partitions: Iterable[Partition]) -> list[tuple[bytes, list[int]]]:
+        by_name: dict[str, list[int]] = {}
+        for name, index in sorted(partitions):
+            by_name.setdefault(name, []).append(index)
+        return [(self.ids[name], indexes) for name, indexes in by_name.items()]
+
+
+def acknowledged_topics(
+    kinds: Mapping[Partition, dict[int, AcknowledgeType]], topic_ids: Mapping[str, bytes]
+) -> list[ShareAcknowledgeTopic]:
+    """Return acknowledgements as requests have them."""
+    topics: dict[str, ShareAcknowledgeTopic] = {}
+    for (name, index), offsets in sorted(kinds.items()):
+        topic = topics.setdefault(name, ShareAcknowledgeTopic(topic_id=topic_ids[name]))
+        topic.partitions.append(
+            ShareAcknowledgePartition(partition_index=index, acknowledgement_batches=batches_of(offsets))
+        )
+    return list(topics.values())
+
+
+_LOST: Final = "the records are not held any more, and will be delivered again"

@@ -1,0 +1,98 @@
+"""Acknowledgements of a share group inside a transaction: Semel's extension of Kafka's protocol.
+
+    jobs = consumer.poll()
+    with producer.transaction():
+        for job in jobs:
+            producer.send("results", work(job.value))
+        producer.acknowledge(consumer, *jobs)
+
+The records are settled if the transaction commits, and delivered again if it aborts. If the consumer does not
+hold one of them any more, because its lock was over or the broker was restarted, the transaction cannot be
+committed: another worker has the record.
+
+The request goes to the leader of each partition. It is idempotent within its transaction, and repeated after
+a lost answer.
+"""
+
+from collections.abc import Collection
+
+from semel.client.cluster import Client
+from semel.client.errors import ClientError, ErrorCode, KafkaError, UnsupportedRequest, check
+from semel.client.prepared import PreparedTransaction
+from semel.client.retry import Attempts
+from semel.client.share_consumer import ShareConsumer
+from semel.client.share_records import AcknowledgeType, ShareRecord
+from semel.client.share_session import Acknowledgements, acknowledged_topics
+from semel.wire.messages.semel import (
+    COMMIT_TRANSACTIONS,
+    TxnShareAcknowledgeRequest,
+    TxnShareAcknowledgeResponse,
+)
+
+_LOST = "this member does not hold one of them any more"
+
+
+def serves_share_transactions(client: Client) -> bool:
+    """Whether the brokers have this API. The API key alone is no proof: it is not registered."""
+    return client.feature(COMMIT_TRANSACTIONS) >= 1 and client.serves(TxnShareAcknowledgeRequest.api_key)
+
+
+def acknowledge(
+    client: Client,
+    transaction: PreparedTransaction,
+    version: int,
+    consumer: ShareConsumer,
+    records: Collection[ShareRecord],
+    *,
+    is_accepted: bool,
+) -> None:
+    """Acknowledge these records, or all that the consumer holds, when the transaction commits.
+
+    KafkaError, ClientError: some of them are not in the transaction, which has to abort.
+    """
+    if version < 2 or not serves_share_transactions(client):
+        raise UnsupportedRequest(
+            "records of share groups can be acknowledged in transactions of version 2, on Semel."
+        )
+    kind = AcknowledgeType.ACCEPT if is_accepted else AcknowledgeType.REJECT
+    kinds: Acknowledgements = {}
+    for each in records:
+        kinds.setdefault((each.topic, each.partition), {})[each.offset] = kind
+    if not records:
+        kinds = {partition: dict.fromkeys(offsets, kind) for partition, offsets in consumer.held().items()}
+    for attempt in Attempts(client.patience_s):
+        try:
+            by_node: dict[int, Acknowledgements] = {}
+            for partition, offsets in kinds.items():
+                by_node.setdefault(client.leader(*partition), {})[partition] = offsets
+            for node, part in by_node.items():
+                _check(client.send(_request(transaction, consumer, part), node=node))
+            break
+        except (KafkaError, ClientError) as error:
+            for name, _ in kinds:
+                client.forget_topic(name)
+            attempt.failed(error)
+    for partition, offsets in kinds.items():
+        consumer.forget(partition, offsets)
+
+
+def _request(
+    transaction: PreparedTransaction, consumer: ShareConsumer, part: Acknowledgements
+) -> TxnShareAcknowledgeRequest:
+    return TxnShareAcknowledgeRequest(
+        transactional_id=transaction.transactional_id,
+        producer_id=transaction.producer_id,
+        producer_epoch=transaction.epoch,
+        group_id=consumer.group_id,
+        member_id=consumer.member_id,
+        topics=acknowledged_topics(part, consumer.topic_ids()),
+    )
+
+
+def _check(response: TxnShareAcknowledgeResponse) -> None:
+    what = "records were not acknowledged in the transaction"
+    check(response.error_code, what, response.error_message)
+    for topic in response.responses:
+        for each in topic.partitions:
+            is_lost = each.error_code == ErrorCode.INVALID_RECORD_STATE
+            check(each.error_code, what, _LOST if is_lost else each.error_message)

@@ -1,0 +1,78 @@
+"""Acknowledgements of share groups inside transactions. Kafka has none (ADR 0048).
+
+The records that a member acknowledges lose their lock, and are *pending* until the transaction ends: a commit
+settles them, an abort makes them available again (``semel.core.share_partition.end_pending``). In between
+they count as in flight, and no member gets them.
+
+Stricter than an acknowledgement outside of a transaction: the member must hold every record. One below the
+start offset may have been settled by another member, in another transaction, and the results would count
+twice. A repeated request finds its records pending for the same producer, which is no error.
+"""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from semel.core.facts import TransactionChanged
+from semel.core.share_partition import UNSTARTED, Lock, within
+from semel.core.shares.commands import AcknowledgeInTransaction, AcknowledgeType
+from semel.core.shares.delivery import ShareTurn, ranges_of, turn_of
+from semel.core.transactions.joining import join_by_writing
+from semel.core.transactions.model import is_open
+from semel.core.types import Decision, ErrorCode, Fact, TransactionKey
+from semel.wire.producer_id import ProducerIdAndEpoch
+
+if TYPE_CHECKING:
+    from semel.core.state import BrokerState
+
+
+def decide_in_transaction(state: "BrokerState", command: AcknowledgeInTransaction, now: int) -> Decision:
+    """Let records wait for the end of a transaction, which the share-partition joins; all or nothing."""
+    transaction = state.transactions[TransactionKey(command.transactional_id)]
+    error, joined = join_by_writing(
+        state,
+        transaction,
+        ProducerIdAndEpoch(command.producer_id, command.epoch),
+        now,
+        must_be_in=False,
+        share=command.key,
+        version=2,
+    )
+    if error is not ErrorCode.NONE:
+        return Decision(error)
+    assert transaction is not None
+    assert joined is not None
+    if is_open(transaction) and transaction.version != 2:
+        # Its epoch outlives it, so a delayed request could acknowledge records in the next transaction.
+        return Decision(ErrorCode.INVALID_TXN_STATE)
+    turn = turn_of(state, command.key, now)
+    if turn is None or turn.share.start_offset == UNSTARTED:
+        return Decision(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    turn.delivery_limit = command.limits.delivery_limit
+    for run in command.runs:
+        for first, last, kind in ranges_of(run):
+            is_accepted = kind == AcknowledgeType.ACCEPT
+            mine = [each for each in within(turn.locks, first, last) if each.member_id == command.member_id]
+            if not _are_all(turn, mine, command.producer_id, first, last, is_accepted=is_accepted):
+                return Decision(ErrorCode.INVALID_RECORD_STATE)
+            turn.suspend(mine, command.producer_id, is_accepted=is_accepted)
+    facts: tuple[Fact, ...] = () if joined is transaction else (TransactionChanged(joined),)
+    return Decision(ErrorCode.NONE, (*facts, *turn.facts()), defers_sync=not joined.is_two_phase)
+
+
+def _are_all(
+    turn: ShareTurn, mine: Iterable[Lock], producer_id: int, first: int, last: int, *, is_accepted: bool
+) -> bool:
+    """Whether each of these offsets is held by the member, or was acknowledged so in this transaction."""
+    found = [(each.first, each.last) for each in mine]
+    for run in turn.share.runs:
+        pending = run.pending
+        if run.last < first or run.first > last or pending is None:
+            continue
+        if (pending.producer_id, pending.is_accepted) == (producer_id, is_accepted):
+            found.append((max(run.first, first), min(run.last, last)))
+    expected = first
+    for begin, end in sorted(found):
+        if begin != expected:
+            return False
+        expected = end + 1
+    return expected == last + 1

@@ -17,7 +17,7 @@ server ends the process; an embedded broker stops and reports the error.
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
@@ -50,14 +50,7 @@ from semel.config import Settings
 from semel.core.groups.commands import DescribeGroup
 from semel.core.partition import DeleteRecords, RecordsDeleted
 from semel.core.transactions.commands import AbortOpen
-from semel.core.types import (
-    Cluster,
-    ClusterKey,
-    Command,
-    ErrorCode,
-    PartitionKey,
-    TransactionKey,
-)
+from semel.core.types import Cluster, ClusterKey, Command, ErrorCode, PartitionKey, ShareKey, TransactionKey
 from semel.store.interface import Counts, Store
 from semel.store.opening import Remote, open_remote, open_store
 from semel.store.sharing import SharedStore
@@ -330,9 +323,9 @@ class Broker:
         return await self._loop.flush()
 
     @property
-    def has_share_locks(self) -> bool:
-        """Whether members of share groups have acquired records of this broker's partitions."""
-        return bool(self._loop.state.share_locks)
+    def share_locks(self) -> Collection[ShareKey]:
+        """The share-partitions of which members have acquired records."""
+        return self._loop.state.share_locks.keys()
 
     def connection_gone(self, connection_id: int) -> None:
         """Abort the transactions of a closed connection, if transaction.abort.on.disconnect is set."""

@@ -108,7 +108,7 @@ class Housekeeping:
             await self.wake_groups()
             self._woken_for = changes
         await self._broker.ask(GroupTick())
-        if self._broker.has_share_locks:
+        if self._broker.share_locks:
             await self._broker.ask(ShareTick())
 
     async def wake_groups(self) -> None:

@@ -14,9 +14,11 @@ nor available until the transaction ends (ADR 0048).
 The functions here change runs and locks of any offsets. ``semel.core.shares.delivery`` decides which.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from enum import IntEnum
-from typing import Final
+from itertools import islice
+from typing import Final, TypeAlias
 
 from semel.core.data import Data
 
@@ -97,6 +99,10 @@ class Lock(Data):
     deadline_ms: int
 
 
+Offsets: TypeAlias = Run | Lock
+"""A range of offsets."""
+
+
 class Locks(Data):
     """All acquired records of a share-partition, in the order of their offsets."""
 
@@ -117,10 +123,8 @@ class Locks(Data):
 
 def settle(runs: Sequence[Run], start_offset: int) -> tuple[int, tuple[Run, ...]]:
     """Return the new start offset and the runs after it: settled runs at the start are not kept."""
-    kept = list(runs)
-    while kept and kept[0].is_settled:
-        start_offset = kept.pop(0).last + 1
-    return start_offset, tuple(kept)
+    first = next((at for at, each in enumerate(runs) if not each.is_settled), len(runs))
+    return runs[first - 1].last + 1 if first else start_offset, tuple(runs[first:])
 
 
 def cut(runs: Iterable[Run], below: int) -> list[Run]:
@@ -128,27 +132,30 @@ def cut(runs: Iterable[Run], below: int) -> list[Run]:
     return [each if each.first >= below else each.but(first=below) for each in runs if each.last >= below]
 
 
-def put(
-    share: SharePartition,
-    first: int,
-    last: int,
-    state: RecordState,
-    deliveries: int,
-    pending: PendingAcknowledgement | None = None,
-) -> SharePartition:
-    """Return the share-partition with a new state for offsets, which may lie after all of its runs."""
-    fresh = Run(first, last, state, deliveries, pending)
-    if fresh.is_settled:
-        fresh = fresh.but(deliveries=0)
-    runs: list[Run] = []
-    if first > share.end_offset:
-        # Delivered to another member, which is not written as long as that holds them.
-        runs.append(Run(share.end_offset, first - 1, AVAILABLE, 0))
-    before = [
-        each if each.last < first else each.but(last=first - 1) for each in share.runs if each.first < first
-    ]
-    after = cut(share.runs, last + 1)
-    return share.but(runs=_joined([*before, *runs, fresh, *after]))
+def put(share: SharePartition, changes: Iterable[Run]) -> SharePartition:
+    """Return the share-partition with new states for offsets, in their order.
+
+    They may lie after all of its runs. One pass over both: a member may settle ten thousand records at once.
+    """
+    runs = list(share.runs)
+    changed: list[Run] = []
+    at, end = 0, share.end_offset
+    for fresh in changes:
+        while at < len(runs) and runs[at].last < fresh.first:
+            changed.append(runs[at])
+            at += 1
+        if at < len(runs) and runs[at].first < fresh.first:
+            changed.append(runs[at].but(last=fresh.first - 1))
+        if fresh.first > end:
+            # Delivered to another member, which is not written as long as that holds them.
+            changed.append(Run(end, fresh.first - 1, AVAILABLE, 0))
+        changed.append(fresh.but(deliveries=0) if fresh.is_settled else fresh)
+        end = max(end, fresh.last + 1)
+        while at < len(runs) and runs[at].last <= fresh.last:
+            at += 1
+        if at < len(runs) and runs[at].first <= fresh.last:
+            runs[at] = runs[at].but(first=fresh.last + 1)
+    return share.but(runs=_joined([*changed, *runs[at:]]))
 
 
 def _joined(runs: Iterable[Run]) -> tuple[Run, ...]:
@@ -216,24 +223,55 @@ def free(share: SharePartition, locks: Iterable[Lock], first: int, last: int) ->
     return found
 
 
-def unlocked(locks: Iterable[Lock], first: int, last: int) -> list[Lock]:
-    """Return the locks without those of a range."""
+class FreeRanges:
+    """Free offsets, asked for range after range in their order."""
+
+    def __init__(self, free_: list[Free]) -> None:
+        self._free = free_
+        self._at = 0
+
+    def within(self, first: int, last: int) -> list[Free]:
+        """Return the parts in a range that is not before the last one."""
+        while self._at < len(self._free) and self._free[self._at].last < first:
+            self._at += 1
+        found: list[Free] = []
+        for each in islice(self._free, self._at, None):
+            if each.first > last:
+                break
+            found.append(each.but(first=max(each.first, first), last=min(each.last, last)))
+        return found
+
+
+def unlocked(locks: Sequence[Lock], ranges: Iterable[Offsets]) -> list[Lock]:
+    """Return the locks without those of ranges, which are in order."""
     left: list[Lock] = []
-    for each in locks:
-        if each.last < first or each.first > last:
-            left.append(each)
-            continue
-        if each.first < first:
-            left.append(each.but(last=first - 1))
-        if each.last > last:
-            left.append(each.but(first=last + 1))
-    return left
+    rest = list(locks)
+    at = 0
+    for each in ranges:
+        while at < len(rest) and rest[at].last < each.first:
+            left.append(rest[at])
+            at += 1
+        while at < len(rest) and rest[at].first <= each.last:
+            lock = rest[at]
+            if lock.first < each.first:
+                left.append(lock.but(last=each.first - 1))
+            if lock.last > each.last:
+                rest[at] = lock.but(first=each.last + 1)
+                break
+            at += 1
+    return [*left, *rest[at:]]
 
 
-def within(locks: Iterable[Lock], first: int, last: int) -> list[Lock]:
+def within(locks: Sequence[Lock], first: int, last: int) -> list[Lock]:
     """Return the parts of locks in a range."""
-    return [
-        each.but(first=max(each.first, first), last=min(each.last, last))
-        for each in locks
-        if each.last >= first and each.first <= last
-    ]
+    found: list[Lock] = []
+    at = bisect_left(locks, first, key=_last)
+    while at < len(locks) and locks[at].first <= last:
+        each = locks[at]
+        found.append(each.but(first=max(each.first, first), last=min(each.last, last)))
+        at += 1
+    return found
+
+
+def _last(lock: Lock) -> int:
+    return lock.last

@@ -53,7 +53,9 @@ def sessions_of(broker: Broker) -> ShareSessions:
 
 def release(broker: Broker, session: ShareSession) -> None:
     """Release what a member has acquired in a session that has ended. Not awaited: locks end anyway."""
-    keys = [each for each in session.shares if broker.ownership.leads(each.partition)]
+    # The locks are at this broker. Most partitions of a large session have none.
+    locked = broker.share_locks
+    keys = [each for each in session.shares if each in locked]
     if keys:
         commands = [ReleaseMember(each, session.key[1]) for each in keys]
         broker.submit(commands)

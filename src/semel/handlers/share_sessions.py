@@ -74,6 +74,8 @@ class ShareSessions:
     def __init__(self, sessions_max: int, partitions_max: int) -> None:
         self._sessions_max = sessions_max
         self._partitions_max = partitions_max
+        # One member must not lock all others out.
+        self._one_max = max(partitions_max // 10, 1)
         self._sessions: dict[SessionKey, ShareSession] = {}
         self._by_connection: dict[int, dict[SessionKey, None]] = {}
         self._partitions = 0
@@ -89,10 +91,7 @@ class ShareSessions:
             return Turn(ErrorCode.SHARE_SESSION_NOT_FOUND)
         seen = {} if older is None else older.seen
         self.end(key)
-        if (
-            len(self._sessions) >= self._sessions_max
-            or self._partitions + len(partitions) + len(seen) > self._partitions_max
-        ):
+        if len(self._sessions) >= self._sessions_max or not self._has_room(0, len(partitions) + len(seen)):
             return Turn(ErrorCode.SHARE_SESSION_LIMIT_REACHED)
         session = self._sessions[key] = ShareSession(key, connection_id, owner)
         session.seen.update(seen)
@@ -100,6 +99,9 @@ class ShareSessions:
         self._partitions += len(session.seen)
         self._by_connection.setdefault(connection_id, {})[key] = None
         return Turn(ErrorCode.NONE, session)
+
+    def _has_room(self, before: int, more: int) -> bool:
+        return before + more <= self._one_max and self._partitions + more <= self._partitions_max
 
     def go_on(
         self,
@@ -118,6 +120,9 @@ class ShareSessions:
         if epoch != session.epoch:
             return Turn(ErrorCode.INVALID_SHARE_SESSION_EPOCH)
         before = len(session.seen)
+        more = sum(each not in session.seen for each in added)
+        if more and not self._has_room(before, more):
+            return Turn(ErrorCode.SHARE_SESSION_LIMIT_REACHED)
         session.change(added, forgotten)
         self._partitions += len(session.seen) - before
         session.epoch = session.epoch + 1 if session.epoch < EPOCH_MAX else 1

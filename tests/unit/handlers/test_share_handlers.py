@@ -14,6 +14,7 @@ from semel.core.types import ErrorCode, Topic
 from semel.handlers import HANDLERS
 from semel.handlers.context import RequestContext
 from semel.handlers.share_partitions import sessions_of
+from semel.handlers.share_sessions import ShareSessions
 from semel.wire.messages import (
     APIS,
     AcknowledgementBatch,
@@ -357,6 +358,23 @@ async def test_requests_of_a_session_may_overlap() -> None:
         )
         assert (await other.ask(78, request)).error_code == ErrorCode.NONE
         assert (await slow).error_code == ErrorCode.NONE
+
+
+def test_a_session_cannot_grow_beyond_its_part() -> None:
+    """Also by partitions that it forgets again: the member may hold records of them."""
+    sessions = ShareSessions(10, 100)
+    topic_id = bytes(16)
+    turn = sessions.begin(("g", "a"), 1, "User:a", [(topic_id, 0)])
+    assert turn.error is ErrorCode.NONE
+    many = [(topic_id, index) for index in range(1, 11)]
+    refused = sessions.go_on(("g", "a"), 1, "User:a", many, [])
+    assert refused.error is ErrorCode.SHARE_SESSION_LIMIT_REACHED
+    assert sessions.go_on(("g", "a"), 1, "User:a", many[:9], many[:9]).error is ErrorCode.NONE
+    refused = sessions.go_on(("g", "a"), 2, "User:a", many[9:], [])
+    assert refused.error is ErrorCode.SHARE_SESSION_LIMIT_REACHED
+    assert sessions.begin(("g", "b"), 2, "User:b", many).error is ErrorCode.NONE
+    too_many = [*many, (topic_id, 99)]
+    assert sessions.begin(("g", "c"), 3, "User:c", too_many).error is ErrorCode.SHARE_SESSION_LIMIT_REACHED
 
 
 async def test_a_forgotten_partition_is_not_fetched() -> None:

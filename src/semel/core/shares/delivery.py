@@ -17,7 +17,7 @@ Invariants:
 the log have made true: locks that are over end, and offsets below the log start are forgotten.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from semel.core.facts import ShareChanged, ShareDeleted, ShareLocksChanged
@@ -27,9 +27,12 @@ from semel.core.share_partition import (
     AVAILABLE,
     PENDING,
     UNSTARTED,
+    Free,
+    FreeRanges,
     Lock,
     Locks,
     PendingAcknowledgement,
+    Run,
     SharePartition,
     cut,
     free,
@@ -94,7 +97,7 @@ class ShareTurn:
         start, runs = settle(cut(self.share.runs, start), start)
         self.share = self.share.but(start_offset=start, runs=runs)
         if self.locks and self.locks[0].first < start:
-            self._set_locks(unlocked(self.locks, 0, start - 1))
+            self._set_locks(unlocked(self.locks, (Run(0, start - 1, ARCHIVED),)))
 
     def _end_overdue(self) -> None:
         overdue = [each for each in self.locks if each.deadline_ms <= self.now]
@@ -105,37 +108,38 @@ class ShareTurn:
         self.locks = locks
         self._is_changed = True
 
-    def acquire(self, member_id: str, first: int, last: int, deliveries: int, deadline_ms: int) -> None:
+    def acquire(self, locks: list[Lock]) -> None:
         """Lock records that are free."""
-        lock = Lock(first, last, member_id, deliveries, deadline_ms)
-        self._set_locks(sorted([*self.locks, lock], key=_first))
+        if locks:
+            self._set_locks(sorted([*self.locks, *locks], key=_first))
 
     def release(self, locks: Iterable[Lock]) -> None:
         """End locks. The records become available, or archived if they were delivered too often."""
-        for each in locks:
-            state = AVAILABLE if each.deliveries < self.delivery_limit else ARCHIVED
-            self.share = put(self.share, each.first, each.last, state, each.deliveries)
-            self._set_locks(unlocked(self.locks, each.first, each.last))
-        self._settle()
+        self.change([self.released(each) for each in locks])
 
-    def end(self, first: int, last: int, *, is_accepted: bool) -> None:
-        """Settle records."""
-        self.share = put(self.share, first, last, ACKNOWLEDGED if is_accepted else ARCHIVED, 0)
-        self._set_locks(unlocked(self.locks, first, last))
-        self._settle()
+    def released(self, lock: Lock) -> Run:
+        """Return what becomes of the records of a lock that ends."""
+        state = AVAILABLE if lock.deliveries < self.delivery_limit else ARCHIVED
+        return Run(lock.first, lock.last, state, lock.deliveries)
 
-    def suspend(self, locks: Iterable[Lock], producer_id: int, *, is_accepted: bool) -> None:
-        """Let records wait for the end of a producer's transaction."""
-        for each in locks:
-            is_last = each.deliveries >= self.delivery_limit
-            pending = PendingAcknowledgement(producer_id, is_accepted, is_last)
-            self.share = put(self.share, each.first, each.last, PENDING, each.deliveries, pending)
-            self._set_locks(unlocked(self.locks, each.first, each.last))
+    def change(self, runs: list[Run]) -> None:
+        """Give records new states, in the order of their offsets, and end their locks."""
+        if runs:
+            self.share = put(self.share, runs)
+            self._set_locks(unlocked(self.locks, runs))
+            self._settle()
 
-    def renew(self, first: int, last: int, deadline_ms: int) -> None:
-        """Let locks last longer."""
-        renewed = [each.but(deadline_ms=deadline_ms) for each in within(self.locks, first, last)]
-        self._set_locks(sorted([*unlocked(self.locks, first, last), *renewed], key=_first))
+    def suspended(self, lock: Lock, producer_id: int, *, is_accepted: bool) -> Run:
+        """Return records that wait for the end of a producer's transaction."""
+        is_last = lock.deliveries >= self.delivery_limit
+        pending = PendingAcknowledgement(producer_id, is_accepted, is_last)
+        return Run(lock.first, lock.last, PENDING, lock.deliveries, pending)
+
+    def renew(self, locks: list[Lock], deadline_ms: int) -> None:
+        """Let locks, or parts of them, last longer."""
+        if locks:
+            renewed = [each.but(deadline_ms=deadline_ms) for each in locks]
+            self._set_locks(sorted([*unlocked(self.locks, locks), *renewed], key=_first))
 
     def _settle(self) -> None:
         start, runs = settle(self.share.runs, self.share.start_offset)
@@ -216,7 +220,10 @@ def _acquire(turn: ShareTurn, command: Acquire, read: AcquireFrom, records_max: 
     start = turn.share.start_offset
     bound = max(start + limits.locks_max, turn.end_offset)
     deadline_ms = turn.now + limits.lock_ms
+    available = FreeRanges(free(turn.share, turn.locks, max(read.offset, start), bound - 1))
     acquired: list[AcquiredRun] = []
+    locks: list[Lock] = []
+    archived: list[Run] = []
     count = 0
     expected = read.offset
     for batch in read.batches:
@@ -227,25 +234,25 @@ def _acquire(turn: ShareTurn, command: Acquire, read: AcquireFrom, records_max: 
             continue
         if batch.first > expected:
             # Compaction has removed what was there.
-            _archive_free(turn, max(expected, start), batch.first - 1)
+            archived += _archived(available.within(max(expected, start), batch.first - 1))
         expected = batch.last + 1
         if batch.first in read.aborted:
-            _archive_free(turn, first, last)
+            archived += _archived(available.within(first, last))
             continue
-        for each in free(turn.share, turn.locks, first, last):
+        for each in available.within(first, last):
             end = min(each.last, each.first + records_max - count - 1) if command.is_strict else each.last
             if end < each.first:
                 break
-            turn.acquire(command.member_id, each.first, end, each.deliveries + 1, deadline_ms)
+            locks.append(Lock(each.first, end, command.member_id, each.deliveries + 1, deadline_ms))
             _add(acquired, AcquiredRun(each.first, end, each.deliveries + 1), command.batch_size)
             count += end + 1 - each.first
+    turn.acquire(locks)
+    turn.change(archived)
     return acquired
 
 
-def _archive_free(turn: ShareTurn, first: int, last: int) -> None:
-    if first <= last:
-        for each in free(turn.share, turn.locks, first, last):
-            turn.end(each.first, each.last, is_accepted=False)
+def _archived(free_: list[Free]) -> list[Run]:
+    return [Run(each.first, each.last, ARCHIVED) for each in free_]
 
 
 def _add(acquired: list[AcquiredRun], run: AcquiredRun, batch_size: int) -> None:
@@ -269,25 +276,38 @@ def decide_acknowledge(state: "BrokerState", command: Acknowledge, now: int) -> 
         return Decision(_GONE)
     turn.delivery_limit = command.limits.delivery_limit
     start = turn.share.start_offset
-    for run in command.runs:
-        for first, last, kind in ranges_of(run):
-            # What was deleted from the log meanwhile needs no acknowledgement.
-            first = max(first, start)
-            if first > last:
-                continue
+    changes: list[Run] = []
+    renewed: list[Lock] = []
+    for first, last, kind in all_ranges(command.runs):
+        # What was deleted from the log meanwhile needs no acknowledgement.
+        first = max(first, start)
+        if first <= last:
             held = within(turn.locks, first, last)
             if not _are_all(held, command.member_id, first, last):
                 return Decision(ErrorCode.INVALID_RECORD_STATE)
             if kind == AcknowledgeType.RENEW:
-                turn.renew(first, last, now + command.limits.lock_ms)
+                renewed += held
             elif kind == AcknowledgeType.RELEASE:
-                turn.release(held)
+                changes += map(turn.released, held)
             else:
-                turn.end(first, last, is_accepted=kind == AcknowledgeType.ACCEPT)
+                is_accepted = kind == AcknowledgeType.ACCEPT
+                changes.append(Run(first, last, ACKNOWLEDGED if is_accepted else ARCHIVED))
+    turn.renew(renewed, now + command.limits.lock_ms)
+    turn.change(changes)
     return Decision(ErrorCode.NONE, turn.facts())
 
 
-def ranges_of(run: AcknowledgedRun) -> list[tuple[int, int, int]]:
+def all_ranges(runs: Iterable[AcknowledgedRun]) -> Iterator[tuple[int, int, int]]:
+    """Return the offsets of runs as ranges of the same type, in their order and without an overlap."""
+    after = -1
+    for run in runs:
+        for first, last, kind in _ranges(run):
+            if max(first, after) <= last:
+                yield max(first, after), last, kind
+                after = last + 1
+
+
+def _ranges(run: AcknowledgedRun) -> list[tuple[int, int, int]]:
     """Return the offsets of a run as ranges of the same type."""
     if len(run.types) == 1:
         return [(run.first, run.last, run.types[0])]

@@ -9,13 +9,16 @@ start offset may have been settled by another member, in another transaction, an
 twice. A repeated request finds its records pending for the same producer, which is no error.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterable
+from itertools import islice
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from semel.core.facts import TransactionChanged
-from semel.core.share_partition import UNSTARTED, Lock, within
+from semel.core.share_partition import UNSTARTED, Lock, Run, within
 from semel.core.shares.commands import AcknowledgeInTransaction, AcknowledgeType
-from semel.core.shares.delivery import ShareTurn, ranges_of, turn_of
+from semel.core.shares.delivery import ShareTurn, all_ranges, turn_of
 from semel.core.transactions.joining import join_by_writing
 from semel.core.transactions.model import is_open
 from semel.core.types import Decision, ErrorCode, Fact, TransactionKey
@@ -48,13 +51,14 @@ def decide_in_transaction(state: "BrokerState", command: AcknowledgeInTransactio
     if turn is None or turn.share.start_offset == UNSTARTED:
         return Decision(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     turn.delivery_limit = command.limits.delivery_limit
-    for run in command.runs:
-        for first, last, kind in ranges_of(run):
-            is_accepted = kind == AcknowledgeType.ACCEPT
-            mine = [each for each in within(turn.locks, first, last) if each.member_id == command.member_id]
-            if not _are_all(turn, mine, command.producer_id, first, last, is_accepted=is_accepted):
-                return Decision(ErrorCode.INVALID_RECORD_STATE)
-            turn.suspend(mine, command.producer_id, is_accepted=is_accepted)
+    suspended: list[Run] = []
+    for first, last, kind in all_ranges(command.runs):
+        is_accepted = kind == AcknowledgeType.ACCEPT
+        mine = [each for each in within(turn.locks, first, last) if each.member_id == command.member_id]
+        if not _are_all(turn, mine, command.producer_id, first, last, is_accepted=is_accepted):
+            return Decision(ErrorCode.INVALID_RECORD_STATE)
+        suspended += (turn.suspended(each, command.producer_id, is_accepted=is_accepted) for each in mine)
+    turn.change(suspended)
     facts: tuple[Fact, ...] = () if joined is transaction else (TransactionChanged(joined),)
     return Decision(ErrorCode.NONE, (*facts, *turn.facts()), defers_sync=not joined.is_two_phase)
 
@@ -64,11 +68,12 @@ def _are_all(
 ) -> bool:
     """Whether each of these offsets is held by the member, or was acknowledged so in this transaction."""
     found = [(each.first, each.last) for each in mine]
-    for run in turn.share.runs:
+    runs = turn.share.runs
+    for run in islice(runs, bisect_left(runs, first, key=attrgetter("last")), None):
+        if run.first > last:
+            break
         pending = run.pending
-        if run.last < first or run.first > last or pending is None:
-            continue
-        if (pending.producer_id, pending.is_accepted) == (producer_id, is_accepted):
+        if pending is not None and (pending.producer_id, pending.is_accepted) == (producer_id, is_accepted):
             found.append((max(run.first, first), min(run.last, last)))
     expected = first
     for begin, end in sorted(found):

@@ -18,7 +18,7 @@ There is no thread: heartbeats are sent inside `poll`. Works with Semel, and wit
 
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from contextlib import suppress
 from typing import Self
 
@@ -105,14 +105,15 @@ class ShareConsumer:
         while self._ready and len(records) < max_records:
             over_at, record = self._ready.popleft()
             # The lock may have ended while the record waited here, with its session or by itself.
-            if time.monotonic() < over_at and self._session_of(record) is not None:
+            if time.monotonic() < over_at and self._is_held(record):
                 records.append(record)
         return records
 
     def _fetch(self, wait_s: float, max_records: int) -> None:
-        by_node: dict[int, set[Partition]] = {node: set() for node in self._sessions}
+        by_node: dict[int, set[Partition]] = {}
         for name, index in self._member.assigned:
             by_node.setdefault(self._client.leader(name, index), set()).add((name, index))
+        self._end_idle_sessions(by_node)
         posted = []
         problems: list[Exception] = []
         for node, partitions in by_node.items():
@@ -137,9 +138,15 @@ class ShareConsumer:
             for name in self._member.topic_ids:
                 # A leader may have moved.
                 self._client.forget_topic(name)
-            for node in [each for each in self._sessions if not by_node[each]]:
-                del self._sessions[node]
             raise problems[0]
+
+    def _end_idle_sessions(self, used: Container[int]) -> None:
+        """End sessions with brokers that lead none of the partitions any more, and where nothing is held."""
+        for node, session in list(self._sessions.items()):
+            if node not in used and not any(session.held.values()):
+                del self._sessions[node]
+                with suppress(KafkaError, ClientError):
+                    session.acknowledge({}, ends=True)
 
     def _take(self, session: ShareSession, response: ShareFetchResponse) -> None:
         over_at = time.monotonic() + response.acquisition_lock_timeout_ms / 1000
@@ -208,18 +215,6 @@ class ShareConsumer:
 
     # ---- for transactions
 
-    def held(self) -> dict[Partition, set[int]]:
-        """The offsets that `poll` has returned and that nothing was said of, by partition."""
-        waiting = {(each.topic, each.partition, each.offset) for _, each in self._ready}
-        found: dict[Partition, set[int]] = {}
-        for session in self._sessions.values():
-            for partition, offsets in session.held.items():
-                said = self._said.get(partition, {})
-                mine = {each for each in offsets if each not in said and (*partition, each) not in waiting}
-                if mine:
-                    found.setdefault(partition, set()).update(mine)
-        return found
-
     def topic_ids(self) -> Mapping[str, bytes]:
         """The ids of the topics that were assigned to this member."""
         return self._member.topic_ids
@@ -230,10 +225,9 @@ class ShareConsumer:
         for session in self._sessions.values():
             session.forget(partition, gone)
 
-    def _session_of(self, record: ShareRecord) -> ShareSession | None:
+    def _is_held(self, record: ShareRecord) -> bool:
         partition = (record.topic, record.partition)
-        sessions = self._sessions.values()
-        return next((each for each in sessions if record.offset in each.held.get(partition, ())), None)
+        return any(record.offset in each.held.get(partition, ()) for each in self._sessions.values())
 
 
 def _part(session: ShareSession, said: Acknowledgements) -> Acknowledgements:

@@ -46,7 +46,7 @@ def acknowledge(
     *,
     is_accepted: bool,
 ) -> None:
-    """Acknowledge these records, or all that the consumer holds, when the transaction commits.
+    """Acknowledge these records of a consumer when the transaction commits.
 
     KafkaError, ClientError: some of them are not in the transaction, which has to abort.
     """
@@ -58,8 +58,6 @@ def acknowledge(
     kinds: Acknowledgements = {}
     for each in records:
         kinds.setdefault((each.topic, each.partition), {})[each.offset] = kind
-    if not records:
-        kinds = {partition: dict.fromkeys(offsets, kind) for partition, offsets in consumer.held().items()}
     for attempt in Attempts(client.patience_s):
         try:
             by_node: dict[int, Acknowledgements] = {}

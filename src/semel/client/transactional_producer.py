@@ -232,8 +232,10 @@ class TransactionalProducer:
             self._fail(error)
 
     def acknowledge(self, consumer: ShareConsumer, *records: ShareRecord, accept: bool = True) -> None:
-        """Acknowledge these records, or all that the consumer holds, if it commits; `transaction_shares`."""
+        """Acknowledge records of a share group if the transaction commits; see `transaction_shares`."""
         self._expect_usable("acknowledge")
+        if not records:
+            return
         self._writer.has_written = True
         transaction = PreparedTransaction(self.transactional_id, *self._identity)
         try:

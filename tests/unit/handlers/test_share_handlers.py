@@ -25,6 +25,9 @@ from semel.wire.messages import (
     ForgottenShareTopic,
     IncrementalAlterConfigsRequest,
     ListGroupsRequest,
+    ShareFetchPartition,
+    ShareFetchRequest,
+    ShareFetchTopic,
     ShareGroupDescribeRequest,
     ShareGroupHeartbeatRequest,
 )

@@ -39,8 +39,8 @@ test: setup ## every test that needs no other broker, and the shortest verificat
 	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 	$(BIN)/python -m verification test
 
-chaos: setup ## kill -9 under load: 50 times each with idempotent producers and during deletion, 200 times in transactions
-	SEMEL_KILLS=50 $(BIN)/python -m pytest tests/chaos/test_kill.py tests/chaos/test_kill_while_deleting.py
+chaos: setup ## kill -9 under load: 50 times each with idempotent producers, during deletion and under queue workers, 200 times in transactions
+	SEMEL_KILLS=50 $(BIN)/python -m pytest tests/chaos/test_kill.py tests/chaos/test_kill_while_deleting.py tests/chaos/test_kill_share_workers.py
 	SEMEL_KILLS=200 $(BIN)/python -m pytest tests/chaos/test_kill_transactions.py
 
 verify: setup ## simulation, defects, power loss, fuzzing, chaos, pipeline kills, protocol tests over a cluster (hours)

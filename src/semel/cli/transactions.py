@@ -8,7 +8,8 @@ import typer
 
 from semel.cli import blocking
 from semel.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Json, Yes, confirm, connected, duration_ms
-from semel.cli.output import say, show, show_json, show_pairs, show_rows, span_text, time_text
+from semel.cli.output import say, show, show_json, show_pairs, show_rows, span_text
+from semel.record_lines import time_text
 
 if TYPE_CHECKING:
     from semel.client import Client

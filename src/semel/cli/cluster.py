@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from semel.cli.options import Json, RequiredLedger, duration_ms
-from semel.cli.output import say, show, show_json, show_pairs, show_rows, span_text
+from semel.cli.output import say, show, show_json, show_pairs, show_rows
+from semel.times import span_text
 
 if TYPE_CHECKING:
     from semel.store.postgres.inspection import BrokerStatus, ClusterStatus

@@ -1,4 +1,4 @@
-"""Open transactions in partitions and their owners, for `find-hanging`, `explain` and `abort`.
+"""Open transactions in partitions and their owners: what hangs, and what blocks the readers of a partition.
 
 A partition knows producers, a coordinator knows transactional ids, and no request returns both. So open
 transactions are read from the partitions, and their owners are looked up by producer id. Either may change in
@@ -9,11 +9,15 @@ import shlex
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from semel.client import Client, Partition
-    from semel.client.transactions_admin import ProducerDescription, TransactionDescription
+from semel.client.admin import Admin
+from semel.client.cluster import Client
+from semel.client.offsets import LATEST, Isolation, Partition
+from semel.client.transactions_admin import (
+    ProducerDescription,
+    TransactionDescription,
+    describe_transactions,
+)
 
 JOURNAL = "journal"
 VISIBILITY = "semel.visibility"
@@ -29,8 +33,8 @@ class Open:
 
     topic: str
     partition: int
-    producer: "ProducerDescription"
-    owner: "TransactionDescription | None"
+    producer: ProducerDescription
+    owner: TransactionDescription | None
 
     @property
     def first_offset(self) -> int:
@@ -74,10 +78,8 @@ def now_ms() -> int:
     return int(time.time() * 1000)
 
 
-def open_in(client: "Client", topic: str, partitions: Iterable[int] | None = None) -> list[Open]:
+def open_in(client: Client, topic: str, partitions: Iterable[int] | None = None) -> list[Open]:
     """Return the open transactions in these partitions of a topic, or in all, oldest first, with owners."""
-    from semel.client import Admin
-
     found = {
         (topic, partition): [each for each in producers if each.transaction_start_offset >= 0]
         for partition, producers in Admin(client).transactions.producers(topic, partitions).items()
@@ -85,7 +87,7 @@ def open_in(client: "Client", topic: str, partitions: Iterable[int] | None = Non
     return _with_owners(client, found)
 
 
-def hanging_in(client: "Client", topic: str, partitions: Iterable[int] | None = None) -> list[Open]:
+def hanging_in(client: Client, topic: str, partitions: Iterable[int] | None = None) -> list[Open]:
     """Return the open transactions in these partitions that no coordinator knows."""
     suspects = [each for each in open_in(client, topic, partitions) if each.owner is None]
     if not suspects:
@@ -100,10 +102,8 @@ def hanging_in(client: "Client", topic: str, partitions: Iterable[int] | None = 
     ]
 
 
-def explain(client: "Client", topic: str, partition: int) -> Blockage:
+def explain(client: Client, topic: str, partition: int) -> Blockage:
     """Return what holds back the last stable offset of a partition."""
-    from semel.client import LATEST, Admin, Isolation
-
     key = (topic, partition)
     admin = Admin(client)
     visibility = config_of(client, topic).get(VISIBILITY) or "marker"
@@ -118,17 +118,12 @@ def explain(client: "Client", topic: str, partition: int) -> Blockage:
     return Blockage(min(stable, end), end, visibility, found, ends_ms)
 
 
-def config_of(client: "Client", topic: str) -> Mapping[str, str | None]:
+def config_of(client: Client, topic: str) -> Mapping[str, str | None]:
     """Return the configuration of a topic by name. Other brokers lack some of ours."""
-    from semel.client import Admin
-
     return {each.name: each.value for each in Admin(client).configs.of_topic(topic)}
 
 
-def _with_owners(client: "Client", found: "Mapping[Partition, list[ProducerDescription]]") -> list[Open]:
-    from semel.client import Admin
-    from semel.client.transactions_admin import describe_transactions
-
+def _with_owners(client: Client, found: Mapping[Partition, list[ProducerDescription]]) -> list[Open]:
     producer_ids = sorted({each.producer_id for producers in found.values() for each in producers})
     if not producer_ids:
         return []
@@ -142,7 +137,7 @@ def _with_owners(client: "Client", found: "Mapping[Partition, list[ProducerDescr
     ]
 
 
-def _end_of(client: "Client", owner: "TransactionDescription") -> int | None:
+def _end_of(client: Client, owner: TransactionDescription) -> int | None:
     """Return when the broker aborts a transaction: its timeout, or the shortest limit of its topics."""
     if owner.is_two_phase or owner.started_ms < 0:
         return None

@@ -8,14 +8,15 @@ compact JSON text.
 import base64
 import binascii
 import json
-from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from semel.times import time_text
 
 if TYPE_CHECKING:
     from semel.client import ConsumedRecord
 
-__all__ = ["InputFormat", "Line", "LineError", "bytes_as_json", "read_line", "record_as_json", "time_text"]
+__all__ = ["InputFormat", "Line", "LineError", "bytes_as_json", "read_line", "record_as_json"]
 
 _JSON_NAMES = {"topic", "partition", "offset", "timestamp", "time", "key", "value", "headers"}
 
@@ -132,14 +133,3 @@ def bytes_as_json(data: bytes | None) -> str | dict[str, str] | None:
         return data.decode()
     except UnicodeDecodeError:
         return {"base64": base64.b64encode(data).decode()}
-
-
-def time_text(timestamp_ms: int) -> str | None:
-    """Format a timestamp of the log as ISO 8601 in UTC; None if there is none."""
-    if timestamp_ms < 0:
-        return None
-    try:
-        moment = datetime.fromtimestamp(timestamp_ms / 1000, UTC)
-    except (OverflowError, ValueError, OSError):
-        return str(timestamp_ms)  # A log may contain any 64 bit number.
-    return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{timestamp_ms % 1000:03d}Z"

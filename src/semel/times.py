@@ -1,6 +1,8 @@
-"""Time spans as text, the same on the command line and in the console."""
+"""Times and time spans as text, the same on the command line and in the console."""
 
-__all__ = ["span_text"]
+from datetime import UTC, datetime
+
+__all__ = ["span_text", "time_text"]
 
 
 def span_text(span_ms: int) -> str:
@@ -13,3 +15,14 @@ def span_text(span_ms: int) -> str:
             parts.append(f"{left // size} {name}")
             left %= size
     return " ".join(parts[:2])
+
+
+def time_text(timestamp_ms: int) -> str | None:
+    """Format a timestamp of the log as ISO 8601 in UTC; None if there is none."""
+    if timestamp_ms < 0:
+        return None
+    try:
+        moment = datetime.fromtimestamp(timestamp_ms / 1000, UTC)
+    except (OverflowError, ValueError, OSError):
+        return str(timestamp_ms)  # A log may contain any 64 bit number.
+    return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{timestamp_ms % 1000:03d}Z"

@@ -6,7 +6,8 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from semel.printable import as_json, printable, printable_lines
-from semel.record_lines import record_as_json, time_text
+from semel.record_lines import record_as_json
+from semel.times import time_text
 
 if TYPE_CHECKING:
     from semel.client import ConsumedRecord

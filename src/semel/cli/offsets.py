@@ -14,7 +14,7 @@ from semel.cli.options import (
     moment_ms,
 )
 from semel.cli.output import show_json, show_rows
-from semel.record_lines import time_text
+from semel.times import time_text
 
 
 def offsets(

@@ -8,8 +8,7 @@ import typer
 
 from semel.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Json, Yes, confirm, connected, duration_ms
 from semel.cli.output import say, show, show_json, show_pairs, show_rows
-from semel.record_lines import time_text
-from semel.times import span_text
+from semel.times import span_text, time_text
 
 if TYPE_CHECKING:
     from semel.client import Client, blocking

@@ -21,7 +21,7 @@ $(STAMP): pyproject.toml constraints.txt setup.py $(wildcard src/semel/*/*.pyx s
 	@python='$(PYTHON)'; which="$$($$python -c '$(WHICH)')" || exit 1; \
 	[ "$$($(BIN)/python -c '$(WHICH)' 2>&1)" = "$$which" ] || rm -rf $(VENV); \
 	$$python -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,spark]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,spark,console]'
 	$(BIN)/python -m tools.spark_classes
 	@touch $@
 

@@ -1,0 +1,113 @@
+"""`semel console`: a web console for a cluster."""
+
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from semel.cli.listeners import address_of
+from semel.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, client_settings
+from semel.cli.output import say_error
+
+if TYPE_CHECKING:
+    from semel.console.settings import ConsoleSettings
+
+DEFAULT_LISTEN = "127.0.0.1:8080"
+FAILED, ADDRESS_TAKEN = 1, 69
+
+Listen = Annotated[
+    str, typer.Option("--listen", metavar="HOST:PORT", help="Where browsers connect; port 0 is any free one.")
+]
+AllowHost = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--allow-host",
+        metavar="NAME",
+        help="A name under which browsers reach the console, if it is not that of --listen; may be repeated.",
+    ),
+]
+
+
+def console(
+    listen: Listen = DEFAULT_LISTEN,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    login: Annotated[
+        bool, typer.Option("--login", help="Want a login on loopback, too. Elsewhere it is always wanted.")
+    ] = False,
+    read_only: Annotated[bool, typer.Option("--read-only", help="Change nothing in the cluster.")] = False,
+    allow_host: AllowHost = None,
+    certificate: Annotated[
+        Path | None,
+        typer.Option("--certificate", metavar="FILE", help="Serve HTTPS with this PEM certificate."),
+    ] = None,
+    key: Annotated[
+        Path | None, typer.Option("--key", metavar="FILE", help="Its key, if that is in another file.")
+    ] = None,
+    audit: Annotated[
+        Path | None,
+        typer.Option("--audit", metavar="FILE", help="The audit log of a broker on this machine, to show."),
+    ] = None,
+    registry: Annotated[
+        str | None,
+        typer.Option("--registry", metavar="URL", help="A schema registry, to decode messages with."),
+    ] = None,
+) -> None:
+    """Show a cluster in the browser: topics, messages, groups, and what no other console has, transactions.
+
+    It works with Semel and with every other Kafka broker. On loopback it acts with the settings given by -X
+    and --command-config. On other addresses people log in with their SASL user and password of the broker,
+    and ACLs decide what they see; -X names the protocol and the mechanism then.
+
+    Try:  semel console --bootstrap 127.0.0.1:9092
+
+    Exit codes: 0 stopped, 1 failed, 2 wrong usage, 69 the address is taken.
+    """
+    needs_console()
+    from semel.console.settings import ConsoleSettings
+
+    host, port = address_of(listen, "--listen")
+    settings = ConsoleSettings(
+        bootstrap=bootstrap,
+        client=client_settings(),
+        host=host,
+        port=port,
+        allowed_hosts=tuple(allow_host or ()),
+        login=login,
+        read_only=read_only,
+        certificate=certificate,
+        key=key,
+        audit_file=audit,
+        registry=registry,
+    )
+    checked(settings)
+    from semel.console.serving import serve
+
+    try:
+        serve(settings, _ready)
+    except OSError as error:
+        say_error(
+            f"the console cannot listen on {listen}: {error.strerror}. Choose another --listen address."
+        )
+        raise typer.Exit(ADDRESS_TAKEN) from None
+
+
+def needs_console() -> None:
+    """End the command if the packages of the console are missing."""
+    if any(find_spec(name) is None for name in ("starlette", "jinja2", "uvicorn")):
+        say_error("the console needs more packages: pip install 'semel[console]'.")
+        raise typer.Exit(FAILED)
+
+
+def checked(settings: "ConsoleSettings") -> None:
+    """Refuse settings that are invalid, or that would let strangers in."""
+    try:
+        settings.checked()
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--listen") from None
+
+
+def _ready(address: str) -> None:
+    sys.stdout.write(f"The console is ready on {address}\n")
+    sys.stdout.flush()

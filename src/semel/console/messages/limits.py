@@ -57,7 +57,7 @@ class ScanLimits:
     seconds: float
 
 
-PAGE: Final = ScanLimits(matches=ROWS_DEFAULT, records=200_000, read_bytes=32 << 20, seconds=5.0)
+PAGE: Final = ScanLimits(matches=ROWS_DEFAULT, records=200_000, read_bytes=64 << 20, seconds=5.0)
 """A page without a live part: it answers quickly."""
 SEARCH: Final = ScanLimits(matches=ROWS_MAX, records=5_000_000, read_bytes=1 << 30, seconds=60.0)
 """A search with progress, which the user watches and can stop."""

@@ -254,7 +254,9 @@ class Scan(Generic[T]):
                 if piece.next_offset >= window.end:
                     del positions[number]
                 elif sizes[number] > WINDOW_BYTES_MAX and window.size > 1:
-                    window.begin = window.end - max(1, window.size // 8)
+                    fitting = WINDOW_BYTES_MAX // 2 * (piece.next_offset - window.begin) // sizes[number]
+                    self._windows[number] = max(1, min(fitting, window.size // 2))
+                    window.begin = window.end - self._windows[number]
                     positions[number], sizes[number] = window.begin, 0
                     found[number].clear()
                     dropped.discard(number)

@@ -317,12 +317,10 @@ def _due_ms(found: "TransactionDescription") -> int:
 
 
 def _abort_id(client: "Client", transactional_id: str, yes: bool) -> None:
-    from semel.client import Admin, ClientError
+    from semel.client import Admin, blocking
 
-    # Fencing an unused id would create it.
-    found = _find(client, transactional_id)
-    if found.state != OPEN_STATE:
-        raise ClientError(f"{transactional_id!r} has no open transaction; it is {found.state}.")
+    client.connection()  # as in `_find`
+    found = blocking.open_of(client, transactional_id)
     question = f"Abort the transaction of {transactional_id} ({_places(found.partitions)})?"
     if found.is_two_phase:
         question = f"It is two-phase: a decision to commit it would be lost. {question}"
@@ -332,29 +330,14 @@ def _abort_id(client: "Client", transactional_id: str, yes: bool) -> None:
 
 
 def _abort_at(client: "Client", topic: str, partition: int, start_offset: int, yes: bool) -> None:
-    from semel.client import Admin, ClientError, blocking
+    from semel.client import blocking
 
     where = f"{topic}/{partition}"
-    found = blocking.open_in(client, topic, [partition])
-    chosen = next((each for each in found if each.first_offset == start_offset), None)
-    if chosen is None:
-        begin = ", ".join(str(each.first_offset) for each in found)
-        there = f"open ones begin at {begin}" if found else "none is open there"
-        raise ClientError(f"no transaction in {where} begins at offset {start_offset}; {there}.")
-    if chosen.owner is not None:
-        # A marker in one partition would tear the transaction: the others would still commit.
-        raise ClientError(
-            f"the transaction does not hang; it is open for {chosen.owner.transactional_id!r}. "
-            f"Use '{chosen.command}'."
-        )
-    producer = chosen.producer
-    confirm(
-        f"Abort the transaction of producer {producer.producer_id} in {where} at offset {start_offset}?", yes
-    )
-    Admin(client).transactions.abort(
-        topic, partition, producer.producer_id, producer.epoch, producer.coordinator_epoch
-    )
-    say(f"Aborted the transaction of producer {producer.producer_id} in {where}.")
+    hanging = blocking.hanging_at(client, topic, partition, start_offset)
+    producer_id = hanging.producer.producer_id
+    confirm(f"Abort the transaction of producer {producer_id} in {where} at offset {start_offset}?", yes)
+    blocking.end_hanging(client, hanging)
+    say(f"Aborted the transaction of producer {producer_id} in {where}.")
 
 
 def _places(partitions: Iterable[tuple[str, int]]) -> str:

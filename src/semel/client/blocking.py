@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from semel.client.admin import Admin
 from semel.client.cluster import Client
+from semel.client.errors import ClientError
 from semel.client.offsets import LATEST, Isolation, Partition
 from semel.client.transactions_admin import (
     ProducerDescription,
@@ -19,6 +20,7 @@ from semel.client.transactions_admin import (
     describe_transactions,
 )
 
+OPEN_STATE = "Ongoing"
 JOURNAL = "journal"
 VISIBILITY = "semel.visibility"
 BLOCK_MAX = "semel.transaction.block.max.ms"
@@ -116,6 +118,43 @@ def explain(client: Client, topic: str, partition: int) -> Blockage:
             break
     ends_ms = _end_of(client, found[0].owner) if found and found[0].owner else None
     return Blockage(min(stable, end), end, visibility, found, ends_ms)
+
+
+def open_of(client: Client, transactional_id: str) -> TransactionDescription:
+    """Return the open transaction of an id. ClientError if none is open; KafkaError if the id is unknown.
+
+    To be asked before the id is fenced: fencing an unused id would create it.
+    """
+    found = Admin(client).transactions.describe(transactional_id)
+    if found.state != OPEN_STATE:
+        raise ClientError(f"{transactional_id!r} has no open transaction; it is {found.state}.")
+    return found
+
+
+def hanging_at(client: Client, topic: str, partition: int, start_offset: int) -> Open:
+    """Return the transaction that hangs in a partition from this offset on. ClientError if none does."""
+    where = f"{topic}/{partition}"
+    found = open_in(client, topic, [partition])
+    chosen = next((each for each in found if each.first_offset == start_offset), None)
+    if chosen is None:
+        begin = ", ".join(str(each.first_offset) for each in found)
+        there = f"open ones begin at {begin}" if found else "none is open there"
+        raise ClientError(f"no transaction in {where} begins at offset {start_offset}; {there}.")
+    if chosen.owner is not None:
+        # A marker in one partition would tear the transaction: the others would still commit.
+        raise ClientError(
+            f"the transaction does not hang; it is open for {chosen.owner.transactional_id!r}. "
+            f"Use '{chosen.command}'."
+        )
+    return chosen
+
+
+def end_hanging(client: Client, hanging: Open) -> None:
+    """Abort a hanging transaction in its partition."""
+    producer = hanging.producer
+    Admin(client).transactions.abort(
+        *(hanging.topic, hanging.partition, producer.producer_id, producer.epoch, producer.coordinator_epoch)
+    )
 
 
 def config_of(client: Client, topic: str) -> Mapping[str, str | None]:

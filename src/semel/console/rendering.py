@@ -81,8 +81,6 @@ def templates() -> Environment:
         loader=PackageLoader("semel.console"),
         autoescape=True,
         undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
     )
     made.filters.update(
         number=number, span=span, bytes=byte_size, segment=segment, plain=plain, time=short_time, count=count

@@ -14,6 +14,10 @@ function compact(value) {
   return value === null ? "–" : Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 }).format(value);
 }
 
+function clock(seconds) {
+  return new Date(seconds * 1000).toLocaleTimeString("en-GB", { timeZone: "UTC" });
+}
+
 function options(element, labels) {
   const { line, fill, second, axis, grid } = colours();
   const tick = { stroke: axis, grid: { stroke: grid, width: 1 }, ticks: { show: false }, font: "12px system-ui" };
@@ -22,9 +26,9 @@ function options(element, labels) {
     height: 190,
     cursor: { y: false },
     scales: { y: { range: (_, low, high) => [0, Math.max(1, (high ?? 1) * 1.1)] } },
-    axes: [tick, { ...tick, size: 54, values: (_, ticks) => ticks.map(compact) }],
+    axes: [{ ...tick, space: 90, values: (_, ticks) => ticks.map(clock) }, { ...tick, size: 54, values: (_, ticks) => ticks.map(compact) }],
     series: [
-      {},
+      { label: "UTC", value: (_, at) => (at === null ? "–" : clock(at)) },
       ...labels.map((label, index) => ({
         label, stroke: index ? second : line, fill: index ? undefined : fill, width: 1.75, points: { show: false },
         value: (_, value) => compact(value),

@@ -19,7 +19,7 @@ def reset_targets(
 ) -> dict[Partition, int]:
     """Return the new offset of each partition: the first that is given, else the end of the log.
 
-    Offsets outside the log are moved to its nearest end. `before` has the offsets that `shift_by` starts from.
+    Offsets outside the log are moved to its nearest end. `shift_by` starts from `before`.
     """
     partitions = list(partitions)
     topics = Admin(client).topics

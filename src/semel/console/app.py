@@ -16,7 +16,7 @@ from semel.console.access import Access
 from semel.console.clients import ClientPool
 from semel.console.failures import HANDLERS
 from semel.console.observing import Observers
-from semel.console.pages import overview, topics, transactions, waiting
+from semel.console.pages import configs, groups, overview, resetting, topic, topics, transactions, waiting
 from semel.console.sessions import Session, Sessions
 from semel.console.settings import ConsoleSettings
 from semel.console.workers import Workers
@@ -30,8 +30,13 @@ def routes() -> Sequence[BaseRoute]:
     return [
         *overview.ROUTES,
         *topics.ROUTES,
+        *topic.ROUTES,
+        *configs.ROUTES,
         *waiting.ROUTES,
         *transactions.ROUTES,
+        *groups.ROUTES,
+        *resetting.ROUTES,
+        *groups.DETAIL_ROUTES,
         *login.ROUTES,
         Mount("/static", StaticFiles(directory=STATIC)),
     ]

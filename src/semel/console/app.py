@@ -16,7 +16,19 @@ from semel.console.access import Access
 from semel.console.clients import ClientPool
 from semel.console.failures import HANDLERS
 from semel.console.observing import Observers
-from semel.console.pages import configs, groups, overview, resetting, topic, topics, transactions, waiting
+from semel.console.pages import (
+    configs,
+    groups,
+    messages,
+    overview,
+    produce,
+    records,
+    resetting,
+    topic,
+    topics,
+    transactions,
+    waiting,
+)
 from semel.console.sessions import Session, Sessions
 from semel.console.settings import ConsoleSettings
 from semel.console.workers import Workers
@@ -37,6 +49,9 @@ def routes() -> Sequence[BaseRoute]:
         *groups.ROUTES,
         *resetting.ROUTES,
         *groups.DETAIL_ROUTES,
+        *messages.ROUTES,
+        *records.ROUTES,
+        *produce.ROUTES,
         *login.ROUTES,
         Mount("/static", StaticFiles(directory=STATIC)),
     ]

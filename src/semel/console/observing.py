@@ -17,6 +17,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 from semel.client import ClientError, KafkaError
 from semel.console.clients import StoppableClient
+from semel.console.pipeline_sampling import PipelineSample
 from semel.console.sampling import Catalogue, GroupSample, PartitionEnds, TransactionSample, sections_of
 from semel.console.sessions import Session
 from semel.console.settings import ConsoleSettings
@@ -76,6 +77,7 @@ class Observer:
         self.ends: Section[PartitionEnds]
         self.transactions: Section[TransactionSample]
         self.groups: Section[GroupSample]
+        self.pipelines: Section[dict[str, PipelineSample]]
         self.sections: Mapping[str, Section[Any]] = sections_of(self)
 
     def start(self) -> None:

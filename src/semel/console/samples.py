@@ -56,11 +56,9 @@ class Ends:
         self._offsets.append(offset)
 
     def passed(self, offset: int) -> float | None:
-        """Return when the log grew beyond an offset; None if that was before the first sample, or not yet.
+        """Return the first sampled time at which the record at `offset` existed; None if it does not yet.
 
-        It is the earliest sampled time at which the record at `offset` certainly existed.
+        It may have existed for longer: what was before the first sample is not known.
         """
         index = bisect_right(self._offsets, offset)
-        if index == 0 or index == len(self._offsets):
-            return None
-        return self._times[index]
+        return self._times[index] if index < len(self._offsets) else None

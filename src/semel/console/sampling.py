@@ -12,6 +12,7 @@ from semel.client import (
     Admin,
     Client,
     ClusterInfo,
+    CommittedOffset,
     ErrorCode,
     GroupListing,
     Isolation,
@@ -23,7 +24,9 @@ from semel.client import (
 )
 from semel.client.offsets import list_offsets
 from semel.client.transactions_admin import describe_transactions, list_transactions
+from semel.console.pipeline_sampling import sample_pipelines
 from semel.console.samples import Ends, Series
+from semel.spark.status import MARKS as PIPELINE_MARKS
 
 if TYPE_CHECKING:
     from semel.console.observing import Observer, Section
@@ -36,7 +39,6 @@ GROUPS_PER_REQUEST = 25
 ENDS_MAX = 5_000
 GROUPS_MAX = 2_000
 OPEN_STATE = "Ongoing"
-ENDED = ("CompleteCommit", "CompleteAbort", "PrepareCommit", "PrepareAbort", "Empty")
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +117,8 @@ class GroupSample:
     lags: dict[str, GroupLag] = field(default_factory=dict)
     lag_series: dict[str, Series] = field(default_factory=dict)
     age_series: dict[str, Series] = field(default_factory=dict)
+    pipelines: set[str] = field(default_factory=set)
+    """The groups whose offsets have notes of a Spark pipeline."""
 
 
 def sections_of(observer: "Observer") -> "dict[str, Section[Any]]":
@@ -125,11 +129,13 @@ def sections_of(observer: "Observer") -> "dict[str, Section[Any]]":
     observer.ends = Section(sample_ends)
     observer.transactions = Section(sample_transactions)
     observer.groups = Section(sample_groups)
+    observer.pipelines = Section(sample_pipelines)
     return {
         "catalogue": observer.catalogue,
         "ends": observer.ends,
         "transactions": observer.transactions,
         "groups": observer.groups,
+        "pipelines": observer.pipelines,
     }
 
 
@@ -255,8 +261,10 @@ async def sample_groups(observer: "Observer") -> GroupSample:
     for portion in portions(names, GROUPS_PER_REQUEST):
         found = await observer.ask(_offsets_of, portion)
         now = time.time()
-        for name, offsets in found.items():
-            lag = lag_of(offsets, ends, now)
+        for name, committed in found.items():
+            if any(each.metadata.startswith(PIPELINE_MARKS) for each in committed.values()):
+                sample.pipelines.add(name)
+            lag = lag_of({key: at.offset for key, at in committed.items()}, ends, now)
             sample.lags[name] = lag
             for kept, earlier, value in (
                 (sample.lag_series, before.lag_series if before else {}, float(lag.lag)),
@@ -267,12 +275,12 @@ async def sample_groups(observer: "Observer") -> GroupSample:
     return sample
 
 
-def _offsets_of(client: Client, names: Iterable[str]) -> dict[str, dict[Partition, int]]:
+def _offsets_of(client: Client, names: Iterable[str]) -> dict[str, dict[Partition, CommittedOffset]]:
     groups = Admin(client).groups
-    found: dict[str, dict[Partition, int]] = {}
+    found: dict[str, dict[Partition, CommittedOffset]] = {}
     for name in names:
         try:
-            found[name] = {key: at.offset for key, at in groups.offsets(name).items()}
+            found[name] = groups.offsets(name)
         except KafkaError as error:
             if error.retriable:
                 raise  # The others are of no use without an answer.

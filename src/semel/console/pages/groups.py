@@ -15,6 +15,7 @@ from semel.console.observing import Observer
 from semel.console.rendering import now_iso, page, segment
 from semel.console.sampling import GroupSample, ends_of
 from semel.console.unread import first_timestamps
+from semel.spark.status import MARKS
 
 SHARE = "share"
 ORDERS = {"name": "by name", "lag": "furthest behind first", "age": "longest behind first"}
@@ -131,7 +132,7 @@ def _describe(client: Client, group_id: str, kind: str) -> dict[str, Any]:
         "lag": sum(row["lag"] or 0 for row in rows),
         "age_ms": max(ages, default=0),
         "waiting": sum(1 for row in rows if row["is_waiting"]),
-        "is_pipeline": any(at.metadata.startswith(("semel2 ", "semel-delta ")) for at in offsets.values()),
+        "is_pipeline": any(at.metadata.startswith(MARKS) for at in offsets.values()),
     }
 
 

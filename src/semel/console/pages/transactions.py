@@ -99,8 +99,8 @@ async def transaction(request: Request) -> Response:
     sample = observer.transactions.value
     ended = [each for each in sample.finished if each.transactional_id == transactional_id] if sample else []
     pipeline, slash, task = transactional_id.partition("/")
-    listed = observer.groups.value.listed if observer.groups.value is not None else ()
-    is_pipeline = bool(slash) and any(each.group_id == pipeline for each in listed)
+    groups = observer.groups.value
+    is_pipeline = bool(slash) and groups is not None and pipeline in groups.pipelines
     data = {
         **row,
         "is_open": is_open,

@@ -73,10 +73,13 @@ class Piece:
     data: Buffer = b""
     batches: list[tuple[int, BatchHeader, Mark]] = field(default_factory=list)
 
-    @property
-    def hidden(self) -> int:
-        """How many records of aborted transactions are in it."""
-        return sum(header.record_count for _, header, mark in self.batches if mark is Mark.ABORTED)
+    def aborted(self, begin: int, end: int) -> int:
+        """How many offsets of a range belong to records of aborted transactions."""
+        return sum(
+            max(0, min(header.last_offset + 1, end) - max(header.base_offset, begin))
+            for _, header, mark in self.batches
+            if mark is Mark.ABORTED
+        )
 
 
 def bounds_of(client: Client, topic: str, partitions: list[int]) -> dict[int, Bounds]:

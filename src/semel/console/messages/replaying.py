@@ -52,6 +52,9 @@ def read_places(
     for place in places:
         if place in found:
             continue
+        limits = bounds[place.partition]
+        if not limits.start <= place.offset < limits.end:
+            raise ProduceError(f"{topic}/{place.partition} has no record at offset {place.offset}")
         # The batch of this record may hold others that are wanted.
         among = {each.offset for each in places if each.partition == place.partition}
         for marked in _batch_at(reader, place, max(among) + 1):
@@ -59,7 +62,7 @@ def read_places(
                 found[Place(place.partition, marked.offset)] = marked
                 size += marked.record.size_bytes
         if place not in found:
-            raise ProduceError(f"{topic}/{place.partition} has no record at offset {place.offset} any more")
+            raise ProduceError(f"{topic}/{place.partition} has no readable record at offset {place.offset}")
         if size > PRODUCED_BYTES_MAX:
             raise ProduceError(f"the records have more than {PRODUCED_BYTES_MAX:,} bytes; choose fewer")
     return [found[place] for place in places]

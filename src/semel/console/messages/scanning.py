@@ -224,7 +224,7 @@ class Scan(Generic[T]):
 
     def _looked_at(self, piece: Piece, begin: int, end: int) -> Iterator[MarkedRecord]:
         if self._reader.committed:
-            self._hidden += piece.hidden
+            self._hidden += piece.aborted(begin, end)
         for marked in self._reader.records(piece, begin, end):
             self._records += 1
             yield marked

@@ -17,6 +17,7 @@ from semel.console.messages.decoding import Decoding, View
 from semel.console.messages.exporting import NoParquet, ndjson, parquet
 from semel.console.messages.filters import Filter
 from semel.console.messages.limits import EXPORT, HEADERS_COPIED_MAX, ScanLimits
+from semel.console.messages.producing import ProduceError
 from semel.console.messages.reading import MarkedRecord, Reader
 from semel.console.messages.replaying import Place, find, read_places
 from semel.console.messages.scanning import Order, Reason, Scan, Stop
@@ -64,7 +65,10 @@ async def part(request: Request) -> Response:
     topic, place, name = request.path_params["topic"], _place(request), request.path_params["part"]
     if name not in ("key", "value", "headers"):
         raise FormError("a record has a key, a value and headers")
-    marked = await request.app.state.workers.run(request, _whole, topic, place)
+    try:
+        marked = await request.app.state.workers.run(request, _whole, topic, place)
+    except ProduceError as error:
+        raise FormError(str(error)) from None
     if name == "headers":
         data = msgspec.json.encode([[key, bytes_as_json(value)] for key, value in marked.record.headers])
     else:

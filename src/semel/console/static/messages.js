@@ -159,6 +159,19 @@ function startSearching() {
   if (isUnfinished && !found.dataset.problem) searchOn(found.dataset.next);
 }
 
+// The address holds what is asked for, and not what is left at its default.
+const DEFAULTS = { isolation: "committed", view: "auto", limit: "50" };
+
+function startAsking() {
+  const form = document.getElementById("ask");
+  form.addEventListener("submit", () => {
+    for (const each of form.elements) {
+      if (each.name && (!each.value || each.value === DEFAULTS[each.name])) each.disabled = true;
+    }
+  });
+  addEventListener("pageshow", () => { for (const each of form.elements) each.disabled = false; });
+}
+
 // ---- following the end
 
 const live = document.getElementById("live");
@@ -251,7 +264,9 @@ async function load(address) {
     const close = make("button", "quiet", "Close");
     close.dataset.action = "close";
     tools.append(link, close);
+    const wasInside = content.contains(document.activeElement);
     content.replaceChildren(tools, ...record.childNodes);
+    if (wasInside) content.querySelector("a[data-view][aria-current]")?.focus({ preventScroll: true });
     content.classList.add("record-page", "stack");
   } catch {
     content.replaceChildren(make("p", "bad", "The console does not answer."));
@@ -282,7 +297,8 @@ function startReading() {
     if (view) { event.preventDefault(); load(view.getAttribute("href")); }
     if (event.target === sheet) sheet.close();
   });
-  sheet.addEventListener("keydown", (event) => {
+  document.addEventListener("keydown", (event) => {
+    if (!sheet.open) return;
     const step = { ArrowDown: 1, ArrowRight: 1, j: 1, ArrowUp: -1, ArrowLeft: -1, k: -1 }[event.key];
     if (!step || event.target.closest("pre, input")) return;
     const next = step > 0 ? opened?.nextElementSibling : opened?.previousElementSibling;
@@ -383,6 +399,7 @@ function startKeys() {
 }
 
 if (found) {
+  startAsking();
   startSearching();
   startFollowing();
   startReading();

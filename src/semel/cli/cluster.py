@@ -97,6 +97,22 @@ def undrain(ledger: RequiredLedger, node: Node) -> None:
     show(f"Broker {node} takes shards again.")
 
 
+def cluster_status(ledger: str) -> dict[str, Any]:
+    """Return what the ledger knows, for the console. RuntimeError if it cannot be asked."""
+    import asyncio
+
+    _check_packages()
+    from semel.store.interface import StoreRefused
+    from semel.store.postgres.inspection import cluster_status as ask
+
+    try:
+        found = asyncio.run(ask(ledger, _SCHEMA))
+    except StoreRefused as error:
+        raise RuntimeError(str(error)) from error
+    rows = [_row(each) for each in found.brokers]
+    return {"overview": _overview(found), "columns": list(rows[0]) if rows else [], "brokers": rows}
+
+
 def _check_packages() -> None:
     from semel.store.opening import check_packages
 

@@ -1,14 +1,16 @@
 """`semel console`: a web console for a cluster."""
 
 import sys
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from semel.cli.cluster import cluster_status
 from semel.cli.listeners import address_of
-from semel.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, client_settings
+from semel.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Ledger, client_settings
 from semel.cli.output import say_error
 
 if TYPE_CHECKING:
@@ -49,6 +51,17 @@ def console(
         Path | None,
         typer.Option("--audit", metavar="FILE", help="The audit log of a broker on this machine, to show."),
     ] = None,
+    storage: Annotated[
+        Path | None,
+        typer.Option(
+            "--storage",
+            metavar="DIR",
+            exists=True,
+            file_okay=False,
+            help="A data directory that no broker has open, such as a backup, for the page of checks.",
+        ),
+    ] = None,
+    ledger: Ledger = None,
     registry: Annotated[
         str | None,
         typer.Option("--registry", metavar="URL", help="A schema registry, to decode messages with."),
@@ -79,6 +92,8 @@ def console(
         certificate=certificate,
         key=key,
         audit_file=audit,
+        storage=storage,
+        cluster_status=None if ledger is None else partial(cluster_status, ledger),
         registry=registry,
     )
     checked(settings)
@@ -100,12 +115,12 @@ def needs_console() -> None:
         raise typer.Exit(FAILED)
 
 
-def checked(settings: "ConsoleSettings") -> None:
+def checked(settings: "ConsoleSettings", option: str = "--listen") -> None:
     """Refuse settings that are invalid, or that would let strangers in."""
     try:
         settings.checked()
     except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="--listen") from None
+        raise typer.BadParameter(str(error), param_hint=option) from None
 
 
 def _ready(address: str) -> None:

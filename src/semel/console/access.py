@@ -25,8 +25,16 @@ from semel.console.settings import ConsoleSettings
 
 JSON_SUFFIX: Final = ".json"
 SAFE_METHODS: Final = frozenset({"GET", "HEAD"})
-#: Addresses that need no session. Logging in and out changes nothing in the cluster.
+#: Addresses that need no session.
 OPEN_PATHS: Final = ("/login", "/logout")
+#: What a POST may be on a read-only console: logging in and out, and checks, which change nothing.
+HARMLESS_PATHS: Final = (
+    *OPEN_PATHS,
+    "/checks/hanging",
+    "/checks/records",
+    "/checks/verify",
+    "/checks/storage",
+)
 STATIC_PREFIX: Final = "/static/"
 
 CONTENT_SECURITY_POLICY: Final = "; ".join(
@@ -125,7 +133,7 @@ class Access:
                 "changes are accepted from the console's own pages only: Origin must be the console's "
                 "address, or Sec-Fetch-Site same-origin.",
             )
-        if self._settings.read_only and request.url.path not in OPEN_PATHS:
+        if self._settings.read_only and request.url.path not in HARMLESS_PATHS:
             return failure(
                 request, 403, "Read-only", "this console was started with --read-only and changes nothing."
             )

@@ -17,6 +17,8 @@ from semel.console.clients import ClientPool
 from semel.console.failures import HANDLERS
 from semel.console.observing import Observers
 from semel.console.pages import (
+    checks,
+    cluster,
     configs,
     groups,
     messages,
@@ -25,6 +27,7 @@ from semel.console.pages import (
     produce,
     records,
     resetting,
+    security,
     topic,
     topics,
     transactions,
@@ -51,6 +54,9 @@ def routes() -> Sequence[BaseRoute]:
         *resetting.ROUTES,
         *groups.DETAIL_ROUTES,
         *pipelines.ROUTES,
+        *cluster.ROUTES,
+        *security.ROUTES,
+        *checks.ROUTES,
         *messages.ROUTES,
         *records.ROUTES,
         *produce.ROUTES,

@@ -1,9 +1,10 @@
 """The settings of a console, with every bound and its reason."""
 
 import ipaddress
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from semel.client import Security
 from semel.client.security import MECHANISMS
@@ -34,6 +35,10 @@ class ConsoleSettings:
     key: Path | None = None
     audit_file: Path | None = None
     """The audit log of a broker on this machine, for the page on security."""
+    storage: Path | None = None
+    """A data directory on this machine that no broker has open, for the checks."""
+    cluster_status: Callable[[], Mapping[str, Any]] | None = None
+    """Asks the ledger of a cluster of Semel for what no protocol tells: shards, leases, and bytes."""
     registry: str | None = None
     """The address of a schema registry."""
 

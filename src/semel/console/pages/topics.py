@@ -6,7 +6,16 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from semel.client import EARLIEST, Admin, Client, NewTopic, TopicInfo, UnsupportedRequest
+from semel.client import (
+    EARLIEST,
+    Admin,
+    Client,
+    ErrorCode,
+    KafkaError,
+    NewTopic,
+    TopicInfo,
+    UnsupportedRequest,
+)
 from semel.client.offsets import list_offsets
 from semel.client.sizes import partition_sizes
 from semel.console import forms
@@ -85,10 +94,14 @@ def _rows(client: Client, shown: list[TopicInfo]) -> list[dict[str, Any]]:
 
 
 def sizes_of(client: Client, names: list[str]) -> dict[tuple[str, int], int] | None:
-    """Return the bytes of partitions; None if the broker does not say."""
+    """Return the bytes of partitions; None if the broker does not say, or not to this principal."""
     try:
         return partition_sizes(client, names)
     except UnsupportedRequest:
+        return None
+    except KafkaError as error:
+        if error.code is not ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
+            raise
         return None
 
 

@@ -71,3 +71,6 @@ document.addEventListener("click", (event) => {
 document.addEventListener("change", (event) => {
   if (event.target.matches("[data-submit]")) event.target.form.requestSubmit();
 });
+
+// On a phone the sections scroll sideways; the current one must be seen.
+document.querySelector(".nav [aria-current]")?.scrollIntoView({ inline: "center", block: "nearest" });

@@ -10,7 +10,10 @@ from hypothesis import strategies as st
 
 from semel.client import Codec, Header
 from semel.client.errors import ProtocolError
+from semel.console.messages.filters import Filter
+from semel.console.messages.marks import Mark
 from semel.console.messages.opening import Opened, open_batch
+from semel.console.messages.reading import MarkedRecord
 from semel.wire.records import Record, decode_batch, encode_batch, read_header
 
 BYTES = st.none() | st.binary(max_size=20)
@@ -71,3 +74,51 @@ def test_damaged_records_are_refused_or_read(noise: bytes, at: int) -> None:
     header = read_header(data)
     with suppress(ProtocolError):
         assert len(list(Opened(header, bytes(data[61:])))) == 3
+
+
+WORDS = [
+    "a",
+    "B",
+    "key:a",
+    "value:b",
+    "header:a",
+    "header.a:b",
+    "-a",
+    "/a.b/",
+    "/^a/",
+    "/b$/",
+    "/[^a]b/",
+    "é",
+    "key:/\\bb/",
+]
+
+
+@given(
+    st.lists(
+        st.tuples(st.text("abéB \n", max_size=6), st.binary(max_size=6), st.text("ab", max_size=3)),
+        min_size=1,
+        max_size=6,
+    ),
+    st.lists(st.sampled_from(WORDS), min_size=1, max_size=3),
+)
+def test_no_batch_is_skipped_that_holds_a_match(rows: list[tuple[str, bytes, str]], words: list[str]) -> None:
+    data = encode_batch(
+        [
+            Record(
+                0,
+                1,
+                key.encode(),
+                value,
+                (Header(name, key.encode()),),
+            )
+            for key, value, name in rows
+        ]
+    )
+    opened = open_batch(data, 0, read_header(data))
+    wanted = Filter(" ".join(words))
+    found = [
+        record
+        for record in opened
+        if wanted.matches(MarkedRecord("t", 0, record, Mark.PLAIN, -1, -1, "none"))
+    ]
+    assert wanted.may_match(opened.data) or not found

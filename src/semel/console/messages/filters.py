@@ -1,7 +1,8 @@
 """Decides whether a record matches a search.
 
-Texts are searched as bytes, by RE2, whose time is linear in the record. A value is parsed at most once per
-record, and only for JSON paths: as JSON, or with its schema if a registry is named.
+Texts are searched as bytes, by RE2, whose time is linear in the record. A text that is nowhere in the bytes
+of a batch is in none of its records, so most batches of a search are not even decoded. A value is parsed at
+most once per record, and only for JSON paths: as JSON, or with its schema if a registry is named.
 """
 
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from semel.console.messages.reading import MarkedRecord
 
 Parse: TypeAlias = Callable[[MarkedRecord], Any]
 Check: TypeAlias = Callable[[MarkedRecord, "_Parsed"], bool]
+_AROUND: Final = ("^", "$", "\\b", "\\B", "\\A", "\\z", "\\C")
 NOTHING: Final = object()
 """What a value that cannot be parsed is parsed to: no path selects it."""
 _ORDERED: Final[dict[str, Callable[[Any, Any], bool]]] = {
@@ -44,7 +46,13 @@ class Filter:
         """QueryError if the text is not a search."""
         self.text = text.strip()
         self._parse = parse_value
-        self._checks = [(_check(term), term.is_negated) for term in parse(self.text)]
+        terms = parse(self.text)
+        self._checks = [(_check(term), term.is_negated) for term in terms]
+        self._required = [_pattern(term) for term in terms if _is_in_the_bytes(term)]
+
+    def may_match(self, data: bytes) -> bool:
+        """Whether a record among these bytes of a batch may match."""
+        return all(found(data) for found in self._required)
 
     def matches(self, marked: MarkedRecord) -> bool:
         """Whether all terms hold."""
@@ -87,6 +95,16 @@ def _check(term: Term) -> Check:
         or (marked.record.value is not None and found(marked.record.value))
         or _in_headers(marked, None, found)
     )
+
+
+def _is_in_the_bytes(term: Term) -> bool:
+    """Whether a record that matches has the text in its own bytes, whatever is around them.
+
+    Anchors and word boundaries look at what is around. A replacement character may stand for other bytes.
+    """
+    if term.is_negated or term.field not in ("any", "key", "value", "header") or "\ufffd" in term.text:
+        return False
+    return not term.is_pattern or not any(sign in term.text for sign in _AROUND)
 
 
 def _pattern(term: Term) -> Callable[[bytes], bool]:

@@ -51,9 +51,23 @@ class JsonPath:
             else:
                 self._steps.append(("name", next(x for x in (name, single, double) if x is not None)))
             at = found.end()
+        self._is_single = all(kind in ("name", "index") for kind, _ in self._steps)
+
+    def _select_one(self, value: Any) -> list[Any]:
+        """The same for a path that selects one value at most, which most do."""
+        for kind, argument in self._steps:
+            if (kind == "name" and isinstance(value, dict) and argument in value) or (
+                kind == "index" and isinstance(value, list) and -len(value) <= argument < len(value)
+            ):
+                value = value[argument]
+            else:
+                return []
+        return [value]
 
     def select(self, value: Any) -> list[Any]:
         """Return the selected values, at most `PATH_VALUES_MAX`."""
+        if self._is_single:
+            return self._select_one(value)
         budget = [VISITED_MAX]
         found: list[Any] = []
         for each in _walk(value, self._steps, 0, budget):

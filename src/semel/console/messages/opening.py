@@ -50,9 +50,9 @@ class Opened:
         self._headers_max = headers_max
 
     @property
-    def size_bytes(self) -> int:
-        """What was unpacked."""
-        return len(self._data)
+    def data(self) -> bytes:
+        """What was unpacked: the records as they are on the wire."""
+        return self._data
 
     def __iter__(self) -> Iterator[OpenRecord]:
         at, header = 0, self._header
@@ -71,17 +71,34 @@ class Opened:
             raise ProtocolError("a batch holds more than the records that it counts")
 
     def _read(self, at: int) -> tuple[OpenRecord, int, int]:
+        """Read one record. This is the inner loop of a search, so numbers of one byte are read in place."""
         data, read = self._data, varint.read
         begin = at
-        length, at = read(data, at)
+        length, at = (data[at] >> 1, at + 1) if data[at] < 0x80 and not data[at] & 1 else read(data, at)
         end = at + length
         if length < 0 or end > len(data):
             raise ProtocolError("a record is not as long as it says")
-        time_delta, at = read(data, at + 1)  # after the attributes, none of which is defined
-        offset_delta, at = read(data, at)
+        at += 1  # the attributes, none of which is defined
+        time_delta, at = (data[at] >> 1, at + 1) if data[at] < 0x80 and not data[at] & 1 else read(data, at)
+        offset_delta, at = (data[at] >> 1, at + 1) if data[at] < 0x80 and not data[at] & 1 else read(data, at)
         key, at = _field(data, at, end)
         value, at = _field(data, at, end)
-        count, at = read(data, at)
+        headers: tuple[Header, ...] = ()
+        count = 0
+        if at < end and not data[at]:
+            at += 1
+        else:
+            headers, count, at = self._read_headers(at, end)
+        if count <= self._headers_max and at != end:
+            raise ProtocolError("a record is not as long as it says")
+        timestamp = self._header.base_timestamp + time_delta
+        offset = self._header.base_offset + offset_delta
+        fields = (offset, timestamp, key, value, headers, count, end - begin)
+        return tuple.__new__(OpenRecord, fields), offset_delta, end
+
+    def _read_headers(self, at: int, end: int) -> tuple[tuple[Header, ...], int, int]:
+        data = self._data
+        count, at = varint.read(data, at)
         if not 0 <= count * _HEADER_BYTES_MIN <= end - at:
             raise ProtocolError(f"a record with {count} headers where {end - at} bytes are left")
         headers = []
@@ -91,25 +108,18 @@ class Opened:
                 raise ProtocolError("a header without a key")
             content, at = _field(data, at, end)
             headers.append(Header(name.decode(errors="replace"), content))
-        if count <= self._headers_max and at != end:
-            raise ProtocolError("a record is not as long as it says")
-        base = self._header
-        record = OpenRecord(
-            base.base_offset + offset_delta,
-            base.base_timestamp + time_delta,
-            key,
-            value,
-            tuple(headers),
-            count,
-            end - begin,
-        )
-        return record, offset_delta, end
+        return tuple(headers), count, at
 
 
 def _field(data: bytes, at: int, end: int) -> tuple[bytes | None, int]:
-    length, at = varint.read(data, at)
-    if length == -1:
-        return None, at
+    length = data[at]
+    if length < 0x80 and not length & 1:
+        length >>= 1
+        at += 1
+    else:
+        length, at = varint.read(data, at)
+        if length == -1:
+            return None, at
     if not 0 <= length <= end - at:
         raise ProtocolError("a field that is longer than its record")
     return data[at : at + length], at + length

@@ -5,7 +5,7 @@ of a piece are decoded when they are iterated over, one batch in memory at a tim
 opened is one record that says why, so that a damaged or hostile batch hides nothing but itself.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -104,12 +104,16 @@ class Reader:
         committed: bool,
         control: bool = False,
         headers_max: int = HEADERS_READ_MAX,
+        may_match: Callable[[bytes], bool] | None = None,
     ) -> None:
+        """`may_match` looks at all bytes of a batch; if it says no, its records are skipped and counted."""
         self.topic = topic
         self.committed = committed
         self._client = client
         self._control = control
         self._headers_max = headers_max
+        self._may_match = may_match
+        self.skipped_records = 0
         self._stable = {number: each.stable for number, each in bounds.items()}
         self._outcomes = Outcomes(client, topic)
         self.read_bytes = 0
@@ -204,7 +208,10 @@ class Reader:
         try:
             codec = header.codec.name.lower()
             opened = open_batch(piece.data, at, header, self._headers_max)
-            self.read_bytes += max(0, opened.size_bytes - header.length)
+            self.read_bytes += max(0, len(opened.data) - header.length)
+            if self._may_match is not None and not self._may_match(opened.data):
+                self.skipped_records += min(header.record_count, end - begin)
+                return
             note = _marker_note(piece.data, at) if mark is Mark.CONTROL else ""
             for record in opened:
                 if begin <= record.offset < end:

@@ -228,6 +228,8 @@ class Scan(Generic[T]):
         for marked in self._reader.records(piece, begin, end):
             self._records += 1
             yield marked
+        self._records += self._reader.skipped_records
+        self._reader.skipped_records = 0
 
     # ---- newest first
 

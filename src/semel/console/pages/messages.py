@@ -163,7 +163,14 @@ def _scan(
     registry: Registry | None,
     stop: Stop,
 ) -> Scan[dict[str, Any]]:
-    reader = Reader(client, topic, asked.bounds, committed=ask.committed, control=ask.control)
+    reader = Reader(
+        client,
+        topic,
+        asked.bounds,
+        committed=ask.committed,
+        control=ask.control,
+        may_match=wanted.may_match,
+    )
     make = partial(rows_of.row, decoding=Decoding(ask.view, registry))
     return Scan(reader, asked.ranges, wanted, make, limits, ask.order, stop)
 

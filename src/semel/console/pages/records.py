@@ -139,6 +139,7 @@ def _export(
         committed=ask.committed,
         control=ask.control,
         headers_max=HEADERS_COPIED_MAX,
+        may_match=wanted.may_match,
     )
     scan: Scan[MarkedRecord] = Scan(reader, asked.ranges, wanted, lambda each: each, limits, ask.order, stop)
 

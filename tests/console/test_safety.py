@@ -16,6 +16,7 @@ from semel.client.acls import Acl
 from semel.console.settings import ConsoleSettings, UnsafeSettings
 
 USERS = {"admin": "secret-a", "reader": "secret-r", "nobody": "secret-n"}
+PAGES = ("/", "/topics", "/groups", "/transactions", "/pipelines", "/cluster", "/security", "/checks")
 SASL = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "SCRAM-SHA-256"}
 
 
@@ -123,7 +124,7 @@ def test_a_wrong_password_is_refused_and_many_have_to_wait(guarded: str) -> None
 @pytest.mark.parametrize("user", ["nobody", "reader"])
 def test_pages_of_users_with_few_rights_show_what_they_may_see(running: str, user: str) -> None:
     session = logged_in(running, user)
-    for path in ("/", "/topics", "/groups", "/transactions", "/pipelines", "/cluster", "/security", "/checks"):
+    for path in PAGES:
         assert session.get(path).status in (200, 403), path
     assert session.get("/security.json").json["acls"] is None
     assert session.get("/cluster/brokers/0.json").status == 403

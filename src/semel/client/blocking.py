@@ -29,6 +29,10 @@ BLOCK_MAX = "semel.transaction.block.max.ms"
 READS_MAX = 3
 
 
+class NotOpen(ClientError):
+    """There is no such open transaction, so nothing was ended."""
+
+
 @dataclass(frozen=True, slots=True)
 class Open:
     """A transaction that is open in a partition; without an owner, no coordinator knows it: it hangs."""
@@ -121,28 +125,28 @@ def explain(client: Client, topic: str, partition: int) -> Blockage:
 
 
 def open_of(client: Client, transactional_id: str) -> TransactionDescription:
-    """Return the open transaction of an id. ClientError if none is open; KafkaError if the id is unknown.
+    """Return the open transaction of an id. NotOpen if none is open; KafkaError if the id is unknown.
 
     To be asked before the id is fenced: fencing an unused id would create it.
     """
     found = Admin(client).transactions.describe(transactional_id)
     if found.state != OPEN_STATE:
-        raise ClientError(f"{transactional_id!r} has no open transaction; it is {found.state}.")
+        raise NotOpen(f"{transactional_id!r} has no open transaction; it is {found.state}.")
     return found
 
 
 def hanging_at(client: Client, topic: str, partition: int, start_offset: int) -> Open:
-    """Return the transaction that hangs in a partition from this offset on. ClientError if none does."""
+    """Return the transaction that hangs in a partition from this offset on. NotOpen if none does."""
     where = f"{topic}/{partition}"
     found = open_in(client, topic, [partition])
     chosen = next((each for each in found if each.first_offset == start_offset), None)
     if chosen is None:
         begin = ", ".join(str(each.first_offset) for each in found)
         there = f"open ones begin at {begin}" if found else "none is open there"
-        raise ClientError(f"no transaction in {where} begins at offset {start_offset}; {there}.")
+        raise NotOpen(f"no transaction in {where} begins at offset {start_offset}; {there}.")
     if chosen.owner is not None:
         # A marker in one partition would tear the transaction: the others would still commit.
-        raise ClientError(
+        raise NotOpen(
             f"the transaction does not hang; it is open for {chosen.owner.transactional_id!r}. "
             f"Use '{chosen.command}'."
         )

@@ -16,6 +16,7 @@ from semel.client import (
     ProtocolError,
     UnsupportedRequest,
 )
+from semel.client.blocking import NotOpen
 from semel.console.clients import WorkStopped
 from semel.console.forms import FormError
 from semel.console.rendering import failure
@@ -65,6 +66,8 @@ async def of_client(request: Request, error: Exception) -> Response:
     """No broker answered."""
     if isinstance(error, UnsupportedRequest):
         return failure(request, 501, "Not supported by this broker", str(error))
+    if isinstance(error, NotOpen):
+        return failure(request, 409, "Nothing to end", str(error))
     if isinstance(error, AuthenticationFailed):
         return failure(request, 403, "The broker refuses these credentials", str(error))
     return failure(

@@ -1,4 +1,4 @@
-"""The messages of the console against Semel, a cluster of it, and Apache Kafka: the same marks and results."""
+"""The messages of the console against Semel, a cluster of it, and Apache Kafka: the same marks everywhere."""
 
 import io
 import json

@@ -16,7 +16,8 @@ from support.browsing import Browsing, Reply, console
 from support.waiting import until
 
 import semel
-from semel.client import Admin, Client, Codec, NewTopic, Producer, TransactionalProducer
+from semel.client import Admin, Client, Codec, NewTopic, Producer, Security, TransactionalProducer
+from semel.client.acls import Acl
 from semel.console.messages import limits
 from semel.console.pages import messages as pages
 
@@ -290,6 +291,19 @@ def test_a_scan_stops_when_its_browser_leaves(bootstrap: str, client: Client, to
         until(lambda: browsing.get("/topics.json").status == 200)
 
 
+def test_an_export_stops_when_its_browser_leaves(bootstrap: str, client: Client, topic: str) -> None:
+    with Producer(client, codec=Codec.GZIP) as producer:
+        for _ in range(200):
+            producer.send(topic, b"x" * 1_000_000, partition=0)
+            producer.flush()
+    with console(bootstrap, scans_per_user=1) as browsing:
+        browser = stream_of(browsing, f"/topics/{topic}/messages/export")
+        receive(browser, b"xxxx")
+        assert browsing.get(f"/topics/{topic}/messages/export").status == 503
+        browser.close()
+        until(lambda: browsing.get(f"/topics/{topic}/messages/export?to=1").status == 200)
+
+
 def test_scans_of_a_user_are_bounded(bootstrap: str, client: Client, topic: str) -> None:
     with Producer(client, codec=Codec.GZIP) as producer:
         for _ in range(100):
@@ -415,3 +429,38 @@ def test_a_topic_with_a_strange_name() -> None:
         with console(broker.bootstrap_servers) as browsing:
             assert browsing.get("/topics/a.json/messages.json").json["messages"][0]["value"]["text"] == "x"
             assert browsing.get("/topics/a.json/messages/0/0.json").json["record"]["value"]["text"] == "x"
+
+
+def test_a_thousand_partitions(browsing: Browsing, client: Client) -> None:
+    Admin(client).topics.create(NewTopic("wide", 1000))
+    with Producer(client) as producer:
+        for number in range(3000):
+            producer.send("wide", b"%d" % number, partition=number % 1000, timestamp_ms=1000 + number)
+    began = time.monotonic()
+    found = read(browsing, "wide")
+    assert time.monotonic() - began < 5
+    assert [each["value"]["text"] for each in found["messages"]] == [str(n) for n in range(2999, 2949, -1)]
+    assert read(browsing, "wide", q="value:/^7$/")["scan"]["matched"] == 1
+
+
+def test_rights_of_the_broker_decide() -> None:
+    """A reader may read, and is told that it may not write; nobody else sees that the topic exists."""
+    users = {"admin": "a", "reader": "r", "nobody": "n"}
+    rules = {"semel.authorizer": "acl", "super.users": "User:admin"}
+    sasl = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "SCRAM-SHA-256"}
+    with semel.embedded(settings=rules, users=users) as broker:
+        security = Security.of({**sasl, "sasl.username": "admin", "sasl.password": "a"})
+        with Client(broker.bootstrap_servers, security=security) as admin:
+            Admin(admin).topics.create(NewTopic("secret", 1))
+            for operation in ("READ", "DESCRIBE"):
+                Admin(admin).acls.add(Acl.of("User:reader", operation, topic="secret"))
+            with Producer(admin) as producer:
+                producer.send("secret", b"hidden")
+        with console(broker.bootstrap_servers, login=True, client=sasl) as browsing:
+            browsing.post("/login", {"user": "reader", "password": "r"})
+            assert read(browsing, "secret")["messages"][0]["value"]["text"] == "hidden"
+            assert browsing.post("/topics/secret/produce.json", {"value": "x"}).status == 403
+            stranger = Browsing(browsing.address)
+            stranger.post("/login", {"user": "nobody", "password": "n"})
+            for path in ("messages.json", "messages/0/0.json", "messages/0/0/value", "messages/export"):
+                assert stranger.get(f"/topics/secret/{path}").status == 403

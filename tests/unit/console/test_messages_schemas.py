@@ -1,97 +1,27 @@
 """Avro, Protobuf and JSON Schema, found in a real HTTP registry by the id in front of a value."""
 
 import json
-import struct
-import threading
 import time
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, json_format, message_factory
+from support.schema_registry import (
+    ORDER_AVRO,
+    PROTO,
+    RegistryServer,
+    an_order,
+    framed,
+    number,
+    registry_server,
+)
 
 from semel.console.messages.avro import AvroError, AvroSchema
 from semel.console.messages.decoding import Decoding, View
 from semel.console.messages.proto_files import ProtoError, parse_proto
 from semel.console.messages.protobuf import ProtobufSchema
 from semel.console.messages.registry import Registry, SchemaProblem
-
-ORDER_AVRO = json.dumps(
-    {
-        "type": "record",
-        "name": "Order",
-        "namespace": "shop",
-        "fields": [
-            {"name": "id", "type": "long"},
-            {"name": "who", "type": ["null", "string"]},
-            {"name": "tags", "type": {"type": "array", "items": "string"}},
-            {"name": "counts", "type": {"type": "map", "values": "int"}},
-            {"name": "state", "type": {"type": "enum", "name": "State", "symbols": ["NEW", "PAID"]}},
-            {"name": "next", "type": ["null", "Order"]},
-            {"name": "price", "type": {"type": "bytes", "logicalType": "decimal", "scale": 2}},
-            {"name": "day", "type": {"type": "int", "logicalType": "date"}},
-            {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
-            {"name": "hash", "type": {"type": "fixed", "name": "Hash", "size": 2}},
-            {"name": "ratio", "type": "double"},
-            {"name": "ok", "type": "boolean"},
-        ],
-    }
-)
-PROTO = """
-syntax = "proto3";
-package shop;
-// an order
-message Order {
-  int64 id = 1;
-  optional string who = 2;
-  repeated string tags = 3;
-  map<string, int32> counts = 4;
-  State state = 5;
-  Item item = 6 [deprecated = true];
-  repeated sint32 deltas = 7;
-  oneof pay { double card = 8; bool cash = 9; }
-  bytes blob = 10;
-  fixed32 f = 11;
-  reserved 12, 13;
-  message Item { string sku = 1; float weight = 2; }
-  enum State { NEW = 0; PAID = 1; }
-}
-message Other { uint64 n = 1; }
-"""
-
-
-def number(value: int) -> bytes:
-    folded = (value << 1) ^ (value >> 63)
-    out = bytearray()
-    while folded > 0x7F:
-        out.append(folded & 0x7F | 0x80)
-        folded >>= 7
-    out.append(folded)
-    return bytes(out)
-
-
-def text(value: str) -> bytes:
-    return number(len(value.encode())) + value.encode()
-
-
-def an_order(following: bytes = b"\x00") -> bytes:
-    return b"".join(
-        [
-            number(7),
-            number(1) + text("Zoë"),
-            number(2) + text("a") + text("b") + number(0),
-            number(-1) + number(4) + text("x") + number(-5) + number(0),
-            number(1),
-            following,
-            number(2) + (12345).to_bytes(2, "big"),
-            number(20_000),
-            number(1_700_000_000_123),
-            b"\xab\xcd",
-            struct.pack("<d", 0.5),
-            b"\x01",
-        ]
-    )
 
 
 def test_avro_values() -> None:
@@ -217,59 +147,14 @@ def test_hostile_protobuf_ends(data: bytes) -> None:
         schema.decode(data, schema.message([0]))
 
 
-class RegistryServer(BaseHTTPRequestHandler):
-    """A registry with three schemas, and ids that misbehave."""
-
-    asked: list[str]
-
-    def do_GET(self) -> None:
-        asked: list[str] = self.server.asked  # type: ignore[attr-defined]
-        asked.append(self.path)
-        answers: dict[str, Any] = {
-            "/schemas/ids/1": {"schema": ORDER_AVRO},
-            "/schemas/ids/2": {"schema": PROTO, "schemaType": "PROTOBUF"},
-            "/schemas/ids/3": {"schema": "{}", "schemaType": "JSON"},
-            "/schemas/ids/4": {
-                "schema": '{"type":"record","name":"A","fields":[{"name":"h","type":"shop.Hash"}]}',
-                "references": [{"name": "shop.Order", "subject": "orders/x", "version": 2}],
-            },
-            "/subjects/orders%2Fx/versions/2": {"schema": ORDER_AVRO},
-            "/schemas/ids/6": {"schema": "x" * (3 << 20)},
-        }
-        if self.path == "/schemas/ids/5":
-            self.send_response(302)
-            self.send_header("Location", "/schemas/ids/1")
-            self.end_headers()
-            return
-        answer = answers.get(self.path)
-        body = json.dumps(answer or {"error_code": 40403}).encode()
-        self.send_response(200 if answer else 404)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
 @pytest.fixture
-def server() -> Iterator[ThreadingHTTPServer]:
-    made = ThreadingHTTPServer(("127.0.0.1", 0), RegistryServer)
-    made.asked = []  # type: ignore[attr-defined]
-    thread = threading.Thread(target=made.serve_forever)
-    thread.start()
-    yield made
-    made.shutdown()
-    thread.join()
-    made.server_close()
+def server() -> Iterator[RegistryServer]:
+    with registry_server() as made:
+        yield made
 
 
-def framed(schema_id: int, data: bytes) -> bytes:
-    return b"\x00" + schema_id.to_bytes(4, "big") + data
-
-
-def test_a_value_is_decoded_by_its_schema(server: ThreadingHTTPServer) -> None:
-    registry = Registry(f"http://127.0.0.1:{server.server_port}/")
+def test_a_value_is_decoded_by_its_schema(server: RegistryServer) -> None:
+    registry = Registry(server.address + "/")
     decoding = Decoding(View.AUTO, registry)
     shown = decoding.show(framed(1, an_order()), 10_000, pretty=True)
     assert (shown.kind, shown.schema) == ("avro", "Order (schema 1)")
@@ -281,12 +166,12 @@ def test_a_value_is_decoded_by_its_schema(server: ThreadingHTTPServer) -> None:
     shown = decoding.show(framed(3, b'{"a": 1}'), 10_000)
     assert (shown.kind, shown.text) == ("json-schema", '{"a":1}')
     assert decoding.show(framed(4, b"\xab\xcd"), 10_000).kind == "avro"
-    assert server.asked.count("/schemas/ids/1") == 1  # type: ignore[attr-defined]
-    assert server.asked.count("/schemas/ids/2") == 1  # type: ignore[attr-defined]
+    assert server.asked.count("/schemas/ids/1") == 1
+    assert server.asked.count("/schemas/ids/2") == 1
 
 
-def test_what_the_registry_does_not_help_with_is_shown_as_bytes(server: ThreadingHTTPServer) -> None:
-    registry = Registry(f"http://127.0.0.1:{server.server_port}")
+def test_what_the_registry_does_not_help_with_is_shown_as_bytes(server: RegistryServer) -> None:
+    registry = Registry(server.address)
     shown = Decoding(View.AUTO, registry).show(framed(99, b"x"), 100)
     assert (shown.kind, shown.note) == ("hex", "schema 99 is not in the registry")
     for schema_id, says in ((1, "does not fit"), (5, "302"), (6, "MiB")):
@@ -296,7 +181,7 @@ def test_what_the_registry_does_not_help_with_is_shown_as_bytes(server: Threadin
     assert registry.decode(b"") is None
 
 
-def test_a_registry_that_is_gone_is_asked_once(server: ThreadingHTTPServer) -> None:
+def test_a_registry_that_is_gone_is_asked_once(server: RegistryServer) -> None:
     registry = Registry("http://127.0.0.1:1")
     began = time.monotonic()
     for schema_id in range(100):

@@ -124,11 +124,16 @@ class Asked:
 
     bounds: dict[int, Bounds]
     ranges: dict[int, Range]
+    #: Chosen partitions without a leader, which cannot be read now.
+    offline: list[int]
 
 
 def resolve(client: Client, topic: str, ask: Ask, now_ms: int | None = None) -> Asked:
     """Look the offsets up. AskingError if a value is wrong; KafkaError if there is no such topic."""
-    partitions = ask.partitions(len(client.topic(topic, anew=True).partitions))
+    known = client.topic(topic, anew=True).partitions
+    leaderless = {each.partition for each in known if each.leader < 0}
+    chosen = ask.partitions(len(known))
+    partitions = [number for number in chosen if number not in leaderless]
     bounds = bounds_of(client, topic, partitions)
     tops = {number: each.stable if ask.committed else each.end for number, each in bounds.items()}
     now = int(time.time() * 1000) if now_ms is None else now_ms
@@ -140,7 +145,7 @@ def resolve(client: Client, topic: str, ask: Ask, now_ms: int | None = None) -> 
     }
     if ask.left:
         ranges = _narrowed(ranges, ask.left)
-    return Asked(bounds, ranges)
+    return Asked(bounds, ranges, [number for number in chosen if number in leaderless])
 
 
 def _offsets(

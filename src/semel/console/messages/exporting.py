@@ -67,13 +67,19 @@ def parquet(
         ]
     )
     out = _Written()
+
+    def pieces() -> Iterator[bytes]:
+        data = out.take()
+        for at in range(0, len(data), LINES_BYTES):
+            yield data[at : at + LINES_BYTES]
+
     with pq.ParquetWriter(pa.PythonFile(out, mode="w"), schema, compression="zstd") as writer:
         for group in _groups(records):
             writer.write_table(pa.Table.from_pylist([_columns(marked) for marked in group], schema))
-            yield out.take()
+            yield from pieces()
         if (why := stopped()) is not None:
             writer.add_key_value_metadata({"semel.stopped": json.dumps(why)})
-    yield out.take()
+    yield from pieces()
 
 
 def _groups(records: Iterable[MarkedRecord]) -> Iterator[list[MarkedRecord]]:

@@ -195,7 +195,7 @@ class Scan(Generic[T]):
 
     @property
     def _rows_max(self) -> int:
-        return max(8, min(self._limits.matches - self._matched, ROWS_PER_ROUND // len(self.left)))
+        return max(8, min(self._limits.matches - self._matched, ROWS_PER_ROUND // max(1, len(self.left))))
 
     # ---- oldest first
 

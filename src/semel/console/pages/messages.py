@@ -27,7 +27,7 @@ from semel.console.messages.reading import MarkedRecord, Reader
 from semel.console.messages.registry import Registry, SchemaProblem
 from semel.console.messages.scanning import Order, Reason, Scan, Stop
 from semel.console.messages.tailing import tail
-from semel.console.rendering import is_json, page, segment
+from semel.console.rendering import is_json, now_iso, page, segment
 from semel.console.workers import SCAN
 
 FIRST_SECONDS: Final = 0.5
@@ -138,7 +138,10 @@ def _page(
             {"partition": number, "start": each.start, "last_stable_offset": each.stable, "end": each.end}
             for number, each in asked.bounds.items()
         ],
+        "offline": asked.offline,
         "waiting": sum(each.end - each.stable for each in asked.bounds.values()),
+        "blocked": next((n for n, each in asked.bounds.items() if each.stable < each.end), None),
+        "today": now_iso()[:10],
         "tail": ",".join(
             f"{number}:{each.stable if ask.committed else each.end}" for number, each in asked.bounds.items()
         ),

@@ -29,7 +29,7 @@ from semel.console.messages.producing import (
 )
 from semel.console.messages.replaying import copies, parse_places, read_places
 from semel.console.pages.messages import registry_of
-from semel.console.rendering import page, segment
+from semel.console.rendering import now_iso, page, segment
 from semel.record_lines import InputFormat, LineError, read_line
 
 SHOWN_MAX: Final = 50
@@ -172,6 +172,7 @@ async def replay_form(request: Request) -> Response:
         "messages": [rows_of.row(each, decoding) for each in found[:SHOWN_MAX]],
         "transactional_id": new_transactional_id(),
         "records_max": REPLAYED_MAX,
+        "today": now_iso()[:10],
     }
     return page(request, "produce_replay.html", data)
 

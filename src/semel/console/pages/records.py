@@ -8,6 +8,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from semel.client import Client, ErrorCode, KafkaError
 from semel.console.forms import FormError
@@ -117,9 +118,7 @@ async def export(request: Request) -> Response:
     except NoParquet as error:
         raise FormError(str(error)) from None
     media_type = "application/x-ndjson" if form == "ndjson" else "application/vnd.apache.parquet"
-    return StreamingResponse(
-        _chained(first, source), media_type=media_type, headers=_attached(f"{topic}.{form}")
-    )
+    return Download(_chained(first, source), media_type=media_type, headers=_attached(f"{topic}.{form}"))
 
 
 def _export(
@@ -150,6 +149,17 @@ def _export(
         return {"reason": state["reason"], "says": state["says"], "next": state["next"]}
 
     yield from make((marked for made in scan.rounds() for marked in made), stopped)
+
+
+class Download(StreamingResponse):
+    """A download whose source is closed in every case, so that a browser that leaves stops the scan."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the file, and close the source."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            await self.body_iterator.aclose()  # type: ignore[attr-defined]
 
 
 async def _chained(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:

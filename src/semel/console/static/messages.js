@@ -59,7 +59,9 @@ function row(each) {
   );
   cells[0].append(pick);
   cells[1].append(link);
-  cells[2].textContent = each.time ? `${each.time.slice(0, 10)} ${each.time.slice(11, 23)}` : "–";
+  const today = new Date().toISOString().slice(0, 10);
+  const day = each.time?.startsWith(today) ? "" : `${each.time?.slice(0, 10)} `;
+  cells[2].textContent = each.time ? day + each.time.slice(11, 23) : "–";
   if (each.time) cells[2].title = each.time;
   if (each.mark !== "plain") cells[3].append(tag(each.mark, each.explained));
   const [key, value, headers] = [4, 5, 6].map((index) => cells[index].appendChild(make("div", "clip")));

@@ -27,7 +27,9 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 LONGEST_PAUSE_SECONDS = 30.0
-#: Of the current task.
+#: Of the current task. The first sample of a section, and one after a change, is made without rests: somebody
+#: waits for it.
+_rests: ContextVar[bool] = ContextVar("rests", default=False)
 _rests_until: ContextVar[float] = ContextVar("rests_until", default=0.0)
 
 
@@ -53,6 +55,11 @@ class Section(Generic[T]):
             self.at = time.time()
             self.version += 1
             self._first.set()
+
+    def publish(self, value: T) -> None:
+        """Give pages a part of the first sample, before the rest of it is there."""
+        self.value = value
+        self._first.set()
 
     async def get(self) -> T:
         """Return the newest value; wait for the first one. Raises why there is none."""
@@ -94,7 +101,8 @@ class Observer:
         self, function: Callable[Concatenate[StoppableClient, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
         """Ask the cluster. The same task rests before it asks again, in proportion to how long this took."""
-        await asyncio.sleep(max(0.0, _rests_until.get() - time.monotonic()))
+        if _rests.get():
+            await asyncio.sleep(max(0.0, _rests_until.get() - time.monotonic()))
         started = time.monotonic()
         answer = await self._workers.run_as(self.session, function, *args, **kwargs)
         ended = time.monotonic()
@@ -135,6 +143,7 @@ class Observer:
             started = time.monotonic()
             await section.refresh(self)
             self._announce()
+            _rests.set(True)
             await asyncio.sleep(max(0.05, self.settings.sample_seconds - (time.monotonic() - started)))
 
 

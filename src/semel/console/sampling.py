@@ -1,5 +1,6 @@
 """What is sampled of a cluster: its topics, the ends of their partitions, transactions, groups and lag."""
 
+import asyncio
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping
@@ -43,15 +44,14 @@ OPEN_STATE = "Ongoing"
 
 @dataclass(frozen=True, slots=True)
 class Catalogue:
-    """The brokers and all topics."""
+    """The brokers and all topics, and how many of their partitions are in trouble."""
 
     cluster: ClusterInfo
     topics: tuple[TopicInfo, ...]
-
-    @property
-    def partitions(self) -> int:
-        """How many partitions there are."""
-        return sum(len(each.partitions) for each in self.topics)
+    partitions: int
+    offline: int
+    behind: int
+    """Partitions with a leader and with replicas that are not in sync."""
 
 
 @dataclass(slots=True)
@@ -64,17 +64,12 @@ class PartitionEnds:
     rates: Mapping[str, float]
     total: Series
     passed: Mapping[Partition, Ends]
+    waiting: Mapping[Partition, int] = field(init=False)
+    """The partitions whose readers of committed records wait, and for how many offsets; most first."""
 
-    def blocked(self) -> list[tuple[Partition, int]]:
-        """The partitions whose readers of committed records wait, with the number of waiting offsets."""
-        return sorted(
-            (
-                (key, high - self.stable[key])
-                for key, high in self.high.items()
-                if high > self.stable.get(key, high)
-            ),
-            key=lambda pair: -pair[1],
-        )
+    def __post_init__(self) -> None:
+        found = [(key, end - self.stable[key]) for key, end in self.high.items() if end > self.stable[key]]
+        self.waiting = dict(sorted(found, key=lambda pair: -pair[1]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +141,14 @@ async def sample_catalogue(observer: "Observer") -> Catalogue:
 
 def _describe(client: Client) -> Catalogue:
     cluster = client.describe()
-    return Catalogue(cluster, tuple(sorted(cluster.topics, key=lambda topic: topic.name)))
+    partitions = [each for topic in cluster.topics for each in topic.partitions]
+    return Catalogue(
+        cluster,
+        tuple(sorted(cluster.topics, key=lambda topic: topic.name)),
+        partitions=len(partitions),
+        offline=sum(1 for each in partitions if each.leader < 0),
+        behind=sum(1 for each in partitions if each.leader >= 0 and len(each.in_sync) < len(each.replicas)),
+    )
 
 
 async def sample_ends(observer: "Observer") -> PartitionEnds:
@@ -160,8 +162,15 @@ async def sample_ends(observer: "Observer") -> PartitionEnds:
         ends, steady = await observer.ask(ends_of, portion)
         high |= ends
         stable |= steady
+    # On a thread: there may be tens of thousands of partitions, and pages wait for the event loop.
+    return await asyncio.to_thread(_compared, before, high, stable, observer.settings.points_max)
+
+
+def _compared(
+    before: PartitionEnds | None, high: dict[Partition, int], stable: dict[Partition, int], points_max: int
+) -> PartitionEnds:
     now = time.time()
-    total = before.total if before is not None else Series(observer.settings.points_max)
+    total = before.total if before is not None else Series(points_max)
     rates: dict[str, float] = {}
     passed: dict[Partition, Ends] = {}
     if before is not None:
@@ -255,8 +264,10 @@ async def sample_groups(observer: "Observer") -> GroupSample:
     """Ask for all groups and their offsets, in portions, and compare them with the ends."""
     before = observer.groups.value
     listed = tuple(await observer.ask(lambda client: Admin(client).groups.all()))
-    ends = await observer.ends.get()
     sample = GroupSample(listed)
+    if before is None:
+        observer.groups.publish(sample)
+    ends = await observer.ends.get()
     names = [each.group_id for each in listed if each.kind != "share"][:GROUPS_MAX]
     for portion in portions(names, GROUPS_PER_REQUEST):
         found = await observer.ask(_offsets_of, portion)

@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -17,6 +18,7 @@ from semel.console.settings import ConsoleSettings
 STOP_SECONDS = 3
 HEADER_BYTES_MAX = 32 << 10
 CONNECTIONS_MAX = 1024
+SWITCH_SECONDS = 0.0005
 
 
 def listening(settings: ConsoleSettings) -> socket.socket:
@@ -58,6 +60,8 @@ def serve(settings: ConsoleSettings, ready: Callable[[str], None]) -> None:
     """Serve until a signal stops it. `ready` is called with the address."""
     server = server_of(settings)
     bound = listening(settings)
+    # Pages must not wait long for a thread that decodes the description of a large cluster.
+    sys.setswitchinterval(SWITCH_SECONDS)
     ready(address_of(settings, bound))
     server.run(sockets=[bound])
 

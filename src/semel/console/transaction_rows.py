@@ -51,7 +51,7 @@ def blocked_by(open_: Mapping[str, TransactionDescription], ends: PartitionEnds 
     """Return how many offsets wait for each transaction: those of partitions where it is the oldest."""
     if ends is None:
         return {}
-    waiting = dict(ends.blocked())
+    waiting = ends.waiting
     oldest: dict[Partition, TransactionDescription] = {}
     for each in open_.values():
         for key in each.partitions:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import AsyncGenerator
+from itertools import islice
 from typing import Any
 
 from starlette.requests import Request
@@ -36,6 +37,7 @@ async def overview(request: Request) -> Response:
         "rate": _rate(ends),
         "transactions": _transactions(transactions),
         "blocked": _blocked(ends, transactions),
+        "blocked_total": None if ends is None else len(ends.waiting),
         "groups": _groups(groups),
         "problems": problems,
     }
@@ -44,13 +46,6 @@ async def overview(request: Request) -> Response:
 
 
 def _cluster(catalogue: Catalogue) -> dict[str, Any]:
-    offline = sum(1 for topic in catalogue.topics for each in topic.partitions if each.leader < 0)
-    short = sum(
-        1
-        for topic in catalogue.topics
-        for each in topic.partitions
-        if each.leader >= 0 and len(each.in_sync) < len(each.replicas)
-    )
     return {
         "id": catalogue.cluster.cluster_id,
         "brokers": [
@@ -61,8 +56,8 @@ def _cluster(catalogue: Catalogue) -> dict[str, Any]:
             }
             for node in catalogue.cluster.nodes
         ],
-        "offline_partitions": offline,
-        "partitions_behind": short,
+        "offline_partitions": catalogue.offline,
+        "partitions_behind": catalogue.behind,
     }
 
 
@@ -110,7 +105,7 @@ def _blocked(ends: PartitionEnds | None, sample: TransactionSample | None) -> li
     if ends is None:
         return []
     rows = []
-    for key, waiting in ends.blocked()[:ROWS_MAX]:
+    for key, waiting in islice(ends.waiting.items(), ROWS_MAX):
         here = [each for each in (sample.open.values() if sample else ()) if key in each.partitions]
         first = min(here, key=lambda each: each.started_ms, default=None)
         rows.append(

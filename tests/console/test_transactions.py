@@ -90,6 +90,8 @@ def test_a_waiting_reader_is_explained_and_the_button_ends_it(
         assert browsing.post("/transactions/blocker/abort").status == 303
         found = browsing.get("/topics/blocked/why/0.json").json
         assert (found["waiting"], found["blocked_by"]) == (0, None)
+        (ended,) = browsing.get("/transactions.json?view=finished&q=blocker").json["finished"]
+        assert ended["outcome"] == "aborted"
         with pytest.raises(KafkaError):
             producer.commit()
     with Consumer(client, "blocked") as consumer:

@@ -11,6 +11,7 @@ it runs while its user looks, and a while longer.
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
@@ -27,6 +28,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 LONGEST_PAUSE_SECONDS = 30.0
+ABORTED_MAX = 100
 #: Of the current task. The first sample of a section, and one after a change, is made without rests: somebody
 #: waits for it.
 _rests: ContextVar[bool] = ContextVar("rests", default=False)
@@ -80,6 +82,8 @@ class Observer:
         self._workers = workers
         self._tasks: list[asyncio.Task[None]] = []
         self._changed = asyncio.Event()
+        self.aborted: deque[tuple[str, int]] = deque(maxlen=ABORTED_MAX)
+        """Transactions that were aborted here: by id, and by when they began."""
         self.catalogue: Section[Catalogue]
         self.ends: Section[PartitionEnds]
         self.transactions: Section[TransactionSample]

@@ -234,7 +234,8 @@ async def sample_transactions(observer: "Observer") -> TransactionSample:
     for name, was in before.open.items() if before is not None else ():
         after = described.get(name)
         if after is None or (after.started_ms, after.epoch) != (was.started_ms, was.epoch):
-            finished.appendleft(_finished(was, after, now_ms))
+            is_abort = (name, was.started_ms) in observer.aborted
+            finished.appendleft(_finished(was, after, now_ms, is_abort))
     return TransactionSample(now_open, finished, states)
 
 
@@ -246,7 +247,9 @@ def list_all(client: Client) -> dict[str, str]:
         return {}
 
 
-def _finished(was: TransactionDescription, after: TransactionDescription | None, now_ms: int) -> Finished:
+def _finished(
+    was: TransactionDescription, after: TransactionDescription | None, now_ms: int, is_abort: bool
+) -> Finished:
     outcomes = {
         "CompleteCommit": "committed",
         "PrepareCommit": "committed",
@@ -255,6 +258,7 @@ def _finished(was: TransactionDescription, after: TransactionDescription | None,
     }
     # If the next one is open already, or the producer has begun anew, the outcome was not seen.
     outcome = outcomes.get(after.state, "ended") if after is not None else "ended"
+    outcome = "aborted" if is_abort else outcome
     return Finished(
         was.transactional_id, was.producer_id, was.epoch, was.started_ms, now_ms, outcome, was.partitions
     )

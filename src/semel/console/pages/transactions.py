@@ -149,16 +149,18 @@ def _describe(client: Client, transactional_id: str) -> tuple[TransactionDescrip
 async def abort(request: Request) -> Response:
     """Abort the open transaction of an id, and fence its producer."""
     transactional_id: str = request.path_params["transactional_id"]
-    epoch = await request.app.state.workers.run(request, _abort, transactional_id)
-    await request.app.state.observers.of(request.state.session).refresh("transactions", "ends")
+    began_ms, epoch = await request.app.state.workers.run(request, _abort, transactional_id)
+    observer: Observer = request.app.state.observers.of(request.state.session)
+    observer.aborted.append((transactional_id, began_ms))
+    await observer.refresh("transactions", "ends")
     message = f"Aborted the transaction of {transactional_id}. Its producer is fenced."
     return forms.done(request, f"/transactions/{segment(transactional_id)}", message, {"epoch": epoch})
 
 
-def _abort(client: Client, transactional_id: str) -> int:
+def _abort(client: Client, transactional_id: str) -> tuple[int, int]:
     client.connection()
-    blocking.open_of(client, transactional_id)
-    return Admin(client).transactions.fence(transactional_id).epoch
+    found = blocking.open_of(client, transactional_id)
+    return found.started_ms, Admin(client).transactions.fence(transactional_id).epoch
 
 
 ROUTES = [

@@ -283,7 +283,7 @@ def test_a_scan_stops_when_its_browser_leaves(bootstrap: str, client: Client, to
 
     with pytest.MonkeyPatch.context() as patch, console(bootstrap) as browsing:
         patch.setattr(pages, "_search", watched)
-        browser = stream_of(browsing, f"/topics/{topic}/messages/search?q=value:/y{{1000}}z/")
+        browser = stream_of(browsing, f"/topics/{topic}/messages/search?q=value:/y{{500}}z/")
         receive(browser, b"event: progress")
         assert not ended.is_set()
         browser.close()
@@ -310,7 +310,7 @@ def test_scans_of_a_user_are_bounded(bootstrap: str, client: Client, topic: str)
             producer.send(topic, b"x" * 1_000_000, partition=0)
             producer.flush()
     with console(bootstrap, scans_per_user=1) as browsing:
-        browser = stream_of(browsing, f"/topics/{topic}/messages/search?q=value:/y{{1000}}z/")
+        browser = stream_of(browsing, f"/topics/{topic}/messages/search?q=value:/y{{500}}z/")
         receive(browser, b"event: progress")
         reply = browsing.get(f"/topics/{topic}/messages/search.json?q=z")
         assert (reply.status, "Stop one of them" in reply.text) == (503, True)

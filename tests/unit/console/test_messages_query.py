@@ -134,6 +134,14 @@ def test_an_expression_that_explodes_elsewhere_is_quick() -> None:
     assert time.monotonic() - began < 5
 
 
+def test_an_expression_that_is_slow_in_any_engine_is_refused_or_bounded() -> None:
+    with pytest.raises(QueryError, match="too complex"):
+        Filter("value:/(x|xx|xxx|.){1,900}y/")
+    began = time.monotonic()
+    Filter("value:/(x?){150}x{150}y/").matches(record(value=b"x" * 30_000_000))
+    assert time.monotonic() - began < 60
+
+
 @pytest.mark.parametrize("depth", [10, 900, 100_000])
 def test_a_deep_value_ends(depth: int) -> None:
     deep = b"[" * depth + b"]" * depth

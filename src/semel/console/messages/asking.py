@@ -27,7 +27,8 @@ from semel.console.messages.limits import ROWS_DEFAULT, ROWS_MAX
 from semel.console.messages.reading import Bounds, bounds_of
 from semel.console.messages.scanning import Order, Range
 
-LEFT_CHARS_MAX: Final = 40_000
+LEFT_CHARS_MAX: Final = 20_000
+"""Of the ranges that are left: they are part of an address, whose length servers limit."""
 PARTITIONS_MAX: Final = 1_000_000
 _AGE: Final = re.compile(r"-(\d{1,9})(ms|s|m|h|d|w)")
 _UNITS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
@@ -97,11 +98,12 @@ class Ask:
             "limit": "" if self.limit == ROWS_DEFAULT else str(self.limit),
             "left": self.left,
         }
-        return urlencode({name: value for name, value in pairs.items() if value})
+        return urlencode({name: value for name, value in pairs.items() if value}, safe=":,")
 
-    def continued(self, left: Mapping[int, Range]) -> "Ask":
-        """Return the state that continues a scan."""
-        return replace(self, left=",".join(f"{n}:{r.begin}-{r.end}" for n, r in left.items() if r.size))
+    def continued(self, left: Mapping[int, Range]) -> "Ask | None":
+        """Return the state that continues a scan; None if that is too long for an address."""
+        text = ",".join(f"{n}:{r.begin}-{r.end}" for n, r in left.items() if r.size)
+        return replace(self, left=text) if len(text) <= LEFT_CHARS_MAX else None
 
     def partitions(self, count: int) -> list[int]:
         """Return the chosen partitions of a topic that has so many."""

@@ -11,7 +11,13 @@ from typing import Any, Final, TypeAlias
 import msgspec
 import re2  # type: ignore[import-untyped]
 
-from semel.console.messages.limits import PARSED_BYTES_MAX, PATTERN_MEMORY_BYTES
+from semel.console.messages.limits import (
+    BATCH_BYTES_MAX,
+    PARSED_BYTES_MAX,
+    PATTERN_MEMORY_BYTES,
+    PATTERN_STEPS_MAX,
+    PATTERN_WORK_MAX,
+)
 from semel.console.messages.query import QueryError, Term, parse
 from semel.console.messages.reading import MarkedRecord
 
@@ -48,11 +54,11 @@ class Filter:
         self._parse = parse_value
         terms = parse(self.text)
         self._checks = [(_check(term), term.is_negated) for term in terms]
-        self._required = [_pattern(term) for term in terms if _is_in_the_bytes(term)]
+        self._required = [_compiled(term) for term in terms if _is_in_the_bytes(term)]
 
     def may_match(self, data: bytes) -> bool:
         """Whether a record among these bytes of a batch may match."""
-        return all(found(data) for found in self._required)
+        return all(len(data) > most or found(data) for found, most in self._required)
 
     def matches(self, marked: MarkedRecord) -> bool:
         """Whether all terms hold."""
@@ -108,6 +114,11 @@ def _is_in_the_bytes(term: Term) -> bool:
 
 
 def _pattern(term: Term) -> Callable[[bytes], bool]:
+    return _compiled(term)[0]
+
+
+def _compiled(term: Term) -> tuple[Callable[[bytes], bool], int]:
+    """Return what finds the text, and how many bytes it looks at."""
     options = re2.Options()
     options.literal = not term.is_pattern
     options.case_sensitive = not term.ignores_case
@@ -120,7 +131,12 @@ def _pattern(term: Term) -> Callable[[bytes], bool]:
         why = error.args[0].decode() if error.args and isinstance(error.args[0], bytes) else str(error)
         raise QueryError(f"/{term.text}/ is not an expression of RE2: {why}") from None
     search = compiled.search
-    return lambda data: search(data) is not None
+    if not term.is_pattern:
+        return (lambda data: search(data) is not None), BATCH_BYTES_MAX
+    if compiled.programsize > PATTERN_STEPS_MAX:
+        raise QueryError(f"/{term.text[:50]}/ is too complex: use fewer or smaller repetitions")
+    most = PATTERN_WORK_MAX // max(1, compiled.programsize)
+    return (lambda data: search(data if len(data) <= most else data[:most]) is not None), most
 
 
 def _in_headers(marked: MarkedRecord, name: str | None, found: Callable[[bytes], bool]) -> bool:

@@ -30,6 +30,10 @@ TERMS_MAX: Final = 20
 """Of a search; each costs a pass over every record."""
 PATTERN_MEMORY_BYTES: Final = 4 << 20
 """For the automaton of a regular expression."""
+PATTERN_STEPS_MAX: Final = 1000
+"""Instructions of a regular expression. RE2 takes up to as many steps for a byte when its memory is full."""
+PATTERN_WORK_MAX: Final = 400 << 20
+"""Instructions times bytes of one look at a value, which cannot be interrupted: five seconds at worst."""
 PATH_VALUES_MAX: Final = 1000
 """Values that a JSON path may select; `$..*` selects everything."""
 

@@ -18,7 +18,7 @@ from semel.client import Client
 from semel.console import events
 from semel.console.forms import FormError
 from semel.console.messages import rows as rows_of
-from semel.console.messages.asking import Ask, Asked, AskingError, resolve
+from semel.console.messages.asking import LEFT_CHARS_MAX, Ask, Asked, AskingError, resolve
 from semel.console.messages.decoding import Decoding, View
 from semel.console.messages.filters import NOTHING, Filter, parse_json
 from semel.console.messages.limits import PAGE, SEARCH, ScanLimits
@@ -142,10 +142,15 @@ def _page(
         "waiting": sum(each.end - each.stable for each in asked.bounds.values()),
         "blocked": next((n for n, each in asked.bounds.items() if each.stable < each.end), None),
         "today": now_iso()[:10],
-        "tail": ",".join(
-            f"{number}:{each.stable if ask.committed else each.end}" for number, each in asked.bounds.items()
-        ),
+        "tail": ends_text(asked, ask),
     }
+
+
+def ends_text(asked: Asked, ask: Ask) -> str:
+    """Where a live view begins, so that it misses nothing; empty if that is too long for an address."""
+    ends = (f"{n}:{each.stable if ask.committed else each.end}" for n, each in asked.bounds.items())
+    text = ",".join(ends)
+    return text if len(text) <= LEFT_CHARS_MAX else ""
 
 
 def resolved(client: Client, topic: str, ask: Ask) -> Asked:
@@ -203,6 +208,12 @@ def state_of(scan: Scan[Any], ask: Ask) -> dict[str, Any]:
     """How far a scan is, why it ended, and the query that continues it."""
     made = scan.progress
     is_over = not any(each.size for each in scan.left.values())
+    rest = None if is_over else ask.continued(scan.left)
+    says = STOPPED[scan.reason].format(
+        matched=made.matched, records=made.records, mib=made.read_bytes / (1 << 20), seconds=made.seconds
+    )
+    if rest is None and not is_over:
+        says += " Choose fewer partitions to go on from there."
     return {
         "scanned": made.scanned,
         "total": made.total,
@@ -212,10 +223,8 @@ def state_of(scan: Scan[Any], ask: Ask) -> dict[str, Any]:
         "bytes": made.read_bytes,
         "seconds": round(made.seconds, 3),
         "reason": scan.reason.value,
-        "says": STOPPED[scan.reason].format(
-            matched=made.matched, records=made.records, mib=made.read_bytes / (1 << 20), seconds=made.seconds
-        ),
-        "next": None if is_over else ask.continued(scan.left).query(),
+        "says": says,
+        "next": None if rest is None else rest.query(),
     }
 
 

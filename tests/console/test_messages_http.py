@@ -98,7 +98,7 @@ def test_a_search_reports_progress_and_continues(browsing: Browsing, client: Cli
     done = dict(found)["done"]
     assert (done["reason"], done["matched"]) == ("matches", 20)
     rest = list(events(browsing, f"/topics/{topic}/messages/search?{done['next']}"))
-    keys = [row["key"]["text"] for name, rows in found + rest if name == "rows" for row in rows]
+    keys = [row["key"]["text"] for name, data in found + rest if name == "rows" for row in data["rows"]]
     assert len(keys) == len(set(keys)) == 40
     assert dict(rest)["done"]["total"] == 100 - done["scanned"]
     assert "message" in dict(events(browsing, f"/topics/{topic}/messages/search?from=x"))["failed"]

@@ -33,6 +33,7 @@ from semel.console.workers import SCAN
 FIRST_SECONDS: Final = 0.5
 """How long a page searches before it is shown; the rest is searched while it is looked at."""
 PROGRESS_SECONDS: Final = 0.2
+AGES: Final = {"15 min": "-15m", "1 h": "-1h", "24 h": "-1d"}
 STOPPED: Final = {
     Reason.END: "Everything in the range was looked at.",
     Reason.MATCHES: "Stopped after {matched:,} matches.",
@@ -248,6 +249,7 @@ def _links(topic: str, ask: Ask) -> dict[str, Any]:
         "search": f"{base}/search",
         "tail": f"{base}/tail",
         "export": f"{base}/export?{fresh.query()}",
+        "ages": {name: at(begin=age, end="", order=Order.OLDEST) for name, age in AGES.items()},
     }
 
 
@@ -287,8 +289,9 @@ def _search(
     told = 0.0
     for made in scan.rounds():
         if made:
-            yield "rows", made
-        if time.monotonic() - told > PROGRESS_SECONDS:
+            # With where it is, so that who stops here goes on after these rows.
+            yield "rows", {"rows": made, "state": state_of(scan, ask)}
+        elif time.monotonic() - told > PROGRESS_SECONDS:
             told = time.monotonic()
             yield "progress", state_of(scan, ask)
     yield "done", state_of(scan, ask)

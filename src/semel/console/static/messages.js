@@ -139,7 +139,11 @@ function searchOn(next) {
   moreSays.textContent = "";
   found.dataset.searching = "1";
   search = new EventSource(`${found.dataset.searchAddress}?${next}`);
-  search.addEventListener("rows", (event) => show(JSON.parse(event.data), false));
+  search.addEventListener("rows", (event) => {
+    const { rows, state } = JSON.parse(event.data);
+    show(rows, false);
+    told(state, false);
+  });
   search.addEventListener("progress", (event) => told(JSON.parse(event.data), false));
   search.addEventListener("done", (event) => {
     const state = JSON.parse(event.data);
@@ -181,6 +185,7 @@ let tail = null;
 let positions = new Map();
 let arrived = 0;
 let skipped = 0;
+let seen = 0;
 
 function place() {
   return [...positions].map(([partition, offset]) => `${partition}:${offset}`).join(",");
@@ -199,9 +204,11 @@ function arrive(event) {
   for (const [partition, offset] of Object.entries(round.next)) positions.set(partition, offset);
   arrived += round.rows.length;
   skipped += round.skipped;
+  seen += round.seen;
   show(round.rows, true);
   round.outcomes.forEach(decide);
-  says.textContent = `${whole(arrived)} new` + (skipped ? ` · ${whole(skipped)} left out: they arrive faster than they can be shown` : "");
+  const isFiltered = found.dataset.query.includes("q=");
+  says.textContent = (isFiltered ? `${whole(arrived)} of ${whole(seen)} new records match` : `${whole(arrived)} new`) + (skipped ? ` · ${whole(skipped)} left out: they arrive faster than they can be shown` : "");
 }
 
 function follow() {

@@ -48,7 +48,7 @@ async function draw(element) {
     if (!response.ok) return;
     found = pick(await response.json(), element.dataset.path ?? "");
   } catch { return; }
-  if (!found || !found.times) return;
+  if (!found || !found.times || found.times.length < 2) return;
   const names = (element.dataset.series ?? "values").split(",");
   const data = [found.times, ...names.map((name) => found[name])];
   const known = charts.get(element);

@@ -79,10 +79,10 @@ def _shoot(browser: Any, address: str, viewport: dict[str, int], scheme: str, na
 
 
 def _reduce(file: Path) -> None:
-    """Keep 160 colours: text and flat areas need no more."""
+    """Keep 255 colours: text and flat areas need no more."""
     from PIL import Image
 
-    image = Image.open(file).convert("RGB").quantize(160, dither=Image.Dither.NONE)
+    image = Image.open(file).convert("RGB").quantize(255, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
     image.save(file, optimize=True)
 
 

@@ -32,40 +32,47 @@ AllowHost = Annotated[
 ]
 
 
+Login = Annotated[
+    bool, typer.Option("--login", help="Want a login on loopback, too. Elsewhere it is always wanted.")
+]
+ReadOnly = Annotated[bool, typer.Option("--read-only", help="Change nothing in the cluster.")]
+Certificate = Annotated[
+    Path | None, typer.Option("--certificate", metavar="FILE", help="Serve HTTPS with this PEM certificate.")
+]
+Key = Annotated[
+    Path | None, typer.Option("--key", metavar="FILE", help="Its key, if that is in another file.")
+]
+Audit = Annotated[
+    Path | None,
+    typer.Option("--audit", metavar="FILE", help="The log of a broker on this machine, for its audit trail."),
+]
+Storage = Annotated[
+    Path | None,
+    typer.Option(
+        "--storage",
+        metavar="DIR",
+        exists=True,
+        file_okay=False,
+        help="A data directory that no broker has open, such as a backup, for the page of checks.",
+    ),
+]
+Registry = Annotated[
+    str | None, typer.Option("--registry", metavar="URL", help="A schema registry, to decode messages with.")
+]
+
+
 def console(
     listen: Listen = DEFAULT_LISTEN,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    login: Annotated[
-        bool, typer.Option("--login", help="Want a login on loopback, too. Elsewhere it is always wanted.")
-    ] = False,
-    read_only: Annotated[bool, typer.Option("--read-only", help="Change nothing in the cluster.")] = False,
+    login: Login = False,
+    read_only: ReadOnly = False,
     allow_host: AllowHost = None,
-    certificate: Annotated[
-        Path | None,
-        typer.Option("--certificate", metavar="FILE", help="Serve HTTPS with this PEM certificate."),
-    ] = None,
-    key: Annotated[
-        Path | None, typer.Option("--key", metavar="FILE", help="Its key, if that is in another file.")
-    ] = None,
-    audit: Annotated[
-        Path | None,
-        typer.Option("--audit", metavar="FILE", help="The audit log of a broker on this machine, to show."),
-    ] = None,
-    storage: Annotated[
-        Path | None,
-        typer.Option(
-            "--storage",
-            metavar="DIR",
-            exists=True,
-            file_okay=False,
-            help="A data directory that no broker has open, such as a backup, for the page of checks.",
-        ),
-    ] = None,
+    certificate: Certificate = None,
+    key: Key = None,
+    audit: Audit = None,
+    storage: Storage = None,
     ledger: Ledger = None,
-    registry: Annotated[
-        str | None,
-        typer.Option("--registry", metavar="URL", help="A schema registry, to decode messages with."),
-    ] = None,
+    registry: Registry = None,
 ) -> None:
     """Show a cluster in the browser: topics, messages, groups, and what no other console has, transactions.
 

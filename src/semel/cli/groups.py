@@ -148,13 +148,8 @@ def reset(
     with connected(bootstrap) as client:
         before = {key: at.offset for key, at in Admin(client).groups.offsets(group).items()}
         partitions = _chosen(client, topic or (), before)
-        after = reset_targets(
-            *(client, partitions, before),
-            to_earliest=to_earliest,
-            to_offset=to_offset,
-            time_ms=time_ms,
-            shift_by=shift_by,
-        )
+        how: dict[str, Any] = {"to_earliest": to_earliest, "to_offset": to_offset, "shift_by": shift_by}
+        after = reset_targets(client, partitions, before, time_ms=time_ms, **how)
         if not dry_run:
             Admin(client).groups.set_offsets(group, after)
     rows: list[dict[str, Any]] = [

@@ -171,12 +171,10 @@ def serve(
         raise typer.BadParameter(
             "choose one: --memory keeps nothing, --data keeps everything", param_hint="--memory"
         )
-    place = _place(options)
-    between = internal_of(options)
+    place, between = _place(options), internal_of(options)
     page = address_of(options["metrics"], "--metrics") if options.get("metrics") else None
     shown = beside(options["console"], listeners, settings, place) if options.get("console") else None
-    level, layout = options.get("log-level", "info"), options.get("log-format", "text")
-    logs = LogLevel(level), LogFormat(layout)
+    logs = LogLevel(options.get("log-level", "info")), LogFormat(options.get("log-format", "text"))
     raise typer.Exit(_serve(settings, listeners, place, page, logs, between, shown))
 
 

@@ -1,6 +1,7 @@
 """Runs the console: in the foreground, or on a thread beside a broker."""
 
 import asyncio
+import signal
 import socket
 import sys
 import threading
@@ -62,6 +63,9 @@ def serve(settings: ConsoleSettings, ready: Callable[[str], None]) -> None:
     bound = listening(settings)
     # Pages must not wait long for a thread that decodes the description of a large cluster.
     sys.setswitchinterval(SWITCH_SECONDS)
+    # The server raises the signal that stopped it once more when it is done; that is no failure.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: None)
     ready(address_of(settings, bound))
     server.run(sockets=[bound])
 

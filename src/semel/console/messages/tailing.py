@@ -19,6 +19,7 @@ from semel.console.messages.scanning import Stop
 from semel.wire.records import read_marker
 
 WAIT: Final = FetchLimits(max_wait_ms=1000, max_bytes=4 << 20, partition_max_bytes=1 << 20)
+ROUND_SECONDS: Final = 0.4
 RECORDS_MAX: Final = 5000
 """Records of one round that are searched; beyond, the tail has fallen behind and skips."""
 
@@ -55,6 +56,8 @@ def tail(
         made.rows = [row for _, row in sorted(kept, key=lambda pair: pair[0])]
         if made.next:
             yield made
+            # The next records wait a moment: a person does not see it, and the broker is asked less often.
+            stop.wait(ROUND_SECONDS)
         elif not pieces:
             stop.wait(0.5)  # No leader answered.
 

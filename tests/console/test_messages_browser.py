@@ -287,5 +287,19 @@ def test_nothing_serious_is_inaccessible(
         for path in ("messages?isolation=uncommitted", "messages/0/0", "produce", "replay?records=0:0"):
             page.goto(f"/topics/{topic}/{path}")
             found = Axe().run(page).response["violations"]
-            serious = [each["id"] for each in found if each["impact"] in ("serious", "critical")]
-            assert serious == [], json.dumps(found, indent=1)[:3000]
+            assert serious(found) == [], json.dumps(found, indent=1)[:3000]
+        page.goto(f"/topics/{topic}/messages")
+        for action, name in (
+            ("a.record", "sheet"),
+            ("text=Export…", "export"),
+            ("text=Saved views…", "saved"),
+        ):
+            page.click(action)
+            page.wait_for_selector(f"#{name}[open]")
+            found = Axe().run(page).response["violations"]
+            assert serious(found) == [], json.dumps(found, indent=1)[:3000]
+            page.keyboard.press("Escape")
+
+
+def serious(found: list[dict[str, Any]]) -> list[str]:
+    return [each["id"] for each in found if each["impact"] in ("serious", "critical")]

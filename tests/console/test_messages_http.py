@@ -3,7 +3,10 @@
 import gzip
 import io
 import json
+import shlex
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -133,6 +136,22 @@ def test_open_and_aborted_records_are_marked(browsing: Browsing, client: Client,
     shown = read(browsing, topic, isolation="uncommitted", control="1")["messages"]
     assert [each["mark"] for each in shown].count("control") == 2
     writers[-1].abort()
+
+
+def test_the_command_shows_the_same_record(browsing: Browsing, client: Client, topic: str) -> None:
+    fill(client, topic, 10)
+    writer = TransactionalProducer(client, f"{topic}-w")
+    writer.init()
+    writer.begin()
+    writer.send(topic, b"aborted value", partition=0)
+    writer.flush()
+    writer.abort()
+    for row in read(browsing, topic, isolation="uncommitted", partition="0")["messages"]:
+        program, *arguments = shlex.split(browsing.get(row["address"] + ".json").json["commands"]["semel"])
+        assert program == "semel"
+        shown = subprocess.run([sys.executable, "-m", "semel", *arguments], capture_output=True, check=True)
+        assert row["value"]["text"] in shown.stdout.decode()
+        assert f"{topic}/0@{row['offset']}" in shown.stdout.decode()
 
 
 @pytest.mark.parametrize("name", HOSTILE)

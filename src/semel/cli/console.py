@@ -57,7 +57,8 @@ Storage = Annotated[
     ),
 ]
 Registry = Annotated[
-    str | None, typer.Option("--registry", metavar="URL", help="A schema registry, to decode messages with.")
+    str | None,
+    typer.Option("--schema-registry", metavar="URL", help="A schema registry, to decode messages with."),
 ]
 
 

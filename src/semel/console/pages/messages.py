@@ -112,7 +112,8 @@ async def messages(request: Request) -> Response:
     try:
         wanted, problem = Filter(ask.q, parser_of(registry)), None
     except QueryError as error:
-        wanted, problem = Filter("is:control -is:control"), str(error)
+        wanted, problem = Filter(), str(error)
+        limits = replace(limits, matches=0)  # Nothing is searched.
     found = await request.app.state.workers.run(request, _page, topic, ask, wanted, limits, registry)
     data = {
         "topic": topic,

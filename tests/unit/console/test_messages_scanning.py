@@ -201,6 +201,7 @@ def test_a_bomb_hides_nothing_but_itself(client: Client) -> None:
         producer.send("t", b"before")
     with Producer(client, codec=Codec.GZIP, batch_bytes=100 << 20, buffer_bytes=200 << 20) as producer:
         producer.send("t", bytes(48 << 20))
+        producer.send("t", b"in the same batch")
     with Producer(client) as producer:
         producer.send("t", b"after")
     for order in Order:
@@ -209,6 +210,19 @@ def test_a_bomb_hides_nothing_but_itself(client: Client) -> None:
         assert {m.record.value for m in rows if not m.is_unreadable} == {b"before", b"after"}
         assert [m.offset for m in rows if m.is_unreadable] == [1]
         assert "more than" in next(m.note for m in rows if m.is_unreadable)
+        assert one_by_one(client, order) == {Order.OLDEST: [0, 1, 3], Order.NEWEST: [3, 1, 0]}[order]
+
+
+def one_by_one(client: Client, order: Order) -> list[int]:
+    """The offsets of pages with one record each."""
+    ask, offsets = Ask.of({"order": order.value, "limit": "1"}), []
+    for _ in range(10):
+        scan = scan_of(client, ask, ScanLimits(1, 1000, 1 << 30, 60))
+        offsets += [m.offset for rows in scan.rounds() for m in rows]
+        if not any(each.size for each in scan.left.values()):
+            return offsets
+        ask = continued(ask, scan)
+    raise AssertionError(f"the pages do not end: {offsets}")
 
 
 def test_jump_to_an_offset_or_a_time(client: Client) -> None:

@@ -45,6 +45,12 @@ class MarkedRecord(NamedTuple):
     #: Says why the batch could not be opened, or which marker it is.
     note: str = ""
     is_unreadable: bool = False
+    batch_end: int = -1
+
+    @property
+    def last_offset(self) -> int:
+        """The same as `offset`, or the last record of a batch that cannot be opened."""
+        return self.batch_end if self.is_unreadable else self.record.offset
 
     @property
     def offset(self) -> int:
@@ -221,7 +227,8 @@ class Reader:
             first = header.base_offset if reached == begin else min(reached, header.last_offset)
             why = f"the records {first} to {header.last_offset} cannot be opened: {error}"
             record = OpenRecord(first, header.max_timestamp, None, None, (), 0, header.length)
-            yield MarkedRecord(self.topic, piece.partition, record, *rest, codec, why, is_unreadable=True)
+            made = MarkedRecord(self.topic, piece.partition, record, *rest, codec, why)
+            yield made._replace(is_unreadable=True, batch_end=header.last_offset)
 
 
 def _below_stable(header: BatchHeader, is_shown: bool) -> Mark:

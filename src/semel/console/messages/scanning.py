@@ -214,11 +214,11 @@ class Scan(Generic[T]):
         most = self._rows_max
         for marked in self._looked_at(piece, begin, end):
             if self._wanted.matches(marked):
-                taken.rows.append((marked.record.timestamp, marked.offset, self._make(marked)))
+                taken.rows.append((marked.record.timestamp, marked.last_offset, self._make(marked)))
                 self._taken_bytes += marked.record.size_bytes
             is_full = len(taken.rows) >= most or self._taken_bytes >= TAKEN_BYTES_MAX
             if is_full or (self._records % CHECKED_EVERY == 0 and self._exceeded() is not None):
-                taken.covered = min(marked.offset + 1, taken.covered)
+                taken.covered = min(marked.last_offset + 1, taken.covered)
                 break
         return taken
 

@@ -32,10 +32,10 @@ from semel.spark.status import MARKS as PIPELINE_MARKS
 if TYPE_CHECKING:
     from semel.console.observing import Observer, Section
 
-#: Asked at a time, before a pause.
-PARTITIONS_PER_REQUEST = 2_000
-TRANSACTIONS_PER_REQUEST = 250
-GROUPS_PER_REQUEST = 25
+#: Asked at a time, before a pause: a few milliseconds of a broker, so that others hardly wait.
+PARTITIONS_PER_REQUEST = 500
+TRANSACTIONS_PER_REQUEST = 50
+GROUPS_PER_REQUEST = 10
 #: Whose past is remembered.
 ENDS_MAX = 5_000
 GROUPS_MAX = 2_000

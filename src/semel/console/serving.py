@@ -1,6 +1,7 @@
 """Runs the console: in the foreground, or on a thread beside a broker."""
 
 import asyncio
+import os
 import signal
 import socket
 import sys
@@ -20,6 +21,8 @@ STOP_SECONDS = 3
 HEADER_BYTES_MAX = 32 << 10
 CONNECTIONS_MAX = 1024
 SWITCH_SECONDS = 0.0005
+#: A console on the machine of a broker gives way to it.
+NICE = 5
 
 
 def listening(settings: ConsoleSettings) -> socket.socket:
@@ -61,6 +64,7 @@ def serve(settings: ConsoleSettings, ready: Callable[[str], None]) -> None:
     """Serve until a signal stops it. `ready` is called with the address."""
     server = server_of(settings)
     bound = listening(settings)
+    os.nice(NICE)
     # Pages must not wait long for a thread that decodes the description of a large cluster.
     sys.setswitchinterval(SWITCH_SECONDS)
     # The server raises the signal that stopped it once more when it is done; that is no failure.

@@ -70,8 +70,9 @@ class ConsoleSettings:
     """Failed logins of one address, before it has to wait. Guessing passwords is slow then."""
     sample_seconds: float = 2.0
     """How often the state of the cluster is sampled while somebody looks."""
-    sample_share: float = 0.05
-    """The largest share of time spent on sampling: a large cluster is sampled less often."""
+    sample_share: float = 0.02
+    """The largest share of time spent on sampling each of topics, ends, transactions, groups and pipelines: a
+    large cluster is sampled less often."""
     observed_seconds: float = 900.0
     """How long sampling goes on after the last request of a user."""
     history_max: int = 2000

@@ -11,6 +11,8 @@ import json
 from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import Any, Final
 
+import msgspec
+
 from semel.client import ConsumedRecord
 from semel.console.messages.reading import MarkedRecord
 from semel.record_lines import record_as_json
@@ -34,7 +36,7 @@ def ndjson(
     for marked in records:
         if marked.is_unreadable:
             continue
-        line = json.dumps(record_as_json(_consumed(marked)), ensure_ascii=False).encode() + b"\n"
+        line = msgspec.json.encode(record_as_json(_consumed(marked))) + b"\n"
         lines.append(line)
         size += len(line)
         if size >= LINES_BYTES:
@@ -75,7 +77,7 @@ def parquet(
 
     with pq.ParquetWriter(pa.PythonFile(out, mode="w"), schema, compression="zstd") as writer:
         for group in _groups(records):
-            writer.write_table(pa.Table.from_pylist([_columns(marked) for marked in group], schema))
+            writer.write_table(pa.table(_columns(group), schema))
             yield from pieces()
         if (why := stopped()) is not None:
             writer.add_key_value_metadata({"semel.stopped": json.dumps(why)})
@@ -97,17 +99,18 @@ def _groups(records: Iterable[MarkedRecord]) -> Iterator[list[MarkedRecord]]:
         yield group
 
 
-def _columns(marked: MarkedRecord) -> dict[str, Any]:
-    record = marked.record
+def _columns(group: list[MarkedRecord]) -> dict[str, list[Any]]:
     return {
-        "key": record.key,
-        "value": record.value,
-        "topic": marked.topic,
-        "partition": marked.partition,
-        "offset": record.offset,
-        "timestamp": record.timestamp,
-        "headers": [{"key": name, "value": content} for name, content in record.headers],
-        "mark": marked.mark.value,
+        "key": [marked.record.key for marked in group],
+        "value": [marked.record.value for marked in group],
+        "topic": [marked.topic for marked in group],
+        "partition": [marked.partition for marked in group],
+        "offset": [marked.offset for marked in group],
+        "timestamp": [marked.record.timestamp for marked in group],
+        "headers": [
+            [{"key": name, "value": content} for name, content in marked.record.headers] for marked in group
+        ],
+        "mark": [marked.mark.value for marked in group],
     }
 
 

@@ -19,13 +19,15 @@ from typing import Final, Generic, Protocol, TypeVar
 
 from semel.client import FetchLimits
 from semel.console.messages.filters import Filter
-from semel.console.messages.limits import ScanLimits
+from semel.console.messages.limits import ROWS_MAX, ScanLimits
 from semel.console.messages.reading import MarkedRecord, Piece, Reader
 
 T = TypeVar("T")
 
 ROWS_PER_ROUND: Final = 4000
-"""Matches of one round over all partitions, which are in memory together."""
+"""Matches of one round over all partitions, which are in memory together: rows of a page."""
+RECORDS_PER_ROUND: Final = 20_000
+"""The same for records of an export."""
 TAKEN_BYTES_MAX: Final = 16 << 20
 """What the matches of one round may hold, oldest first: an export keeps whole records."""
 WINDOW_FIRST: Final = 64
@@ -126,6 +128,7 @@ class Scan(Generic[T]):
         self._began = time.monotonic()
         self._fetch = _SMALL if limits.matches <= 100 else _LARGE
         self._windows = dict.fromkeys(self.left, WINDOW_FIRST)
+        self._pieces: dict[int, Piece] = {}
 
     @property
     def progress(self) -> Progress:
@@ -195,18 +198,32 @@ class Scan(Generic[T]):
 
     @property
     def _rows_max(self) -> int:
-        return max(8, min(self._limits.matches - self._matched, ROWS_PER_ROUND // max(1, len(self.left))))
+        of_all = ROWS_PER_ROUND if self._limits.matches <= ROWS_MAX else RECORDS_PER_ROUND
+        return max(8, min(self._limits.matches - self._matched, of_all // max(1, len(self.left))))
 
     # ---- oldest first
 
     def _forward(self) -> dict[int, _Taken[T]]:
-        positions = {number: each.begin for number, each in self.left.items() if each.size}
+        # What the last round did not get to see is still here.
+        self._pieces = {
+            number: piece
+            for number, piece in self._pieces.items()
+            if self.left[number].size and piece.begin <= self.left[number].begin < piece.next_offset
+        }
+        positions = {
+            number: each.begin
+            for number, each in self.left.items()
+            if each.size and number not in self._pieces
+        }
+        if positions:
+            for piece in self._reader.fetch(positions, self._fetch):
+                self._pieces[piece.partition] = piece
         taken: dict[int, _Taken[T]] = {}
         self._taken_bytes = 0
-        for piece in self._reader.fetch(positions, self._fetch):
-            if self._taken_bytes < TAKEN_BYTES_MAX:  # Otherwise it is fetched again in a later round.
-                each = self.left[piece.partition]
-                taken[piece.partition] = self._take_first(piece, each.begin, each.end)
+        for number, piece in self._pieces.items():
+            if self._taken_bytes < TAKEN_BYTES_MAX:
+                each = self.left[number]
+                taken[number] = self._take_first(piece, each.begin, each.end)
         return taken
 
     def _take_first(self, piece: Piece, begin: int, end: int) -> _Taken[T]:

@@ -24,7 +24,7 @@ T = TypeVar("T")
 #: How often the console looks whether a browser still waits for a page.
 LOOK_SECONDS = 0.25
 #: Items of a stream that may wait for a slow browser, before its thread waits too.
-AHEAD_MAX = 64
+AHEAD_MAX = 8
 
 #: For sampling. It must not take the threads of pages.
 BACKGROUND_THREADS = 4

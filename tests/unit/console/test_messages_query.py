@@ -1,9 +1,12 @@
 """The language of the search box, JSON paths, and what matches."""
 
 import time
+from contextlib import suppress
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from semel.client import Header
 from semel.console.messages.filters import Filter
@@ -159,3 +162,12 @@ def test_a_path_selects_a_bounded_number() -> None:
 def test_what_is_not_a_path(text: str) -> None:
     with pytest.raises(PathError):
         JsonPath(text)
+
+
+@given(
+    st.text("abkey:value$.[]'\"/\\-=<>~!* 0123is:producer", max_size=40),
+    st.binary(max_size=20) | st.just(ORDER),
+)
+def test_any_search_is_understood_or_refused(search: str, value: bytes) -> None:
+    with suppress(QueryError):
+        Filter(search).matches(record(value=value))

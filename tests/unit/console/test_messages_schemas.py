@@ -3,10 +3,13 @@
 import json
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, json_format, message_factory
+from hypothesis import given
+from hypothesis import strategies as st
 from support.schema_registry import (
     ORDER_AVRO,
     PROTO,
@@ -20,7 +23,7 @@ from support.schema_registry import (
 from semel.console.messages.avro import AvroError, AvroSchema
 from semel.console.messages.decoding import Decoding, View
 from semel.console.messages.proto_files import ProtoError, parse_proto
-from semel.console.messages.protobuf import ProtobufSchema
+from semel.console.messages.protobuf import ProtobufSchema, message_indexes
 from semel.console.messages.registry import Registry, SchemaProblem
 
 
@@ -145,6 +148,47 @@ def test_hostile_protobuf_ends(data: bytes) -> None:
     schema = ProtobufSchema(PROTO)
     with pytest.raises(ProtoError):
         schema.decode(data, schema.message([0]))
+
+
+JSON = st.recursive(
+    st.none()
+    | st.integers(-5, 5)
+    | st.sampled_from(["record", "enum", "array", "map", "fixed", "int", "R", "x"]),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(
+                ["type", "name", "fields", "items", "values", "symbols", "size", "logicalType", "scale"]
+            ),
+            inner,
+            max_size=4,
+        )
+    ),
+    max_leaves=12,
+)
+
+
+@given(JSON, st.binary(max_size=40))
+def test_any_avro_schema_and_data_end_in_a_value_or_an_error(schema: Any, data: bytes) -> None:
+    with suppress(AvroError):
+        AvroSchema(json.dumps(schema)).decode(data)
+
+
+@given(st.binary(max_size=60))
+def test_any_data_ends_in_a_value_or_an_error(data: bytes) -> None:
+    with suppress(AvroError):
+        AvroSchema(ORDER_AVRO).decode(data)
+    schema = ProtobufSchema(PROTO)
+    with suppress(ProtoError):
+        schema.decode(data, schema.message([0]))
+    with suppress(ProtoError):
+        message_indexes(data)
+
+
+@given(st.text('message enum{}=;1<>,map repeated oneof x"/*\n', max_size=60))
+def test_any_file_is_read_or_refused(text: str) -> None:
+    with suppress(ProtoError):
+        parse_proto(text)
 
 
 @pytest.fixture

@@ -30,10 +30,13 @@ class AvroSchema:
 
     def __init__(self, text: str, references: Sequence[str] = ()) -> None:
         self._names: dict[str, Any] = {}
-        for each in references:
-            self._register(_loaded(each), "", 0)
-        self._root = _loaded(text)
-        self._register(self._root, "", 0)
+        try:
+            for each in references:
+                self._register(_loaded(each), "", 0)
+            self._root = _loaded(text)
+            self._register(self._root, "", 0)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise AvroError(f"the schema is not one of Avro: {error!r}") from None
 
     @property
     def name(self) -> str:
@@ -45,7 +48,9 @@ class AvroSchema:
         try:
             decoder = _Decoder(data, self._names)
             value = decoder.value(self._root, "", 0)
-        except (IndexError, struct.error, KeyError, TypeError, AttributeError, OverflowError) as error:
+        except AvroError:
+            raise
+        except (LookupError, struct.error, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise AvroError(f"the data does not fit the schema: {error}") from None
         if decoder.at != len(data):
             raise AvroError(f"{len(data) - decoder.at} bytes are left after the value")

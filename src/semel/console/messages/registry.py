@@ -133,7 +133,7 @@ class Registry:
                 return _Schema("avro", AvroSchema(text, self._references(answer)))
             if kind == "protobuf":
                 return _Schema("protobuf", ProtobufSchema(text, self._references(answer)))
-        except (AvroError, ProtoError, KeyError, TypeError, AttributeError) as error:
+        except (AvroError, ProtoError, KeyError, TypeError, ValueError) as error:
             raise SchemaProblem(f"schema {schema_id} cannot be read: {error}") from None
         if kind == "json":
             return _Schema("json-schema", None)

@@ -2,17 +2,23 @@
 
 import re
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from urllib.parse import urlsplit
 
 import pytest
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 from support.browsing import Browsing, console
 from support.waiting import until
 
 import semel
 from semel.client import Admin, Client, Security
 from semel.client.acls import Acl
+from semel.console.app import create_app
+from semel.console.serving import Beside
 from semel.console.settings import ConsoleSettings, UnsafeSettings
 
 USERS = {"admin": "secret-a", "reader": "secret-r", "nobody": "secret-n"}
@@ -295,3 +301,55 @@ def test_names_are_escaped(browsing: Browsing, client: Client) -> None:
     quoted = browsing.get("/groups/%3Cscript%3Ealert(1)%3C%2Fscript%3E%1B%5B31m%E2%80%AE")
     assert quoted.status == 200
     assert "<script>alert" not in quoted.text
+
+
+def test_a_link_of_another_site_puts_no_words_into_its_mouth(browsing: Browsing) -> None:
+    path = "/topics?done=Call+this+number"
+    assert "Call this number" in browsing.get(path).text
+    headers = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}
+    assert "Call this number" not in browsing.send("GET", path, None, headers).text
+
+
+def test_users_who_log_in_twice_are_sampled_once(guarded: str) -> None:
+    settings = ConsoleSettings(bootstrap=guarded, port=0, client=SASL, login=True, observers_max=2)
+    app = create_app(settings)
+    observers = app.state.observers
+    with Beside(settings, app) as running:
+        first, second = logged_in(running.address, "reader"), logged_in(running.address, "reader")
+        for each in (first, second):
+            assert each.get("/topics.json").status == 200
+        assert len(observers._by_identity) == 1
+        first.post("/logout")
+        assert len(observers._by_identity) == 1  # The other one is still there.
+        second.post("/logout")
+        assert len(observers._by_identity) == 0
+        for user in USERS:
+            assert logged_in(running.address, user).get("/topics.json").status == 200
+        assert len(observers._by_identity) == 2  # bounded
+
+
+def test_pages_of_a_user_are_bounded(guarded: str) -> None:
+    settings = ConsoleSettings(bootstrap=guarded, port=0, client=SASL, login=True, requests_per_user=1)
+    app = create_app(settings)
+    begun, go_on = threading.Event(), threading.Event()
+
+    def wait(client: Client) -> None:
+        begun.set()
+        go_on.wait(20)
+
+    async def slow(request: Request) -> Response:
+        await request.app.state.workers.run(request, wait)
+        return Response()
+
+    app.router.routes[:0] = [Route("/slow", slow)]
+    with Beside(settings, app) as running:
+        session = logged_in(running.address, "admin")
+        other = threading.Thread(target=session.get, args=("/slow",))
+        other.start()
+        assert begun.wait(20)
+        reply = session.get("/slow.json")
+        go_on.set()
+        other.join()
+        assert reply.status == 503
+        assert "loading at once" in reply.json["message"]
+        assert session.get("/slow").status == 200

@@ -89,14 +89,12 @@ async def _lifespan(app: Starlette) -> AsyncIterator[None]:
     state = app.state
     if state.everyone is not None:
         state.observers.of(state.everyone)
-    retiring: set[asyncio.Task[None]] = set()
 
     def retire(over: list[Session]) -> None:
         """Stop what runs for sessions that are over, and close their connections."""
         state.workers.pool.forget(over)
-        task = asyncio.ensure_future(state.observers.retire(over))
-        retiring.add(task)
-        task.add_done_callback(retiring.discard)
+        identities = {each.identity for each in over}
+        state.observers.retire(each for each in identities if not state.sessions.has(each))
 
     state.retire = retire
     sweeper = asyncio.create_task(_sweep(app))
@@ -104,7 +102,7 @@ async def _lifespan(app: Starlette) -> AsyncIterator[None]:
         yield
     finally:
         sweeper.cancel()
-        await asyncio.gather(sweeper, *retiring, return_exceptions=True)
+        await asyncio.gather(sweeper, return_exceptions=True)
         await state.observers.close()
         state.workers.close()
 
@@ -115,5 +113,5 @@ async def _sweep(app: Starlette) -> None:
     while True:
         await asyncio.sleep(SWEEP_SECONDS)
         state.retire(state.sessions.ended())
-        await state.observers.retire_unused()
+        state.observers.retire_unused()
         await asyncio.to_thread(state.workers.pool.close_idle)

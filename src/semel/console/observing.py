@@ -12,11 +12,11 @@ it runs while its user looks, and a while longer.
 import asyncio
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextvars import ContextVar
-from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, TypeAlias, TypeVar
 
-from semel.client import ClientError, KafkaError
+from semel.client import ClientError, KafkaError, Security
 from semel.console.clients import StoppableClient
 from semel.console.pipeline_sampling import PipelineSample
 from semel.console.sampling import Catalogue, GroupSample, PartitionEnds, TransactionSample, sections_of
@@ -26,6 +26,7 @@ from semel.console.workers import Workers
 
 P = ParamSpec("P")
 T = TypeVar("T")
+Identity: TypeAlias = tuple[str, Security | None]
 
 LONGEST_PAUSE_SECONDS = 30.0
 ABORTED_MAX = 100
@@ -152,40 +153,56 @@ class Observer:
 
 
 class Observers:
-    """The observers of all sessions, started when they are needed and stopped when they are not."""
+    """The observers of all users, started when they are needed and stopped when they are not.
+
+    Sessions of the same user with the same password share one. If there are too many, the one that was unused
+    for longest is stopped; it starts again when its user comes back, without its history.
+    """
 
     def __init__(self, workers: Workers, settings: ConsoleSettings, everyone: Session | None) -> None:
         self._workers = workers
         self._settings = settings
         self._everyone = everyone
-        self._by_session: dict[Session, Observer] = {}
+        self._by_identity: dict[Identity, Observer] = {}
+        self._stopping: set[asyncio.Task[None]] = set()
 
     def of(self, session: Session) -> Observer:
         """Return the observer of a session."""
-        found = self._by_session.get(session)
+        found = self._by_identity.get(session.identity)
         if found is None:
-            found = self._by_session[session] = Observer(session, self._workers, self._settings)
+            while len(self._by_identity) >= self._settings.observers_max:
+                self._retire(min(self._by_identity, key=lambda each: self._by_identity[each].used))
+            found = Observer(session, self._workers, self._settings)
+            self._by_identity[session.identity] = found
             found.start()
         found.used = time.monotonic()
         return found
 
-    async def retire(self, sessions: list[Session]) -> None:
-        """Stop the observers of sessions that are over."""
-        for session in sessions:
-            found = self._by_session.pop(session, None)
-            if found is not None:
-                await found.stop()
+    def retire(self, identities: Iterable[Identity]) -> None:
+        """Stop the observers of users who are no longer logged in."""
+        for identity in identities:
+            self._retire(identity)
 
-    async def retire_unused(self) -> None:
+    def retire_unused(self) -> None:
         """Stop observers that nobody has looked at for a while."""
         before = time.monotonic() - self._settings.observed_seconds
-        unused = [
-            session
-            for session, each in self._by_session.items()
-            if each.used < before and session is not self._everyone
-        ]
-        await self.retire(unused)
+        kept = self._everyone.identity if self._everyone is not None else None
+        self.retire(
+            [
+                identity
+                for identity, each in self._by_identity.items()
+                if each.used < before and identity != kept
+            ]
+        )
 
     async def close(self) -> None:
-        """Stop all."""
-        await self.retire(list(self._by_session))
+        """Stop all, and wait until they have stopped."""
+        self.retire(list(self._by_identity))
+        await asyncio.gather(*self._stopping, return_exceptions=True)
+
+    def _retire(self, identity: "Identity") -> None:
+        found = self._by_identity.pop(identity, None)
+        if found is not None:
+            task = asyncio.ensure_future(found.stop())
+            self._stopping.add(task)
+            task.add_done_callback(self._stopping.discard)

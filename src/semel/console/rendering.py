@@ -19,6 +19,7 @@ from starlette.responses import HTMLResponse, Response
 from semel.printable import printable
 from semel.times import span_text, time_text
 
+DONE_MAX = 300
 NAVIGATION = (
     ("overview", "/", "Overview", "o"),
     ("topics", "/topics", "Topics", "t"),
@@ -54,7 +55,7 @@ def page(request: Request, template: str, data: Mapping[str, Any], status: int =
             "section": _section(request.url.path),
             "path": request.url.path,
             "twin": _twin(request),
-            "done": request.query_params.get("done", "")[:300],
+            "done": _done(request),
         },
     }
     return HTMLResponse(templates().get_template(template).render(context), status_code=status)
@@ -147,6 +148,12 @@ def short_time(value: str | None) -> str:
     day, _, rest = value.partition("T")
     clock = rest.partition(".")[0].rstrip("Z")
     return clock if day == today else f"{day} {clock}"
+
+
+def _done(request: Request) -> str:
+    """What a change has said. A link of another site cannot put words into the console's mouth."""
+    is_own = request.headers.get("sec-fetch-site", "same-origin") == "same-origin"
+    return request.query_params.get("done", "")[:DONE_MAX] if is_own else ""
 
 
 def _section(path: str) -> str:

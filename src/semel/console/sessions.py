@@ -18,6 +18,11 @@ class Session:
     token: str = field(default="", repr=False)
     used: float = field(default_factory=time.monotonic)
 
+    @property
+    def identity(self) -> tuple[str, Security | None]:
+        """Who acts, and how they prove it: sessions that agree in both see the same."""
+        return self.principal, self.security
+
 
 class Sessions:
     """The sessions of those who logged in. Bounded in number and in time."""
@@ -41,6 +46,10 @@ class Sessions:
             return None
         session.used = time.monotonic()
         return session
+
+    def has(self, identity: tuple[str, Security | None]) -> bool:
+        """Whether somebody with these credentials is logged in."""
+        return any(each.identity == identity for each in self._by_token.values())
 
     def end(self, token: str) -> Session | None:
         """Forget a session."""

@@ -73,6 +73,8 @@ class ConsoleSettings:
     sample_share: float = 0.02
     """The largest share of time spent on sampling each of topics, ends, transactions, groups and pipelines: a
     large cluster is sampled less often."""
+    observers_max: int = 32
+    """Users whose view of the cluster is sampled at the same time: each costs the broker its share."""
     observed_seconds: float = 900.0
     """How long sampling goes on after the last request of a user."""
     history_max: int = 2000

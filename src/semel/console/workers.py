@@ -65,7 +65,10 @@ class Workers:
     ) -> T:
         """Call `function(client, ...)` on a thread. Busy if the user has too much running already."""
         session: Session = request.state.session
-        if self._running[session] >= self._settings.requests_per_user:
+        # Without a login, all browsers are one user.
+        is_one = self._settings.needs_login
+        most = self._settings.requests_per_user if is_one else self._settings.live_per_user
+        if self._running[session] >= most:
             raise Busy("too many of your pages are loading at once. Wait for them, and try again.")
         stop = Stop()
         work = asyncio.get_running_loop().run_in_executor(

@@ -187,6 +187,13 @@ def test_jumps(page: Any, client: Client, topic: str) -> None:
     assert page.locator("a.record").first.inner_text() == "1/0"
 
 
+def test_what_was_searched_for_is_highlighted(page: Any, client: Client, topic: str) -> None:
+    fill(client, topic)
+    page.goto(f'/topics/{topic}/messages?q=key:K42 value:"42"')
+    found = page.evaluate("() => [...CSS.highlights.get('found')].map(String)")
+    assert sorted(found) == ["42", "42", "k42"]
+
+
 def test_older_messages_follow(page: Any, client: Client, topic: str) -> None:
     fill(client, topic)
     page.goto(f"/topics/{topic}/messages?limit=60")

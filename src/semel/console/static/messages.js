@@ -87,10 +87,39 @@ function show(rows, isFirst) {
   table.hidden = false;
   document.getElementById("nothing").hidden = true;
   const lines = rows.map(row);
+  highlight(...lines);
   if (!isFirst) { body.append(...lines); return; }
   for (const line of lines) line.classList.add("flash");
   body.prepend(...lines.reverse());
   while (body.rows.length > ROWS_MAX) body.lastElementChild.remove();
+}
+
+// What was searched for is highlighted without changing the text, where the browser can do that.
+const WORDS = [...(found?.dataset.words ?? "").matchAll(/(\S*?)"([^"]*)"|(\S+)/g)]
+  .map(([, field, quoted, word]) => (quoted === undefined ? word : field + quoted))
+  .filter((term) => !/^(-|\$|is:|producer:)/.test(term))
+  .map((term) => term.replace(/^(key|value|header(\.[^:]*)?):/, "").toLowerCase())
+  .filter((term) => term && !term.startsWith("/"));
+
+function highlight(...roots) {
+  if (!WORDS.length || !CSS.highlights) return;
+  const made = CSS.highlights.get("found") ?? new Highlight();
+  for (const root of roots) {
+    const walker = document.createTreeWalker(root, NodeFilter.SHOW_TEXT);
+    for (let node = walker.nextNode(); node; node = walker.nextNode()) {
+      const text = node.data.toLowerCase();
+      if (text.length !== node.data.length || !node.parentElement.closest(".key, .value, .headers, .content")) continue;
+      for (const word of WORDS) {
+        for (let at = text.indexOf(word); at >= 0 && made.size < 5000; at = text.indexOf(word, at + word.length)) {
+          const range = new Range();
+          range.setStart(node, at);
+          range.setEnd(node, at + word.length);
+          made.add(range);
+        }
+      }
+    }
+  }
+  CSS.highlights.set("found", made);
 }
 
 // ---- searching on
@@ -277,6 +306,7 @@ async function load(address) {
     content.replaceChildren(tools, ...record.childNodes);
     if (wasInside) content.querySelector("a[data-view][aria-current]")?.focus({ preventScroll: true });
     content.classList.add("record-page", "stack");
+    highlight(content);
   } catch {
     content.replaceChildren(make("p", "bad", "The console does not answer."));
   }
@@ -408,6 +438,7 @@ function startKeys() {
 }
 
 if (found) {
+  highlight(body);
   startAsking();
   startSearching();
   startFollowing();

@@ -50,7 +50,7 @@ class Browsing:
 
     def send(self, method: str, path: str, body: bytes | None, headers: dict[str, str]) -> Reply:
         parts = urlsplit(self.address)
-        connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=30)
+        connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=120)
         try:
             cookies = {"Cookie": self.cookie} if self.cookie else {}
             named = {name.replace("_", "-"): value for name, value in headers.items()}

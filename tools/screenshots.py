@@ -79,11 +79,14 @@ def _shoot(browser: Any, address: str, viewport: dict[str, int], scheme: str, na
 
 
 def _reduce(file: Path) -> None:
-    """Keep 255 colours: text and flat areas need no more."""
+    """Keep the 255 most frequent colours: text and flat areas need no more."""
     from PIL import Image
 
-    image = Image.open(file).convert("RGB").quantize(255, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
-    image.save(file, optimize=True)
+    image = Image.open(file).convert("RGB")
+    frequent = sorted(image.getcolors(1 << 24) or (), reverse=True)[:255]
+    palette = Image.new("P", (1, 1))
+    palette.putpalette([part for _, colour in frequent for part in colour])
+    image.quantize(palette=palette, dither=Image.Dither.NONE).save(file, optimize=True)
 
 
 @contextlib.contextmanager

@@ -129,7 +129,7 @@ def test_a_transaction_that_blocks_is_found_and_aborted_with_a_confirmation(page
         page.goto("/")
         page.locator('[data-part="blocked"] a', has_text="stuck/0").click()
         page.wait_for_url("**/topics/stuck/why/0")
-        assert "1 offset wait" in page.inner_text('[data-part="sentence"]')
+        assert "1 offset waits" in page.inner_text('[data-part="sentence"]')
         page.get_by_role("button", name="Abort what blocks it…").click()
         dialog = page.locator("dialog#abort")
         assert "stuck-producer" in dialog.inner_text()

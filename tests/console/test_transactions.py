@@ -129,6 +129,16 @@ def test_offsets_in_a_transaction_name_the_group(browsing: Browsing, bootstrap: 
         producer.abort()
 
 
+def test_a_wait_is_timed_while_the_last_stable_offset_stays() -> None:
+    key = ("t", 0)
+    first = PartitionEnds(10.0, {key: 9}, {key: 4}, {}, Series(1), {})
+    second = PartitionEnds(20.0, {key: 12}, {key: 4}, {}, Series(1), {}, first)
+    assert (second.waiting, second.held) == ({key: 8}, {key: 10.0})
+    third = PartitionEnds(30.0, {key: 12}, {key: 5}, {}, Series(1), {}, second)
+    assert third.held == {key: 30.0}
+    assert PartitionEnds(40.0, {key: 12}, {key: 12}, {}, Series(1), {}, third).held == {}
+
+
 def test_a_partition_that_does_not_exist_is_not_found(browsing: Browsing, client: Client) -> None:
     Admin(client).topics.create("small")
     assert browsing.get("/topics/small/why/9.json").status == 404

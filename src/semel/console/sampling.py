@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -64,12 +64,22 @@ class PartitionEnds:
     rates: Mapping[str, float]
     total: Series
     passed: Mapping[Partition, Ends]
+    before: InitVar["PartitionEnds | None"] = None
     waiting: Mapping[Partition, int] = field(init=False)
     """The partitions whose readers of committed records wait, and for how many offsets; most first."""
 
-    def __post_init__(self) -> None:
+    held: Mapping[Partition, float] = field(init=False)
+    """For each of them, since when its last stable offset has been seen where it is."""
+
+    def __post_init__(self, before: "PartitionEnds | None") -> None:
         found = [(key, end - self.stable[key]) for key, end in self.high.items() if end > self.stable[key]]
         self.waiting = dict(sorted(found, key=lambda pair: -pair[1]))
+        earlier = before.held if before is not None else {}
+        is_still = before.stable if before is not None else {}
+        self.held = {
+            key: earlier.get(key, self.at) if is_still.get(key) == self.stable[key] else self.at
+            for key in self.waiting
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +194,7 @@ def _compared(
         known = before.passed.get(key) if before is not None else None
         passed[key] = known or Ends()
         passed[key].add(now, end)
-    return PartitionEnds(now, high, stable, rates, total, passed)
+    return PartitionEnds(now, high, stable, rates, total, passed, before)
 
 
 def ends_of(

@@ -18,6 +18,8 @@ from semel.console.sampling import Catalogue, GroupSample, PartitionEnds, Transa
 #: How many rows a list of the overview has.
 ROWS_MAX = 8
 EVENT_SECONDS = 3600.0
+#: A reader that waits for longer without a transaction in sight is worth a look.
+HELD_MS_MAX = 30_000
 
 
 async def overview(request: Request) -> Response:
@@ -114,6 +116,7 @@ def _blocked(ends: PartitionEnds | None, sample: TransactionSample | None) -> li
                 "partition": key[1],
                 "waiting": waiting,
                 "last_stable_offset": ends.stable[key],
+                "held_ms": int((ends.at - ends.held[key]) * 1000),
                 "transactional_id": None if first is None else first.transactional_id,
                 "since": None if first is None else iso(first.started_ms),
             }
@@ -150,7 +153,10 @@ def _health(data: dict[str, Any]) -> dict[str, Any]:
         for each in data["transactions"]["oldest"]
         if each["timeout_ms"] is None or each["age_ms"] > each["timeout_ms"]
     ]
-    waiting = [each for each in data["blocked"] if each["transactional_id"] is None]
+    # Partitions and transactions are sampled one after the other, so a short transaction may be in one only.
+    waiting = [
+        each for each in data["blocked"] if each["transactional_id"] is None and each["held_ms"] > HELD_MS_MAX
+    ]
     if stuck:
         odd.append(f"{len(stuck)} open transactions do not end by themselves, or are past their timeout.")
     if waiting:

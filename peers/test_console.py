@@ -92,7 +92,7 @@ def test_a_transaction_is_shown_explained_and_aborted(browsing: Browsing, client
     writer.flush()
     writer.send_offsets({(topic, 0): 2}, GroupMetadata(group))
     address = f"/transactions/{name.replace('/', '%2F')}"
-    until(lambda: browsing.get(f"/transactions.json?q={topic}").json["transactions"], seconds=60)
+    until(lambda: "offsets_partition" in browsing.get(f"/transactions.json?q={topic}").text, seconds=60)
     until(lambda: browsing.get(f"/groups.json?q={group}").json["groups"], seconds=60)
     (row,) = browsing.get(f"/transactions.json?q={topic}").json["transactions"]
     assert {"topic": topic, "partition": 0} in row["partitions"]

@@ -86,7 +86,12 @@ def test_a_waiting_reader_is_explained_and_the_button_ends_it(
         until(
             lambda: any(row["topic"] == "blocked" for row in browsing.get("/overview.json").json["blocked"])
         )
-        until(lambda: browsing.get("/transactions.json?q=blocker").json["transactions"][0]["waiting"] == 2)
+        until(
+            lambda: (
+                [row["waiting"] for row in browsing.get("/transactions.json?q=blocker").json["transactions"]]
+                == [2]
+            )
+        )
         assert browsing.post("/transactions/blocker/abort").status == 303
         found = browsing.get("/topics/blocked/why/0.json").json
         assert (found["waiting"], found["blocked_by"]) == (0, None)

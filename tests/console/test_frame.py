@@ -4,6 +4,7 @@ import socket
 import threading
 import time
 from collections.abc import Generator, Iterator
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -12,8 +13,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 from support.browsing import Browsing, console
+from support.process import free_port
 from support.waiting import until
 
+import semel
 from semel.client import Admin, Client
 from semel.console import events
 from semel.console.app import create_app
@@ -54,6 +57,19 @@ def test_a_broker_that_is_away_is_reported_with_what_to_do() -> None:
             assert reply.status == 503
             assert "cannot be reached" in reply.text
             assert browsing.get("/topics.json").json["status"] == 503
+
+
+def test_pages_work_again_when_the_broker_is_back(tmp_path: Path) -> None:
+    port = free_port()
+    with console(f"127.0.0.1:{port}", sample_seconds=0.2) as browsing:
+        with semel.embedded(tmp_path, port=port) as broker, Client(broker.bootstrap_servers) as client:
+            Admin(client).topics.create("kept")
+            until(lambda: "kept" in browsing.get("/topics.json").text)
+        assert browsing.get("/topics/kept.json").status == 503
+        until(lambda: browsing.get("/overview.json").json["health"]["state"] == "odd")
+        with semel.embedded(tmp_path, port=port):
+            until(lambda: browsing.get("/topics/kept.json").status == 200)
+            until(lambda: browsing.get("/overview.json").json["health"]["state"] == "good")
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ STAMP := $(VENV)/.ready
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check fmt test chaos verify verify-long docs demo demo-cluster run bench profile peers suites ci clean
+.PHONY: help setup check fmt test chaos verify verify-long docs demo demo-cluster run browser screenshots bench profile peers suites ci clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
@@ -21,7 +21,7 @@ $(STAMP): pyproject.toml constraints.txt setup.py $(wildcard src/semel/*/*.pyx s
 	@python='$(PYTHON)'; which="$$($$python -c '$(WHICH)')" || exit 1; \
 	[ "$$($(BIN)/python -c '$(WHICH)' 2>&1)" = "$$which" ] || rm -rf $(VENV); \
 	$$python -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,spark]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,spark,console]'
 	$(BIN)/python -m tools.spark_classes
 	@touch $@
 
@@ -54,6 +54,19 @@ verify-long: setup ## ten times as much, and the long Spark tests
 run: setup ## run a broker on 127.0.0.1:9092 with its data in ./semel-data
 	$(BIN)/semel serve --data semel-data --listen 127.0.0.1:9092
 
+# Debian's browser, driven by playwright; without it the tests of the console in a browser are skipped by name.
+browser: ## install chromium for the tests of the console, where that is possible (Debian, as root)
+	@if command -v chromium >/dev/null || command -v chromium-browser >/dev/null; then \
+	  echo "chromium is installed"; \
+	elif command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ]; then \
+	  apt-get update -qq && apt-get install -qq -y --no-install-recommends chromium >/dev/null && echo "installed chromium"; \
+	else \
+	  echo "chromium is not installed and cannot be installed here (it needs apt-get and root): tests in a browser are skipped"; \
+	fi
+
+screenshots: setup browser ## write the pictures of docs/console.md to docs/console
+	$(BIN)/python -m tools.screenshots
+
 bench: setup ## compare with Apache Kafka and the mock cluster, write docs/benchmarks.md (more than an hour; BENCH=--quick is shorter)
 	$(BIN)/python -m bench $(BENCH)
 
@@ -75,7 +88,7 @@ peers: setup ## test one broker and a cluster with the Java client, franz-go and
 suites: setup ## run other projects' suites and programs against Semel and Apache Kafka, write docs/compatibility.md (an hour; needs Maven, Go, npm)
 	$(BIN)/python -m suites
 
-ci: check test ## everything that CI runs
+ci: browser check test ## everything that CI runs
 
 clean: ## remove everything that make created
 	rm -rf $(VENV) build peers/build suites/build src/*.egg-info src/semel/*/*.so .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

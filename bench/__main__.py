@@ -5,6 +5,7 @@ and the figures of README.md.
     python -m bench --only transactions  one workload
     python -m bench --only cluster       all workloads about many brokers
     python -m bench --only security      what ACLs and TLS cost
+    python -m bench --only console       what a console with 50 browsers costs on a large broker
     python -m bench --page               only the page, from what was measured last
 
 The raw results are in results/benchmarks.json. A run of some workloads replaces those and keeps the rest; a

@@ -8,6 +8,7 @@ from pathlib import Path
 from bench.cluster import cost
 from bench.cluster.model import on_paper
 from bench.cluster.subjects import CLUSTERS, ClusterOfFour, ClusterOfOne, ClusterOfThree, KafkaOfThree
+from bench.console.subjects import LARGE
 from bench.figures import Estimate, number, ratio_of
 from bench.plots import bar_plot, line_plot, ratio_plot
 from bench.readme import readme
@@ -205,7 +206,7 @@ def _spread(values: Sequence[float]) -> str:
 
 def _subjects(results: Results, workload: str) -> list[str]:
     found = {series.subject for series in results.of(workload)}
-    return [each.name for each in (*SUBJECTS, *SECURED, *CLUSTERS) if each.name in found]
+    return [each.name for each in (*SUBJECTS, *LARGE, *SECURED, *CLUSTERS) if each.name in found]
 
 
 def _cells(results: Results, about: About, metric: Metric) -> list[str]:

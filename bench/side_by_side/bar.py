@@ -4,6 +4,7 @@ import statistics
 from dataclasses import replace
 
 from bench.cluster import goals
+from bench.console import goals as console_goals
 from bench.figures import median_of, ratio_of
 from bench.results import Results
 from bench.rows import Row
@@ -37,6 +38,7 @@ def rows(results: Results) -> list[Row]:
         *_pipeline(results),
         *_starting(results),
         *_neighbours(results),
+        *console_goals.rows(results),
         *security_goals.rows(results),
         *goals.rows(results),
     ]

@@ -7,6 +7,7 @@ from bench.cluster.faults import Faults
 from bench.cluster.slow_store import SlowStore
 from bench.cluster.transactions import ClusterTransactions
 from bench.cluster.volume import Volume
+from bench.console.load import Console
 from bench.security.acls import Acls
 from bench.security.tls import Tls
 from bench.side_by_side.bulk import Bulks
@@ -38,6 +39,7 @@ WORKLOADS: tuple[type[Workload[Any]], ...] = (
     Pipeline,
     Starting,
     Growth,
+    Console,
     *SECURITY,
     *CLUSTER,
 )

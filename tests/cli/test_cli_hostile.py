@@ -126,6 +126,7 @@ RUNS: dict[tuple[str, ...], list[tuple[str, ...]]] = {
     ("quotas", "list"): [(), ("--user", EVIL, "--json")],
     ("quotas", "set"): [("--user", EVIL, "producer_byte_rate=1"), ("--user", EVIL, f"{EVIL}=1")],
     ("quotas", "remove"): [("--user", EVIL, "producer_byte_rate"), ("--ip", EVIL, EVIL)],
+    ("console",): [("--listen", EVIL), ("--listen", "0.0.0.0:0", "--allow-host", EVIL), ("--storage", EVIL)],
     ("serve",): [
         ("--memory", "--listen", EVIL),
         ("--memory", "--set", f"{EVIL}=1"),

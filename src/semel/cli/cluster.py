@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from semel.cli.options import Json, RequiredLedger, duration_ms
-from semel.cli.output import say, show, show_json, show_pairs, show_rows, span_text
+from semel.cli.output import say, show, show_json, show_pairs, show_rows
+from semel.times import span_text
 
 if TYPE_CHECKING:
     from semel.store.postgres.inspection import BrokerStatus, ClusterStatus
@@ -94,6 +95,22 @@ def undrain(ledger: RequiredLedger, node: Node) -> None:
 
     asyncio.run(set_draining(ledger, _SCHEMA, node, False))
     show(f"Broker {node} takes shards again.")
+
+
+def cluster_status(ledger: str) -> dict[str, Any]:
+    """Return what the ledger knows, for the console. RuntimeError if it cannot be asked."""
+    import asyncio
+
+    _check_packages()
+    from semel.store.interface import StoreRefused
+    from semel.store.postgres.inspection import cluster_status as ask
+
+    try:
+        found = asyncio.run(ask(ledger, _SCHEMA))
+    except StoreRefused as error:
+        raise RuntimeError(str(error)) from error
+    rows = [_row(each) for each in found.brokers]
+    return {"overview": _overview(found), "columns": list(rows[0]) if rows else [], "brokers": rows}
 
 
 def _check_packages() -> None:

@@ -138,6 +138,7 @@ def reset(
     Try:  semel groups reset billing --to-datetime 2026-01-31T18:00 --dry-run
     """
     from semel.client import Admin
+    from semel.client.resetting import reset_targets
 
     ways = [to_earliest, to_latest, to_offset is not None, to_datetime is not None, shift_by is not None]
     if sum(ways) != 1:
@@ -147,7 +148,8 @@ def reset(
     with connected(bootstrap) as client:
         before = {key: at.offset for key, at in Admin(client).groups.offsets(group).items()}
         partitions = _chosen(client, topic or (), before)
-        after = _targets(client, partitions, before, to_earliest, to_offset, time_ms, shift_by)
+        how: dict[str, Any] = {"to_earliest": to_earliest, "to_offset": to_offset, "shift_by": shift_by}
+        after = reset_targets(client, partitions, before, time_ms=time_ms, **how)
         if not dry_run:
             Admin(client).groups.set_offsets(group, after)
     rows: list[dict[str, Any]] = [
@@ -181,32 +183,3 @@ def _chosen(
                 )
             chosen.append((name, int(number)))
     return chosen
-
-
-def _targets(
-    client: "Client",
-    partitions: "list[Partition]",
-    before: "Mapping[Partition, int]",
-    to_earliest: bool,
-    to_offset: int | None,
-    time_ms: int | None,
-    shift_by: int | None,
-) -> "dict[Partition, int]":
-    from semel.client import EARLIEST, LATEST, Admin
-
-    topics = Admin(client).topics
-    first = {key: at.offset for key, at in topics.offsets(dict.fromkeys(partitions, EARLIEST)).items()}
-    last = {key: at.offset for key, at in topics.offsets(dict.fromkeys(partitions, LATEST)).items()}
-    if to_earliest:
-        return first
-    if to_offset is not None:
-        wanted = dict.fromkeys(partitions, to_offset)
-    elif time_ms is not None:
-        found = topics.offsets(dict.fromkeys(partitions, time_ms))
-        # No record is that late: then everything was read.
-        wanted = {key: at.offset if at.offset >= 0 else last[key] for key, at in found.items()}
-    elif shift_by is not None:
-        wanted = {key: before.get(key, first[key]) + shift_by for key in partitions}
-    else:
-        return last
-    return {key: min(max(offset, first[key]), last[key]) for key, offset in wanted.items()}

@@ -19,6 +19,7 @@ from semel.cli import (
     check,
     cluster,
     configs,
+    console,
     consume,
     groups,
     migrate,
@@ -64,6 +65,7 @@ app.add_typer(users.app, name="users")
 app.add_typer(acls.app, name="acls")
 app.add_typer(quotas.app, name="quotas")
 app.add_typer(configs.app, name="configs")
+app.command("console")(console.console)
 app.command("check")(check.check)
 app.command("backup")(backup.backup)
 app.command("migrate")(migrate.migrate)

@@ -13,7 +13,8 @@ from semel.cli.options import (
     connected,
     moment_ms,
 )
-from semel.cli.output import show_json, show_rows, time_text
+from semel.cli.output import show_json, show_rows
+from semel.times import time_text
 
 
 def offsets(

@@ -9,7 +9,6 @@ Names and texts come from the broker and from other clients, so everything that 
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 from semel.printable import as_json, printable, printable_lines
@@ -90,29 +89,6 @@ def _cell(value: Any) -> str:
     if isinstance(value, list | tuple):
         return printable(", ".join(map(str, value))) or "-"
     return printable(str(value))
-
-
-def time_text(timestamp_ms: int) -> str | None:
-    """Format a timestamp of the log as ISO 8601 in UTC; None if there is none."""
-    if timestamp_ms < 0:
-        return None
-    try:
-        moment = datetime.fromtimestamp(timestamp_ms / 1000, UTC)
-    except (OverflowError, ValueError, OSError):
-        return str(timestamp_ms)  # A log may contain any 64 bit number.
-    return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{timestamp_ms % 1000:03d}Z"
-
-
-def span_text(span_ms: int) -> str:
-    """Format a time span in its two largest units: `2 h 5 min`, `42 s`, `300 ms`."""
-    if span_ms < 1000:
-        return f"{span_ms} ms"
-    parts, left = [], span_ms // 1000
-    for name, size in (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1)):
-        if left >= size:
-            parts.append(f"{left // size} {name}")
-            left %= size
-    return " ".join(parts[:2])
 
 
 class Progress:

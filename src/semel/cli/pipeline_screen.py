@@ -6,8 +6,9 @@ from dataclasses import asdict
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
-from semel.cli.output import say, span_text
+from semel.cli.output import say
 from semel.printable import as_json, printable, printable_lines
+from semel.times import span_text
 
 if TYPE_CHECKING:
     from rich.table import Table

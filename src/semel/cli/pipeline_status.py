@@ -3,8 +3,9 @@
 from typing import TYPE_CHECKING, Any
 
 from semel.cli.options import connected
-from semel.cli.output import show_json, show_pairs, show_rows, span_text
+from semel.cli.output import show_json, show_pairs, show_rows
 from semel.cli.sparking import sparking
+from semel.times import span_text
 
 if TYPE_CHECKING:
     from semel.spark.status import Lag, OpenTransaction, Status

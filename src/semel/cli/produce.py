@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO
 
 import typer
 
-from semel.cli.formats import InputFormat, LineError, read_line
 from semel.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Json, connected
 from semel.cli.output import Progress, say, show_json
+from semel.record_lines import InputFormat, LineError, read_line
 
 if TYPE_CHECKING:
     from semel.client import Delivery, Producer

@@ -9,17 +9,20 @@ import difflib
 import reprlib
 import sys
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import nullcontext
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from semel.cli.console_beside import beside
 from semel.cli.listeners import DEFAULT_LISTEN, address_of, internal_of, listeners_of
 from semel.cli.options import Chunks, Ledger, checked_ledger, pairs
 from semel.cli.output import say_error
 
 if TYPE_CHECKING:
+    from semel.cli.console_beside import BesideBroker
     from semel.config import Settings
     from semel.server.listener import ListenerConfig
     from semel.server.server import Server
@@ -35,6 +38,7 @@ FILE_NAMES = (
     "listen",
     "advertise",
     "metrics",
+    "console",
     "log-level",
     "log-format",
     "settings",
@@ -96,6 +100,10 @@ MetricsAddress = Annotated[
     str | None,
     typer.Option("--metrics", metavar="HOST:PORT", help="Serve Prometheus metrics over HTTP here."),
 ]
+ConsoleAddress = Annotated[
+    str | None,
+    typer.Option("--console", metavar="HOST:PORT", help="Serve the web console here; see 'semel console'."),
+]
 ConfigFile = Annotated[
     Path | None,
     typer.Option("--config", metavar="FILE", help="A TOML file with these options, and [settings]."),
@@ -118,6 +126,7 @@ def serve(
     chunks: Chunks = None,
     internal: Internal = None,
     metrics: MetricsAddress = None,
+    console: ConsoleAddress = None,
     config: ConfigFile = None,
     setting: SettingTexts = None,
     log_level: Level = None,
@@ -144,6 +153,7 @@ def serve(
         "listen": listen or None,
         "advertise": advertise or None,
         "metrics": metrics,
+        "console": console,
         "log-level": log_level.value if log_level else None,
         "log-format": log_format.value if log_format else None,
     }
@@ -161,11 +171,11 @@ def serve(
         raise typer.BadParameter(
             "choose one: --memory keeps nothing, --data keeps everything", param_hint="--memory"
         )
-    place = _place(options)
-    between = internal_of(options)
+    place, between = _place(options), internal_of(options)
     page = address_of(options["metrics"], "--metrics") if options.get("metrics") else None
-    level, layout = options.get("log-level", "info"), options.get("log-format", "text")
-    raise typer.Exit(_serve(settings, listeners, place, page, LogLevel(level), LogFormat(layout), between))
+    shown = beside(options["console"], listeners, settings, place) if options.get("console") else None
+    logs = LogLevel(options.get("log-level", "info")), LogFormat(options.get("log-format", "text"))
+    raise typer.Exit(_serve(settings, listeners, place, page, logs, between, shown))
 
 
 _PLACES: Final[Mapping[str, Collection[str]]] = {
@@ -187,9 +197,9 @@ def _serve(
     listeners: "Sequence[ListenerConfig]",
     place: "Path | Remote | None",
     page: tuple[str, int] | None,
-    level: LogLevel,
-    layout: LogFormat,
+    logs: tuple[LogLevel, LogFormat],
     internal: "ListenerConfig | None",
+    console: "BesideBroker | None",
 ) -> int:
     from semel.allocator import keep_memory
     from semel.server import descriptors
@@ -201,17 +211,20 @@ def _serve(
         first = listeners[0]
         sys.stdout.write(f"Semel is ready on {write_address(first.host, server.ports[first.name])}\n")
         sys.stdout.flush()
+        if console is not None:
+            console.start(server)
 
     def failed(code: int, text: str) -> None:
         advice = _ADVICE if place is None or isinstance(place, Path) else _CLUSTER_ADVICE
         say_error(f"{text.rstrip('.')}.{advice.get(code, '')}")
 
-    configure(level.value, layout.value)
+    configure(logs[0].value, logs[1].value)
     keep_memory()
     descriptors.take_all()
     # The thread that commits must not wait long for a busy event loop: all requests wait for it.
     sys.setswitchinterval(SWITCH_SECONDS)
-    return run(serve(settings, listeners, place, page, ready, failed, internal))
+    with console or nullcontext():
+        return run(serve(settings, listeners, place, page, ready, failed, internal))
 
 
 def _place(options: Mapping[str, Any]) -> "Path | Remote | None":
@@ -255,6 +268,7 @@ _KINDS: Mapping[str, tuple[type, str]] = {
     "chunks": (str, "the URL of an object store"),
     "internal": (str, "an address"),
     "metrics": (str, "an address"),
+    "console": (str, "an address"),
     "settings": (dict, "a table"),
 }
 """The types of options in a file; those with a few choices are checked separately."""

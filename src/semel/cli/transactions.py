@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from semel.cli import blocking
 from semel.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Json, Yes, confirm, connected, duration_ms
-from semel.cli.output import say, show, show_json, show_pairs, show_rows, span_text, time_text
+from semel.cli.output import say, show, show_json, show_pairs, show_rows
+from semel.times import span_text, time_text
 
 if TYPE_CHECKING:
-    from semel.client import Client
+    from semel.client import Client, blocking
     from semel.client.transactions_admin import TransactionDescription
 
 app = typer.Typer(
@@ -160,6 +160,8 @@ def find_hanging(
     They will never end, and readers of committed records wait for them. Each is listed with the command that
     ends it. Semel has none, since checking and writing are one step there; other brokers may.
     """
+    from semel.client import blocking
+
     if partition is not None and topic is None:
         raise typer.BadParameter("--partition needs --topic")
     age_ms = duration_ms(older_than, "--older-than") if older_than is not None else None
@@ -199,6 +201,8 @@ def explain(
     as_json: Json = False,
 ) -> None:
     """Explain what blocks a partition: why its last stable offset does not advance, and what ends that."""
+    from semel.client import blocking
+
     with connected(bootstrap) as client:
         client.leader(topic, partition)
         found = blocking.explain(client, topic, partition)
@@ -230,13 +234,15 @@ def explain(
         _say_blocked(where, found, open_)
 
 
-def _unblocked(where: str, found: blocking.Blockage) -> str:
+def _unblocked(where: str, found: "blocking.Blockage") -> str:
     if found.waiting:
         return f"Transactions in {where} end faster than they can be read; try again."
     return f"Nothing blocks {where}: its last stable offset is its high watermark, {found.high_watermark}."
 
 
-def _say_blocked(where: str, found: blocking.Blockage, open_: list[dict[str, Any]]) -> None:
+def _say_blocked(where: str, found: "blocking.Blockage", open_: list[dict[str, Any]]) -> None:
+    from semel.client import blocking
+
     show(
         f"{where} is blocked at offset {found.last_stable_offset}, its last stable offset:"
         f" {found.waiting} {'offset waits' if found.waiting == 1 else 'offsets wait'}"
@@ -257,7 +263,7 @@ def _say_blocked(where: str, found: blocking.Blockage, open_: list[dict[str, Any
         show_rows([_for_people(each) for each in open_[1:]], empty="", title="Also open behind it")
 
 
-def _open_row(each: blocking.Open) -> dict[str, Any]:
+def _open_row(each: "blocking.Open") -> dict[str, Any]:
     owner = each.owner
     age_ms = owner.open_for_ms() if owner else None
     return {
@@ -279,7 +285,7 @@ def _for_people(row: dict[str, Any]) -> dict[str, Any]:
     return dict(("age", age) if name == "age_ms" else (name, value) for name, value in row.items())
 
 
-def _ends(found: blocking.Blockage) -> str | None:
+def _ends(found: "blocking.Blockage") -> str | None:
     return None if found.ends_ms is None else time_text(found.ends_ms)
 
 
@@ -311,12 +317,10 @@ def _due_ms(found: "TransactionDescription") -> int:
 
 
 def _abort_id(client: "Client", transactional_id: str, yes: bool) -> None:
-    from semel.client import Admin, ClientError
+    from semel.client import Admin, blocking
 
-    # Fencing an unused id would create it.
-    found = _find(client, transactional_id)
-    if found.state != OPEN_STATE:
-        raise ClientError(f"{transactional_id!r} has no open transaction; it is {found.state}.")
+    client.connection()  # as in `_find`
+    found = blocking.open_of(client, transactional_id)
     question = f"Abort the transaction of {transactional_id} ({_places(found.partitions)})?"
     if found.is_two_phase:
         question = f"It is two-phase: a decision to commit it would be lost. {question}"
@@ -326,29 +330,14 @@ def _abort_id(client: "Client", transactional_id: str, yes: bool) -> None:
 
 
 def _abort_at(client: "Client", topic: str, partition: int, start_offset: int, yes: bool) -> None:
-    from semel.client import Admin, ClientError
+    from semel.client import blocking
 
     where = f"{topic}/{partition}"
-    found = blocking.open_in(client, topic, [partition])
-    chosen = next((each for each in found if each.first_offset == start_offset), None)
-    if chosen is None:
-        begin = ", ".join(str(each.first_offset) for each in found)
-        there = f"open ones begin at {begin}" if found else "none is open there"
-        raise ClientError(f"no transaction in {where} begins at offset {start_offset}; {there}.")
-    if chosen.owner is not None:
-        # A marker in one partition would tear the transaction: the others would still commit.
-        raise ClientError(
-            f"the transaction does not hang; it is open for {chosen.owner.transactional_id!r}. "
-            f"Use '{chosen.command}'."
-        )
-    producer = chosen.producer
-    confirm(
-        f"Abort the transaction of producer {producer.producer_id} in {where} at offset {start_offset}?", yes
-    )
-    Admin(client).transactions.abort(
-        topic, partition, producer.producer_id, producer.epoch, producer.coordinator_epoch
-    )
-    say(f"Aborted the transaction of producer {producer.producer_id} in {where}.")
+    hanging = blocking.hanging_at(client, topic, partition, start_offset)
+    producer_id = hanging.producer.producer_id
+    confirm(f"Abort the transaction of producer {producer_id} in {where} at offset {start_offset}?", yes)
+    blocking.end_hanging(client, hanging)
+    say(f"Aborted the transaction of producer {producer_id} in {where}.")
 
 
 def _places(partitions: Iterable[tuple[str, int]]) -> str:

@@ -52,6 +52,7 @@ TRANSACTION = 1
 UNKNOWN_TOPIC_WAIT_S = 2.0
 METADATA_AGE_S = 300.0
 TOPICS_KEPT_MAX = 10_000
+COORDINATORS_KEPT_MAX = 10_000
 
 _MOVED = frozenset(
     {
@@ -327,6 +328,8 @@ class Client:
                 attempt.failed(error)
                 continue
             self._nodes[found.node_id] = Node(found.node_id, found.host, found.port)
+            if len(self._coordinators) >= COORDINATORS_KEPT_MAX:
+                self._coordinators.clear()
             self._coordinators[kind, key] = found.node_id
             return found.node_id
         raise AssertionError("attempts end with an error")

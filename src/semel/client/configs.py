@@ -57,6 +57,8 @@ class ConfigValue:
     is_default: bool
     read_only: bool
     is_sensitive: bool
+    documentation: str = ""
+    """What it means; empty unless it was asked for, and on old brokers."""
 
 
 class ConfigAdmin:
@@ -81,11 +83,13 @@ class ConfigAdmin:
         """Return the configuration of a group."""
         return self.describe(ResourceType.GROUP, group_id)
 
-    def describe(self, kind: ResourceType, name: str, node: int | None = None) -> list[ConfigValue]:
-        """Return the configuration of a resource, ordered by name."""
+    def describe(
+        self, kind: ResourceType, name: str, node: int | None = None, *, documented: bool = False
+    ) -> list[ConfigValue]:
+        """Return the configuration of a resource, ordered by name; `documented` adds what values mean."""
         resource = DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=None)
         response: DescribeConfigsResponse = self._client.ask(
-            DescribeConfigsRequest(resources=[resource]), node=node
+            DescribeConfigsRequest(resources=[resource], include_documentation=documented), node=node
         )
         (result,) = response.results
         check(result.error_code, f"the configuration of {name!r} could not be read", result.error_message)
@@ -97,6 +101,7 @@ class ConfigAdmin:
                 is_default=each.config_source == 5,
                 read_only=each.read_only,
                 is_sensitive=each.is_sensitive,
+                documentation=each.documentation or "",
             )
             for each in result.configs
         ]

@@ -158,6 +158,10 @@ class Connection:
         self.close()
         return False
 
+    def certificate(self) -> dict[str, Any] | None:
+        """Return the certificate of the broker, as `ssl` describes it; None without TLS."""
+        return self._socket.getpeercert() if isinstance(self._socket, ssl.SSLSocket) else None
+
     def close(self) -> None:
         """Close the connection. May be called again."""
         if self._socket is not None:

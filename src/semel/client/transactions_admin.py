@@ -32,12 +32,14 @@ from semel.wire.messages import (
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
-from semel.wire.messages.transactions import TopicRequest
+from semel.wire.messages.transactions import TopicRequest, TransactionState
 
 #: The timeout in responses that means "never times out": the id uses two-phase commit.
 NEVER_TIMES_OUT_MS = (1 << 31) - 1
 FENCE_TIMEOUT_MS = 1
 NO_TIME = -1
+DESCRIBED_TOGETHER_MAX = 500
+_NOT_FOUND = ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +133,13 @@ def describe_transactions(
 ) -> dict[str, TransactionDescription]:
     """Describe transactional ids. Unknown ids are left out."""
     found: dict[str, TransactionDescription] = {}
-    for transactional_id in transactional_ids:
+    wanted = list(dict.fromkeys(transactional_ids))
+    if len(wanted) > 1:
+        answered = _describe_together(client, wanted)
+        found |= {each.transactional_id: _description(each) for each in answered if not each.error_code}
+        gone = [each.transactional_id for each in answered if each.error_code == _NOT_FOUND]
+        wanted = [name for name in wanted if name not in found and name not in set(gone)]
+    for transactional_id in wanted:
         response: DescribeTransactionsResponse = client.ask_coordinator(
             transactional_id,
             DescribeTransactionsRequest(transactional_ids=[transactional_id]),
@@ -139,20 +147,43 @@ def describe_transactions(
             kind=TRANSACTION,
         )
         (each,) = response.transaction_states
-        if each.error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
+        if each.error_code == _NOT_FOUND:
             continue
         check(each.error_code, f"transactional id {transactional_id!r} cannot be described")
-        partitions = sorted((topic.topic, number) for topic in each.topics for number in topic.partitions)
-        found[transactional_id] = TransactionDescription(
-            transactional_id=transactional_id,
-            state=each.transaction_state,
-            producer_id=each.producer_id,
-            epoch=each.producer_epoch,
-            timeout_ms=each.transaction_timeout_ms,
-            started_ms=each.transaction_start_time_ms,
-            partitions=tuple(partitions),
-        )
+        found[transactional_id] = _description(each)
     return found
+
+
+def _describe_together(client: Client, transactional_ids: list[str]) -> list[TransactionState]:
+    """Describe many ids with few requests. Ids whose coordinator moved, or does not answer, are left out."""
+    by_coordinator: dict[int, list[str]] = {}
+    for transactional_id in transactional_ids:
+        node = client.coordinator(transactional_id, TRANSACTION)
+        by_coordinator.setdefault(node, []).append(transactional_id)
+    found: list[TransactionState] = []
+    for node, names in by_coordinator.items():
+        for first in range(0, len(names), DESCRIBED_TOGETHER_MAX):
+            portion = names[first : first + DESCRIBED_TOGETHER_MAX]
+            try:
+                request = DescribeTransactionsRequest(transactional_ids=portion)
+                response: DescribeTransactionsResponse = client.send(request, node=node)
+            except ClientError:
+                continue  # Each is asked for on its own, with retries.
+            found += [each for each in response.transaction_states if each.error_code in (0, _NOT_FOUND)]
+    return found
+
+
+def _description(each: TransactionState) -> TransactionDescription:
+    partitions = sorted((topic.topic, number) for topic in each.topics for number in topic.partitions)
+    return TransactionDescription(
+        transactional_id=each.transactional_id,
+        state=each.transaction_state,
+        producer_id=each.producer_id,
+        epoch=each.producer_epoch,
+        timeout_ms=each.transaction_timeout_ms,
+        started_ms=each.transaction_start_time_ms,
+        partitions=tuple(partitions),
+    )
 
 
 def describe_producers(

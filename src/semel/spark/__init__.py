@@ -13,23 +13,29 @@ Kafka's own requests. Spark finds it automatically, through the module `pyspark_
 
 Read on in: `data_source` for the entry points of Spark, `options`; `source`, `reading` and
 `partition_offsets`; `sink`, then `batch_commit` for exactly-once writes, `decision` and `checkpoint`.
+
+The names below are loaded when they are used: `status` and `decision` work where Spark is not installed.
 """
 
-from semel.spark.data_source import SemelDataSource
-from semel.spark.errors import (
-    DataLoss,
-    DecidedTransactionLost,
-    JavaNotFound,
-    KeyMissing,
-    OptionError,
-    PipelineError,
-    PipelineFenced,
-    PipelineMismatch,
-    SnapshotOvertaken,
-    TableTooLarge,
-)
-from semel.spark.running import start
-from semel.spark.session import session
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from semel.spark.data_source import SemelDataSource
+    from semel.spark.errors import (
+        DataLoss,
+        DecidedTransactionLost,
+        JavaNotFound,
+        KeyMissing,
+        OptionError,
+        PipelineError,
+        PipelineFenced,
+        PipelineMismatch,
+        SnapshotOvertaken,
+        TableTooLarge,
+    )
+    from semel.spark.running import start
+    from semel.spark.spark_session import session
 
 __all__ = [
     "DataLoss",
@@ -46,3 +52,14 @@ __all__ = [
     "session",
     "start",
 ]
+
+_MODULES = {"SemelDataSource": "data_source", "session": "spark_session", "start": "running"}
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = getattr(import_module(f"{__name__}.{_MODULES.get(name, 'errors')}"), name)
+    globals()[name] = found
+    return found

@@ -16,8 +16,6 @@ import re
 from dataclasses import dataclass
 from typing import Self
 
-from pyspark import TaskContext
-
 from semel.spark.decision import Decision
 from semel.spark.errors import PipelineMismatch
 
@@ -102,6 +100,8 @@ def current_stream_run() -> str | None:
 
     Job groups set by a program are no runs: they may stay the same when a query restarts.
     """
+    from pyspark import TaskContext  # Here, because `status` is read where Spark is not installed.
+
     context = TaskContext.get()
     found = context.getLocalProperty(RUN_PROPERTY) if context is not None else None
     return found if found is not None and _UUID.fullmatch(found) else None

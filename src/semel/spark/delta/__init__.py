@@ -13,6 +13,18 @@ write Parquet; `table`, `schema` and `storage` are the table itself; `data_sourc
 Spark.
 """
 
-from semel.spark.delta.data_source import DeltaDataSource
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from semel.spark.delta.data_source import DeltaDataSource
 
 __all__ = ["DeltaDataSource"]
+
+
+def __getattr__(name: str) -> Any:
+    """Load the data source when it is used: `group` works where Spark is not installed."""
+    if name != "DeltaDataSource":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from semel.spark.delta.data_source import DeltaDataSource
+
+    return DeltaDataSource

@@ -1,4 +1,4 @@
-"""Open transactions in partitions and their owners, for `find-hanging`, `explain` and `abort`.
+"""Open transactions in partitions and their owners: what hangs, and what blocks the readers of a partition.
 
 A partition knows producers, a coordinator knows transactional ids, and no request returns both. So open
 transactions are read from the partitions, and their owners are looked up by producer id. Either may change in
@@ -9,12 +9,18 @@ import shlex
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from semel.client import Client, Partition
-    from semel.client.transactions_admin import ProducerDescription, TransactionDescription
+from semel.client.admin import Admin
+from semel.client.cluster import Client
+from semel.client.errors import ClientError
+from semel.client.offsets import LATEST, Isolation, Partition
+from semel.client.transactions_admin import (
+    ProducerDescription,
+    TransactionDescription,
+    describe_transactions,
+)
 
+OPEN_STATE = "Ongoing"
 JOURNAL = "journal"
 VISIBILITY = "semel.visibility"
 BLOCK_MAX = "semel.transaction.block.max.ms"
@@ -23,14 +29,18 @@ BLOCK_MAX = "semel.transaction.block.max.ms"
 READS_MAX = 3
 
 
+class NotOpen(ClientError):
+    """There is no such open transaction, so nothing was ended."""
+
+
 @dataclass(frozen=True, slots=True)
 class Open:
     """A transaction that is open in a partition; without an owner, no coordinator knows it: it hangs."""
 
     topic: str
     partition: int
-    producer: "ProducerDescription"
-    owner: "TransactionDescription | None"
+    producer: ProducerDescription
+    owner: TransactionDescription | None
 
     @property
     def first_offset(self) -> int:
@@ -74,10 +84,8 @@ def now_ms() -> int:
     return int(time.time() * 1000)
 
 
-def open_in(client: "Client", topic: str, partitions: Iterable[int] | None = None) -> list[Open]:
+def open_in(client: Client, topic: str, partitions: Iterable[int] | None = None) -> list[Open]:
     """Return the open transactions in these partitions of a topic, or in all, oldest first, with owners."""
-    from semel.client import Admin
-
     found = {
         (topic, partition): [each for each in producers if each.transaction_start_offset >= 0]
         for partition, producers in Admin(client).transactions.producers(topic, partitions).items()
@@ -85,7 +93,7 @@ def open_in(client: "Client", topic: str, partitions: Iterable[int] | None = Non
     return _with_owners(client, found)
 
 
-def hanging_in(client: "Client", topic: str, partitions: Iterable[int] | None = None) -> list[Open]:
+def hanging_in(client: Client, topic: str, partitions: Iterable[int] | None = None) -> list[Open]:
     """Return the open transactions in these partitions that no coordinator knows."""
     suspects = [each for each in open_in(client, topic, partitions) if each.owner is None]
     if not suspects:
@@ -100,10 +108,8 @@ def hanging_in(client: "Client", topic: str, partitions: Iterable[int] | None = 
     ]
 
 
-def explain(client: "Client", topic: str, partition: int) -> Blockage:
+def explain(client: Client, topic: str, partition: int) -> Blockage:
     """Return what holds back the last stable offset of a partition."""
-    from semel.client import LATEST, Admin, Isolation
-
     key = (topic, partition)
     admin = Admin(client)
     visibility = config_of(client, topic).get(VISIBILITY) or "marker"
@@ -118,17 +124,49 @@ def explain(client: "Client", topic: str, partition: int) -> Blockage:
     return Blockage(min(stable, end), end, visibility, found, ends_ms)
 
 
-def config_of(client: "Client", topic: str) -> Mapping[str, str | None]:
-    """Return the configuration of a topic by name. Other brokers lack some of ours."""
-    from semel.client import Admin
+def open_of(client: Client, transactional_id: str) -> TransactionDescription:
+    """Return the open transaction of an id. NotOpen if none is open; KafkaError if the id is unknown.
 
+    To be asked before the id is fenced: fencing an unused id would create it.
+    """
+    found = Admin(client).transactions.describe(transactional_id)
+    if found.state != OPEN_STATE:
+        raise NotOpen(f"{transactional_id!r} has no open transaction; it is {found.state}.")
+    return found
+
+
+def hanging_at(client: Client, topic: str, partition: int, start_offset: int) -> Open:
+    """Return the transaction that hangs in a partition from this offset on. NotOpen if none does."""
+    where = f"{topic}/{partition}"
+    found = open_in(client, topic, [partition])
+    chosen = next((each for each in found if each.first_offset == start_offset), None)
+    if chosen is None:
+        begin = ", ".join(str(each.first_offset) for each in found)
+        there = f"open ones begin at {begin}" if found else "none is open there"
+        raise NotOpen(f"no transaction in {where} begins at offset {start_offset}; {there}.")
+    if chosen.owner is not None:
+        # A marker in one partition would tear the transaction: the others would still commit.
+        raise NotOpen(
+            f"the transaction does not hang; it is open for {chosen.owner.transactional_id!r}. "
+            f"Use '{chosen.command}'."
+        )
+    return chosen
+
+
+def end_hanging(client: Client, hanging: Open) -> None:
+    """Abort a hanging transaction in its partition."""
+    producer = hanging.producer
+    Admin(client).transactions.abort(
+        *(hanging.topic, hanging.partition, producer.producer_id, producer.epoch, producer.coordinator_epoch)
+    )
+
+
+def config_of(client: Client, topic: str) -> Mapping[str, str | None]:
+    """Return the configuration of a topic by name. Other brokers lack some of ours."""
     return {each.name: each.value for each in Admin(client).configs.of_topic(topic)}
 
 
-def _with_owners(client: "Client", found: "Mapping[Partition, list[ProducerDescription]]") -> list[Open]:
-    from semel.client import Admin
-    from semel.client.transactions_admin import describe_transactions
-
+def _with_owners(client: Client, found: Mapping[Partition, list[ProducerDescription]]) -> list[Open]:
     producer_ids = sorted({each.producer_id for producers in found.values() for each in producers})
     if not producer_ids:
         return []
@@ -142,7 +180,7 @@ def _with_owners(client: "Client", found: "Mapping[Partition, list[ProducerDescr
     ]
 
 
-def _end_of(client: "Client", owner: "TransactionDescription") -> int | None:
+def _end_of(client: Client, owner: TransactionDescription) -> int | None:
     """Return when the broker aborts a transaction: its timeout, or the shortest limit of its topics."""
     if owner.is_two_phase or owner.started_ms < 0:
         return None

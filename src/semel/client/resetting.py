@@ -1,0 +1,40 @@
+"""Where a group would be after a reset: the preview of the change, before it is made."""
+
+from collections.abc import Iterable, Mapping
+
+from semel.client.admin import Admin
+from semel.client.cluster import Client
+from semel.client.offsets import EARLIEST, LATEST, Partition
+
+
+def reset_targets(
+    client: Client,
+    partitions: Iterable[Partition],
+    before: Mapping[Partition, int],
+    *,
+    to_earliest: bool = False,
+    to_offset: int | None = None,
+    time_ms: int | None = None,
+    shift_by: int | None = None,
+) -> dict[Partition, int]:
+    """Return the new offset of each partition: the first that is given, else the end of the log.
+
+    Offsets outside the log are moved to its nearest end. `shift_by` starts from `before`.
+    """
+    partitions = list(partitions)
+    topics = Admin(client).topics
+    first = {key: at.offset for key, at in topics.offsets(dict.fromkeys(partitions, EARLIEST)).items()}
+    last = {key: at.offset for key, at in topics.offsets(dict.fromkeys(partitions, LATEST)).items()}
+    if to_earliest:
+        return first
+    if to_offset is not None:
+        wanted = dict.fromkeys(partitions, to_offset)
+    elif time_ms is not None:
+        found = topics.offsets(dict.fromkeys(partitions, time_ms))
+        # No record is that late: then everything was read.
+        wanted = {key: at.offset if at.offset >= 0 else last[key] for key, at in found.items()}
+    elif shift_by is not None:
+        wanted = {key: before.get(key, first[key]) + shift_by for key in partitions}
+    else:
+        return last
+    return {key: min(max(offset, first[key]), last[key]) for key, offset in wanted.items()}

@@ -1,0 +1,117 @@
+"""The application: its routes, its state, and what runs beside the requests."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.routing import BaseRoute, Mount
+from starlette.staticfiles import StaticFiles
+
+from semel.client import Security
+from semel.console import login
+from semel.console.access import Access
+from semel.console.clients import ClientPool
+from semel.console.failures import HANDLERS
+from semel.console.observing import Observers
+from semel.console.pages import (
+    checks,
+    cluster,
+    configs,
+    groups,
+    messages,
+    overview,
+    pipelines,
+    produce,
+    records,
+    resetting,
+    security,
+    topic,
+    topics,
+    transactions,
+    waiting,
+)
+from semel.console.sessions import Session, Sessions
+from semel.console.settings import ConsoleSettings
+from semel.console.workers import Workers
+
+STATIC = Path(__file__).parent / "static"
+SWEEP_SECONDS = 15.0
+
+
+def routes() -> Sequence[BaseRoute]:
+    """All routes. Each page has a JSON twin: `access` cuts the suffix before a route is chosen."""
+    return [
+        *overview.ROUTES,
+        *topics.ROUTES,
+        *topic.ROUTES,
+        *configs.ROUTES,
+        *waiting.ROUTES,
+        *transactions.ROUTES,
+        *groups.ROUTES,
+        *resetting.ROUTES,
+        *groups.DETAIL_ROUTES,
+        *pipelines.ROUTES,
+        *cluster.ROUTES,
+        *security.ROUTES,
+        *checks.ROUTES,
+        *messages.ROUTES,
+        *records.ROUTES,
+        *produce.ROUTES,
+        *login.ROUTES,
+        Mount("/static", StaticFiles(directory=STATIC)),
+    ]
+
+
+def create_app(settings: ConsoleSettings) -> Starlette:
+    """Return the console. ValueError if the settings are invalid or would let strangers in."""
+    settings.checked()
+    everyone = None if settings.needs_login else Session("", Security.of(settings.client))
+    sessions = Sessions(settings.sessions_max, settings.session_seconds)
+    app = Starlette(
+        routes=routes(),
+        middleware=[Middleware(Access, settings=settings, sessions=sessions, everyone=everyone)],
+        exception_handlers=HANDLERS,
+        lifespan=_lifespan,
+    )
+    state = app.state
+    state.settings, state.sessions, state.everyone = settings, sessions, everyone
+    state.workers = Workers(settings, ClientPool(settings))
+    state.observers = Observers(state.workers, settings, everyone)
+    state.failures = login.Failures(settings.logins_per_minute)
+    return app
+
+
+@asynccontextmanager
+async def _lifespan(app: Starlette) -> AsyncIterator[None]:
+    state = app.state
+    if state.everyone is not None:
+        state.observers.of(state.everyone)
+
+    def retire(over: list[Session]) -> None:
+        """Stop what runs for sessions that are over, and close their connections."""
+        state.workers.pool.forget(over)
+        identities = {each.identity for each in over}
+        state.observers.retire(each for each in identities if not state.sessions.has(each))
+
+    state.retire = retire
+    sweeper = asyncio.create_task(_sweep(app))
+    try:
+        yield
+    finally:
+        sweeper.cancel()
+        await asyncio.gather(sweeper, return_exceptions=True)
+        await state.observers.close()
+        state.workers.close()
+
+
+async def _sweep(app: Starlette) -> None:
+    """Close what nobody uses any more."""
+    state = app.state
+    while True:
+        await asyncio.sleep(SWEEP_SECONDS)
+        state.retire(state.sessions.ended())
+        state.observers.retire_unused()
+        await asyncio.to_thread(state.workers.pool.close_idle)

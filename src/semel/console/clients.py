@@ -1,0 +1,98 @@
+"""Clients of the broker, one set for each session. A client is used by one thread at a time."""
+
+import threading
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from semel.client import Client, Connection
+from semel.console.sessions import Session
+from semel.console.settings import ConsoleSettings
+
+
+class WorkStopped(Exception):
+    """The work was stopped: its time is over, or nobody waits for it any more.
+
+    It is no `ClientError`, because those are tried again.
+    """
+
+
+class StoppableClient(Client):
+    """A client that refuses its next request once its work was stopped.
+
+    So a page that makes a thousand requests ends soon after the browser has gone, without a check of its own.
+    """
+
+    stop: threading.Event | None = None
+
+    def connection(self, node: int | None = None) -> Connection:
+        """As in `Client`. WorkStopped if nobody waits for the answer."""
+        if self.stop is not None and self.stop.is_set():
+            raise WorkStopped("the work was stopped: its time is over, or the browser has gone.")
+        return super().connection(node)
+
+
+class ClientPool:
+    """Idle clients by session. Safe for several threads."""
+
+    def __init__(self, settings: ConsoleSettings) -> None:
+        self._settings = settings
+        self._idle: dict[Session, list[tuple[float, StoppableClient]]] = {}
+        self._lock = threading.Lock()
+        self._is_closed = False
+
+    def take(self, session: Session) -> StoppableClient:
+        """Return a client for one thread. It connects when it is first used."""
+        with self._lock:
+            idle = self._idle.get(session)
+            if idle:
+                return idle.pop()[1]
+        return StoppableClient(
+            self._settings.bootstrap,
+            client_id="semel-console",
+            timeout_s=self._settings.request_seconds,
+            security=session.security,
+        )
+
+    def give_back(self, session: Session, client: StoppableClient) -> None:
+        """Keep a client for the next request, or close it if there are enough."""
+        client.stop = None
+        with self._lock:
+            idle = self._idle.setdefault(session, [])
+            if not self._is_closed and len(idle) < self._settings.clients_per_user:
+                idle.append((time.monotonic(), client))
+                return
+        client.close()
+
+    def forget(self, sessions: Iterable[Session]) -> None:
+        """Close the clients of sessions that are over."""
+        with self._lock:
+            gone = [pair for session in sessions for pair in self._idle.pop(session, [])]
+        _close(gone)
+
+    def close_idle(self) -> None:
+        """Close clients that were not used for a while."""
+        before = time.monotonic() - self._settings.idle_client_seconds
+        gone: list[tuple[float, StoppableClient]] = []
+        with self._lock:
+            for session, idle in list(self._idle.items()):
+                gone += [pair for pair in idle if pair[0] < before]
+                kept = [pair for pair in idle if pair[0] >= before]
+                if kept:
+                    self._idle[session] = kept
+                else:
+                    del self._idle[session]
+        _close(gone)
+
+    def close(self) -> None:
+        """Close all idle clients, and those that are given back later."""
+        with self._lock:
+            self._is_closed = True
+            gone = [pair for idle in self._idle.values() for pair in idle]
+            self._idle.clear()
+        _close(gone)
+
+
+def _close(gone: Iterable[tuple[float, Any]]) -> None:
+    for _, client in gone:
+        client.close()

@@ -1,0 +1,158 @@
+"""Downloads of a scan: NDJSON and Parquet, streamed, so that no file is ever whole in memory.
+
+A line of NDJSON is what `semel consume --json` prints and `semel produce --format json` reads. A file of
+Parquet has the columns of Spark's Kafka source, and the mark of each record.
+
+If a limit stops the scan, the file says so: NDJSON by a last line `{"stopped": ...}`, which `semel produce`
+refuses, and Parquet by `semel.stopped` in its metadata. Both name the address query that continues.
+"""
+
+import json
+from collections.abc import Callable, Generator, Iterable, Iterator
+from typing import Any, Final
+
+import msgspec
+
+from semel.client import ConsumedRecord
+from semel.console.messages.reading import MarkedRecord
+from semel.record_lines import record_as_json
+
+GROUP_ROWS: Final = 10_000
+GROUP_BYTES: Final = 8 << 20
+"""A group of rows in a Parquet file, which is in memory until it is written."""
+LINES_BYTES: Final = 256 << 10
+
+
+class NoParquet(Exception):
+    """pyarrow is not installed."""
+
+
+def ndjson(
+    records: Iterable[MarkedRecord], stopped: Callable[[], dict[str, Any] | None]
+) -> Generator[bytes, None, None]:
+    """Yield lines in pieces of a useful size."""
+    lines: list[bytes] = []
+    size = 0
+    for marked in records:
+        if marked.is_unreadable:
+            continue
+        line = msgspec.json.encode(record_as_json(_consumed(marked))) + b"\n"
+        lines.append(line)
+        size += len(line)
+        if size >= LINES_BYTES:
+            yield b"".join(lines)
+            lines, size = [], 0
+    if (why := stopped()) is not None:
+        lines.append(json.dumps({"stopped": why}).encode() + b"\n")
+    yield b"".join(lines)
+
+
+def parquet(
+    records: Iterable[MarkedRecord], stopped: Callable[[], dict[str, Any] | None]
+) -> Generator[bytes, None, None]:
+    """Yield the bytes of a Parquet file. NoParquet if pyarrow is not installed."""
+    try:
+        import pyarrow as pa  # type: ignore[import-untyped]
+        import pyarrow.parquet as pq  # type: ignore[import-untyped]
+    except ImportError:
+        raise NoParquet("Parquet needs pyarrow: pip install 'semel[spark]', or export NDJSON.") from None
+    schema = pa.schema(
+        [
+            ("key", pa.binary()),
+            ("value", pa.binary()),
+            ("topic", pa.string()),
+            ("partition", pa.int32()),
+            ("offset", pa.int64()),
+            ("timestamp", pa.timestamp("ms", tz="UTC")),
+            ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
+            ("mark", pa.string()),
+        ]
+    )
+    out = _Written()
+
+    def pieces() -> Iterator[bytes]:
+        data = out.take()
+        for at in range(0, len(data), LINES_BYTES):
+            yield data[at : at + LINES_BYTES]
+
+    with pq.ParquetWriter(pa.PythonFile(out, mode="w"), schema, compression="zstd") as writer:
+        for group in _groups(records):
+            writer.write_table(pa.table(_columns(group), schema))
+            yield from pieces()
+        if (why := stopped()) is not None:
+            writer.add_key_value_metadata({"semel.stopped": json.dumps(why)})
+    yield from pieces()
+
+
+def _groups(records: Iterable[MarkedRecord]) -> Iterator[list[MarkedRecord]]:
+    group: list[MarkedRecord] = []
+    size = 0
+    for marked in records:
+        if marked.is_unreadable:
+            continue
+        group.append(marked)
+        size += marked.record.size_bytes
+        if len(group) >= GROUP_ROWS or size >= GROUP_BYTES:
+            yield group
+            group, size = [], 0
+    if group:
+        yield group
+
+
+def _columns(group: list[MarkedRecord]) -> dict[str, list[Any]]:
+    return {
+        "key": [marked.record.key for marked in group],
+        "value": [marked.record.value for marked in group],
+        "topic": [marked.topic for marked in group],
+        "partition": [marked.partition for marked in group],
+        "offset": [marked.offset for marked in group],
+        "timestamp": [marked.record.timestamp for marked in group],
+        "headers": [
+            [{"key": name, "value": content} for name, content in marked.record.headers] for marked in group
+        ],
+        "mark": [marked.mark.value for marked in group],
+    }
+
+
+def _consumed(marked: MarkedRecord) -> ConsumedRecord:
+    record = marked.record
+    return ConsumedRecord(
+        marked.topic,
+        marked.partition,
+        record.offset,
+        record.timestamp,
+        record.key,
+        record.value,
+        record.headers,
+    )
+
+
+class _Written:
+    """A file that hands on what was written to it."""
+
+    closed = False
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+        self._size = 0
+
+    def write(self, data: Any) -> int:
+        """Keep a part until it is taken."""
+        self._parts.append(bytes(data))
+        self._size += len(self._parts[-1])
+        return len(self._parts[-1])
+
+    def tell(self) -> int:
+        """How much was written in all."""
+        return self._size
+
+    def flush(self) -> None:
+        """Nothing waits here."""
+
+    def close(self) -> None:
+        """Keep what was written; it is taken later."""
+
+    def take(self) -> bytes:
+        """Return what was written since the last call."""
+        parts, self._parts = self._parts, []
+        return b"".join(parts)

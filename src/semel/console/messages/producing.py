@@ -1,0 +1,168 @@
+"""Writes records: one of a form, the lines of a file, or several as one transaction.
+
+Without a transaction every record is written exactly once by an idempotent producer, and a refusal says how
+many were written before it. In a transaction all count or none. It can also be aborted on purpose, to see
+what readers make of it.
+"""
+
+import secrets
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, TypeAlias
+
+from semel.client import Client, ClientError, Delivery, KafkaError, Producer, TransactionalProducer
+from semel.console.messages.limits import PRODUCED_BYTES_MAX, RECORDS_PRODUCED_MAX
+from semel.record_lines import InputFormat, Line, LineError, read_line
+
+TRANSACTION_TIMEOUT_MS = 60_000
+
+
+class Outcome(StrEnum):
+    """How records are written."""
+
+    PLAIN = "plain"
+    COMMIT = "commit"
+    ABORT = "abort"
+
+
+class ProduceError(ValueError):
+    """The input is not a record; the text says what is wrong, and with which line."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewRecord:
+    """A record to write. Without a partition the key decides."""
+
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+    partition: int | None = None
+    timestamp_ms: int | None = None
+
+
+Sender: TypeAlias = Producer | TransactionalProducer
+
+
+def of_lines(
+    data: bytes,
+    form: InputFormat,
+    separator: str,
+    headers: Sequence[tuple[str, bytes | None]],
+    partition: int | None,
+) -> list[NewRecord]:
+    """Read one record from every line that is not empty."""
+    if len(data) > PRODUCED_BYTES_MAX:
+        raise ProduceError(f"the input has {len(data):,} bytes; {PRODUCED_BYTES_MAX:,} are allowed")
+    records = []
+    for number, line in _lines(data):
+        try:
+            read = read_line(line, form, separator.encode() or None)
+        except LineError as error:
+            raise ProduceError(f"line {number} is not a record: {error}. Nothing was written.") from None
+        records.append(_record(read, headers, partition))
+        if len(records) > RECORDS_PRODUCED_MAX:
+            raise ProduceError(
+                f"the input has more than {RECORDS_PRODUCED_MAX:,} records; "
+                "write them in parts, or use 'semel produce'"
+            )
+    if not records:
+        raise ProduceError("there is no record in the input. Nothing was written.")
+    return records
+
+
+def _lines(data: bytes) -> Iterator[tuple[int, bytes]]:
+    begin = number = 0
+    while begin < len(data):
+        end = data.find(b"\n", begin)
+        end = len(data) if end < 0 else end
+        number += 1
+        if line := data[begin:end].removesuffix(b"\r"):
+            yield number, line
+        begin = end + 1
+
+
+def _record(line: Line, headers: Sequence[tuple[str, bytes | None]], partition: int | None) -> NewRecord:
+    return NewRecord(
+        line.key,
+        line.value,
+        (*headers, *line.headers),
+        line.partition if partition is None else partition,
+        line.timestamp_ms,
+    )
+
+
+def parse_headers(text: str) -> list[tuple[str, bytes | None]]:
+    """Read headers as lines of NAME: VALUE or NAME=VALUE."""
+    found: list[tuple[str, bytes | None]] = []
+    for line in text.splitlines():
+        if not line.strip():
+            continue
+        at = min((i for i in (line.find(":"), line.find("=")) if i > 0), default=-1)
+        if at < 0:
+            raise ProduceError(f"the header {line!r} is not NAME: VALUE")
+        found.append((line[:at].strip(), line[at + 1 :].strip().encode()))
+    return found
+
+
+def new_transactional_id() -> str:
+    """A name for one transaction of the console."""
+    return f"semel-console-{secrets.token_hex(4)}"
+
+
+def write(
+    client: Client, topic: str, records: Sequence[NewRecord], outcome: Outcome, transactional_id: str
+) -> dict[str, Any]:
+    """Write records; return how, and where each of the first hundred is."""
+    client.topic(topic)  # An unknown name is more likely a typo than a topic to come.
+    if outcome is Outcome.PLAIN:
+        with Producer(client) as producer:
+            deliveries = _send(producer, topic, records)
+    else:
+        deliveries = _in_transaction(client, topic, records, outcome, transactional_id)
+    written = [each.result() for each in deliveries[:100]]
+    return {
+        "topic": topic,
+        "records": len(records),
+        "outcome": outcome.value,
+        "transactional_id": None if outcome is Outcome.PLAIN else transactional_id,
+        "written": [{"partition": each.partition, "offset": each.offset} for each in written],
+    }
+
+
+def _in_transaction(
+    client: Client, topic: str, records: Sequence[NewRecord], outcome: Outcome, transactional_id: str
+) -> list[Delivery]:
+    producer = TransactionalProducer(
+        client, transactional_id, transaction_timeout_ms=TRANSACTION_TIMEOUT_MS, timeout_s=client.timeout_s
+    )
+    producer.init()
+    try:
+        producer.begin()
+        deliveries = _send(producer, topic, records)
+        if outcome is Outcome.COMMIT:
+            producer.commit()
+        else:
+            producer.abort()
+    finally:
+        # After an error this aborts what is open; the error says more than one of closing.
+        with suppress(KafkaError, ClientError):
+            producer.close()
+    return deliveries
+
+
+def _send(producer: Sender, topic: str, records: Iterable[NewRecord]) -> list[Delivery]:
+    deliveries = [
+        producer.send(
+            topic,
+            each.value,
+            key=each.key,
+            headers=each.headers,
+            partition=each.partition,
+            timestamp_ms=each.timestamp_ms,
+        )
+        for each in records
+    ]
+    producer.flush()
+    return deliveries

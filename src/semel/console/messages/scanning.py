@@ -1,0 +1,315 @@
+"""Scans ranges of a topic for records that match, newest or oldest first, and can be continued.
+
+A scan reads in rounds. In each, it looks at a part of every partition and emits the matches in the order of
+their timestamps; within a partition they stay in the order of their offsets. `Scan.left` is exact after every
+round: the ranges that were not looked at yet. So a scan that a limit has stopped continues there, and no
+record is skipped or shown twice.
+
+Oldest first, a round is one fetch. Newest first, a round reads a window before the end of each partition; the
+windows grow while little is found, and shrink if records are large.
+"""
+
+import heapq
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final, Generic, Protocol, TypeVar
+
+from semel.client import FetchLimits
+from semel.console.messages.filters import Filter
+from semel.console.messages.limits import ROWS_MAX, ScanLimits
+from semel.console.messages.reading import MarkedRecord, Piece, Reader
+
+T = TypeVar("T")
+
+ROWS_PER_ROUND: Final = 4000
+"""Matches of one round over all partitions, which are in memory together: rows of a page."""
+RECORDS_PER_ROUND: Final = 20_000
+"""The same for records of an export."""
+TAKEN_BYTES_MAX: Final = 16 << 20
+"""What the matches of one round may hold, oldest first: an export keeps whole records."""
+WINDOW_FIRST: Final = 64
+WINDOW_MAX: Final = 50_000
+WINDOW_BYTES_MAX: Final = 16 << 20
+"""A window that is larger is read in smaller parts."""
+CHECKED_EVERY: Final = 512
+"""Records between two looks at the clock."""
+_SMALL: Final = FetchLimits(max_wait_ms=100, max_bytes=8 << 20, partition_max_bytes=1 << 20)
+_LARGE: Final = FetchLimits(max_wait_ms=100, max_bytes=16 << 20, partition_max_bytes=4 << 20)
+
+
+class Stop(Protocol):
+    """Says that nobody waits for the result any more."""
+
+    def is_set(self) -> bool:
+        """Whether to stop now."""
+
+    def wait(self, timeout: float) -> bool:
+        """Sleep, but wake when it is set."""
+
+
+class Order(StrEnum):
+    """Where a scan begins."""
+
+    NEWEST = "newest"
+    OLDEST = "oldest"
+
+
+class Reason(StrEnum):
+    """Why a scan ended."""
+
+    END = "end"
+    MATCHES = "matches"
+    RECORDS = "records"
+    BYTES = "bytes"
+    TIME = "time"
+    STOPPED = "stopped"
+
+
+@dataclass(slots=True)
+class Range:
+    """Offsets of a partition, without the last."""
+
+    begin: int
+    end: int
+
+    @property
+    def size(self) -> int:
+        """How many offsets there are."""
+        return max(0, self.end - self.begin)
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a scan is, in offsets, and what it has cost."""
+
+    scanned: int
+    total: int
+    records: int
+    matched: int
+    hidden: int
+    read_bytes: int
+    seconds: float
+
+
+@dataclass(slots=True)
+class _Taken(Generic[T]):
+    """Matches of one partition in one round, in the order of the scan, and up to where it was looked at."""
+
+    rows: list[tuple[int, int, T]] = field(default_factory=list)  # timestamp, offset, what was made
+    covered: int = 0
+
+
+class Scan(Generic[T]):
+    """One scan. Iterate over `rounds`; then `reason` and `left` say where it ended."""
+
+    def __init__(
+        self,
+        reader: Reader,
+        ranges: Mapping[int, Range],
+        wanted: Filter,
+        make: Callable[[MarkedRecord], T],
+        limits: ScanLimits,
+        order: Order,
+        stop: Stop,
+    ) -> None:
+        self.left = {number: Range(each.begin, each.end) for number, each in ranges.items()}
+        self.reason = Reason.END
+        self._reader = reader
+        self._wanted = wanted
+        self._make = make
+        self._limits = limits
+        self._order = order
+        self._stop = stop
+        self._total = sum(each.size for each in self.left.values())
+        self._records = self._matched = self._hidden = self._taken_bytes = 0
+        self._began = time.monotonic()
+        self._fetch = _SMALL if limits.matches <= 100 else _LARGE
+        self._windows = dict.fromkeys(self.left, WINDOW_FIRST)
+        self._pieces: dict[int, Piece] = {}
+
+    @property
+    def progress(self) -> Progress:
+        """How far the scan is now."""
+        left = sum(each.size for each in self.left.values())
+        return Progress(
+            scanned=self._total - left,
+            total=self._total,
+            records=self._records,
+            matched=self._matched,
+            hidden=self._hidden,
+            read_bytes=self._reader.read_bytes,
+            seconds=time.monotonic() - self._began,
+        )
+
+    def rounds(self) -> Iterator[list[T]]:
+        """Scan, and yield the matches of every round, also if there are none."""
+        while any(each.size for each in self.left.values()):
+            if (reason := self._exceeded()) is not None:
+                self.reason = reason
+                return
+            before = self.progress.scanned
+            taken = self._forward() if self._order is Order.OLDEST else self._backward()
+            yield self._emit(taken)
+            if self.progress.scanned == before:
+                self._stop.wait(0.1)  # A partition has no leader, perhaps; the others are done.
+        self.reason = Reason.END
+
+    def _exceeded(self) -> Reason | None:
+        limits = self._limits
+        if self._stop.is_set():
+            return Reason.STOPPED
+        if self._matched >= limits.matches:
+            return Reason.MATCHES
+        if self._records >= limits.records:
+            return Reason.RECORDS
+        if self._reader.read_bytes >= limits.read_bytes:
+            return Reason.BYTES
+        return Reason.TIME if time.monotonic() - self._began >= limits.seconds else None
+
+    def _emit(self, taken: Mapping[int, _Taken[T]]) -> list[T]:
+        """Merge by time up to the limit, and move the ranges past what was emitted."""
+        sign = 1 if self._order is Order.OLDEST else -1
+        streams = [
+            [(sign * timestamp, number, offset, row) for timestamp, offset, row in each.rows]
+            for number, each in taken.items()
+        ]
+        rows: list[T] = []
+        last: dict[int, int] = {}
+        counts: dict[int, int] = dict.fromkeys(taken, 0)
+        for _, number, offset, row in heapq.merge(*streams, key=lambda entry: entry[0]):
+            if self._matched >= self._limits.matches:
+                break
+            self._matched += 1
+            rows.append(row)
+            last[number] = offset
+            counts[number] += 1
+        for number, each in taken.items():
+            whole = counts[number] == len(each.rows)
+            if self._order is Order.OLDEST:
+                at = each.covered if whole else last.get(number, self.left[number].begin - 1) + 1
+                self.left[number].begin = max(self.left[number].begin, at)
+            else:
+                at = each.covered if whole else last.get(number, self.left[number].end)
+                self.left[number].end = min(self.left[number].end, at)
+        return rows
+
+    @property
+    def _rows_max(self) -> int:
+        of_all = ROWS_PER_ROUND if self._limits.matches <= ROWS_MAX else RECORDS_PER_ROUND
+        return max(8, min(self._limits.matches - self._matched, of_all // max(1, len(self.left))))
+
+    # ---- oldest first
+
+    def _forward(self) -> dict[int, _Taken[T]]:
+        # What the last round did not get to see is still here.
+        self._pieces = {
+            number: piece
+            for number, piece in self._pieces.items()
+            if self.left[number].size and piece.begin <= self.left[number].begin < piece.next_offset
+        }
+        positions = {
+            number: each.begin
+            for number, each in self.left.items()
+            if each.size and number not in self._pieces
+        }
+        if positions:
+            for piece in self._reader.fetch(positions, self._fetch):
+                self._pieces[piece.partition] = piece
+        taken: dict[int, _Taken[T]] = {}
+        self._taken_bytes = 0
+        for number, piece in self._pieces.items():
+            if self._taken_bytes < TAKEN_BYTES_MAX:
+                each = self.left[number]
+                taken[number] = self._take_first(piece, each.begin, each.end)
+        return taken
+
+    def _take_first(self, piece: Piece, begin: int, end: int) -> _Taken[T]:
+        taken: _Taken[T] = _Taken(covered=min(piece.next_offset, end))
+        most = self._rows_max
+        for marked in self._looked_at(piece, begin, end):
+            if self._wanted.matches(marked):
+                taken.rows.append((marked.record.timestamp, marked.last_offset, self._make(marked)))
+                self._taken_bytes += marked.record.size_bytes
+            is_full = len(taken.rows) >= most or self._taken_bytes >= TAKEN_BYTES_MAX
+            if is_full or (self._records % CHECKED_EVERY == 0 and self._exceeded() is not None):
+                taken.covered = min(marked.last_offset + 1, taken.covered)
+                break
+        return taken
+
+    def _looked_at(self, piece: Piece, begin: int, end: int) -> Iterator[MarkedRecord]:
+        if self._reader.committed:
+            self._hidden += piece.aborted(begin, end)
+        for marked in self._reader.records(piece, begin, end):
+            self._records += 1
+            yield marked
+        self._records += self._reader.skipped_records
+        self._reader.skipped_records = 0
+
+    # ---- newest first
+
+    def _backward(self) -> dict[int, _Taken[T]]:
+        windows = {
+            number: Range(max(each.begin, each.end - self._windows[number]), each.end)
+            for number, each in self.left.items()
+            if each.size
+        }
+        found: dict[int, deque[tuple[int, int, T]]] = {
+            number: deque(maxlen=self._rows_max) for number in windows
+        }
+        dropped: set[int] = set()
+        sizes = dict.fromkeys(windows, 0)
+        positions = {number: each.begin for number, each in windows.items()}
+        while positions and self._exceeded() is None:
+            before = dict(positions)
+            for piece in self._reader.fetch(positions, self._fetch):
+                number, window = piece.partition, windows[piece.partition]
+                sizes[number] += len(piece.data)
+                if not self._take_last(piece, window, found[number], dropped):
+                    break  # A limit was reached; this window is incomplete.
+                positions[number] = piece.next_offset
+                if piece.next_offset >= window.end:
+                    del positions[number]
+                elif sizes[number] > WINDOW_BYTES_MAX and window.size > 1:
+                    fitting = WINDOW_BYTES_MAX // 2 * (piece.next_offset - window.begin) // sizes[number]
+                    self._windows[number] = max(1, min(fitting, window.size // 2))
+                    window.begin = window.end - self._windows[number]
+                    positions[number], sizes[number] = window.begin, 0
+                    found[number].clear()
+                    dropped.discard(number)
+            if positions == before:
+                self._stop.wait(0.05)
+        for number in positions:
+            del windows[number]  # Incomplete: it will be read again.
+        self._resize(windows, sizes)
+        return {
+            number: _Taken(
+                list(reversed(found[number])),
+                found[number][0][1] if number in dropped else window.begin,
+            )
+            for number, window in windows.items()
+        }
+
+    def _take_last(
+        self, piece: Piece, window: Range, found: deque[tuple[int, int, T]], dropped: set[int]
+    ) -> bool:
+        for marked in self._looked_at(piece, window.begin, window.end):
+            if marked.is_unreadable:
+                # Its other records are as unreadable: the next window ends before them.
+                window.begin = min(window.begin, marked.offset)
+            if self._wanted.matches(marked):
+                if len(found) == found.maxlen:
+                    dropped.add(piece.partition)
+                found.append((marked.record.timestamp, marked.offset, self._make(marked)))
+            if self._records % CHECKED_EVERY == 0 and self._exceeded() is not None:
+                return False
+        return True
+
+    def _resize(self, windows: Iterable[int], sizes: Mapping[int, int]) -> None:
+        for number in windows:
+            if sizes[number] < WINDOW_BYTES_MAX // 8:
+                self._windows[number] = min(WINDOW_MAX, self._windows[number] * 4)
+            elif sizes[number] > WINDOW_BYTES_MAX // 2:
+                self._windows[number] = max(1, self._windows[number] // 4)

@@ -1,0 +1,208 @@
+"""Samples a cluster in the background, so that pages are quick and know what was before.
+
+An `Observer` belongs to a session, because what it sees depends on the rights of the principal. It has
+sections that are refreshed each at its own pace: the catalogue of topics, the ends of partitions, open
+transactions, groups and their lag. Large clusters are asked in portions with pauses between them, so that
+sampling takes at most `sample_share` of the time, of the console and of the broker.
+
+Without a login it runs as long as the console, so that the history of transactions has no gaps. With a login
+it runs while its user looks, and a while longer.
+"""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextvars import ContextVar
+from typing import Any, Concatenate, Generic, ParamSpec, TypeAlias, TypeVar
+
+from semel.client import ClientError, KafkaError, Security
+from semel.console.clients import StoppableClient
+from semel.console.pipeline_sampling import PipelineSample
+from semel.console.sampling import Catalogue, GroupSample, PartitionEnds, TransactionSample, sections_of
+from semel.console.sessions import Session
+from semel.console.settings import ConsoleSettings
+from semel.console.workers import Workers
+
+P = ParamSpec("P")
+T = TypeVar("T")
+Identity: TypeAlias = tuple[str, Security | None]
+
+LONGEST_PAUSE_SECONDS = 30.0
+ABORTED_MAX = 100
+#: Of the current task. The first sample of a section, and one after a change, is made without rests: somebody
+#: waits for it.
+_rests: ContextVar[bool] = ContextVar("rests", default=False)
+_rests_until: ContextVar[float] = ContextVar("rests_until", default=0.0)
+
+
+class Section(Generic[T]):
+    """One thing that is sampled: its newest value, or why there is none."""
+
+    def __init__(self, sample: Callable[["Observer"], Awaitable[T]]) -> None:
+        self._sample = sample
+        self._lock = asyncio.Lock()
+        self._first = asyncio.Event()
+        self.value: T | None = None
+        self.error: Exception | None = None
+        self.at = 0.0
+        self.version = 0
+
+    async def refresh(self, observer: "Observer") -> None:
+        """Sample now. An error of the cluster is kept for the pages; it may be over at the next time."""
+        async with self._lock:
+            try:
+                self.value, self.error = await self._sample(observer), None
+            except (KafkaError, ClientError) as error:
+                self.error = error
+            self.at = time.time()
+            self.version += 1
+            self._first.set()
+
+    def publish(self, value: T) -> None:
+        """Give pages a part of the first sample, before the rest of it is there."""
+        self.value = value
+        self._first.set()
+
+    async def get(self) -> T:
+        """Return the newest value; wait for the first one. Raises why there is none."""
+        await self._first.wait()
+        if self.value is None:
+            assert self.error is not None
+            raise self.error
+        return self.value
+
+
+class Observer:
+    """What one principal sees of a cluster, sampled."""
+
+    def __init__(self, session: Session, workers: Workers, settings: ConsoleSettings) -> None:
+        self.session = session
+        self.settings = settings
+        self.used = time.monotonic()
+        self._workers = workers
+        self._tasks: list[asyncio.Task[None]] = []
+        self._changed = asyncio.Event()
+        self.aborted: deque[tuple[str, int]] = deque(maxlen=ABORTED_MAX)
+        """Transactions that were aborted here: by id, and by when they began."""
+        self.catalogue: Section[Catalogue]
+        self.ends: Section[PartitionEnds]
+        self.transactions: Section[TransactionSample]
+        self.groups: Section[GroupSample]
+        self.pipelines: Section[dict[str, PipelineSample]]
+        self.sections: Mapping[str, Section[Any]] = sections_of(self)
+
+    def start(self) -> None:
+        """Begin to sample."""
+        self._tasks = [asyncio.create_task(self._run(each)) for each in self.sections.values()]
+
+    async def stop(self) -> None:
+        """Stop sampling."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def ask(
+        self, function: Callable[Concatenate[StoppableClient, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Ask the cluster. The same task rests before it asks again, in proportion to how long this took."""
+        if _rests.get():
+            await asyncio.sleep(max(0.0, _rests_until.get() - time.monotonic()))
+        started = time.monotonic()
+        answer = await self._workers.run_as(self.session, function, *args, **kwargs)
+        ended = time.monotonic()
+        rest = (ended - started) * (1 / self.settings.sample_share - 1)
+        _rests_until.set(ended + min(LONGEST_PAUSE_SECONDS, rest))
+        return answer
+
+    async def refresh(self, *names: str) -> None:
+        """Sample these sections now, after a change that the user has made."""
+        for name in names:
+            await self.sections[name].refresh(self)
+        self._announce()
+
+    async def wait_for_change(self, versions: Mapping[str, int], within_s: float) -> dict[str, int]:
+        """Wait until one of these sections is newer; return their versions."""
+        deadline = time.monotonic() + within_s
+        while (left := deadline - time.monotonic()) > 0:
+            now = self.versions(versions)
+            if any(now[name] != version for name, version in versions.items()):
+                return now
+            changed = self._changed
+            try:
+                await asyncio.wait_for(changed.wait(), left)
+            except TimeoutError:
+                break
+        return self.versions(versions)
+
+    def versions(self, names: Mapping[str, int]) -> dict[str, int]:
+        """Return the versions of these sections."""
+        return {name: self.sections[name].version for name in names}
+
+    def _announce(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def _run(self, section: Section[Any]) -> None:
+        while True:
+            started = time.monotonic()
+            await section.refresh(self)
+            self._announce()
+            _rests.set(True)
+            await asyncio.sleep(max(0.05, self.settings.sample_seconds - (time.monotonic() - started)))
+
+
+class Observers:
+    """The observers of all users, started when they are needed and stopped when they are not.
+
+    Sessions of the same user with the same password share one. If there are too many, the one that was unused
+    for longest is stopped; it starts again when its user comes back, without its history.
+    """
+
+    def __init__(self, workers: Workers, settings: ConsoleSettings, everyone: Session | None) -> None:
+        self._workers = workers
+        self._settings = settings
+        self._everyone = everyone
+        self._by_identity: dict[Identity, Observer] = {}
+        self._stopping: set[asyncio.Task[None]] = set()
+
+    def of(self, session: Session) -> Observer:
+        """Return the observer of a session."""
+        found = self._by_identity.get(session.identity)
+        if found is None:
+            while len(self._by_identity) >= self._settings.observers_max:
+                self._retire(min(self._by_identity, key=lambda each: self._by_identity[each].used))
+            found = Observer(session, self._workers, self._settings)
+            self._by_identity[session.identity] = found
+            found.start()
+        found.used = time.monotonic()
+        return found
+
+    def retire(self, identities: Iterable[Identity]) -> None:
+        """Stop the observers of users who are no longer logged in."""
+        for identity in identities:
+            self._retire(identity)
+
+    def retire_unused(self) -> None:
+        """Stop observers that nobody has looked at for a while."""
+        before = time.monotonic() - self._settings.observed_seconds
+        kept = self._everyone.identity if self._everyone is not None else None
+        self.retire(
+            [
+                identity
+                for identity, each in self._by_identity.items()
+                if each.used < before and identity != kept
+            ]
+        )
+
+    async def close(self) -> None:
+        """Stop all, and wait until they have stopped."""
+        self.retire(list(self._by_identity))
+        await asyncio.gather(*self._stopping, return_exceptions=True)
+
+    def _retire(self, identity: "Identity") -> None:
+        found = self._by_identity.pop(identity, None)
+        if found is not None:
+            task = asyncio.ensure_future(found.stop())
+            self._stopping.add(task)
+            task.add_done_callback(self._stopping.discard)

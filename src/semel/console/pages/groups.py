@@ -1,0 +1,181 @@
+"""Groups: the list with lag, one group with its members and positions, and deleting one."""
+
+import time
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from semel.client import Admin, Client, CommittedOffset, ErrorCode, GroupInfo, KafkaError, Partition
+from semel.client.share_admin import describe_share_group, share_offsets
+from semel.console import forms
+from semel.console.access import changes
+from semel.console.observing import Observer
+from semel.console.rendering import now_iso, page, segment
+from semel.console.sampling import GroupSample, ends_of
+from semel.console.unread import first_timestamps
+from semel.spark.status import MARKS
+
+SHARE = "share"
+ORDERS = {"name": "by name", "lag": "furthest behind first", "age": "longest behind first"}
+
+
+async def groups(request: Request) -> Response:
+    """List groups. `q` filters by id or topic, `kind` by protocol, `order` sorts."""
+    query = request.query_params
+    wanted, kind = query.get("q", "").strip(), query.get("kind", "")
+    order = query.get("order", "name")
+    if order not in ORDERS:
+        raise forms.FormError(f"order must be one of {', '.join(ORDERS)}, not {order!r}")
+    observer: Observer = request.app.state.observers.of(request.state.session)
+    sample = await observer.groups.get()
+    rows = [
+        row
+        for row in (_row(sample, each.group_id, each.kind, each.state) for each in sample.listed)
+        if (not kind or row["kind"] == kind)
+        and (
+            wanted.lower() in row["group"].lower()
+            or any(wanted.lower() in topic.lower() for topic in row["topics"])
+        )
+    ]
+    if order == "lag":
+        rows.sort(key=lambda row: -(row["lag"] or 0))
+    elif order == "age":
+        rows.sort(key=lambda row: -(row["age_seconds"] or 0))
+    size = request.app.state.settings.page_size
+    shown, where = forms.paged(rows, forms.page_number(request), size)
+    kinds = sorted({each.kind for each in sample.listed if each.kind})
+    data = {"groups": shown, **where, "q": wanted, "order": order, "orders": ORDERS, "kind": kind}
+    return page(request, "groups.html", {**data, "kinds": kinds})
+
+
+def _row(sample: GroupSample, group_id: str, kind: str, state: str) -> dict[str, Any]:
+    lag = sample.lags.get(group_id)
+    return {
+        "group": group_id,
+        "kind": kind,
+        "state": state,
+        "lag": None if lag is None else lag.lag,
+        "age_seconds": None if lag is None or lag.age_seconds is None else round(lag.age_seconds, 1),
+        "topics": [] if lag is None else sorted(lag.topics),
+    }
+
+
+async def group(request: Request) -> Response:
+    """Show the members of a group, what each reads, and how far it is behind."""
+    group_id: str = request.path_params["group"]
+    observer: Observer = request.app.state.observers.of(request.state.session)
+    sample = observer.groups.value
+    kinds = {each.group_id: each.kind for each in sample.listed} if sample is not None else {}
+    data = await request.app.state.workers.run(request, _describe, group_id, kinds.get(group_id, ""))
+    times, lags = _columns(sample, group_id, "lag_series")
+    _, ages = _columns(sample, group_id, "age_series")
+    data["series"] = {"times": times, "lag": lags, "age_seconds": ages}
+    return page(request, "group.html", data)
+
+
+def _columns(sample: GroupSample | None, group_id: str, name: str) -> tuple[list[float], list[Any]]:
+    series = getattr(sample, name).get(group_id) if sample is not None else None
+    if series is None:
+        return [], []
+    times, values = series.columns()
+    return [round(at, 1) for at in times], [None if each is None else round(each, 1) for each in values]
+
+
+def _describe(client: Client, group_id: str, kind: str) -> dict[str, Any]:
+    client.connection()
+    info = describe_group(client, group_id, kind)
+    offsets = offsets_of(client, group_id, info.kind)
+    known = {topic.name for topic in client.describe({name for name, _ in offsets}).topics}
+    high, stable = ends_of(client, [key for key in offsets if key[0] in known])
+    behind = {key: at.offset for key, at in offsets.items() if key in high and high[key] > at.offset}
+    oldest = first_timestamps(client, behind)
+    readers = {key: member.member_id for member in info.members for key in member.partitions}
+    now_ms = int(time.time() * 1000)
+    rows: list[dict[str, Any]] = []
+    for key in sorted(offsets.keys() | readers.keys()):
+        at = offsets.get(key)
+        end = high.get(key)
+        is_waiting = at is not None and end is not None and stable[key] <= at.offset < end
+        rows.append(
+            {
+                "topic": key[0],
+                "partition": key[1],
+                "offset": None if at is None else at.offset,
+                "last_stable_offset": stable.get(key),
+                "high_watermark": end,
+                "lag": None if at is None or end is None else max(0, end - at.offset),
+                "age_ms": max(0, now_ms - oldest[key]) if key in oldest else 0 if key not in behind else None,
+                "member": readers.get(key),
+                "is_waiting": is_waiting,
+            }
+        )
+    ages = [row["age_ms"] for row in rows if row["age_ms"]]
+    return {
+        "at": now_iso(),
+        "group": group_id,
+        "kind": info.kind,
+        "state": info.state,
+        "assignor": info.assignor or None,
+        "members": [
+            {
+                "member_id": each.member_id,
+                "instance_id": each.instance_id,
+                "client_id": each.client_id,
+                "host": each.client_host,
+                "partitions": [{"topic": key[0], "partition": key[1]} for key in sorted(each.partitions)],
+            }
+            for each in info.members
+        ],
+        "offsets": rows,
+        "lag": sum(row["lag"] or 0 for row in rows),
+        "age_ms": max(ages, default=0),
+        "waiting": sum(1 for row in rows if row["is_waiting"]),
+        "is_pipeline": any(at.metadata.startswith(MARKS) for at in offsets.values()),
+    }
+
+
+def describe_group(client: Client, group_id: str, kind: str) -> GroupInfo:
+    """Describe a group of any kind. KafkaError if it does not exist."""
+    if kind == SHARE:
+        return describe_share_group(client, group_id)
+    try:
+        return Admin(client).groups.describe(group_id)
+    except KafkaError as error:
+        # A group that has just begun is not in the sample yet, so its kind is not known.
+        listed = {each.group_id: each.kind for each in Admin(client).groups.all()}
+        if error.code is not ErrorCode.GROUP_ID_NOT_FOUND or listed.get(group_id) != SHARE:
+            raise
+        return describe_share_group(client, group_id)
+
+
+def offsets_of(client: Client, group_id: str, kind: str) -> dict[Partition, CommittedOffset]:
+    """Return where a group is; for a share group, its first offsets that are not settled."""
+    if kind == SHARE:
+        return {key: CommittedOffset(offset) for key, offset in share_offsets(client, group_id).items()}
+    return Admin(client).groups.offsets(group_id)
+
+
+async def delete(request: Request) -> Response:
+    """Delete a group without members, with its offsets."""
+    group_id: str = request.path_params["group"]
+    await request.app.state.workers.run(request, _delete, group_id)
+    await request.app.state.observers.of(request.state.session).refresh("groups")
+    return forms.done(request, "/groups", f"Deleted group {group_id}.", {"group": group_id})
+
+
+def _delete(client: Client, group_id: str) -> None:
+    Admin(client).groups.delete(group_id)
+
+
+def address(group_id: str) -> str:
+    """The address of a group's page."""
+    return f"/groups/{segment(group_id)}"
+
+
+ROUTES = [Route("/groups", groups)]
+DETAIL_ROUTES = [
+    changes("/groups/{group:path}/delete", delete),
+    Route("/groups/{group:path}", group),
+]

@@ -1,0 +1,353 @@
+"""Messages of a topic: a page of records, a search with progress, and a live tail.
+
+The page itself is a short scan, so it comes quickly; what it could not look at in that time is searched on by
+an event stream, with progress, until a limit or the user stops it.
+"""
+
+import time
+from collections.abc import Callable, Generator
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from semel.client import Client
+from semel.console import events
+from semel.console.forms import FormError
+from semel.console.messages import rows as rows_of
+from semel.console.messages.asking import LEFT_CHARS_MAX, Ask, Asked, AskingError, resolve
+from semel.console.messages.decoding import Decoding, View
+from semel.console.messages.filters import NOTHING, Filter, parse_json
+from semel.console.messages.limits import PAGE, SEARCH, ScanLimits
+from semel.console.messages.query import QueryError
+from semel.console.messages.reading import MarkedRecord, Reader
+from semel.console.messages.registry import Registry, SchemaProblem
+from semel.console.messages.scanning import Order, Reason, Scan, Stop
+from semel.console.messages.tailing import tail
+from semel.console.rendering import is_json, now_iso, page, segment
+from semel.console.workers import SCAN
+
+FIRST_SECONDS: Final = 0.5
+"""How long a page searches before it is shown; the rest is searched while it is looked at."""
+PROGRESS_SECONDS: Final = 0.2
+AGES: Final = {"15 min": "-15m", "1 h": "-1h", "24 h": "-1d"}
+STOPPED: Final = {
+    Reason.END: "Everything in the range was looked at.",
+    Reason.MATCHES: "Stopped after {matched:,} matches.",
+    Reason.RECORDS: "Stopped after {records:,} records, which is the limit of one search.",
+    Reason.BYTES: "Stopped after reading {mib:,.0f} MiB, which is the limit of one search.",
+    Reason.TIME: "Stopped after {seconds:.0f} s, which is the limit of one search.",
+    Reason.STOPPED: "Stopped.",
+}
+
+
+class Never:
+    """A stop that is never set: the client refuses further requests when the browser has gone."""
+
+    def is_set(self) -> bool:
+        """Never."""
+        return False
+
+    def wait(self, timeout: float) -> bool:
+        """Sleep."""
+        time.sleep(timeout)
+        return False
+
+
+def registry_of(request: Request) -> Registry | None:
+    """The schema registry of the settings, whose schemas all requests share."""
+    state = request.app.state
+    if not hasattr(state, "registry"):
+        url = state.settings.registry
+        state.registry = Registry(url) if url else None
+    found: Registry | None = state.registry
+    return found
+
+
+def asked_of(request: Request) -> Ask:
+    """Read the state from the address. FormError if it cannot be understood."""
+    try:
+        return Ask.of(request.query_params)
+    except AskingError as error:
+        raise FormError(str(error)) from None
+
+
+def parser_of(registry: Registry | None) -> Callable[[MarkedRecord], Any]:
+    """Return how values are parsed for JSON paths: with their schema if there is one."""
+    if registry is None:
+        return parse_json
+    decoding = Decoding(View.AUTO, registry)
+
+    def parse(marked: MarkedRecord) -> Any:
+        try:
+            decoded = decoding.decode(marked.record.value) if marked.record.value else None
+        except SchemaProblem:
+            return NOTHING
+        return parse_json(marked) if decoded is None else decoded.value
+
+    return parse
+
+
+def filter_of(request: Request, ask: Ask) -> Filter:
+    """Compile the search. FormError if it cannot be understood."""
+    try:
+        return Filter(ask.q, parser_of(registry_of(request)))
+    except QueryError as error:
+        raise FormError(str(error)) from None
+
+
+# ---- the page
+
+
+async def messages(request: Request) -> Response:
+    """Show records. The query of the address is described in `messages.asking`."""
+    topic = request.path_params["topic"]
+    ask = asked_of(request)
+    registry = registry_of(request)
+    seconds = PAGE.seconds if is_json(request) else FIRST_SECONDS
+    limits = replace(PAGE, matches=ask.limit, seconds=seconds)
+    try:
+        wanted, problem = Filter(ask.q, parser_of(registry)), None
+    except QueryError as error:
+        wanted, problem = Filter(), str(error)
+        limits = replace(limits, matches=0)  # Nothing is searched.
+    found = await request.app.state.workers.run(request, _page, topic, ask, wanted, limits, registry)
+    data = {
+        "topic": topic,
+        **found,
+        "problem": problem,
+        "live": request.query_params.get("live", "") == "1" and is_open_ended(ask),
+        "registry": registry is not None,
+    }
+    return page(request, "messages.html", data, 400 if problem and is_json(request) else 200)
+
+
+def _page(
+    client: Client, topic: str, ask: Ask, wanted: Filter, limits: ScanLimits, registry: Registry | None
+) -> dict[str, Any]:
+    asked = resolved(client, topic, ask)
+    scan = _scan(client, topic, ask, asked, wanted, limits, registry, Never())
+    found = [row for made in scan.rounds() for row in made]
+    return {
+        "messages": found,
+        "scan": state_of(scan, ask),
+        "ask": described(ask),
+        "links": _links(topic, ask),
+        "partitions": [
+            {"partition": number, "start": each.start, "last_stable_offset": each.stable, "end": each.end}
+            for number, each in asked.bounds.items()
+        ],
+        "offline": asked.offline,
+        "waiting": sum(each.end - each.stable for each in asked.bounds.values()),
+        "blocked": next((n for n, each in asked.bounds.items() if each.stable < each.end), None),
+        "today": now_iso()[:10],
+        "tail": ends_text(asked, ask),
+    }
+
+
+def ends_text(asked: Asked, ask: Ask) -> str:
+    """Where a live view begins, so that it misses nothing; empty if that is too long for an address."""
+    ends = (f"{n}:{each.stable if ask.committed else each.end}" for n, each in asked.bounds.items())
+    text = ",".join(ends)
+    return text if len(text) <= LEFT_CHARS_MAX else ""
+
+
+def resolved(client: Client, topic: str, ask: Ask) -> Asked:
+    """Look up what to scan. FormError if the address has a wrong value."""
+    try:
+        return resolve(client, topic, ask)
+    except AskingError as error:
+        raise FormError(str(error)) from None
+
+
+def _scan(
+    client: Client,
+    topic: str,
+    ask: Ask,
+    asked: Asked,
+    wanted: Filter,
+    limits: ScanLimits,
+    registry: Registry | None,
+    stop: Stop,
+) -> Scan[dict[str, Any]]:
+    reader = Reader(
+        client,
+        topic,
+        asked.bounds,
+        committed=ask.committed,
+        control=ask.control,
+        may_match=wanted.may_match,
+    )
+    make = partial(rows_of.row, decoding=Decoding(ask.view, registry))
+    return Scan(reader, asked.ranges, wanted, make, limits, ask.order, stop)
+
+
+def described(ask: Ask) -> dict[str, Any]:
+    """The state as plain data."""
+    return {
+        "q": ask.q,
+        "partition": ask.partition,
+        "from": ask.begin,
+        "to": ask.end,
+        "order": ask.order.value,
+        "isolation": "committed" if ask.committed else "uncommitted",
+        "control": ask.control,
+        "view": ask.view.value,
+        "limit": ask.limit,
+        "query": replace(ask, left="").query(),
+    }
+
+
+def is_open_ended(ask: Ask) -> bool:
+    """Whether new records belong to what is shown, so that the page can follow them."""
+    return ask.order is Order.NEWEST and not ask.begin and not ask.end
+
+
+def state_of(scan: Scan[Any], ask: Ask) -> dict[str, Any]:
+    """How far a scan is, why it ended, and the query that continues it."""
+    made = scan.progress
+    is_over = not any(each.size for each in scan.left.values())
+    rest = None if is_over else ask.continued(scan.left)
+    says = STOPPED[scan.reason].format(
+        matched=made.matched, records=made.records, mib=made.read_bytes / (1 << 20), seconds=made.seconds
+    )
+    if rest is None and not is_over:
+        says += " Choose fewer partitions to go on from there."
+    return {
+        "scanned": made.scanned,
+        "total": made.total,
+        "records": made.records,
+        "matched": made.matched,
+        "hidden": made.hidden,
+        "bytes": made.read_bytes,
+        "seconds": round(made.seconds, 3),
+        "reason": scan.reason.value,
+        "says": says,
+        "next": None if rest is None else rest.query(),
+    }
+
+
+def _links(topic: str, ask: Ask) -> dict[str, Any]:
+    """Addresses of the same page in another state."""
+    base = f"/topics/{segment(topic)}/messages"
+    fresh = replace(ask, left="")
+
+    def at(**changes: Any) -> str:
+        query = replace(fresh, **changes).query()
+        return f"{base}?{query}" if query else base
+
+    return {
+        "base": base,
+        "self": at(),
+        "newest": at(begin="", end="", order=Order.NEWEST),
+        "oldest": at(begin="", end="", order=Order.OLDEST),
+        "committed": at(committed=True),
+        "uncommitted": at(committed=False),
+        "views": {view.value: at(view=view) for view in View},
+        "search": f"{base}/search",
+        "tail": f"{base}/tail",
+        "export": f"{base}/export?{fresh.query()}",
+        "ages": {name: at(begin=age, end="", order=Order.OLDEST) for name, age in AGES.items()},
+    }
+
+
+# ---- live parts
+
+
+async def search(request: Request) -> Response:
+    """Search on with progress, as events: rows, progress, done."""
+    ask = asked_of(request)
+    wanted = filter_of(request, ask)
+    settings = request.app.state.settings
+    limits = replace(
+        SEARCH,
+        matches=ask.limit,
+        seconds=min(SEARCH.seconds, settings.scan_seconds),
+        read_bytes=min(SEARCH.read_bytes, settings.scan_bytes),
+    )
+    arguments = (request.path_params["topic"], ask, wanted, limits, registry_of(request))
+    return events.stream(request, request.app.state.workers.stream(request, _search, *arguments, kind=SCAN))
+
+
+def _search(
+    client: Client,
+    stop: Stop,
+    topic: str,
+    ask: Ask,
+    wanted: Filter,
+    limits: ScanLimits,
+    registry: Registry | None,
+) -> Generator[tuple[str, Any], None, None]:
+    try:
+        asked = resolved(client, topic, ask)
+    except FormError as error:
+        yield "failed", {"message": str(error)}
+        return
+    scan = _scan(client, topic, ask, asked, wanted, limits, registry, stop)
+    told = 0.0
+    for made in scan.rounds():
+        if made:
+            # With where it is, so that who stops here goes on after these rows.
+            yield "rows", {"rows": made, "state": state_of(scan, ask)}
+        elif time.monotonic() - told > PROGRESS_SECONDS:
+            told = time.monotonic()
+            yield "progress", state_of(scan, ask)
+    yield "done", state_of(scan, ask)
+
+
+async def follow(request: Request) -> Response:
+    """Follow the end of the topic, as events with rows and outcomes of transactions."""
+    ask = asked_of(request)
+    wanted = filter_of(request, ask)
+    at = request.query_params.get("at", "")
+    arguments = (request.path_params["topic"], ask, wanted, registry_of(request), at)
+    return events.stream(request, request.app.state.workers.stream(request, _follow, *arguments))
+
+
+def _follow(
+    client: Client, stop: Stop, topic: str, ask: Ask, wanted: Filter, registry: Registry | None, at: str
+) -> Generator[tuple[str, Any], None, None]:
+    try:
+        asked = resolved(client, topic, ask)
+        positions = _positions(at, asked, ask)
+    except FormError as error:
+        yield "failed", {"message": str(error)}
+        return
+    reader = Reader(client, topic, asked.bounds, committed=ask.committed, control=ask.control)
+    make = partial(rows_of.row, decoding=Decoding(ask.view, registry))
+    yield "ready", {"partitions": len(positions)}
+    for made in tail(reader, positions, wanted, make, stop):
+        yield (
+            "arrived",
+            {
+                "rows": made.rows,
+                "outcomes": made.outcomes,
+                "skipped": made.skipped,
+                "seen": made.seen,
+                "next": {str(number): offset for number, offset in made.next.items()},
+            },
+        )
+
+
+def _positions(at: str, asked: Asked, ask: Ask) -> dict[int, int]:
+    """Where a tail begins: at the ends, or where the page ended, within what the log holds."""
+    tops = {n: each.stable if ask.committed else each.end for n, each in asked.bounds.items()}
+    for part in at.split(",") if at else ():
+        number, _, offset = part.partition(":")
+        if not number.isdecimal() or not offset.isdecimal():
+            raise FormError(f"at is a list like 0:12,1:7, not {at[:50]!r}")
+        if int(number) in tops:
+            bounds = asked.bounds[int(number)]
+            tops[int(number)] = min(max(int(offset), bounds.start), bounds.end)
+    return tops
+
+
+_BASE: Final = "/topics/{topic}/messages"
+ROUTES = [
+    Route(_BASE, messages, methods=["GET"]),
+    Route(_BASE + "/search", search, methods=["GET"]),
+    Route(_BASE + "/tail", follow, methods=["GET"]),
+]

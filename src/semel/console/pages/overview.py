@@ -1,0 +1,193 @@
+"""The overview: is the cluster healthy, at one glance; and the events that tell pages to refresh."""
+
+import time
+from collections.abc import AsyncGenerator
+from itertools import islice
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from semel.console import events
+from semel.console.forms import FormError
+from semel.console.observing import Observer
+from semel.console.rendering import iso, now_iso, page
+from semel.console.sampling import Catalogue, GroupSample, PartitionEnds, TransactionSample
+
+#: How many rows a list of the overview has.
+ROWS_MAX = 8
+EVENT_SECONDS = 3600.0
+#: A reader that waits for longer without a transaction in sight is worth a look.
+HELD_MS_MAX = 30_000
+
+
+async def overview(request: Request) -> Response:
+    """Show brokers, topics, rates, open transactions, lag, and who blocks whom."""
+    observer: Observer = request.app.state.observers.of(request.state.session)
+    catalogue = await observer.catalogue.get()
+    ends, transactions, groups = observer.ends.value, observer.transactions.value, observer.groups.value
+    problems = [
+        {"part": name, "message": str(section.error)}
+        for name, section in observer.sections.items()
+        if section.error is not None
+    ]
+    data = {
+        "at": now_iso(),
+        "cluster": _cluster(catalogue),
+        "topics": _topics(catalogue, ends),
+        "rate": _rate(ends),
+        "transactions": _transactions(transactions),
+        "blocked": _blocked(ends, transactions),
+        "blocked_total": None if ends is None else len(ends.waiting),
+        "groups": _groups(groups),
+        "problems": problems,
+    }
+    data["health"] = _health(data)
+    return page(request, "overview.html", data)
+
+
+def _cluster(catalogue: Catalogue) -> dict[str, Any]:
+    return {
+        "id": catalogue.cluster.cluster_id,
+        "brokers": [
+            {
+                "id": node.node_id,
+                "address": f"{node.host}:{node.port}",
+                "is_controller": node.node_id == catalogue.cluster.controller,
+            }
+            for node in catalogue.cluster.nodes
+        ],
+        "offline_partitions": catalogue.offline,
+        "partitions_behind": catalogue.behind,
+    }
+
+
+def _topics(catalogue: Catalogue, ends: PartitionEnds | None) -> dict[str, Any]:
+    busiest = sorted(ends.rates.items(), key=lambda pair: -pair[1])[:ROWS_MAX] if ends else []
+    return {
+        "total": len(catalogue.topics),
+        "partitions": catalogue.partitions,
+        "busiest": [{"topic": name, "records_per_second": round(rate, 1)} for name, rate in busiest],
+    }
+
+
+def _rate(ends: PartitionEnds | None) -> dict[str, Any]:
+    times, values = ends.total.columns() if ends is not None else ([], [])
+    return {
+        "records_per_second": None if not values else round(values[-1] or 0.0, 1),
+        "times": [round(each, 3) for each in times],
+        "values": [None if each is None else round(each, 2) for each in values],
+    }
+
+
+def _transactions(sample: TransactionSample | None) -> dict[str, Any]:
+    if sample is None:
+        return {"open": None, "oldest": [], "states": {}}
+    now_ms = int(time.time() * 1000)
+    oldest = sorted(sample.open.values(), key=lambda each: each.started_ms)[:ROWS_MAX]
+    return {
+        "open": len(sample.open),
+        "states": dict(sample.states),
+        "oldest": [
+            {
+                "transactional_id": each.transactional_id,
+                "since": iso(each.started_ms),
+                "age_ms": max(0, now_ms - each.started_ms),
+                "timeout_ms": None if each.is_two_phase else each.timeout_ms,
+                "partitions": len(each.partitions),
+            }
+            for each in oldest
+        ],
+    }
+
+
+def _blocked(ends: PartitionEnds | None, sample: TransactionSample | None) -> list[dict[str, Any]]:
+    """The partitions whose readers wait, with the oldest transaction that is open in each."""
+    if ends is None:
+        return []
+    rows = []
+    for key, waiting in islice(ends.waiting.items(), ROWS_MAX):
+        here = [each for each in (sample.open.values() if sample else ()) if key in each.partitions]
+        first = min(here, key=lambda each: each.started_ms, default=None)
+        rows.append(
+            {
+                "topic": key[0],
+                "partition": key[1],
+                "waiting": waiting,
+                "last_stable_offset": ends.stable[key],
+                "held_ms": int((ends.at - ends.held[key]) * 1000),
+                "transactional_id": None if first is None else first.transactional_id,
+                "since": None if first is None else iso(first.started_ms),
+            }
+        )
+    return rows
+
+
+def _groups(sample: GroupSample | None) -> dict[str, Any]:
+    if sample is None:
+        return {"total": None, "lag": None, "furthest": []}
+    furthest = sorted(sample.lags.items(), key=lambda pair: -pair[1].lag)
+    states = {each.group_id: each.state for each in sample.listed}
+    return {
+        "total": len(sample.listed),
+        "lag": sum(each.lag for each in sample.lags.values()),
+        "furthest": [
+            {"group": name, "lag": each.lag, "state": states.get(name, "")}
+            for name, each in furthest[:ROWS_MAX]
+            if each.lag
+        ],
+    }
+
+
+def _health(data: dict[str, Any]) -> dict[str, Any]:
+    """One word for the state of the cluster, and the sentences behind it."""
+    cluster = data["cluster"]
+    bad, odd = [], []
+    if cluster["offline_partitions"]:
+        bad.append(f"{cluster['offline_partitions']:,} partitions have no leader.")
+    if cluster["partitions_behind"]:
+        odd.append(f"{cluster['partitions_behind']:,} partitions have replicas that are not in sync.")
+    stuck = [
+        each
+        for each in data["transactions"]["oldest"]
+        if each["timeout_ms"] is None or each["age_ms"] > each["timeout_ms"]
+    ]
+    # Partitions and transactions are sampled one after the other, so a short transaction may be in one only.
+    waiting = [
+        each for each in data["blocked"] if each["transactional_id"] is None and each["held_ms"] > HELD_MS_MAX
+    ]
+    if stuck:
+        odd.append(f"{len(stuck)} open transactions do not end by themselves, or are past their timeout.")
+    if waiting:
+        odd.append("Readers wait in partitions for a transaction that no coordinator lists; run the checks.")
+    odd += [f"The {each['part']} could not be read: {each['message']}" for each in data["problems"]]
+    return {"state": "bad" if bad else "odd" if odd else "good", "reasons": bad + odd}
+
+
+async def changes(request: Request) -> Response:
+    """Tell a page when what it shows was sampled again."""
+    observer: Observer = request.app.state.observers.of(request.state.session)
+    names = [name for name in request.query_params.get("of", "").split(",") if name]
+    if not names or any(name not in observer.sections for name in names):
+        raise FormError(f"'of' must name some of {', '.join(observer.sections)}")
+    return events.stream(request, _changes(request, observer, names))
+
+
+async def _changes(
+    request: Request, observer: Observer, names: list[str]
+) -> AsyncGenerator[dict[str, int], None]:
+    versions = observer.versions(dict.fromkeys(names, 0))
+    while True:
+        now = await observer.wait_for_change(versions, EVENT_SECONDS)
+        observer = request.app.state.observers.of(request.state.session)
+        if now != versions:
+            yield now
+        versions = observer.versions(versions)
+
+
+ROUTES = [
+    Route("/", overview),
+    Route("/overview", overview),
+    Route("/changes", changes),
+]

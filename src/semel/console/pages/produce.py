@@ -1,0 +1,204 @@
+"""Writing to a topic: one record, several lines, a file, as a transaction or not; and sending records again.
+
+A form has `kind` one or lines. A file is sent as the body of a request, with the rest of the form in the
+address, so that no byte of it is changed on the way.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from semel.client import Client
+from semel.console import forms
+from semel.console.access import changes
+from semel.console.forms import FormError
+from semel.console.messages import rows as rows_of
+from semel.console.messages.decoding import Decoding
+from semel.console.messages.limits import PRODUCED_BYTES_MAX, RECORDS_PRODUCED_MAX, REPLAYED_MAX
+from semel.console.messages.producing import (
+    NewRecord,
+    Outcome,
+    ProduceError,
+    new_transactional_id,
+    of_lines,
+    parse_headers,
+    write,
+)
+from semel.console.messages.replaying import copies, parse_places, read_places
+from semel.console.pages.messages import registry_of
+from semel.console.rendering import now_iso, page, segment
+from semel.record_lines import InputFormat, LineError, read_line
+
+SHOWN_MAX: Final = 50
+
+
+async def form(request: Request) -> Response:
+    """Show the form."""
+    topic = request.path_params["topic"]
+    count = await request.app.state.workers.run(request, _partitions, topic)
+    data = {
+        "topic": topic,
+        "partitions": count,
+        "transactional_id": new_transactional_id(),
+        "formats": [each.value for each in InputFormat],
+        "records_max": RECORDS_PRODUCED_MAX,
+        "bytes_max": PRODUCED_BYTES_MAX,
+    }
+    return page(request, "produce.html", data)
+
+
+def _partitions(client: Client, topic: str) -> int:
+    return len(client.topic(topic, anew=True).partitions)
+
+
+async def produce(request: Request) -> Response:
+    """Write the records of a form."""
+    fields = await forms.read(request)
+    try:
+        records = _records(fields)
+    except ProduceError as error:
+        raise FormError(str(error)) from None
+    return await _write(request, request.path_params["topic"], records, fields)
+
+
+async def produce_file(request: Request) -> Response:
+    """Write the records of a file, which is the body of the request."""
+    fields = dict(request.query_params)
+    data = await request.body()
+    try:
+        records = _lines(data, fields)
+    except ProduceError as error:
+        raise FormError(str(error)) from None
+    return await _write(request, request.path_params["topic"], records, fields)
+
+
+def _records(fields: Mapping[str, str]) -> list[NewRecord]:
+    if fields.get("kind", "one") == "lines":
+        return _lines(fields.get("lines", "").encode(), fields)
+    form = _format(fields)
+    key = fields.get("key", "")
+    # Browsers send line ends of a text field as CR LF.
+    value = fields.get("value", "").replace("\r\n", "\n")
+    try:
+        return [
+            NewRecord(
+                None if not key else read_line(key.encode(), _of_keys(form), None).value,
+                None if fields.get("tombstone") else read_line(value.encode(), _of_keys(form), None).value,
+                tuple(parse_headers(fields.get("headers", ""))),
+                _partition(fields),
+            )
+        ]
+    except LineError as error:
+        raise ProduceError(f"the record cannot be written: {error}") from None
+
+
+def _of_keys(form: InputFormat) -> InputFormat:
+    """One record of a form is its key and its value; JSON is then text like any other."""
+    return InputFormat.text if form is InputFormat.json else form
+
+
+def _lines(data: bytes, fields: Mapping[str, str]) -> list[NewRecord]:
+    headers = parse_headers(fields.get("headers", ""))
+    return of_lines(data, _format(fields), fields.get("separator", ""), headers, _partition(fields))
+
+
+def _format(fields: Mapping[str, str]) -> InputFormat:
+    try:
+        return InputFormat(fields.get("format") or InputFormat.text)
+    except ValueError:
+        raise ProduceError(f"format must be one of {', '.join(InputFormat)}") from None
+
+
+def _partition(fields: Mapping[str, str]) -> int | None:
+    return forms.whole(fields, "partition") if fields.get("partition", "").strip() else None
+
+
+def _outcome(fields: Mapping[str, str]) -> Outcome:
+    try:
+        return Outcome(fields.get("outcome") or Outcome.PLAIN)
+    except ValueError:
+        raise FormError(f"outcome must be one of {', '.join(Outcome)}") from None
+
+
+async def _write(
+    request: Request, topic: str, records: list[NewRecord], fields: Mapping[str, str]
+) -> Response:
+    outcome = _outcome(fields)
+    name = fields.get("transactional_id", "").strip() or new_transactional_id()
+    found = await request.app.state.workers.run(request, write, topic, records, outcome, name)
+    return forms.done(request, _address(topic, found), _says(found), found)
+
+
+def _address(topic: str, found: Mapping[str, Any]) -> str:
+    """Where the user sees what was written."""
+    base = f"/topics/{segment(topic)}/messages"
+    if found["outcome"] == Outcome.ABORT:
+        return f"{base}?isolation=uncommitted"
+    return base
+
+
+def _says(found: Mapping[str, Any]) -> str:
+    count = found["records"]
+    what = f"Wrote {count:,} {'record' if count == 1 else 'records'} to {found['topic']}"
+    if found["outcome"] == Outcome.PLAIN:
+        first = found["written"][0]
+        return (
+            f"{what}: partition {first['partition']}, offset {first['offset']}." if count == 1 else f"{what}."
+        )
+    end = "committed" if found["outcome"] == Outcome.COMMIT else "aborted on purpose"
+    return f"{what} in one transaction of {found['transactional_id']}, which is {end}."
+
+
+# ---- again
+
+
+async def replay_form(request: Request) -> Response:
+    """Show which records would be sent again, and ask where to."""
+    topic, chosen = request.path_params["topic"], request.query_params.get("records", "")
+    try:
+        places = parse_places(chosen)
+        found = await request.app.state.workers.run(request, read_places, topic, places)
+    except ProduceError as error:
+        raise FormError(str(error)) from None
+    decoding = Decoding(registry=registry_of(request))
+    data = {
+        "topic": topic,
+        "records": ",".join(f"{each.partition}:{each.offset}" for each in places),
+        "count": len(found),
+        "bytes": sum(each.record.size_bytes for each in found),
+        "messages": [rows_of.row(each, decoding) for each in found[:SHOWN_MAX]],
+        "transactional_id": new_transactional_id(),
+        "records_max": REPLAYED_MAX,
+        "today": now_iso()[:10],
+    }
+    return page(request, "produce_replay.html", data)
+
+
+async def replay(request: Request) -> Response:
+    """Send the chosen records again."""
+    fields = await forms.read(request)
+    source = request.path_params["topic"]
+    target = fields.get("target", "").strip() or source
+    try:
+        places = parse_places(forms.needed(fields, "records"))
+        found = await request.app.state.workers.run(request, read_places, source, places)
+        records = copies(
+            found,
+            keeps_partition=bool(fields.get("keep_partition")),
+            keeps_time=bool(fields.get("keep_time")),
+        )
+    except ProduceError as error:
+        raise FormError(str(error)) from None
+    return await _write(request, target, records, fields)
+
+
+ROUTES = [
+    Route("/topics/{topic}/produce", form, methods=["GET"]),
+    changes("/topics/{topic}/produce", produce),
+    changes("/topics/{topic}/produce/file", produce_file),
+    Route("/topics/{topic}/replay", replay_form, methods=["GET"]),
+    changes("/topics/{topic}/replay", replay),
+]

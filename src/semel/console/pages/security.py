@@ -1,0 +1,110 @@
+"""Security: SCRAM users, ACLs, quotas, and the audit trail of a broker on this machine."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from semel.client import Admin, Client, ErrorCode, KafkaError, UnsupportedRequest
+from semel.console import audit_log, forms
+from semel.console.rendering import page
+from semel.console.settings import ConsoleSettings
+
+AUDIT_SHOWN = 200
+
+
+async def security(request: Request) -> Response:
+    """Show users, ACLs and quotas. `q` filters all of them, and the audit trail."""
+    settings: ConsoleSettings = request.app.state.settings
+    wanted = request.query_params.get("q", "").strip()
+    found = await request.app.state.workers.run(request, _read)
+    acls = [each for each in found["acls"] or () if _has(wanted, each)]
+    shown, where = forms.paged(acls, forms.page_number(request), settings.page_size)
+    data = {
+        "q": wanted,
+        "users": _filtered(wanted, found["users"]),
+        "acls": None if found["acls"] is None else shown,
+        **where,
+        "quotas": _filtered(wanted, found["quotas"]),
+        "problems": found["problems"],
+        "audit": None,
+        "audit_problem": None,
+    }
+    if settings.audit_file is None:
+        data["audit_problem"] = "Start the console on the broker's machine with --audit FILE, its log."
+    elif found["acls"] is None and settings.needs_login:
+        # The file is read by the console, so the broker is asked whether this principal may know as much.
+        data["audit_problem"] = "It is shown to those who may list ACLs."
+    else:
+        try:
+            data["audit"] = await asyncio.to_thread(
+                audit_log.newest, settings.audit_file, wanted, AUDIT_SHOWN
+            )
+        except OSError as error:
+            data["audit_problem"] = f"{settings.audit_file} cannot be read: {error.strerror}."
+    return page(request, "security.html", data)
+
+
+def _has(wanted: str, row: dict[str, Any]) -> bool:
+    return not wanted or any(wanted.lower() in str(value).lower() for value in row.values())
+
+
+def _filtered(wanted: str, rows: list[dict[str, Any]] | None) -> list[dict[str, Any]] | None:
+    return None if rows is None else [row for row in rows if _has(wanted, row)]
+
+
+def _read(client: Client) -> dict[str, Any]:
+    """Read each list; one that is refused, or that the broker does not have, is None with its reason."""
+    client.connection()
+    problems: dict[str, str] = {}
+    found: dict[str, Any] = {"problems": problems}
+    for name, ask in (("users", _users), ("acls", _acls), ("quotas", _quotas)):
+        found[name], problem = _tried(client, ask)
+        if problem is not None:
+            problems[name] = problem
+    return found
+
+
+def _tried(
+    client: Client, ask: Callable[[Client], list[dict[str, Any]]]
+) -> tuple[list[dict[str, Any]] | None, str | None]:
+    try:
+        return ask(client), None
+    except UnsupportedRequest:
+        return None, "This broker does not have them."
+    except KafkaError as error:
+        if error.code is ErrorCode.SECURITY_DISABLED:
+            return None, "This broker has no authorizer: everybody may do everything."
+        return None, str(error)
+
+
+def _users(client: Client) -> list[dict[str, Any]]:
+    return [
+        {"user": each.user, "mechanism": each.mechanism, "iterations": each.iterations}
+        for each in Admin(client).users.list()
+    ]
+
+
+def _acls(client: Client) -> list[dict[str, Any]]:
+    return [
+        {
+            "principal": each.principal,
+            "permission": each.permission,
+            "operation": each.operation,
+            "resource_type": each.resource_type,
+            "resource": each.resource_name,
+            "pattern": each.pattern_type,
+            "host": each.host,
+        }
+        for each in Admin(client).acls.list()
+    ]
+
+
+def _quotas(client: Client) -> list[dict[str, Any]]:
+    return [{"entity": str(each.entity), "limits": dict(each.limits)} for each in Admin(client).quotas.list()]
+
+
+ROUTES = [Route("/security", security)]

@@ -1,0 +1,94 @@
+"""Why does this reader wait: the last stable offset of a partition explained, and what ends the wait."""
+
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route
+
+from semel.client import Client, blocking
+from semel.console import forms
+from semel.console.access import changes
+from semel.console.rendering import iso, now_iso, page, segment
+
+
+async def chosen(request: Request) -> Response:
+    """Go to the explanation of the partition that a form names, as TOPIC/PARTITION or in two fields."""
+    query = request.query_params
+    topic, slash, number = query.get("partition", "").strip().rpartition("/")
+    if not slash or not number.isdigit():
+        raise forms.FormError("name a partition as TOPIC/NUMBER, for example orders/0")
+    return RedirectResponse(f"/topics/{segment(topic)}/why/{number}", status_code=303)
+
+
+async def why(request: Request) -> Response:
+    """Explain what readers of committed records wait for in a partition."""
+    topic: str = request.path_params["topic"]
+    partition: int = request.path_params["partition"]
+    data = await request.app.state.workers.run(request, _explain, topic, partition)
+    return page(request, "why.html", data)
+
+
+def _explain(client: Client, topic: str, partition: int) -> dict[str, Any]:
+    client.leader(topic, partition)  # An unknown partition is reported at once.
+    found = blocking.explain(client, topic, partition)
+    rows = [_open_row(each) for each in found.open]
+    first = rows[0] if rows else None
+    if first is not None:
+        first["ends"] = iso(found.ends_ms)
+        first["ends_in_ms"] = None if found.ends_ms is None else max(0, found.ends_ms - blocking.now_ms())
+    return {
+        "at": now_iso(),
+        "topic": topic,
+        "partition": partition,
+        "visibility": found.visibility,
+        "last_stable_offset": found.last_stable_offset,
+        "high_watermark": found.high_watermark,
+        "waiting": found.waiting,
+        "blocked_by": first,
+        "also_open": rows[1:],
+    }
+
+
+def _open_row(each: blocking.Open) -> dict[str, Any]:
+    owner = each.owner
+    return {
+        "transactional_id": None if owner is None else owner.transactional_id,
+        "hangs": owner is None,
+        "two_phase": owner is not None and owner.is_two_phase,
+        "producer_id": each.producer.producer_id,
+        "epoch": each.producer.epoch,
+        "since": None if owner is None else iso(owner.started_ms),
+        "age_ms": None if owner is None else owner.open_for_ms(),
+        "timeout_ms": None if owner is None or owner.is_two_phase else owner.timeout_ms,
+        "first_offset": each.first_offset,
+        "last_record": iso(each.producer.last_timestamp),
+        "also_in": each.also_in,
+        "command": each.command,
+    }
+
+
+async def abort(request: Request) -> Response:
+    """Abort a transaction that hangs in a partition: one that no coordinator knows."""
+    topic: str = request.path_params["topic"]
+    partition: int = request.path_params["partition"]
+    start_offset = forms.whole(await forms.read(request), "start_offset")
+    producer = await request.app.state.workers.run(request, _abort, topic, partition, start_offset)
+    await request.app.state.observers.of(request.state.session).refresh("ends")
+    message = f"Aborted the transaction of producer {producer} in {topic}/{partition}."
+    return forms.done(
+        request, f"/topics/{segment(topic)}/why/{partition}", message, {"producer_id": producer}
+    )
+
+
+def _abort(client: Client, topic: str, partition: int, start_offset: int) -> int:
+    hanging = blocking.hanging_at(client, topic, partition, start_offset)
+    blocking.end_hanging(client, hanging)
+    return hanging.producer.producer_id
+
+
+ROUTES = [
+    Route("/why", chosen),
+    Route("/topics/{topic}/why/{partition:int}", why),
+    changes("/topics/{topic}/why/{partition:int}/abort", abort),
+]

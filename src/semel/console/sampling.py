@@ -1,0 +1,338 @@
+"""What is sampled of a cluster: its topics, the ends of their partitions, transactions, groups and lag."""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import InitVar, dataclass, field
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from semel.client import (
+    LATEST,
+    Admin,
+    Client,
+    ClusterInfo,
+    CommittedOffset,
+    ErrorCode,
+    GroupListing,
+    Isolation,
+    KafkaError,
+    Partition,
+    TopicInfo,
+    TransactionDescription,
+    UnsupportedRequest,
+)
+from semel.client.offsets import list_offsets
+from semel.client.transactions_admin import describe_transactions, list_transactions
+from semel.console.pipeline_sampling import sample_pipelines
+from semel.console.samples import Ends, Series
+from semel.spark.status import MARKS as PIPELINE_MARKS
+
+if TYPE_CHECKING:
+    from semel.console.observing import Observer, Section
+
+#: Asked at a time, before a pause: a few milliseconds of a broker, so that others hardly wait.
+PARTITIONS_PER_REQUEST = 500
+TRANSACTIONS_PER_REQUEST = 50
+GROUPS_PER_REQUEST = 10
+#: Whose past is remembered.
+ENDS_MAX = 5_000
+GROUPS_MAX = 2_000
+OPEN_STATE = "Ongoing"
+
+
+@dataclass(frozen=True, slots=True)
+class Catalogue:
+    """The brokers and all topics, and how many of their partitions are in trouble."""
+
+    cluster: ClusterInfo
+    topics: tuple[TopicInfo, ...]
+    partitions: int
+    offline: int
+    behind: int
+    """Partitions with a leader and with replicas that are not in sync."""
+
+
+@dataclass(slots=True)
+class PartitionEnds:
+    """Where partitions end, and how fast they grow."""
+
+    at: float
+    high: Mapping[Partition, int]
+    stable: Mapping[Partition, int]
+    rates: Mapping[str, float]
+    total: Series
+    passed: Mapping[Partition, Ends]
+    before: InitVar["PartitionEnds | None"] = None
+    waiting: Mapping[Partition, int] = field(init=False)
+    """The partitions whose readers of committed records wait, and for how many offsets; most first."""
+
+    held: Mapping[Partition, float] = field(init=False)
+    """For each of them, since when its last stable offset has been seen where it is."""
+
+    def __post_init__(self, before: "PartitionEnds | None") -> None:
+        found = [(key, end - self.stable[key]) for key, end in self.high.items() if end > self.stable[key]]
+        self.waiting = dict(sorted(found, key=lambda pair: -pair[1]))
+        earlier = before.held if before is not None else {}
+        is_still = before.stable if before is not None else {}
+        self.held = {
+            key: earlier.get(key, self.at) if is_still.get(key) == self.stable[key] else self.at
+            for key in self.waiting
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A transaction that was seen open, and is over."""
+
+    transactional_id: str
+    producer_id: int
+    epoch: int
+    started_ms: int
+    ended_ms: int
+    outcome: str
+    partitions: tuple[Partition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionSample:
+    """The open transactions, those that ended since the console looks, and all ids by state."""
+
+    open: Mapping[str, TransactionDescription]
+    finished: deque[Finished]
+    states: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupLag:
+    """How far a group is behind, by topic and as a whole."""
+
+    lag: int
+    age_seconds: float | None
+    """How long the oldest unread record has been there, as far as it was sampled."""
+    topics: Mapping[str, int]
+
+
+@dataclass(slots=True)
+class GroupSample:
+    """All groups, and their lag."""
+
+    listed: tuple[GroupListing, ...]
+    lags: dict[str, GroupLag] = field(default_factory=dict)
+    lag_series: dict[str, Series] = field(default_factory=dict)
+    age_series: dict[str, Series] = field(default_factory=dict)
+    pipelines: set[str] = field(default_factory=set)
+    """The groups whose offsets have notes of a Spark pipeline."""
+
+
+def sections_of(observer: "Observer") -> "dict[str, Section[Any]]":
+    """Set the sections of an observer, and return them by name."""
+    from semel.console.observing import Section
+
+    observer.catalogue = Section(sample_catalogue)
+    observer.ends = Section(sample_ends)
+    observer.transactions = Section(sample_transactions)
+    observer.groups = Section(sample_groups)
+    observer.pipelines = Section(sample_pipelines)
+    return {
+        "catalogue": observer.catalogue,
+        "ends": observer.ends,
+        "transactions": observer.transactions,
+        "groups": observer.groups,
+        "pipelines": observer.pipelines,
+    }
+
+
+async def sample_catalogue(observer: "Observer") -> Catalogue:
+    """Ask for all topics."""
+    return await observer.ask(_describe)
+
+
+def _describe(client: Client) -> Catalogue:
+    cluster = client.describe()
+    partitions = [each for topic in cluster.topics for each in topic.partitions]
+    return Catalogue(
+        cluster,
+        tuple(sorted(cluster.topics, key=lambda topic: topic.name)),
+        partitions=len(partitions),
+        offline=sum(1 for each in partitions if each.leader < 0),
+        behind=sum(1 for each in partitions if each.leader >= 0 and len(each.in_sync) < len(each.replicas)),
+    )
+
+
+async def sample_ends(observer: "Observer") -> PartitionEnds:
+    """Ask for the ends of all partitions, in portions."""
+    catalogue = await observer.catalogue.get()
+    before = observer.ends.value
+    partitions = [(topic.name, each.partition) for topic in catalogue.topics for each in topic.partitions]
+    high: dict[Partition, int] = {}
+    stable: dict[Partition, int] = {}
+    for portion in portions(partitions, PARTITIONS_PER_REQUEST):
+        ends, steady = await observer.ask(ends_of, portion)
+        high |= ends
+        stable |= steady
+    # On a thread: there may be tens of thousands of partitions, and pages wait for the event loop.
+    return await asyncio.to_thread(_compared, before, high, stable, observer.settings.points_max)
+
+
+def _compared(
+    before: PartitionEnds | None, high: dict[Partition, int], stable: dict[Partition, int], points_max: int
+) -> PartitionEnds:
+    now = time.time()
+    total = before.total if before is not None else Series(points_max)
+    rates: dict[str, float] = {}
+    passed: dict[Partition, Ends] = {}
+    if before is not None:
+        seconds = max(0.001, now - before.at)
+        for key, end in high.items():
+            grown = end - before.high.get(key, end)
+            if grown > 0:
+                rates[key[0]] = rates.get(key[0], 0.0) + grown / seconds
+        total.add(now, sum(rates.values()))
+    for key, end in islice(high.items(), ENDS_MAX):
+        known = before.passed.get(key) if before is not None else None
+        passed[key] = known or Ends()
+        passed[key].add(now, end)
+    return PartitionEnds(now, high, stable, rates, total, passed, before)
+
+
+def ends_of(
+    client: Client, partitions: Iterable[Partition]
+) -> tuple[dict[Partition, int], dict[Partition, int]]:
+    """Return the high watermarks and last stable offsets of partitions. A deleted topic has none."""
+    wanted = dict.fromkeys(partitions, LATEST)
+    while wanted:
+        try:
+            # In this order: a transaction that ends in between is not seen as one that blocks.
+            high = list_offsets(client, wanted, isolation=Isolation.READ_UNCOMMITTED)
+            stable = list_offsets(client, wanted, isolation=Isolation.READ_COMMITTED)
+        except KafkaError as error:
+            if error.code not in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.LEADER_NOT_AVAILABLE):
+                raise
+            present = {
+                (topic.name, each.partition)
+                for topic in client.describe({name for name, _ in wanted}).topics
+                for each in topic.partitions
+                if each.leader >= 0
+            }
+            if present.issuperset(wanted):
+                raise
+            wanted = {key: LATEST for key in wanted if key in present}
+        else:
+            ends = {key: at.offset for key, at in high.items()}
+            return ends, {key: min(at.offset, ends[key]) for key, at in stable.items()}
+    return {}, {}
+
+
+async def sample_transactions(observer: "Observer") -> TransactionSample:
+    """Ask for the open transactions, and note those that ended since."""
+    before = observer.transactions.value
+    listed = await observer.ask(list_all)
+    now_ms = int(time.time() * 1000)
+    states: dict[str, int] = {}
+    for each in listed.values():
+        states[each] = states.get(each, 0) + 1
+    wanted = {name for name, state in listed.items() if state == OPEN_STATE}
+    if before is not None:
+        wanted |= before.open.keys() & listed.keys()  # to learn how they ended
+    described: dict[str, TransactionDescription] = {}
+    for portion in portions(sorted(wanted), TRANSACTIONS_PER_REQUEST):
+        described |= await observer.ask(describe_transactions, portion)
+    now_open = {name: each for name, each in described.items() if each.state == OPEN_STATE}
+    finished = before.finished if before is not None else deque(maxlen=observer.settings.history_max)
+    for name, was in before.open.items() if before is not None else ():
+        after = described.get(name)
+        if after is None or (after.started_ms, after.epoch) != (was.started_ms, was.epoch):
+            is_abort = (name, was.started_ms) in observer.aborted
+            finished.appendleft(_finished(was, after, now_ms, is_abort))
+    return TransactionSample(now_open, finished, states)
+
+
+def list_all(client: Client) -> dict[str, str]:
+    """Return the states of all transactional ids. Brokers before Kafka 3.0 do not list them."""
+    try:
+        return {each.transactional_id: each.state for each in list_transactions(client)}
+    except UnsupportedRequest:
+        return {}
+
+
+def _finished(
+    was: TransactionDescription, after: TransactionDescription | None, now_ms: int, is_abort: bool
+) -> Finished:
+    outcomes = {
+        "CompleteCommit": "committed",
+        "PrepareCommit": "committed",
+        "CompleteAbort": "aborted",
+        "PrepareAbort": "aborted",
+    }
+    # If the next one is open already, or the producer has begun anew, the outcome was not seen.
+    outcome = outcomes.get(after.state, "ended") if after is not None else "ended"
+    outcome = "aborted" if is_abort else outcome
+    return Finished(
+        was.transactional_id, was.producer_id, was.epoch, was.started_ms, now_ms, outcome, was.partitions
+    )
+
+
+async def sample_groups(observer: "Observer") -> GroupSample:
+    """Ask for all groups and their offsets, in portions, and compare them with the ends."""
+    before = observer.groups.value
+    listed = tuple(await observer.ask(lambda client: Admin(client).groups.all()))
+    sample = GroupSample(listed)
+    if before is None:
+        observer.groups.publish(sample)
+    ends = await observer.ends.get()
+    names = [each.group_id for each in listed if each.kind != "share"][:GROUPS_MAX]
+    for portion in portions(names, GROUPS_PER_REQUEST):
+        found = await observer.ask(_offsets_of, portion)
+        now = time.time()
+        for name, committed in found.items():
+            if any(each.metadata.startswith(PIPELINE_MARKS) for each in committed.values()):
+                sample.pipelines.add(name)
+            lag = lag_of({key: at.offset for key, at in committed.items()}, ends, now)
+            sample.lags[name] = lag
+            for kept, earlier, value in (
+                (sample.lag_series, before.lag_series if before else {}, float(lag.lag)),
+                (sample.age_series, before.age_series if before else {}, lag.age_seconds),
+            ):
+                kept[name] = earlier.get(name) or Series(observer.settings.points_max)
+                kept[name].add(now, value)
+    return sample
+
+
+def _offsets_of(client: Client, names: Iterable[str]) -> dict[str, dict[Partition, CommittedOffset]]:
+    groups = Admin(client).groups
+    found: dict[str, dict[Partition, CommittedOffset]] = {}
+    for name in names:
+        try:
+            found[name] = groups.offsets(name)
+        except KafkaError as error:
+            if error.retriable:
+                raise  # The others are of no use without an answer.
+    return found
+
+
+def lag_of(offsets: Mapping[Partition, int], ends: PartitionEnds, now: float) -> GroupLag:
+    """Compare the position of a group with the ends."""
+    topics: dict[str, int] = {}
+    oldest: float | None = None
+    for key, offset in offsets.items():
+        end = ends.high.get(key)
+        if end is None:
+            continue
+        behind = max(0, end - offset)
+        topics[key[0]] = topics.get(key[0], 0) + behind
+        if behind and key in ends.passed:
+            since = ends.passed[key].passed(offset)
+            if since is not None:
+                oldest = since if oldest is None else min(oldest, since)
+    lag = sum(topics.values())
+    age = 0.0 if not lag else None if oldest is None else now - oldest
+    return GroupLag(lag, age, topics)
+
+
+def portions(items: Iterable[Any], size: int) -> Iterable[list[Any]]:
+    """Cut into lists of at most `size`."""
+    iterator = iter(items)
+    while portion := list(islice(iterator, size)):
+        yield portion

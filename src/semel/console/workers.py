@@ -1,0 +1,268 @@
+"""Runs blocking work on threads: bounded in time and number, and stopped when the browser goes away.
+
+`run` is for pages: a function with a client, on one of a few threads. `stream` is for live views and long
+scans: a generator with a client and a stop, on a thread of its own, as an async iterator.
+"""
+
+import asyncio
+import threading
+import time
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable, Generator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
+
+from starlette.requests import Request
+
+from semel.console.clients import ClientPool, StoppableClient, WorkStopped
+from semel.console.sessions import Session
+from semel.console.settings import ConsoleSettings
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+#: How often the console looks whether a browser still waits for a page.
+LOOK_SECONDS = 0.25
+#: Items of a stream that may wait for a slow browser, before its thread waits too.
+AHEAD_MAX = 8
+
+#: For sampling. It must not take the threads of pages.
+BACKGROUND_THREADS = 4
+
+LIVE, SCAN = "live", "scan"
+
+
+class Busy(Exception):
+    """Too much is going on at once; the text says what to do."""
+
+
+class TookTooLong(Exception):
+    """A page needed longer than it may."""
+
+
+class Stop(threading.Event):
+    """Set when the work is no longer wanted. Generators of `Workers.stream` check it."""
+
+
+class Workers:
+    """Threads and clients for the requests of all users."""
+
+    def __init__(self, settings: ConsoleSettings, pool: ClientPool) -> None:
+        self._settings = settings
+        self.pool = pool
+        self._executor = ThreadPoolExecutor(settings.threads_max, thread_name_prefix="console")
+        self._background = ThreadPoolExecutor(BACKGROUND_THREADS, thread_name_prefix="console sampling")
+        self._running: Counter[Session] = Counter()
+        self._streams: Counter[tuple[Session, str]] = Counter()
+        self._stops: set[Stop] = set()
+
+    async def run(
+        self,
+        request: Request,
+        function: Callable[Concatenate[StoppableClient, P], T],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        """Call `function(client, ...)` on a thread. Busy if the user has too much running already."""
+        session: Session = request.state.session
+        # Without a login, all browsers are one user.
+        is_one = self._settings.needs_login
+        most = self._settings.requests_per_user if is_one else self._settings.live_per_user
+        if self._running[session] >= most:
+            raise Busy("too many of your pages are loading at once. Wait for them, and try again.")
+        stop = Stop()
+        work = asyncio.get_running_loop().run_in_executor(
+            self._executor, lambda: self._call(session, stop, function, *args, **kwargs)
+        )
+        self._begin(session, stop, work)
+        return await self._wait(request, work, stop)
+
+    async def run_as(
+        self,
+        session: Session,
+        function: Callable[Concatenate[StoppableClient, P], T],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        """The same for work in the background, which no browser waits for, on threads of its own."""
+        stop = Stop()
+        work = asyncio.get_running_loop().run_in_executor(
+            self._background, lambda: self._call(session, stop, function, *args, **kwargs)
+        )
+        self._stops.add(stop)
+        work.add_done_callback(lambda _: self._stops.discard(stop))
+        try:
+            return await work
+        finally:
+            stop.set()
+
+    def _begin(self, session: Session, stop: Stop, work: "asyncio.Future[Any]") -> None:
+        """Count the work until its thread has ended, which may be after the page was given up."""
+        self._running[session] += 1
+        self._stops.add(stop)
+
+        def ended(done: "asyncio.Future[Any]") -> None:
+            self._stops.discard(stop)
+            self._running[session] -= 1
+            if not self._running[session]:
+                del self._running[session]
+            if not done.cancelled():
+                done.exception()  # It is retrieved, though nobody may be there to hear it.
+
+        work.add_done_callback(ended)
+
+    async def _wait(self, request: Request, work: "asyncio.Future[T]", stop: Stop) -> T:
+        deadline = time.monotonic() + self._settings.request_seconds
+        try:
+            while True:
+                done, _ = await asyncio.wait({work}, timeout=LOOK_SECONDS)
+                if done:
+                    return work.result()
+                if time.monotonic() > deadline:
+                    raise TookTooLong(
+                        f"the broker did not answer within {self._settings.request_seconds:g} seconds. "
+                        "Narrow the search, or try again."
+                    )
+                if await request.is_disconnected():
+                    raise WorkStopped("the browser has gone.")
+        finally:
+            stop.set()
+
+    def _call(
+        self,
+        session: Session,
+        stop: Stop,
+        function: Callable[Concatenate[StoppableClient, P], T],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        client = self.pool.take(session)
+        client.stop = stop
+        try:
+            return function(client, *args, **kwargs)
+        finally:
+            self.pool.give_back(session, client)
+
+    def stream(
+        self,
+        request: Request,
+        function: Callable[..., Generator[T, None, None]],
+        *args: Any,
+        kind: str = LIVE,
+    ) -> AsyncGenerator[T, None]:
+        """Return what the generator `function(client, stop, *args)` yields, from a thread of its own.
+
+        When the iteration ends early, because the browser went away, the stop is set and the generator
+        closed. `kind` is `LIVE` for views that wait most of the time, and `SCAN` for those that read as fast
+        as they can. Busy if there are too many already.
+        """
+        session: Session = request.state.session
+        self._admit(session, kind)
+        return self._iterate(session, kind, function, args)
+
+    def _admit(self, session: Session, kind: str) -> None:
+        most = self._settings.scans_per_user if kind == SCAN else self._settings.live_per_user
+        if self._streams[session, kind] >= most:
+            what = "searches, exports and checks" if kind == SCAN else "live views"
+            raise Busy(f"{most} of your {what} run already. Stop one of them, and try again.")
+        if self._streams.total() >= self._settings.live_max:
+            raise Busy("too many live views are open. Try again later.")
+
+    async def _iterate(
+        self, session: Session, kind: str, function: Callable[..., Generator[T, None, None]], args: Any
+    ) -> AsyncGenerator[T, None]:
+        self._admit(session, kind)
+        bridge: _Bridge[T] = _Bridge(asyncio.get_running_loop())
+        self._streams[session, kind] += 1
+        self._stops.add(bridge.stop)
+        thread = threading.Thread(
+            target=self._pump, args=(session, bridge, function, args), name="console stream", daemon=True
+        )
+        thread.start()
+        try:
+            while True:
+                is_last, item = await bridge.receive()
+                if is_last:
+                    return
+                yield item
+        finally:
+            bridge.stop.set()
+            self._stops.discard(bridge.stop)
+            self._streams[session, kind] -= 1
+            if not self._streams[session, kind]:
+                del self._streams[session, kind]
+
+    def _pump(
+        self,
+        session: Session,
+        bridge: "_Bridge[T]",
+        function: Callable[..., Generator[T, None, None]],
+        args: Any,
+    ) -> None:
+        error: BaseException | None = None
+        client = self.pool.take(session)
+        client.stop = bridge.stop
+        try:
+            items = function(client, bridge.stop, *args)
+            try:
+                for item in items:
+                    if not bridge.send(item):
+                        break
+            finally:
+                items.close()
+        except WorkStopped:
+            pass
+        except BaseException as raised:  # noqa: BLE001 - it is raised again where the stream is read
+            error = raised
+        finally:
+            self.pool.give_back(session, client)
+            bridge.end(error)
+
+    @property
+    def streams(self) -> int:
+        """How many live views and scans run."""
+        return self._streams.total()
+
+    def close(self) -> None:
+        """Stop all work. Threads end at their next request, or when the broker answers."""
+        for stop in list(self._stops):
+            stop.set()
+        self._executor.shutdown(wait=False, cancel_futures=True)
+        self._background.shutdown(wait=False, cancel_futures=True)
+        self.pool.close()
+
+
+class _Bridge(Generic[T]):
+    """A bounded queue from one thread to an event loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.stop = Stop()
+        self._loop = loop
+        self._room = threading.Semaphore(AHEAD_MAX)
+        self._queue: asyncio.Queue[tuple[bool, Any]] = asyncio.Queue()
+
+    def send(self, item: T) -> bool:
+        """Pass an item on, and wait while the reader is behind; False if nobody reads any more."""
+        while not self._room.acquire(timeout=LOOK_SECONDS):
+            if self.stop.is_set():
+                return False
+        return not self.stop.is_set() and self._post((False, item))
+
+    def end(self, error: BaseException | None) -> None:
+        """Pass on that nothing follows, or why."""
+        self._post((True, error))
+
+    def _post(self, entry: tuple[bool, Any]) -> bool:
+        try:
+            self._loop.call_soon_threadsafe(self._queue.put_nowait, entry)
+        except RuntimeError:  # The loop is closed: the console has ended.
+            return False
+        return True
+
+    async def receive(self) -> tuple[bool, Any]:
+        """Return whether this was the last, and the item."""
+        is_last, item = await self._queue.get()
+        self._room.release()
+        if is_last and item is not None:
+            raise item
+        return is_last, item

@@ -1,0 +1,147 @@
+"""Groups: lag by offset and by time, members, a reset with its preview, share groups."""
+
+import time
+
+import pytest
+from support.browsing import Browsing
+from support.waiting import until
+
+from semel.client import Admin, Client, Consumer, NewTopic, Producer
+from semel.client.share_admin import describe_share_group, set_share_offsets, share_offsets
+from semel.console.samples import Ends
+from semel.wire.messages.shares import ShareGroupHeartbeatRequest
+
+
+@pytest.fixture(scope="module")
+def filled(bootstrap: str) -> str:
+    """A topic of two partitions with ten records each, and a group that has read some of them."""
+    with Client(bootstrap) as client:
+        Admin(client).topics.create(NewTopic("work", 2))
+        with Producer(client) as producer:
+            for number in range(20):
+                producer.send("work", b"%d" % number, partition=number % 2)
+        Admin(client).groups.set_offsets("idle", {("work", 0): 4, ("work", 1): 10})
+    return bootstrap
+
+
+def test_lag_is_shown_by_offset_and_by_time(browsing: Browsing, filled: str) -> None:
+    found = browsing.get("/groups/idle.json").json
+    assert found["lag"] == 6
+    rows = {row["partition"]: row for row in found["offsets"]}
+    assert (rows[0]["offset"], rows[0]["high_watermark"], rows[0]["lag"]) == (4, 10, 6)
+    assert 0 < rows[0]["age_ms"] < 120_000
+    assert (rows[1]["lag"], rows[1]["age_ms"]) == (0, 0)
+    until(lambda: [row["lag"] for row in browsing.get("/groups.json?q=idle").json["groups"]] == [6])
+    until(
+        lambda: (series := browsing.get("/groups/idle.json").json["series"])["lag"][-1:] == [6.0] and series
+    )
+    assert browsing.get("/groups.json?q=work").json["total"] >= 1  # found by its topic
+    until(lambda: [row["group"] for row in browsing.get("/topics/work.json").json["groups"]] == ["idle"])
+
+
+def test_members_and_what_each_reads(browsing: Browsing, filled: str) -> None:
+    with (
+        Client(filled, client_id="the-reader") as client,
+        Consumer(client, "work", group_id="busy") as consumer,
+    ):
+        until(lambda: list(consumer.poll(0.2) or ()) or consumer.assignment)
+        found = until(lambda: (page := browsing.get("/groups/busy.json").json).get("members") and page)
+        (member,) = found["members"]
+        assert member["client_id"] == "the-reader"
+        assert len(member["partitions"]) == 2
+        reply = browsing.post("/groups/busy/reset.json", {"offsets": '[["work", 0, 0]]'})
+        assert reply.status == 409
+        assert "stop them" in reply.json["message"].lower()
+
+
+def test_a_reset_does_what_its_preview_showed(browsing: Browsing, filled: str, client: Client) -> None:
+    preview = browsing.get("/groups/idle/reset.json?to=earliest").json
+    assert [(row["before"], row["after"]) for row in preview["preview"]] == [(4, 0), (10, 0)]
+    assert Admin(client).groups.offsets("idle")["work", 0].offset == 4  # nothing happened yet
+    assert "again" in browsing.get("/groups/idle/reset?to=earliest").text
+    reply = browsing.post("/groups/idle/reset", {"offsets": preview["offsets"]})
+    assert reply.headers["Location"].startswith("/groups/idle?done=Moved")
+    assert {at.offset for at in Admin(client).groups.offsets("idle").values()} == {0}
+    Admin(client).groups.set_offsets("idle", {("work", 0): 4, ("work", 1): 10})
+
+
+@pytest.mark.parametrize(
+    ("query", "after"),
+    [
+        ("to=latest", [10, 10]),
+        ("to=offset&value=7", [7, 7]),
+        ("to=offset&value=99", [10, 10]),
+        ("to=shift&value=-3", [1, 7]),
+        ("to=time&value=2000-01-01T00:00:00Z", [0, 0]),
+        ("to=latest&topic=work", [10, 10]),
+    ],
+)
+def test_every_way_of_a_reset_has_a_preview(
+    browsing: Browsing, filled: str, query: str, after: list[int]
+) -> None:
+    rows = browsing.get(f"/groups/idle/reset.json?{query}").json["preview"]
+    assert [row["after"] for row in rows] == after
+
+
+@pytest.mark.parametrize(
+    "query",
+    ["to=nowhere", "to=time&value=noon", "to=offset&value=x", "to=shift&value=", "to=latest&topic=none"],
+)
+def test_a_wrong_reset_is_explained(browsing: Browsing, filled: str, query: str) -> None:
+    reply = browsing.get(f"/groups/idle/reset.json?{query}")
+    assert reply.status == 400
+    assert reply.json["message"]
+
+
+def test_a_group_is_deleted(browsing: Browsing, filled: str, client: Client) -> None:
+    Admin(client).groups.set_offsets("gone/soon", {("work", 0): 1})
+    until(lambda: "gone/soon" in browsing.get("/groups.json").text)
+    assert browsing.post("/groups/gone%2Fsoon/delete").status == 303
+    assert "gone/soon" not in browsing.get("/groups.json").text
+    assert browsing.get("/groups/gone%2Fsoon.json").status == 404
+
+
+def test_a_share_group_is_shown_and_moved(browsing: Browsing, filled: str, client: Client) -> None:
+    def heartbeat(epoch: int) -> None:
+        client.ask_coordinator(
+            "sharers",
+            ShareGroupHeartbeatRequest(
+                group_id="sharers", member_id="m" * 22, member_epoch=epoch, subscribed_topic_names=["work"]
+            ),
+            lambda answer: [answer.error_code],
+        )
+
+    heartbeat(0)
+    found = until(lambda: (page := browsing.get("/groups/sharers.json").json).get("members") and page)
+    assert found["kind"] == "share"
+    assert describe_share_group(client, "sharers").members[0].member_id == "m" * 22
+    heartbeat(-1)
+    set_share_offsets(client, "sharers", {("work", 0): 3})
+    assert share_offsets(client, "sharers")["work", 0] == 3
+    preview = browsing.get("/groups/sharers/reset.json?to=offset&value=5&topic=work").json
+    assert browsing.post("/groups/sharers/reset", {"offsets": preview["offsets"]}).status == 303
+    assert share_offsets(client, "sharers") == {("work", 0): 5, ("work", 1): 5}
+
+
+def test_when_the_end_passed_an_offset() -> None:
+    ends = Ends()
+    assert ends.passed(0) is None
+    for second, offset in enumerate([10, 20, 20, 30]):
+        ends.add(float(second), offset)
+    assert ends.passed(5) == 0.0  # at least since the first look
+    assert ends.passed(10) == 1.0
+    assert ends.passed(25) == 3.0
+    assert ends.passed(30) is None
+    for second in range(4, 500):
+        ends.add(float(second), second * 10)
+    assert len(ends._times) <= Ends.POINTS_MAX
+    assert ends.passed(4980) == 499.0
+    assert 0 < ends.passed(100) <= 499.0
+
+
+def test_sampling_takes_a_bounded_share_of_time(browsing: Browsing) -> None:
+    """Two samples of the same thing are at least the sampling time apart."""
+    first = browsing.get("/overview.json").json["rate"]["times"]
+    time.sleep(1.0)
+    second = browsing.get("/overview.json").json["rate"]["times"]
+    assert len(second) - len(first) <= 6

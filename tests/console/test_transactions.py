@@ -1,0 +1,162 @@
+"""Transactions: the timeline, what ended, why a reader waits, and aborting what blocks it."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from support.browsing import Browsing
+from support.waiting import until
+
+from semel.client import (
+    Admin,
+    Client,
+    Consumer,
+    GroupMetadata,
+    KafkaError,
+    NewTopic,
+    Producer,
+    TransactionalProducer,
+)
+from semel.client.transactions_admin import TransactionDescription
+from semel.console.samples import Series
+from semel.console.sampling import PartitionEnds
+from semel.console.transaction_rows import blocked_by
+
+
+@contextmanager
+def opened(bootstrap: str, transactional_id: str, topic: str) -> Iterator[TransactionalProducer]:
+    with Client(bootstrap) as client:
+        producer = TransactionalProducer(client, transactional_id, transaction_timeout_ms=600_000)
+        producer.begin()
+        producer.send(topic, b"pending", partition=0)
+        producer.flush()
+        yield producer
+
+
+def _listed(browsing: Browsing, query: str = "") -> list[str]:
+    found = browsing.get(f"/transactions.json{query}").json
+    return [each["transactional_id"] for each in found.get("transactions", found.get("finished"))]
+
+
+def test_an_open_transaction_is_on_the_timeline_until_it_ends(
+    browsing: Browsing, bootstrap: str, client: Client
+) -> None:
+    Admin(client).topics.create("shown")
+    with opened(bootstrap, "jobs/7 <a>", "shown") as producer:
+        until(lambda: "jobs/7 <a>" in _listed(browsing))
+        (row,) = browsing.get("/transactions.json?q=jobs/7").json["transactions"]
+        assert row["partitions"] == [{"topic": "shown", "partition": 0}]
+        assert row["timeout_ms"] == 600_000
+        assert 0 <= row["age_ms"] < 60_000
+        assert row["producer_id"] == producer.identity.producer_id
+        assert browsing.get("/transactions?q=shown/0").text.count("jobs/7 &lt;a&gt;") == 1
+        page = browsing.get("/transactions/jobs%2F7%20%3Ca%3E.json").json
+        assert page["is_open"]
+        assert page["places"][0]["first_offset"] == 0
+        assert page["places"][0]["is_first"]
+        producer.commit()
+    until(lambda: "jobs/7 <a>" not in _listed(browsing))
+    (ended,) = browsing.get("/transactions.json?view=finished&q=jobs/7").json["finished"]
+    assert ended["outcome"] == "committed"
+    assert ended["duration_ms"] >= 0
+
+
+def test_an_aborted_transaction_is_in_the_history(browsing: Browsing, bootstrap: str, client: Client) -> None:
+    Admin(client).topics.create("regretted")
+    with opened(bootstrap, "regrets", "regretted") as producer:
+        until(lambda: "regrets" in _listed(browsing))
+        producer.abort()
+    until(lambda: "regrets" in _listed(browsing, "?view=finished"))
+    (ended,) = browsing.get("/transactions.json?view=finished&q=regrets").json["finished"]
+    assert ended["outcome"] == "aborted"
+
+
+def test_a_waiting_reader_is_explained_and_the_button_ends_it(
+    browsing: Browsing, bootstrap: str, client: Client
+) -> None:
+    Admin(client).topics.create("blocked")
+    with opened(bootstrap, "blocker", "blocked") as producer, Producer(client) as plain:
+        plain.send("blocked", b"behind it", partition=0)
+        plain.flush()
+        found = browsing.get("/topics/blocked/why/0.json").json
+        assert found["waiting"] == 2
+        assert found["blocked_by"]["transactional_id"] == "blocker"
+        assert found["blocked_by"]["ends"] is not None
+        assert "for it" in browsing.get("/transactions/blocker").text
+        until(
+            lambda: any(row["topic"] == "blocked" for row in browsing.get("/overview.json").json["blocked"])
+        )
+        until(
+            lambda: (
+                [row["waiting"] for row in browsing.get("/transactions.json?q=blocker").json["transactions"]]
+                == [2]
+            )
+        )
+        assert browsing.post("/transactions/blocker/abort").status == 303
+        found = browsing.get("/topics/blocked/why/0.json").json
+        assert (found["waiting"], found["blocked_by"]) == (0, None)
+        (ended,) = browsing.get("/transactions.json?view=finished&q=blocker").json["finished"]
+        assert ended["outcome"] == "aborted"
+        with pytest.raises(KafkaError):
+            producer.commit()
+    with Consumer(client, "blocked") as consumer:
+        assert [record.value for record in consumer.read_to_end()] == [b"behind it"]
+
+
+def test_aborting_what_is_not_open_is_refused(browsing: Browsing, bootstrap: str, client: Client) -> None:
+    Admin(client).topics.create("done")
+    with opened(bootstrap, "done-already", "done") as producer:
+        producer.commit()
+    reply = browsing.post("/transactions/done-already/abort.json")
+    assert reply.status == 409
+    assert "no open transaction" in reply.json["message"]
+    assert browsing.post("/transactions/never-used/abort.json").status == 404
+    assert "never-used" not in browsing.get("/transactions.json").text
+
+
+def test_a_journal_topic_blocks_no_reader(browsing: Browsing, bootstrap: str, client: Client) -> None:
+    Admin(client).topics.create(NewTopic("journal", configs={"semel.visibility": "journal"}))
+    with opened(bootstrap, "in-journal", "journal") as producer:
+        found = browsing.get("/topics/journal/why/0").text
+        assert "ever waits" in found
+        producer.abort()
+
+
+def test_offsets_in_a_transaction_name_the_group(browsing: Browsing, bootstrap: str, client: Client) -> None:
+    Admin(client).topics.create("with-offsets")
+    Admin(client).groups.set_offsets("its-group", {("with-offsets", 0): 0})
+    until(lambda: "its-group" in browsing.get("/groups.json").text)
+    with opened(bootstrap, "offsets-too", "with-offsets") as producer:
+        producer.send_offsets({("with-offsets", 0): 1}, GroupMetadata("its-group"))
+        until(lambda: "offsets_partition" in browsing.get("/transactions.json?q=offsets-too").text)
+        (group,) = browsing.get("/transactions/offsets-too.json").json["groups"]
+        assert "its-group" in group["groups"]
+        producer.abort()
+
+
+def test_a_wait_is_timed_while_the_last_stable_offset_stays() -> None:
+    key = ("t", 0)
+    first = PartitionEnds(10.0, {key: 9}, {key: 4}, {}, Series(1), {})
+    second = PartitionEnds(20.0, {key: 12}, {key: 4}, {}, Series(1), {}, first)
+    assert (second.waiting, second.held) == ({key: 8}, {key: 10.0})
+    third = PartitionEnds(30.0, {key: 12}, {key: 5}, {}, Series(1), {}, second)
+    assert third.held == {key: 30.0}
+    assert PartitionEnds(40.0, {key: 12}, {key: 12}, {}, Series(1), {}, third).held == {}
+
+
+def test_a_partition_that_does_not_exist_is_not_found(browsing: Browsing, client: Client) -> None:
+    Admin(client).topics.create("small")
+    assert browsing.get("/topics/small/why/9.json").status == 404
+    assert browsing.get("/topics/none/why/0.json").status == 404
+    assert browsing.get("/transactions/none.json").json["error"] == "TRANSACTIONAL_ID_NOT_FOUND"
+    assert browsing.get("/why?partition=small").status == 400
+    assert browsing.get("/why?partition=small/0").headers["Location"] == "/topics/small/why/0"
+
+
+def test_a_wait_is_counted_for_the_oldest_transaction_only() -> None:
+    def described(name: str, started_ms: int) -> TransactionDescription:
+        return TransactionDescription(name, "Ongoing", 1, 0, 60_000, started_ms, (("t", 0),))
+
+    ends = PartitionEnds(0.0, {("t", 0): 9}, {("t", 0): 4}, {}, Series(1), {})
+    open_ = {"late": described("late", 20), "early": described("early", 10)}
+    assert blocked_by(open_, ends) == {"early": 5}

@@ -1,0 +1,71 @@
+"""A console over a broker, and requests to it as a browser or a program sends them."""
+
+import http.client
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlencode, urlsplit
+
+from semel.console.serving import Beside
+from semel.console.settings import ConsoleSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """An answer of the console."""
+
+    status: int
+    headers: http.client.HTTPMessage = field(repr=False)
+    body: bytes = field(repr=False)
+
+    @property
+    def text(self) -> str:
+        return self.body.decode()
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+class Browsing:
+    """Requests to a console. Keeps its cookie, as a browser does."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.cookie: str | None = None
+
+    def get(self, path: str, **headers: str) -> Reply:
+        return self.send("GET", path, None, headers)
+
+    def post(self, path: str, fields: dict[str, Any] | None = None, **headers: str) -> Reply:
+        """Submit a form, as a page of the console does."""
+        given = {"Origin": self.address, "Content-Type": "application/x-www-form-urlencoded", **headers}
+        return self.send("POST", path, urlencode(fields or {}).encode(), given)
+
+    def post_json(self, path: str, value: Any, **headers: str) -> Reply:
+        given = {"Origin": self.address, "Content-Type": "application/json", **headers}
+        return self.send("POST", path, json.dumps(value).encode(), given)
+
+    def send(self, method: str, path: str, body: bytes | None, headers: dict[str, str]) -> Reply:
+        parts = urlsplit(self.address)
+        connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=120)
+        try:
+            cookies = {"Cookie": self.cookie} if self.cookie else {}
+            named = {name.replace("_", "-"): value for name, value in headers.items()}
+            connection.request(method, path, body, {**cookies, **named})
+            response = connection.getresponse()
+            reply = Reply(response.status, response.headers, response.read())
+        finally:
+            connection.close()
+        if "Set-Cookie" in reply.headers:
+            self.cookie = reply.headers["Set-Cookie"].partition(";")[0]
+        return reply
+
+
+@contextmanager
+def console(bootstrap: str, **settings: Any) -> Iterator[Browsing]:
+    """Run a console on a free port."""
+    with Beside(ConsoleSettings(bootstrap=bootstrap, port=0, **settings)) as running:
+        yield Browsing(running.address)

@@ -1,0 +1,52 @@
+"""A real browser: Debian's chromium, driven by playwright. Tests are skipped by name where it is missing."""
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from typing import Any
+
+import pytest
+
+CHROMIUM = next((path for name in ("chromium", "chromium-browser") if (path := shutil.which(name))), None)
+
+
+def why_not() -> str | None:
+    """Why there is no browser; None if there is one."""
+    if CHROMIUM is None:
+        return "chromium is not installed: make browser installs it on Debian"
+    return None if find_spec("playwright") is not None else "playwright is not installed"
+
+
+@contextmanager
+def chromium() -> Iterator[Any]:
+    """Start a browser, or skip the test."""
+    if (reason := why_not()) is not None:
+        pytest.skip(reason)
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+@contextmanager
+def page_of(browser: Any, address: str, **options: Any) -> Iterator[Any]:
+    """Open a window on a console. Errors of scripts, and what the policy forbids, fail the test."""
+    context = browser.new_context(base_url=address, accept_downloads=True, **options)
+    page = context.new_page()
+    problems: list[str] = []
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    page.on(
+        "console",
+        lambda message: problems.append(message.text) if "Content Security Policy" in message.text else None,
+    )
+    page.set_default_timeout(15_000)
+    try:
+        yield page
+    finally:
+        context.close()
+    assert problems == []

@@ -1,0 +1,295 @@
+"""Reading ranges of a real broker: marks of transactions, scans in both orders, tails."""
+
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import parse_qsl
+
+import pytest
+
+import semel
+from semel.client import Admin, Client, Codec, NewTopic, Producer, TransactionalProducer
+from semel.console.messages.asking import Ask, AskingError, moment, resolve
+from semel.console.messages.filters import Filter
+from semel.console.messages.limits import EXPORT, PAGE, ScanLimits
+from semel.console.messages.reading import MarkedRecord, Reader
+from semel.console.messages.scanning import Order, Reason, Scan
+from semel.console.messages.tailing import tail
+
+MANY = ScanLimits(matches=10_000, records=1_000_000, read_bytes=1 << 30, seconds=60)
+
+
+@pytest.fixture
+def client() -> Iterator[Client]:
+    with semel.embedded() as broker, Client(broker.bootstrap_servers) as made:
+        yield made
+
+
+def identity(marked: MarkedRecord) -> MarkedRecord:
+    return marked
+
+
+def scan_of(
+    client: Client, ask: Ask, limits: ScanLimits = MANY, topic: str = "t", stop: Any = None
+) -> Scan[MarkedRecord]:
+    asked = resolve(client, topic, ask)
+    reader = Reader(client, topic, asked.bounds, committed=ask.committed, control=ask.control)
+    return Scan(reader, asked.ranges, Filter(ask.q), identity, limits, ask.order, stop or threading.Event())
+
+
+def continued(ask: Ask, scan: Scan[MarkedRecord]) -> Ask:
+    rest = ask.continued(scan.left)
+    assert rest is not None
+    return rest
+
+
+def found(client: Client, **query: str) -> list[tuple[int, bytes | None, str]]:
+    scan = scan_of(client, Ask.of(query))
+    return [(m.offset, m.record.value, m.mark.value) for rows in scan.rounds() for m in rows]
+
+
+def write_transactions(client: Client) -> list[TransactionalProducer]:
+    """One partition: plain, committed, aborted, open, then committed and aborted behind the open one."""
+    Admin(client).topics.create(NewTopic("t", 1))
+    with Producer(client) as producer:
+        producer.send("t", b"plain")
+    kept = []
+    for name, value, end in (
+        ("a", b"committed", "commit"),
+        ("b", b"aborted", "abort"),
+        ("c", b"open", ""),
+        ("d", b"committed behind", "commit"),
+        ("e", b"aborted behind", "abort"),
+        ("f", b"open too", ""),
+    ):
+        writer = TransactionalProducer(client, name)
+        writer.init()
+        writer.begin()
+        writer.send("t", value)
+        writer.flush()
+        if end:
+            getattr(writer, end)()
+        kept.append(writer)
+    with Producer(client) as producer:
+        producer.send("t", b"plain behind")
+    return kept
+
+
+MARKED = [
+    (b"plain", "plain"),
+    (b"committed", "committed"),
+    (b"aborted", "aborted"),
+    (b"open", "open"),
+    (b"committed behind", "committed"),
+    (b"aborted behind", "aborted"),
+    (b"open too", "open"),
+    (b"plain behind", "plain"),
+]
+
+
+@pytest.mark.parametrize("order", ["oldest", "newest"])
+def test_every_record_is_marked(client: Client, order: str) -> None:
+    write_transactions(client)
+    rows = [(value, mark) for _, value, mark in found(client, isolation="uncommitted", order=order)]
+    assert rows == (MARKED if order == "oldest" else MARKED[::-1])
+    assert [(value, mark) for _, value, mark in found(client, order="oldest")] == MARKED[:2]
+    assert [row[1] for row in found(client, isolation="uncommitted", q="is:aborted")] == [
+        b"aborted behind",
+        b"aborted",
+    ]
+
+
+def test_a_record_in_the_middle_is_marked_by_what_follows(client: Client) -> None:
+    """The reader starts behind the last stable offset, where no broker lists aborted transactions."""
+    write_transactions(client)
+    everything = found(client, isolation="uncommitted", order="oldest")
+    for offset, value, mark in everything:
+        ask = {"isolation": "uncommitted", "from": str(offset), "to": str(offset + 1)}
+        assert found(client, **ask) == [(offset, value, mark)]
+
+
+def test_markers_are_shown_on_request(client: Client) -> None:
+    write_transactions(client)
+    ask = Ask.of({"isolation": "uncommitted", "control": "1", "order": "oldest"})
+    notes = [m.note for rows in scan_of(client, ask).rounds() for m in rows if m.mark == "control"]
+    assert [note.split(",")[0] for note in notes] == [
+        "commit marker",
+        "abort marker",
+        "commit marker",
+        "abort marker",
+    ]
+
+
+def test_hidden_records_are_counted(client: Client) -> None:
+    write_transactions(client)
+    scan = scan_of(client, Ask.of({}))
+    assert sum(len(rows) for rows in scan.rounds()) == 2
+    assert scan.progress.hidden == 1
+    assert scan.progress.scanned == scan.progress.total
+
+
+def write_many(client: Client, count: int = 1000, partitions: int = 3) -> None:
+    Admin(client).topics.create(NewTopic("t", partitions))
+    with Producer(client) as producer:
+        for number in range(count):
+            producer.send("t", b"%d" % number, partition=number % partitions, timestamp_ms=10_000 + number)
+
+
+@pytest.mark.parametrize("order", ["oldest", "newest"])
+def test_pages_follow_each_other_without_a_gap(client: Client, order: str) -> None:
+    write_many(client)
+    ask, seen = Ask.of({"order": order}), []
+    for _ in range(100):
+        scan = scan_of(client, ask, ScanLimits(37, 10_000, 1 << 30, 60))
+        seen += [int(m.record.value or b"") for rows in scan.rounds() for m in rows]
+        if scan.reason is Reason.END:
+            break
+        assert scan.reason is Reason.MATCHES
+        ask = Ask.of(dict(parse_qsl(continued(ask, scan).query())))
+    assert sorted(seen) == list(range(1000))
+    assert seen == sorted(seen, reverse=order == "newest")
+
+
+@pytest.mark.parametrize("order", list(Order))
+@pytest.mark.parametrize(
+    ("limits", "reason"),
+    [
+        (ScanLimits(10_000, 600, 1 << 30, 60), Reason.RECORDS),
+        (ScanLimits(10_000, 100_000, 1, 60), Reason.BYTES),
+        (ScanLimits(10_000, 100_000, 1 << 30, 0.0), Reason.TIME),
+    ],
+)
+def test_a_limit_says_where_it_stopped(
+    client: Client, order: Order, limits: ScanLimits, reason: Reason
+) -> None:
+    write_many(client, 30_000, 1)
+    ask = Ask.of({"order": order.value, "q": "nothing"})
+    scan = scan_of(client, ask, limits)
+    assert not any(scan.rounds())
+    assert scan.reason is reason
+    assert scan.left[0].size == 30_000 - scan.progress.scanned > 0
+    rest = scan_of(client, continued(ask, scan))
+    assert not any(rest.rounds())
+    assert rest.reason is Reason.END
+    assert rest.progress.total == scan.left[0].size
+
+
+def test_a_search_goes_back_to_the_first_record(client: Client) -> None:
+    write_many(client, 20_000)
+    scan = scan_of(client, Ask.of({"q": "value:/^17$/"}), EXPORT)
+    assert [m.record.value for rows in scan.rounds() for m in rows] == [b"17"]
+    assert scan.progress.scanned == 20_000
+
+
+def test_large_records_shrink_the_window(client: Client) -> None:
+    Admin(client).topics.create(NewTopic("t", 1, configs={"max.message.bytes": "20000000"}))
+    with Producer(client) as producer:
+        for number in range(12):
+            producer.send("t", bytes([number]) * 5_000_000)
+            producer.flush()
+    scan = scan_of(client, Ask.of({}), PAGE)
+    seen = [m.record.value[0] for rows in scan.rounds() for m in rows if m.record.value]
+    assert seen == list(range(11, 11 - len(seen), -1))
+    assert scan.reason is Reason.BYTES
+    assert len(seen) >= 3
+
+
+def test_a_bomb_hides_nothing_but_itself(client: Client) -> None:
+    Admin(client).topics.create(NewTopic("t", 1, configs={"semel.validate.records": "none"}))
+    with Producer(client) as producer:
+        producer.send("t", b"before")
+    with Producer(client, codec=Codec.GZIP, batch_bytes=100 << 20, buffer_bytes=200 << 20) as producer:
+        producer.send("t", bytes(48 << 20))
+        producer.send("t", b"in the same batch")
+    with Producer(client) as producer:
+        producer.send("t", b"after")
+    for order in Order:
+        scan = scan_of(client, Ask.of({"order": order.value}))
+        rows = [m for rows in scan.rounds() for m in rows]
+        assert {m.record.value for m in rows if not m.is_unreadable} == {b"before", b"after"}
+        assert [m.offset for m in rows if m.is_unreadable] == [1]
+        assert "more than" in next(m.note for m in rows if m.is_unreadable)
+        assert one_by_one(client, order) == {Order.OLDEST: [0, 1, 3], Order.NEWEST: [3, 1, 0]}[order]
+
+
+def one_by_one(client: Client, order: Order) -> list[int]:
+    """The offsets of pages with one record each."""
+    ask, offsets = Ask.of({"order": order.value, "limit": "1"}), []
+    for _ in range(10):
+        scan = scan_of(client, ask, ScanLimits(1, 1000, 1 << 30, 60))
+        offsets += [m.offset for rows in scan.rounds() for m in rows]
+        if not any(each.size for each in scan.left.values()):
+            return offsets
+        ask = continued(ask, scan)
+    raise AssertionError(f"the pages do not end: {offsets}")
+
+
+def test_jump_to_an_offset_or_a_time(client: Client) -> None:
+    write_many(client, 100, 1)
+    assert found(client, **{"from": "90"})[0][0] == 90
+    assert [row[0] for row in found(client, **{"from": "90", "to": "92"})] == [90, 91]
+    at = "1970-01-01T00:00:10.050Z"
+    assert found(client, **{"from": at})[0][0] == 50
+    assert found(client, to=at)[0][0] == 49
+    assert found(client, **{"from": "-1h"}) == []
+    assert moment("-15m", 1_000_000) == 100_000
+    for wrong in ({"from": "yesterday"}, {"partition": "7"}, {"partition": "x"}, {"left": "x"}):
+        with pytest.raises(AskingError):
+            found(client, **wrong)
+    for wrong in ({"limit": "0"}, {"order": "up"}, {"view": "x"}, {"isolation": "none"}):
+        with pytest.raises(AskingError):
+            Ask.of(wrong)
+
+
+def test_the_address_holds_the_state() -> None:
+    query = {"q": "key:a b", "partition": "0-2", "from": "-1h", "order": "newest", "isolation": "uncommitted"}
+    ask = Ask.of({**query, "control": "1", "view": "hex", "limit": "10"})
+    assert ask.query() == (
+        "q=key:a+b&partition=0-2&from=-1h&order=newest&isolation=uncommitted&control=1&view=hex&limit=10"
+    )
+    assert Ask.of({}).query() == ""
+
+
+def test_a_scan_that_is_stopped_ends(client: Client) -> None:
+    write_many(client, 1000, 1)
+    stop = threading.Event()
+    stop.set()
+    scan = scan_of(client, Ask.of({}), stop=stop)
+    assert list(scan.rounds()) == []
+    assert scan.reason is Reason.STOPPED
+
+
+def test_a_tail_marks_records_when_their_transaction_ends(client: Client) -> None:
+    Admin(client).topics.create(NewTopic("t", 1))
+    asked = resolve(client, "t", Ask.of({"isolation": "uncommitted"}))
+    reader = Reader(client, "t", asked.bounds, committed=False)
+    stop, rounds = threading.Event(), []
+
+    def follow() -> None:
+        for made in tail(reader, {0: 0}, Filter(""), identity, stop):
+            rounds.append(made)
+
+    with Client(client._bootstrap[0][0] + ":" + str(client._bootstrap[0][1])) as other:
+        thread = threading.Thread(target=follow)
+        thread.start()
+        writer = TransactionalProducer(other, "w")
+        writer.init()
+        writer.begin()
+        writer.send("t", b"x")
+        writer.flush()
+        wait_until(lambda: any(made.rows for made in rounds))
+        assert [m.mark.value for made in rounds for m in made.rows] == ["open"]
+        writer.abort()
+        wait_until(lambda: any(made.outcomes for made in rounds))
+        outcome = rounds[-1].outcomes[0]
+        assert (outcome["partition"], outcome["mark"], outcome["before"]) == (0, "aborted", 1)
+        stop.set()
+        thread.join()
+
+
+def wait_until(condition: Any, seconds: float = 10.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.01)

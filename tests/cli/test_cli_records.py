@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from support.waiting import until
 
-from semel.client import Client, Consumer
+from semel.client import Client, Consumer, ShareConsumer
 
 
 def test_lines_become_records_and_records_lines(cli) -> None:
@@ -159,6 +159,21 @@ def test_a_group_goes_on_where_it_was(cli) -> None:
     assert "Deleted group g1." in cli("groups", "delete", "g1").err
     assert "there is no group 'g1'" in cli("groups", "describe", "g1", code=1).err
     assert "a group chooses" in cli("consume", "grouped", "--group", "g1", "--offset", "3", code=2).err
+
+
+def test_share_groups_are_described(cli, broker) -> None:
+    cli("topics", "create", "jobs")
+    cli("produce", "jobs", stdin=b"one\ntwo\n")
+    cli("configs", "alter", "--group", "workers", "share.auto.offset.reset=earliest")
+    with Client(broker.bootstrap_servers) as client, ShareConsumer(client, "workers", "jobs") as consumer:
+        first, *_ = consumer.poll(10.0)
+        consumer.acknowledge(first)
+        consumer.commit()
+        described = cli("groups", "describe", "workers", "--json").json
+        assert (described["kind"], described["state"], len(described["members"])) == ("share", "Stable", 1)
+        (row,) = described["offsets"]
+        assert (row["topic"], row["offset"], row["latest"]) == ("jobs", 1, 2)
+    assert "Deleted group workers." in cli("groups", "delete", "workers").err
 
 
 def test_reset_moves_a_group(cli) -> None:

@@ -37,12 +37,15 @@ def list_(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: Json = False) -> No
 
 @app.command()
 def describe(group: Group, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: Json = False) -> None:
-    """Show the members of a group, its offsets, and how far it is behind (lag)."""
-    from semel.client import Admin
+    """Show the members of a group, its offsets, and how far it is behind (lag).
+
+    The offsets of a share group are the first that are not settled.
+    """
+    from semel.client.share_admin import describe_group
 
     with connected(bootstrap) as client:
-        info = Admin(client).groups.describe(group)
-        offsets = _offsets(client, group)
+        info = describe_group(client, group)
+        offsets = _offsets(client, group, info.kind)
     readers = {partition: member.member_id for member in info.members for partition in member.partitions}
     for row in offsets:
         row["member"] = readers.get((row["topic"], row["partition"]))
@@ -65,11 +68,12 @@ def describe(group: Group, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: Js
     show_rows(members, empty="It has no members.")
 
 
-def _offsets(client: "Client", group: str) -> list[dict[str, Any]]:
+def _offsets(client: "Client", group: str, kind: str) -> list[dict[str, Any]]:
     from semel.client import LATEST, Admin
+    from semel.client.share_admin import offsets_of
 
     admin = Admin(client)
-    committed = admin.groups.offsets(group)
+    committed = offsets_of(client, group, kind)
     known = {topic.name: len(topic.partitions) for topic in admin.topics.all()}
     present = [key for key in committed if key[1] < known.get(key[0], 0)]
     ends = admin.topics.offsets(dict.fromkeys(present, LATEST))

@@ -1,10 +1,11 @@
-"""Administration of share groups (KIP-932): describe them, read and move where they start."""
+"""Administration of share groups (KIP-932), and what is the same for groups of all kinds."""
 
 from collections.abc import Mapping
 
 from semel.client.cluster import Client
-from semel.client.errors import ErrorCode, check
-from semel.client.group_admin import GroupInfo, MemberInfo
+from semel.client.errors import ErrorCode, KafkaError, check
+from semel.client.group_admin import GroupAdmin, GroupInfo, MemberInfo
+from semel.client.group_offsets import CommittedOffset
 from semel.client.offsets import Partition
 from semel.wire.messages.share_offsets import (
     AlterShareGroupOffsetsPartition,
@@ -18,6 +19,7 @@ from semel.wire.messages.share_offsets import (
 from semel.wire.messages.shares import ShareGroupDescribeRequest, ShareGroupDescribeResponse
 
 NO_OFFSET = -1
+SHARE = "share"
 
 
 def describe_share_group(client: Client, group_id: str) -> GroupInfo:
@@ -64,6 +66,26 @@ def share_offsets(client: Client, group_id: str) -> dict[Partition, int]:
         for each in topic.partitions
         if not each.error_code and each.start_offset != NO_OFFSET
     }
+
+
+def describe_group(client: Client, group_id: str, kind: str = "") -> GroupInfo:
+    """Describe a group of any kind; without the kind, that is looked up. KafkaError if it does not exist."""
+    if kind == SHARE:
+        return describe_share_group(client, group_id)
+    try:
+        return GroupAdmin(client).describe(group_id)
+    except KafkaError as error:
+        listed = {each.group_id: each.kind for each in GroupAdmin(client).all()}
+        if error.code is not ErrorCode.GROUP_ID_NOT_FOUND or listed.get(group_id) != SHARE:
+            raise
+        return describe_share_group(client, group_id)
+
+
+def offsets_of(client: Client, group_id: str, kind: str) -> dict[Partition, CommittedOffset]:
+    """Return where a group is; for a share group, its first offsets that are not settled."""
+    if kind == SHARE:
+        return {key: CommittedOffset(offset) for key, offset in share_offsets(client, group_id).items()}
+    return GroupAdmin(client).offsets(group_id)
 
 
 def set_share_offsets(client: Client, group_id: str, offsets: Mapping[Partition, int]) -> None:

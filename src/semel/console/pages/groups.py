@@ -7,8 +7,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from semel.client import Admin, Client, CommittedOffset, ErrorCode, GroupInfo, KafkaError, Partition
-from semel.client.share_admin import describe_share_group, share_offsets
+from semel.client import Admin, Client
+from semel.client.share_admin import describe_group, offsets_of
 from semel.console import forms
 from semel.console.access import changes
 from semel.console.observing import Observer
@@ -17,7 +17,6 @@ from semel.console.sampling import GroupSample, ends_of
 from semel.console.unread import first_timestamps
 from semel.spark.status import MARKS
 
-SHARE = "share"
 ORDERS = {"name": "by name", "lag": "furthest behind first", "age": "longest behind first"}
 
 
@@ -134,27 +133,6 @@ def _describe(client: Client, group_id: str, kind: str) -> dict[str, Any]:
         "waiting": sum(1 for row in rows if row["is_waiting"]),
         "is_pipeline": any(at.metadata.startswith(MARKS) for at in offsets.values()),
     }
-
-
-def describe_group(client: Client, group_id: str, kind: str) -> GroupInfo:
-    """Describe a group of any kind. KafkaError if it does not exist."""
-    if kind == SHARE:
-        return describe_share_group(client, group_id)
-    try:
-        return Admin(client).groups.describe(group_id)
-    except KafkaError as error:
-        # A group that has just begun is not in the sample yet, so its kind is not known.
-        listed = {each.group_id: each.kind for each in Admin(client).groups.all()}
-        if error.code is not ErrorCode.GROUP_ID_NOT_FOUND or listed.get(group_id) != SHARE:
-            raise
-        return describe_share_group(client, group_id)
-
-
-def offsets_of(client: Client, group_id: str, kind: str) -> dict[Partition, CommittedOffset]:
-    """Return where a group is; for a share group, its first offsets that are not settled."""
-    if kind == SHARE:
-        return {key: CommittedOffset(offset) for key, offset in share_offsets(client, group_id).items()}
-    return Admin(client).groups.offsets(group_id)
 
 
 async def delete(request: Request) -> Response:

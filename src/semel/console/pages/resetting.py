@@ -13,10 +13,10 @@ from starlette.routing import Route
 
 from semel.client import Admin, Client, Partition
 from semel.client.resetting import reset_targets
-from semel.client.share_admin import set_share_offsets
+from semel.client.share_admin import SHARE, describe_group, offsets_of, set_share_offsets
 from semel.console import forms
 from semel.console.access import changes
-from semel.console.pages.groups import SHARE, address, describe_group, offsets_of
+from semel.console.pages.groups import address
 from semel.console.rendering import page
 
 WAYS = {

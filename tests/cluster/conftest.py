@@ -47,10 +47,15 @@ def spread(cluster: Cluster) -> Create:
 
 
 def make_spread(cluster: Cluster, partitions: int = 6, **configs: str) -> str:
-    name = f"topic-{uuid.uuid4().hex[:8]}"
+    """Create a topic whose partitions have several leaders.
+
+    Shards are drawn from the id of a topic, so one in some hundred topics has a single leader.
+    """
     wanted = {each.replace("_", "."): value for each, value in configs.items()}
     with Client(cluster.bootstrap) as client:
-        Admin(client).topics.create(NewTopic(name, partitions, configs=wanted))
-        leaders = {client.leader(name, index) for index in range(partitions)}
-    assert len(leaders) > 1, "all partitions have one leader"
-    return name
+        for _ in range(10):
+            name = f"topic-{uuid.uuid4().hex[:8]}"
+            Admin(client).topics.create(NewTopic(name, partitions, configs=wanted))
+            if len({client.leader(name, index) for index in range(partitions)}) > 1:
+                return name
+    raise AssertionError("all partitions have one leader")

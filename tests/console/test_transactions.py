@@ -38,6 +38,12 @@ def _listed(browsing: Browsing, query: str = "") -> list[str]:
     return [each["transactional_id"] for each in found.get("transactions", found.get("finished"))]
 
 
+def _shown(browsing: Browsing, transactional_id: str) -> dict[str, int]:
+    """What the page of a transaction sends with its form."""
+    found = browsing.get(f"/transactions/{transactional_id}.json").json
+    return {name: found[name] for name in ("producer_id", "epoch", "since_ms")}
+
+
 def test_an_open_transaction_is_on_the_timeline_until_it_ends(
     browsing: Browsing, bootstrap: str, client: Client
 ) -> None:
@@ -92,7 +98,7 @@ def test_a_waiting_reader_is_explained_and_the_button_ends_it(
                 == [2]
             )
         )
-        assert browsing.post("/transactions/blocker/abort").status == 303
+        assert browsing.post("/transactions/blocker/abort", _shown(browsing, "blocker")).status == 303
         found = browsing.get("/topics/blocked/why/0.json").json
         assert (found["waiting"], found["blocked_by"]) == (0, None)
         (ended,) = browsing.get("/transactions.json?view=finished&q=blocker").json["finished"]
@@ -106,12 +112,43 @@ def test_a_waiting_reader_is_explained_and_the_button_ends_it(
 def test_aborting_what_is_not_open_is_refused(browsing: Browsing, bootstrap: str, client: Client) -> None:
     Admin(client).topics.create("done")
     with opened(bootstrap, "done-already", "done") as producer:
+        shown = _shown(browsing, "done-already")
         producer.commit()
-    reply = browsing.post("/transactions/done-already/abort.json")
+    reply = browsing.post("/transactions/done-already/abort.json", shown)
     assert reply.status == 409
     assert "no open transaction" in reply.json["message"]
-    assert browsing.post("/transactions/never-used/abort.json").status == 404
+    assert browsing.post("/transactions/never-used/abort.json", shown).status == 404
     assert "never-used" not in browsing.get("/transactions.json").text
+
+
+def test_a_page_that_is_out_of_date_aborts_nothing(
+    browsing: Browsing, bootstrap: str, client: Client
+) -> None:
+    Admin(client).topics.create("paid")
+    with opened(bootstrap, "pay", "paid") as producer:
+        shown = _shown(browsing, "pay")
+        for path in ("/transactions/pay", "/topics/paid/why/0"):
+            page = browsing.get(path).text
+            for name, value in shown.items():
+                assert f'name="{name}" value="{value}"' in page
+        producer.commit()
+        producer.begin()
+        producer.send("paid", b"the next", partition=0)
+        producer.flush()
+        until(lambda: _shown(browsing, "pay")["since_ms"] >= 0)
+        changed = _shown(browsing, "pay")
+        assert changed != shown
+        for send in (browsing.post, browsing.post_json):
+            reply = send("/transactions/pay/abort.json", shown)
+            assert reply.status == 409
+            assert "Another one is open" in reply.json["message"]
+        assert browsing.post("/transactions/pay/abort.json").status == 400
+        for name in shown:
+            wrong = {**changed, name: changed[name] + 1}
+            assert browsing.post("/transactions/pay/abort.json", wrong).status == 409
+        producer.commit()
+    with Consumer(client, "paid") as consumer:
+        assert [record.value for record in consumer.read_to_end()] == [b"pending", b"the next"]
 
 
 def test_a_journal_topic_blocks_no_reader(browsing: Browsing, bootstrap: str, client: Client) -> None:

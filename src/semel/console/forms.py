@@ -19,6 +19,10 @@ class FormError(ValueError):
     """A value is missing or wrong; the text says which, and what it should be."""
 
 
+class Conflict(FormError):
+    """What the user saw is no longer so, or the change would hurt others; nothing was changed."""
+
+
 async def read(request: Request) -> dict[str, str]:
     """Return the fields of a form, or of a JSON object, as text.
 

@@ -18,6 +18,7 @@ from semel.client import (
     TransactionalProducer,
 )
 from semel.client.transactions_admin import TransactionDescription
+from semel.console.blockers import blockers_of
 from semel.console.samples import Series
 from semel.console.sampling import PartitionEnds
 from semel.console.transaction_rows import blocked_by
@@ -190,10 +191,44 @@ def test_a_partition_that_does_not_exist_is_not_found(browsing: Browsing, client
     assert browsing.get("/why?partition=small/0").headers["Location"] == "/topics/small/why/0"
 
 
-def test_a_wait_is_counted_for_the_oldest_transaction_only() -> None:
-    def described(name: str, started_ms: int) -> TransactionDescription:
-        return TransactionDescription(name, "Ongoing", 1, 0, 60_000, started_ms, (("t", 0),))
+def test_a_wait_is_counted_for_the_transaction_that_begins_first_in_the_partition() -> None:
+    def described(name: str, producer_id: int, started_ms: int) -> TransactionDescription:
+        return TransactionDescription(name, "Ongoing", producer_id, 0, 60_000, started_ms, (("t", 0),))
 
     ends = PartitionEnds(0.0, {("t", 0): 9}, {("t", 0): 4}, {}, Series(1), {})
-    open_ = {"late": described("late", 20), "early": described("early", 10)}
-    assert blocked_by(open_, ends) == {"early": 5}
+    open_ = {"late": described("late", 2, 20), "early": described("early", 1, 10)}
+    assert blocked_by(open_, ends) == {}
+    assert blockers_of(("t", 0), open_, ends) == (None, ["late", "early"])
+    ends.blockers = {("t", 0): 2}
+    assert blocked_by(open_, ends) == {"late": 5}
+    assert blockers_of(("t", 0), open_, ends) == (open_["late"], [])
+    ends.blockers = {("t", 0): 3}  # It hangs: no coordinator lists it.
+    assert blocked_by(open_, ends) == {}
+    assert blockers_of(("t", 0), open_, ends) == (None, [])
+
+
+def test_the_blocker_is_the_first_in_the_partition_and_not_the_oldest(
+    browsing: Browsing, bootstrap: str, client: Client
+) -> None:
+    Admin(client).topics.create(NewTopic("crossed", 2))
+    with (
+        opened(bootstrap, "old-elsewhere", "crossed") as old,
+        Client(bootstrap) as other,
+    ):
+        young = TransactionalProducer(other, "first-here", transaction_timeout_ms=600_000)
+        young.begin()
+        for producer in (young, old):
+            producer.send("crossed", b"x", partition=1)
+            producer.flush()
+
+        def blocked() -> dict[int, str]:
+            rows = browsing.get("/overview.json").json["blocked"]
+            return {row["partition"]: row["transactional_id"] for row in rows if row["topic"] == "crossed"}
+
+        until(lambda: blocked() == {0: "old-elsewhere", 1: "first-here"})
+        rows = browsing.get("/transactions.json").json["transactions"]
+        waiting = {row["transactional_id"]: row["waiting"] for row in rows}
+        assert (waiting["first-here"], waiting["old-elsewhere"]) == (2, 1)
+        young.abort()
+        until(lambda: blocked() == {0: "old-elsewhere", 1: "old-elsewhere"})
+        old.abort()

@@ -92,8 +92,8 @@ def _abort(client: Client, topic: str, partition: int, start_offset: int, shown:
     hanging = blocking.hanging_at(client, topic, partition, start_offset)
     if (hanging.producer.producer_id, hanging.producer.epoch) != shown:
         raise forms.Conflict(
-            f"another transaction hangs in {topic}/{partition} from offset {start_offset} than the page showed: "
-            f"that of producer {hanging.producer.producer_id} in epoch {hanging.producer.epoch}. "
+            f"another transaction hangs in {topic}/{partition} from offset {start_offset} than the page "
+            f"showed: that of producer {hanging.producer.producer_id} in epoch {hanging.producer.epoch}. "
             "It was not aborted: look at the page again first."
         )
     blocking.end_hanging(client, hanging)

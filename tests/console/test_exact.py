@@ -57,3 +57,24 @@ def test_json_that_is_no_text_is_refused(
 ) -> None:
     assert browsing.post_json(f"/topics/{topic}/produce.json", body).status == 400
     assert written(client, topic) == []
+
+
+@pytest.mark.parametrize("digits", ["9" * 25, "9" * 5000])
+def test_numbers_that_are_too_long_are_refused(browsing: Browsing, topic: str, digits: str) -> None:
+    base = f"/topics/{topic}/messages"
+    for query in (
+        f"from={digits}",
+        f"to={digits}",
+        f"limit={digits}",
+        f"partition={digits}",
+        f"partition=0-{digits}",
+    ):
+        assert browsing.get(f"{base}.json?{query}").status == 400, query[:20]
+    reply = browsing.get(f"{base}/tail?at=0:{digits}")
+    assert (reply.status, "at is a list" in reply.text) == (200, True)
+    assert browsing.get(f"/why?partition={topic}/{digits}").status == 400
+    assert browsing.get(f"{base}.json?left=0:0-{digits}").status == 400
+    assert browsing.get(f"{base}/0/{'9' * 18}.json").status == 404
+    assert browsing.get(f"{base}/0/{digits}.json").status == 404
+    assert browsing.get(f"{base}/{digits}/0.json").status == 404
+    assert browsing.get(f"/topics/{topic}/why/{digits}.json").status == 404

@@ -5,6 +5,7 @@ from typing import Any
 from urllib.parse import parse_qsl, quote
 
 import msgspec
+from starlette.convertors import Convertor, register_url_convertor
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
@@ -15,6 +16,21 @@ JSON_TYPE = "application/json"
 FIELDS_MAX = 10_000
 PAGES_MAX = 1_000_000
 _YES, _NO = frozenset({"1", "true", "on", "yes"}), frozenset({"", "0", "false", "off", "no"})
+
+
+class _Number(Convertor[int]):
+    """A number in an address. Starlette's own fails if it has thousands of digits; here it is no address."""
+
+    regex = "[0-9]{1,18}"
+
+    def convert(self, value: str) -> int:
+        return int(value)
+
+    def to_string(self, value: int) -> str:
+        return str(value)
+
+
+register_url_convertor("number", _Number())
 
 
 class FormError(ValueError):

@@ -18,7 +18,7 @@ from semel.client import Client
 from semel.console import events
 from semel.console.forms import FormError
 from semel.console.messages import rows as rows_of
-from semel.console.messages.asking import LEFT_CHARS_MAX, Ask, Asked, AskingError, resolve
+from semel.console.messages.asking import LEFT_CHARS_MAX, Ask, Asked, AskingError, is_number, resolve
 from semel.console.messages.decoding import Decoding, View
 from semel.console.messages.filters import NOTHING, Filter, parse_json
 from semel.console.messages.limits import PAGE, SEARCH, ScanLimits
@@ -337,7 +337,7 @@ def _positions(at: str, asked: Asked, ask: Ask) -> dict[int, int]:
     tops = {n: each.stable if ask.committed else each.end for n, each in asked.bounds.items()}
     for part in at.split(",") if at else ():
         number, _, offset = part.partition(":")
-        if not number.isdecimal() or not offset.isdecimal():
+        if not is_number(number) or not is_number(offset):
             raise FormError(f"at is a list like 0:12,1:7, not {at[:50]!r}")
         if int(number) in tops:
             bounds = asked.bounds[int(number)]

@@ -177,7 +177,7 @@ def _attached(filename: str) -> dict[str, str]:
 
 
 _BASE: Final = "/topics/{topic}/messages"
-_RECORD: Final = _BASE + "/{partition:int}/{offset:int}"
+_RECORD: Final = _BASE + "/{partition:number}/{offset:number}"
 ROUTES = [
     Route(_BASE + "/export", export, methods=["GET"]),
     Route(_RECORD, record, methods=["GET"]),

@@ -16,7 +16,7 @@ async def chosen(request: Request) -> Response:
     """Go to the explanation of the partition that a form names, as TOPIC/PARTITION or in two fields."""
     query = request.query_params
     topic, slash, number = query.get("partition", "").strip().rpartition("/")
-    if not slash or not number.isdigit():
+    if not slash or not number.isdecimal() or len(number) > 10:
         raise forms.FormError("name a partition as TOPIC/NUMBER, for example orders/0")
     return RedirectResponse(f"/topics/{segment(topic)}/why/{number}", status_code=303)
 
@@ -102,6 +102,6 @@ def _abort(client: Client, topic: str, partition: int, start_offset: int, shown:
 
 ROUTES = [
     Route("/why", chosen),
-    Route("/topics/{topic}/why/{partition:int}", why),
-    changes("/topics/{topic}/why/{partition:int}/abort", abort),
+    Route("/topics/{topic}/why/{partition:number}", why),
+    changes("/topics/{topic}/why/{partition:number}/abort", abort),
 ]

@@ -1,12 +1,16 @@
 """What is written is what was asked for: values in JSON, exports that are written back, ids of others."""
 
+import io
+import json
 import time
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from support.browsing import Browsing
 
-from semel.client import Admin, Client, Consumer, NewTopic
+from semel.client import Admin, Client, Codec, Consumer, NewTopic, Producer, TransactionalProducer
+from semel.console.pages import records
 
 
 @pytest.fixture
@@ -78,3 +82,46 @@ def test_numbers_that_are_too_long_are_refused(browsing: Browsing, topic: str, d
     assert browsing.get(f"{base}/0/{digits}.json").status == 404
     assert browsing.get(f"{base}/{digits}/0.json").status == 404
     assert browsing.get(f"/topics/{topic}/why/{digits}.json").status == 404
+
+
+def test_an_export_has_no_markers_that_could_be_written_back(
+    browsing: Browsing, client: Client, topic: str
+) -> None:
+    writer = TransactionalProducer(client, f"{topic}-writer")
+    for end in (writer.commit, writer.abort):
+        writer.begin()
+        writer.send(topic, b"x")
+        writer.flush()
+        end()
+    query = "isolation=uncommitted&control=1"
+    lines = browsing.get(f"/topics/{topic}/messages/export?{query}").text.splitlines()
+    assert [json.loads(line)["value"] for line in lines] == ["x", "x"]
+    file = pq.read_table(
+        io.BytesIO(browsing.get(f"/topics/{topic}/messages/export?{query}&format=parquet").body)
+    )
+    assert file["mark"].to_pylist() == ["committed", "control", "aborted", "control"]
+
+
+@pytest.mark.parametrize("search", ["", "q=needle", "q=-absent"])
+def test_an_export_says_what_is_missing(
+    browsing: Browsing, client: Client, topic: str, search: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(records, "HEADERS_COPIED_MAX", 2)
+    Admin(client).configs.alter_topic(topic, values={"semel.validate.records": "none"})
+    with Producer(client) as producer:
+        producer.send(topic, b"needle one")
+    path = f"/topics/{topic}/messages/export?{search}"
+    assert len(browsing.get(path).text.splitlines()) == 1
+    with Producer(client, codec=Codec.GZIP, batch_bytes=100 << 20, buffer_bytes=200 << 20) as producer:
+        producer.send(topic, bytes(33 << 20))
+    with Producer(client) as producer:
+        producer.send(topic, b"needle two", headers=[("h", b"1"), ("h", b"2"), ("h", b"3")])
+    *lines, last = [json.loads(line) for line in browsing.get(path).text.splitlines()]
+    assert [line["offset"] for line in lines] == [0, 2]
+    stopped = last["stopped"]
+    assert (stopped["reason"], stopped["next"], stopped["unreadable_batches"]) == ("end", None, 1)
+    assert [(each["first"], each["last"]) for each in stopped["unreadable"]] == [(1, 1)]
+    assert "1 batches could not be opened" in stopped["says"]
+    assert "1 records have more than" in stopped["says"]
+    file = pq.ParquetFile(io.BytesIO(browsing.get(f"{path}&format=parquet").body))
+    assert json.loads(file.metadata.metadata[b"semel.stopped"]) == stopped

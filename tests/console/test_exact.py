@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from support.browsing import Browsing
 
-from semel.client import Admin, Client, Codec, Consumer, NewTopic, Producer, TransactionalProducer
+from semel.client import Admin, Client, Codec, Consumer, KafkaError, NewTopic, Producer, TransactionalProducer
 from semel.console.pages import records
 
 
@@ -125,3 +125,33 @@ def test_an_export_says_what_is_missing(
     assert "1 records have more than" in stopped["says"]
     file = pq.ParquetFile(io.BytesIO(browsing.get(f"{path}&format=parquet").body))
     assert json.loads(file.metadata.metadata[b"semel.stopped"]) == stopped
+
+
+def test_the_id_of_an_application_is_fenced_only_if_that_is_confirmed(
+    browsing: Browsing, client: Client, topic: str
+) -> None:
+    name, path = f"{topic}-app", f"/topics/{topic}/produce.json"
+    application = TransactionalProducer(client, name)
+    for is_open, says in ((True, "open transaction"), (False, "another producer")):
+        application.begin()
+        application.send(topic, b"its own")
+        application.flush()
+        if not is_open:
+            application.commit()
+        for outcome in ("commit", "abort"):
+            fields = {"value": "x", "outcome": outcome, "transactional_id": name}
+            reply = browsing.post_json(path, fields)
+            assert (reply.status, says in reply.json["message"]) == (409, True)
+            assert browsing.post_json(path, {**fields, "fence": "false"}).status == 409
+        if is_open:
+            application.commit()
+    assert [value for _, value in written(client, topic)] == [b"its own", b"its own"]
+    fields = {"value": "x", "outcome": "commit", "transactional_id": name}
+    assert browsing.post_json(path, {**fields, "outcome": "plain"}).status == 200
+    assert browsing.post_json(path, {**fields, "fence": True}).status == 200
+    for _ in range(2):  # A form that is sent again has the same id.
+        assert browsing.post(path, {**fields, "transactional_id": f"semel-console-{topic}"}).status == 200
+    application.begin()
+    application.send(topic, b"fenced")
+    with pytest.raises(KafkaError):
+        application.commit()

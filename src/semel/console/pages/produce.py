@@ -22,6 +22,7 @@ from semel.console.messages.producing import (
     NewRecord,
     Outcome,
     ProduceError,
+    in_use,
     new_transactional_id,
     of_lines,
     parse_headers,
@@ -172,8 +173,19 @@ async def _write(
 ) -> Response:
     outcome = _outcome(fields)
     name = fields.get("transactional_id", "").strip() or new_transactional_id()
-    found = await request.app.state.workers.run(request, write, topic, records, outcome, name)
+    fence = forms.flag(fields, "fence")
+    found = await request.app.state.workers.run(request, _guarded, topic, records, outcome, name, fence)
     return forms.done(request, _address(topic, found), _says(found), found)
+
+
+def _guarded(
+    client: Client, topic: str, records: list[NewRecord], outcome: Outcome, name: str, fence: bool
+) -> dict[str, Any]:
+    """Write, unless that would stop an application whose id was given, and nobody has said that it may."""
+    client.topic(topic)
+    if outcome is not Outcome.PLAIN and not fence and (why := in_use(client, name)) is not None:
+        raise forms.Conflict(f"{why}. Choose another id, or confirm that it is fenced (fence=true).")
+    return write(client, topic, records, outcome, name)
 
 
 def _address(topic: str, found: Mapping[str, Any]) -> str:

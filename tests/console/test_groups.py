@@ -1,6 +1,7 @@
 """Groups: lag by offset and by time, members, a reset with its preview, share groups."""
 
 import time
+from urllib.parse import urlencode
 
 import pytest
 from support.browsing import Browsing
@@ -145,3 +146,47 @@ def test_sampling_takes_a_bounded_share_of_time(browsing: Browsing) -> None:
     time.sleep(1.0)
     second = browsing.get("/overview.json").json["rate"]["times"]
     assert len(second) - len(first) <= 6
+
+
+def test_a_reset_to_a_time_without_a_zone_means_utc(
+    browsing: Browsing, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TZ", "America/New_York")
+    time.tzset()
+    try:
+        Admin(client).topics.create(NewTopic("hourly", 1))
+        with Producer(client) as producer:
+            for hour in range(12):
+                producer.send("hourly", b"x", timestamp_ms=hour * 3_600_000)
+        Admin(client).groups.set_offsets("zoned", {("hourly", 0): 0})
+        for text in ("1970-01-01T05:30:00", "1970-01-01T05:30:00Z", "1970-01-01T07:30:00+02:00", "19800000"):
+            (row,) = browsing.get(
+                f"/groups/zoned/reset.json?{urlencode({'to': 'time', 'value': text})}"
+            ).json["preview"]
+            assert row["after"] == 6, text
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    for text in (
+        "1969-12-31T23:59:59.999Z",
+        "1969-12-31T23:59:59.998Z",
+        "9" * 30,
+        "9" * 5000,
+        "-" + "9" * 5000,
+    ):
+        for way in ("time", "offset"):
+            query = urlencode({"to": way, "value": text})
+            assert browsing.get(f"/groups/zoned/reset.json?{query}").status == 400
+
+
+def test_a_reset_beyond_the_log_ends_at_its_end_and_says_so(
+    browsing: Browsing, filled: str, client: Client
+) -> None:
+    Admin(client).groups.set_offsets("far", {("work", 0): 4, ("work", 1): 4})
+    reply = browsing.post("/groups/far/reset.json", {"offsets": '[["work", 0, 999999], ["work", 1, 5]]'})
+    assert reply.status == 200
+    assert "work/0 to 10" in reply.json["done"]
+    assert reply.json["outside"] == [{"topic": "work", "partition": 0, "asked": 999999, "offset": 10}]
+    assert [at.offset for _, at in sorted(Admin(client).groups.offsets("far").items())] == [10, 5]
+    assert browsing.post("/groups/far/reset.json", {"offsets": '[["none", 0, 3]]'}).status == 404
+    assert browsing.post("/groups/far/reset.json", {"offsets": '[["work", 99999999999, 3]]'}).status == 400

@@ -18,6 +18,7 @@ from semel.client import (
     TransactionalProducer,
 )
 from semel.client.transactions_admin import TransactionDescription
+from semel.console.blockers import blockers_of
 from semel.console.samples import Series
 from semel.console.sampling import PartitionEnds
 from semel.console.transaction_rows import blocked_by
@@ -36,6 +37,12 @@ def opened(bootstrap: str, transactional_id: str, topic: str) -> Iterator[Transa
 def _listed(browsing: Browsing, query: str = "") -> list[str]:
     found = browsing.get(f"/transactions.json{query}").json
     return [each["transactional_id"] for each in found.get("transactions", found.get("finished"))]
+
+
+def _shown(browsing: Browsing, transactional_id: str) -> dict[str, int]:
+    """What the page of a transaction sends with its form."""
+    found = browsing.get(f"/transactions/{transactional_id}.json").json
+    return {name: found[name] for name in ("producer_id", "epoch", "since_ms")}
 
 
 def test_an_open_transaction_is_on_the_timeline_until_it_ends(
@@ -92,7 +99,7 @@ def test_a_waiting_reader_is_explained_and_the_button_ends_it(
                 == [2]
             )
         )
-        assert browsing.post("/transactions/blocker/abort").status == 303
+        assert browsing.post("/transactions/blocker/abort", _shown(browsing, "blocker")).status == 303
         found = browsing.get("/topics/blocked/why/0.json").json
         assert (found["waiting"], found["blocked_by"]) == (0, None)
         (ended,) = browsing.get("/transactions.json?view=finished&q=blocker").json["finished"]
@@ -106,12 +113,43 @@ def test_a_waiting_reader_is_explained_and_the_button_ends_it(
 def test_aborting_what_is_not_open_is_refused(browsing: Browsing, bootstrap: str, client: Client) -> None:
     Admin(client).topics.create("done")
     with opened(bootstrap, "done-already", "done") as producer:
+        shown = _shown(browsing, "done-already")
         producer.commit()
-    reply = browsing.post("/transactions/done-already/abort.json")
+    reply = browsing.post("/transactions/done-already/abort.json", shown)
     assert reply.status == 409
     assert "no open transaction" in reply.json["message"]
-    assert browsing.post("/transactions/never-used/abort.json").status == 404
+    assert browsing.post("/transactions/never-used/abort.json", shown).status == 404
     assert "never-used" not in browsing.get("/transactions.json").text
+
+
+def test_a_page_that_is_out_of_date_aborts_nothing(
+    browsing: Browsing, bootstrap: str, client: Client
+) -> None:
+    Admin(client).topics.create("paid")
+    with opened(bootstrap, "pay", "paid") as producer:
+        shown = _shown(browsing, "pay")
+        for path in ("/transactions/pay", "/topics/paid/why/0"):
+            page = browsing.get(path).text
+            for name, value in shown.items():
+                assert f'name="{name}" value="{value}"' in page
+        producer.commit()
+        producer.begin()
+        producer.send("paid", b"the next", partition=0)
+        producer.flush()
+        until(lambda: _shown(browsing, "pay")["since_ms"] >= 0)
+        changed = _shown(browsing, "pay")
+        assert changed != shown
+        for send in (browsing.post, browsing.post_json):
+            reply = send("/transactions/pay/abort.json", shown)
+            assert reply.status == 409
+            assert "Another one is open" in reply.json["message"]
+        assert browsing.post("/transactions/pay/abort.json").status == 400
+        for name in shown:
+            wrong = {**changed, name: changed[name] + 1}
+            assert browsing.post("/transactions/pay/abort.json", wrong).status == 409
+        producer.commit()
+    with Consumer(client, "paid") as consumer:
+        assert [record.value for record in consumer.read_to_end()] == [b"pending", b"the next"]
 
 
 def test_a_journal_topic_blocks_no_reader(browsing: Browsing, bootstrap: str, client: Client) -> None:
@@ -153,10 +191,44 @@ def test_a_partition_that_does_not_exist_is_not_found(browsing: Browsing, client
     assert browsing.get("/why?partition=small/0").headers["Location"] == "/topics/small/why/0"
 
 
-def test_a_wait_is_counted_for_the_oldest_transaction_only() -> None:
-    def described(name: str, started_ms: int) -> TransactionDescription:
-        return TransactionDescription(name, "Ongoing", 1, 0, 60_000, started_ms, (("t", 0),))
+def test_a_wait_is_counted_for_the_transaction_that_begins_first_in_the_partition() -> None:
+    def described(name: str, producer_id: int, started_ms: int) -> TransactionDescription:
+        return TransactionDescription(name, "Ongoing", producer_id, 0, 60_000, started_ms, (("t", 0),))
 
     ends = PartitionEnds(0.0, {("t", 0): 9}, {("t", 0): 4}, {}, Series(1), {})
-    open_ = {"late": described("late", 20), "early": described("early", 10)}
-    assert blocked_by(open_, ends) == {"early": 5}
+    open_ = {"late": described("late", 2, 20), "early": described("early", 1, 10)}
+    assert blocked_by(open_, ends) == {}
+    assert blockers_of(("t", 0), open_, ends) == (None, ["late", "early"])
+    ends.blockers = {("t", 0): 2}
+    assert blocked_by(open_, ends) == {"late": 5}
+    assert blockers_of(("t", 0), open_, ends) == (open_["late"], [])
+    ends.blockers = {("t", 0): 3}  # It hangs: no coordinator lists it.
+    assert blocked_by(open_, ends) == {}
+    assert blockers_of(("t", 0), open_, ends) == (None, [])
+
+
+def test_the_blocker_is_the_first_in_the_partition_and_not_the_oldest(
+    browsing: Browsing, bootstrap: str, client: Client
+) -> None:
+    Admin(client).topics.create(NewTopic("crossed", 2))
+    with (
+        opened(bootstrap, "old-elsewhere", "crossed") as old,
+        Client(bootstrap) as other,
+    ):
+        young = TransactionalProducer(other, "first-here", transaction_timeout_ms=600_000)
+        young.begin()
+        for producer in (young, old):
+            producer.send("crossed", b"x", partition=1)
+            producer.flush()
+
+        def blocked() -> dict[int, str]:
+            rows = browsing.get("/overview.json").json["blocked"]
+            return {row["partition"]: row["transactional_id"] for row in rows if row["topic"] == "crossed"}
+
+        until(lambda: blocked() == {0: "old-elsewhere", 1: "first-here"})
+        rows = browsing.get("/transactions.json").json["transactions"]
+        waiting = {row["transactional_id"]: row["waiting"] for row in rows}
+        assert (waiting["first-here"], waiting["old-elsewhere"]) == (2, 1)
+        young.abort()
+        until(lambda: blocked() == {0: "old-elsewhere", 1: "old-elsewhere"})
+        old.abort()

@@ -18,7 +18,7 @@ from semel.client import (
 )
 from semel.client.blocking import NotOpen
 from semel.console.clients import WorkStopped
-from semel.console.forms import FormError
+from semel.console.forms import Conflict, FormError
 from semel.console.rendering import failure
 from semel.console.workers import Busy, TookTooLong
 
@@ -99,7 +99,9 @@ async def of_time(request: Request, error: Exception) -> Response:
 
 
 async def of_form(request: Request, error: Exception) -> Response:
-    """A form or an address has a wrong value."""
+    """A form or an address has a wrong value, or asks for what must not happen now."""
+    if isinstance(error, Conflict):
+        return failure(request, 409, "Nothing was changed", str(error))
     return failure(request, 400, "Please check", str(error))
 
 

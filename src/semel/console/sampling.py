@@ -25,6 +25,7 @@ from semel.client import (
 )
 from semel.client.offsets import list_offsets
 from semel.client.transactions_admin import describe_transactions, list_transactions
+from semel.console.blockers import sample_blockers
 from semel.console.pipeline_sampling import sample_pipelines
 from semel.console.samples import Ends, Series
 from semel.spark.status import MARKS as PIPELINE_MARKS
@@ -70,6 +71,9 @@ class PartitionEnds:
 
     held: Mapping[Partition, float] = field(init=False)
     """For each of them, since when its last stable offset has been seen where it is."""
+
+    blockers: Mapping[Partition, int] = field(default_factory=dict)
+    """For each of them, the producer whose open transaction begins there, as far as it is known."""
 
     def __post_init__(self, before: "PartitionEnds | None") -> None:
         found = [(key, end - self.stable[key]) for key, end in self.high.items() if end > self.stable[key]]
@@ -173,7 +177,9 @@ async def sample_ends(observer: "Observer") -> PartitionEnds:
         high |= ends
         stable |= steady
     # On a thread: there may be tens of thousands of partitions, and pages wait for the event loop.
-    return await asyncio.to_thread(_compared, before, high, stable, observer.settings.points_max)
+    ends_now = await asyncio.to_thread(_compared, before, high, stable, observer.settings.points_max)
+    ends_now.blockers = await sample_blockers(observer, ends_now, before)
+    return ends_now
 
 
 def _compared(

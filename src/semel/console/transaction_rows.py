@@ -48,18 +48,18 @@ def data_partitions(each: TransactionDescription | Finished) -> list[Partition]:
 
 
 def blocked_by(open_: Mapping[str, TransactionDescription], ends: PartitionEnds | None) -> dict[str, int]:
-    """Return how many offsets wait for each transaction: those of partitions where it is the oldest."""
+    """Return how many offsets wait for each transaction: those of partitions where it begins first.
+
+    Partitions whose blocker is not known count for none.
+    """
     if ends is None:
         return {}
-    waiting = ends.waiting
-    oldest: dict[Partition, TransactionDescription] = {}
-    for each in open_.values():
-        for key in each.partitions:
-            if key in waiting and (key not in oldest or each.started_ms < oldest[key].started_ms):
-                oldest[key] = each
+    by_producer = {each.producer_id: each for each in open_.values()}
     found: dict[str, int] = {}
-    for key, each in oldest.items():
-        found[each.transactional_id] = found.get(each.transactional_id, 0) + waiting[key]
+    for key, producer_id in ends.blockers.items():
+        each = by_producer.get(producer_id)
+        if each is not None and key in each.partitions:
+            found[each.transactional_id] = found.get(each.transactional_id, 0) + ends.waiting.get(key, 0)
     return found
 
 

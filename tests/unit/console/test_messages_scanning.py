@@ -10,12 +10,14 @@ import pytest
 
 import semel
 from semel.client import Admin, Client, Codec, NewTopic, Producer, TransactionalProducer
+from semel.console.clients import StoppableClient
 from semel.console.messages.asking import Ask, AskingError, moment, resolve
 from semel.console.messages.filters import Filter
 from semel.console.messages.limits import EXPORT, PAGE, ScanLimits
 from semel.console.messages.reading import MarkedRecord, Reader
 from semel.console.messages.scanning import Order, Reason, Scan
 from semel.console.messages.tailing import tail
+from semel.console.pages.messages import _page
 
 MANY = ScanLimits(matches=10_000, records=1_000_000, read_bytes=1 << 30, seconds=60)
 
@@ -293,3 +295,85 @@ def wait_until(condition: Any, seconds: float = 10.0) -> None:
     while not condition():
         assert time.monotonic() < deadline, "it did not happen in time"
         time.sleep(0.01)
+
+
+class SlowFilter(Filter):
+    """Takes a while for every record, as twenty paths into a large value do."""
+
+    looks = 0
+
+    def matches(self, marked: MarkedRecord) -> bool:
+        self.looks += 1
+        time.sleep(0.05)
+        return super().matches(marked)
+
+
+@pytest.mark.parametrize("order", list(Order))
+def test_expensive_records_stop_in_time_and_go_on(client: Client, order: Order) -> None:
+    Admin(client).topics.create(NewTopic("t", 1))
+    with Producer(client) as producer:
+        for number in range(12):
+            producer.send("t", b"small", key=b"%d" % number)
+    ask, seen = Ask.of({"order": order.value}), list[int]()
+    limits = ScanLimits(100, 1000, 1 << 30, 0.2)
+    while True:
+        scan = scan_of(client, ask, limits)
+        scan._wanted = slow = SlowFilter()
+        made = [m.offset for rows in scan.rounds() for m in rows]
+        assert slow.looks <= 0.2 / 0.05 + 2  # Its time, and one record for the scan to get on.
+        assert made  # A scan that is continued comes to its end.
+        seen += made
+        if not any(each.size for each in scan.left.values()):
+            break
+        assert scan.reason is Reason.TIME
+        ask = continued(ask, scan)
+    assert seen == (list(range(12)) if order is Order.OLDEST else list(range(11, -1, -1)))
+
+
+@pytest.mark.parametrize("order", list(Order))
+def test_batches_without_a_match_are_work_too(client: Client, order: Order) -> None:
+    """No record of them is yielded, yet each is unpacked and searched."""
+    Admin(client).topics.create(NewTopic("t", 1))
+    for _ in range(20):
+        with Producer(client, codec=Codec.ZSTD) as producer:
+            producer.send("t", bytes(900_000))
+    stop, looks = threading.Event(), 0
+
+    def slow(data: bytes) -> bool:
+        nonlocal looks
+        looks += 1
+        if looks == 3:
+            stop.set()
+        return False
+
+    ask = Ask.of({"order": order.value})
+    scan = scan_of(client, ask, MANY, stop=stop)
+    scan._reader._may_match = slow
+    assert [m for rows in scan.rounds() for m in rows] == []
+    assert (looks, scan.reason) == (3, Reason.STOPPED)
+    scan = scan_of(client, ask, ScanLimits(10, 1000, 5 << 20, 60))
+    scan._reader._may_match = lambda data: False
+    list(scan.rounds())
+    assert scan.reason is Reason.BYTES
+    assert scan.progress.read_bytes < 8 << 20
+    assert 0 < scan.progress.scanned < 20
+
+
+def test_a_page_stops_with_its_browser(client: Client) -> None:
+    """It has one piece of several batches in hand, so the client has no request to refuse."""
+    Admin(client).topics.create(NewTopic("t", 1))
+    for _ in range(5):
+        with Producer(client) as producer:
+            producer.send("t", b"x")
+
+    class Leaving(Filter):
+        def matches(self, marked: MarkedRecord) -> bool:
+            stop.set()
+            return super().matches(marked)
+
+    stop = threading.Event()
+    node = client.describe().nodes[0]
+    with StoppableClient(f"{node.host}:{node.port}") as stoppable:
+        stoppable.stop = stop
+        page = _page(stoppable, "t", Ask.of({"order": "oldest"}), Leaving(), PAGE, None)
+    assert (page["scan"]["reason"], len(page["messages"])) == ("stopped", 1)

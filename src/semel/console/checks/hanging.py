@@ -7,13 +7,17 @@ from typing import Any
 from semel.client import Client, ErrorCode, KafkaError, UnsupportedRequest, blocking
 from semel.console.rendering import iso
 
+#: Topics that could not be read, of which the result names so many.
+NAMED_MAX = 5
+
 
 def find_hanging(
     client: Client, stop: threading.Event, only: str | None
 ) -> Generator[tuple[str, dict[str, Any]], None, None]:
     """Look into every topic, or one; report each topic and each finding."""
     names = [only] if only else sorted(each.name for each in client.describe().topics)
-    found = skipped = 0
+    found = 0
+    skipped: list[str] = []
     for number, name in enumerate(names):
         if stop.is_set():
             return
@@ -21,22 +25,28 @@ def find_hanging(
         try:
             hanging = blocking.hanging_in(client, name)
         except UnsupportedRequest:
-            yield "finding", {"text": "This broker does not describe producers (DescribeProducers)."}
+            text = "Nothing was checked: this broker does not describe producers (DescribeProducers)."
+            yield "result", {"good": False, "text": text, "done": number, "total": len(names)}
             return
         except KafkaError as error:
-            if error.code not in (
-                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                ErrorCode.TOPIC_AUTHORIZATION_FAILED,
-            ):
+            if error.code is ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+                skipped.append(name)  # Its producers are not for this principal.
+            elif error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION or only:
                 raise
-            skipped += 1  # It was deleted meanwhile, or its producers are not for this principal.
-            continue
+            continue  # Or it was deleted meanwhile.
         for each in hanging:
             found += 1
             yield "finding", _finding(each)
-    note = f" {skipped} topics could not be read." if skipped else ""
-    text = f"{found} transactions hang." if found else f"No transaction hangs in {len(names)} topics."
-    yield "result", {"good": not found, "text": text + note, "done": len(names), "total": len(names)}
+    seen = len(names) - len(skipped)
+    text = f"{found} transactions hang." if found else f"No transaction hangs in {seen} topics."
+    if skipped:
+        more = "" if len(skipped) <= NAMED_MAX else f" and {len(skipped) - NAMED_MAX} more"
+        text += (
+            f" {len(skipped)} topics were not looked into, because you may not describe their producers: "
+            f"{', '.join(skipped[:NAMED_MAX])}{more}."
+        )
+    is_good = not found and not skipped
+    yield "result", {"good": is_good, "text": text, "done": len(names), "total": len(names)}
 
 
 def _finding(each: blocking.Open) -> dict[str, Any]:

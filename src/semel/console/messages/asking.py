@@ -29,7 +29,7 @@ from semel.console.messages.scanning import Order, Range
 
 LEFT_CHARS_MAX: Final = 20_000
 """Of the ranges that are left: they are part of an address, whose length servers limit."""
-PARTITIONS_MAX: Final = 1_000_000
+DIGITS_MAX: Final = 19
 _AGE: Final = re.compile(r"-(\d{1,9})(ms|s|m|h|d|w)")
 _UNITS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 _LEFT: Final = re.compile(r"(\d{1,7}):(\d{1,19})-(\d{1,19})")
@@ -37,6 +37,11 @@ _LEFT: Final = re.compile(r"(\d{1,7}):(\d{1,19})-(\d{1,19})")
 
 class AskingError(ValueError):
     """A part of the address cannot be understood; the text says which."""
+
+
+def is_number(text: str) -> bool:
+    """Whether a text is a number of an offset or a partition; longer ones are neither."""
+    return text.isdecimal() and len(text) <= DIGITS_MAX
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +73,8 @@ class Ask:
                 f"{error}: order is newest or oldest; view is auto, json, text, hex or raw"
             ) from None
         limit = query.get("limit") or str(ROWS_DEFAULT)
-        if not limit.isdecimal() or not 1 <= int(limit) <= ROWS_MAX:
-            raise AskingError(f"limit must be a number from 1 to {ROWS_MAX}, not {limit!r}")
+        if not is_number(limit) or not 1 <= int(limit) <= ROWS_MAX:
+            raise AskingError(f"limit must be a number from 1 to {ROWS_MAX}, not {limit[:50]!r}")
         return cls(
             q=query.get("q", "").strip(),
             partition=query.get("partition", "").strip(),
@@ -112,8 +117,8 @@ class Ask:
         chosen: set[int] = set()
         for part in self.partition.split(","):
             first, dash, last = part.strip().partition("-")
-            if not first.isdecimal() or (dash and not last.isdecimal()):
-                raise AskingError(f"partition is a list like 0,2-5, not {self.partition!r}")
+            if not is_number(first) or (dash and not is_number(last)):
+                raise AskingError(f"partition is a list like 0,2-5, not {self.partition[:50]!r}")
             if int(last or first) >= count:
                 raise AskingError(f"there is no partition {last or first}, only 0 to {count - 1}")
             chosen.update(range(int(first), int(last or first) + 1))
@@ -160,7 +165,7 @@ def _offsets(
 ) -> Mapping[int, int]:
     if not text:
         return default
-    if text.isdecimal():
+    if is_number(text):
         return dict.fromkeys(bounds, int(text))
     at = moment(text, now_ms)
     found = Admin(client).topics.offsets({(topic, number): at for number in bounds})
@@ -179,9 +184,12 @@ def moment(text: str, now_ms: int) -> int:
         found = datetime.fromisoformat(text)
     except ValueError:
         raise AskingError(
-            f"{text!r} is no offset, no time like 2026-11-18T09:30:00Z and no age like -15m"
+            f"{text[:50]!r} is no offset, no time like 2026-11-18T09:30:00Z and no age like -15m"
         ) from None
-    return max(0, int((found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp() * 1000))
+    at = int((found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp() * 1000)
+    if at < 0:
+        raise AskingError(f"{text!r} is before 1970, where no time of a record can be")
+    return at
 
 
 def _narrowed(ranges: Mapping[int, Range], left: str) -> dict[int, Range]:

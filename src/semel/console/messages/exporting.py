@@ -3,17 +3,22 @@
 A line of NDJSON is what `semel consume --json` prints and `semel produce --format json` reads. A file of
 Parquet has the columns of Spark's Kafka source, and the mark of each record.
 
-If a limit stops the scan, the file says so: NDJSON by a last line `{"stopped": ...}`, which `semel produce`
-refuses, and Parquet by `semel.stopped` in its metadata. Both name the address query that continues.
+If a limit stops the scan, or something is missing, the file says so: NDJSON by a last line
+`{"stopped": ...}`, which `semel produce` refuses, and Parquet by `semel.stopped` in its metadata. Both name
+the address query that continues, and the batches that could not be opened. Markers of transactions are no
+data: only Parquet has them, if they are asked for, with `control` as their mark.
 """
 
 import json
 from collections.abc import Callable, Generator, Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgspec
 
 from semel.client import ConsumedRecord
+from semel.console.messages.filters import Filter
+from semel.console.messages.limits import HEADERS_COPIED_MAX
 from semel.console.messages.reading import MarkedRecord
 from semel.record_lines import record_as_json
 
@@ -23,8 +28,61 @@ GROUP_BYTES: Final = 8 << 20
 LINES_BYTES: Final = 256 << 10
 
 
+MISSING_NAMED: Final = 20
+"""Batches that a file names as missing; it counts all of them."""
+
+
 class NoParquet(Exception):
     """pyarrow is not installed."""
+
+
+class OrUnreadable(Filter):
+    """A search that finds batches that cannot be opened as well: what it looks for may be in them."""
+
+    def __init__(self, wanted: Filter) -> None:
+        super().__init__()
+        self._wanted = wanted
+
+    def matches(self, marked: MarkedRecord) -> bool:
+        """Whether the record belongs into a file, or its absence has to be told."""
+        return marked.is_unreadable or self._wanted.matches(marked)
+
+
+@dataclass(slots=True)
+class Missing:
+    """What an export leaves out: batches that cannot be opened, and headers beyond the limit."""
+
+    batches: int = 0
+    named: list[dict[str, Any]] = field(default_factory=list)
+    cut_records: int = 0
+
+    def watch(self, records: Iterable[MarkedRecord]) -> Iterator[MarkedRecord]:
+        """Yield what can be written, and count the rest."""
+        for marked in records:
+            if marked.is_unreadable:
+                self.batches += 1
+                if len(self.named) < MISSING_NAMED:
+                    place = {
+                        "partition": marked.partition,
+                        "first": marked.offset,
+                        "last": marked.last_offset,
+                    }
+                    self.named.append({**place, "says": marked.note})
+                continue
+            self.cut_records += marked.record.header_count > len(marked.record.headers)
+            yield marked
+
+    def says(self) -> str:
+        """The sentences about it; empty if nothing is missing."""
+        found = []
+        if self.batches:
+            found.append(f"{self.batches:,} batches could not be opened and are missing.")
+        if self.cut_records:
+            found.append(
+                f"{self.cut_records:,} records have more than {HEADERS_COPIED_MAX:,} headers, "
+                "of which the others are missing."
+            )
+        return " ".join(found)
 
 
 def ndjson(
@@ -34,8 +92,6 @@ def ndjson(
     lines: list[bytes] = []
     size = 0
     for marked in records:
-        if marked.is_unreadable:
-            continue
         line = msgspec.json.encode(record_as_json(_consumed(marked))) + b"\n"
         lines.append(line)
         size += len(line)
@@ -88,8 +144,6 @@ def _groups(records: Iterable[MarkedRecord]) -> Iterator[list[MarkedRecord]]:
     group: list[MarkedRecord] = []
     size = 0
     for marked in records:
-        if marked.is_unreadable:
-            continue
         group.append(marked)
         size += marked.record.size_bytes
         if len(group) >= GROUP_ROWS or size >= GROUP_BYTES:

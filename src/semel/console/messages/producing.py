@@ -12,11 +12,22 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, TypeAlias
 
-from semel.client import Client, ClientError, Delivery, KafkaError, Producer, TransactionalProducer
+from semel.client import (
+    Admin,
+    Client,
+    ClientError,
+    Delivery,
+    ErrorCode,
+    KafkaError,
+    Producer,
+    TransactionalProducer,
+    UnsupportedRequest,
+)
 from semel.console.messages.limits import PRODUCED_BYTES_MAX, RECORDS_PRODUCED_MAX
 from semel.record_lines import InputFormat, Line, LineError, read_line
 
 TRANSACTION_TIMEOUT_MS = 60_000
+OWN_PREFIX = "semel-console-"
 
 
 class Outcome(StrEnum):
@@ -108,7 +119,27 @@ def parse_headers(text: str) -> list[tuple[str, bytes | None]]:
 
 def new_transactional_id() -> str:
     """A name for one transaction of the console."""
-    return f"semel-console-{secrets.token_hex(4)}"
+    return f"{OWN_PREFIX}{secrets.token_hex(4)}"
+
+
+def in_use(client: Client, transactional_id: str) -> str | None:
+    """Say who would be fenced by a transaction of this id; None if it is new, or the console's own and idle.
+
+    A coordinator does not tell whether a producer is alive, only that there was one.
+    """
+    try:
+        found = Admin(client).transactions.describe(transactional_id)
+    except UnsupportedRequest:
+        return None
+    except KafkaError as error:
+        if error.code is not ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
+            raise
+        return None
+    if found.state == "Ongoing" or found.state.startswith("Prepare"):
+        return f"{transactional_id} has an open transaction, which would be aborted, and its producer fenced"
+    if found.state == "Dead" or transactional_id.startswith(OWN_PREFIX):
+        return None
+    return f"{transactional_id} is the id of another producer, which would be fenced if it still runs"
 
 
 def write(

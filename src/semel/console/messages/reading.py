@@ -199,12 +199,19 @@ class Reader:
 
     def records(self, piece: Piece, begin: int, end: int) -> Iterator[MarkedRecord]:
         """Decode the records of a piece within these offsets, as far as they are to be shown."""
+        for _, records in self.batches(piece, begin, end):
+            yield from records
+
+    def batches(
+        self, piece: Piece, begin: int, end: int
+    ) -> Iterator[tuple[BatchHeader, Iterator[MarkedRecord]]]:
+        """The same by batches, none of which is opened before its records are asked for."""
         for at, header, mark in piece.batches:
             if header.last_offset < begin or header.base_offset >= end:
                 continue
             if (mark is Mark.CONTROL and not self._control) or (mark is Mark.ABORTED and self.committed):
                 continue
-            yield from self._open(piece, at, header, mark, begin, end)
+            yield header, self._open(piece, at, header, mark, begin, end)
 
     def _open(
         self, piece: Piece, at: int, header: BatchHeader, mark: Mark, begin: int, end: int

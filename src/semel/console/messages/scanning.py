@@ -35,7 +35,9 @@ WINDOW_MAX: Final = 50_000
 WINDOW_BYTES_MAX: Final = 16 << 20
 """A window that is larger is read in smaller parts."""
 CHECKED_EVERY: Final = 512
-"""Records between two looks at the clock."""
+"""Records between two looks at the limits."""
+CHECKED_SECONDS: Final = 0.02
+"""The same in time: a search may take a second for one record, and nothing tells before."""
 _SMALL: Final = FetchLimits(max_wait_ms=100, max_bytes=8 << 20, partition_max_bytes=1 << 20)
 _LARGE: Final = FetchLimits(max_wait_ms=100, max_bytes=16 << 20, partition_max_bytes=4 << 20)
 
@@ -129,6 +131,9 @@ class Scan(Generic[T]):
         self._fetch = _SMALL if limits.matches <= 100 else _LARGE
         self._windows = dict.fromkeys(self.left, WINDOW_FIRST)
         self._pieces: dict[int, Piece] = {}
+        self._next_look = self._began + CHECKED_SECONDS
+        self._is_begun = self._is_least = False
+        self._cut: int | None = None
 
     @property
     def progress(self) -> Progress:
@@ -148,6 +153,9 @@ class Scan(Generic[T]):
         """Scan, and yield the matches of every round, also if there are none."""
         while any(each.size for each in self.left.values()):
             if (reason := self._exceeded()) is not None:
+                if self._is_stuck(reason):
+                    self._is_least = True
+                    yield self._emit(self._backward())
                 self.reason = reason
                 return
             before = self.progress.scanned
@@ -157,12 +165,19 @@ class Scan(Generic[T]):
                 self._stop.wait(0.1)  # A partition has no leader, perhaps; the others are done.
         self.reason = Reason.END
 
+    def _is_stuck(self, reason: Reason) -> bool:
+        """Whether no window could be read to its end. To continue would be to try the same again for ever."""
+        by_cost = reason in (Reason.RECORDS, Reason.BYTES, Reason.TIME)
+        return by_cost and self._order is Order.NEWEST and self._is_begun and not self.progress.scanned
+
     def _exceeded(self) -> Reason | None:
         limits = self._limits
         if self._stop.is_set():
             return Reason.STOPPED
         if self._matched >= limits.matches:
             return Reason.MATCHES
+        if self._is_least:
+            return None
         if self._records >= limits.records:
             return Reason.RECORDS
         if self._reader.read_bytes >= limits.read_bytes:
@@ -234,19 +249,40 @@ class Scan(Generic[T]):
                 taken.rows.append((marked.record.timestamp, marked.last_offset, self._make(marked)))
                 self._taken_bytes += marked.record.size_bytes
             is_full = len(taken.rows) >= most or self._taken_bytes >= TAKEN_BYTES_MAX
-            if is_full or (self._records % CHECKED_EVERY == 0 and self._exceeded() is not None):
+            if is_full or self._is_over():
                 taken.covered = min(marked.last_offset + 1, taken.covered)
                 break
+        if self._cut is not None:
+            taken.covered = min(self._cut, taken.covered)
         return taken
 
+    def _is_over(self) -> bool:
+        """Whether a limit was reached, if it is time to look again."""
+        now = time.monotonic()
+        if now < self._next_look and self._records % CHECKED_EVERY:
+            return False
+        self._next_look = now + CHECKED_SECONDS
+        return self._exceeded() is not None
+
     def _looked_at(self, piece: Piece, begin: int, end: int) -> Iterator[MarkedRecord]:
+        """Yield records, up to a batch before which a limit was reached: then `_cut` is where that begins.
+
+        Batches that yield nothing are work as well. The first of a scan is always opened, so that a scan that
+        is continued again and again comes to its end.
+        """
+        self._cut = None
         if self._reader.committed:
             self._hidden += piece.aborted(begin, end)
-        for marked in self._reader.records(piece, begin, end):
-            self._records += 1
-            yield marked
-        self._records += self._reader.skipped_records
-        self._reader.skipped_records = 0
+        for header, records in self._reader.batches(piece, begin, end):
+            if self._is_begun and self._exceeded() is not None:
+                self._cut = max(begin, header.base_offset)
+                return
+            self._is_begun = True
+            for marked in records:
+                self._records += 1
+                yield marked
+            self._records += self._reader.skipped_records
+            self._reader.skipped_records = 0
 
     # ---- newest first
 
@@ -256,6 +292,9 @@ class Scan(Generic[T]):
             for number, each in self.left.items()
             if each.size
         }
+        if self._is_least:  # The last record of one partition.
+            number, window = next(iter(windows.items()))
+            windows = {number: Range(window.end - 1, window.end)}
         found: dict[int, deque[tuple[int, int, T]]] = {
             number: deque(maxlen=self._rows_max) for number in windows
         }
@@ -281,6 +320,8 @@ class Scan(Generic[T]):
                     dropped.discard(number)
             if positions == before:
                 self._stop.wait(0.05)
+            if self._is_least:
+                break
         for number in positions:
             del windows[number]  # Incomplete: it will be read again.
         self._resize(windows, sizes)
@@ -303,9 +344,9 @@ class Scan(Generic[T]):
                 if len(found) == found.maxlen:
                     dropped.add(piece.partition)
                 found.append((marked.record.timestamp, marked.offset, self._make(marked)))
-            if self._records % CHECKED_EVERY == 0 and self._exceeded() is not None:
+            if self._is_over():
                 return False
-        return True
+        return self._cut is None
 
     def _resize(self, windows: Iterable[int], sizes: Mapping[int, int]) -> None:
         for number in windows:

@@ -50,7 +50,7 @@ def tail(
         made = Round()
         kept: deque[tuple[int, Any]] = deque(maxlen=TAIL_ROWS_MAX)
         for piece in pieces:
-            _look(reader, piece, at[piece.partition], wanted, make, kept, made)
+            _look(reader, piece, at[piece.partition], wanted, make, kept, made, stop)
             if piece.next_offset > at[piece.partition]:
                 made.next[piece.partition] = at[piece.partition] = piece.next_offset
         made.rows = [row for _, row in sorted(kept, key=lambda pair: pair[0])]
@@ -70,6 +70,7 @@ def _look(
     make: Callable[[MarkedRecord], Any],
     kept: deque[tuple[int, Any]],
     made: Round,
+    stop: Stop,
 ) -> None:
     for position, header, mark in piece.batches:
         if mark is Mark.CONTROL and not reader.committed:
@@ -84,6 +85,8 @@ def _look(
                     }
                 )
     for marked in reader.records(piece, begin, piece.next_offset):
+        if stop.is_set():
+            return
         if made.seen >= RECORDS_MAX:
             made.skipped += max(0, piece.next_offset - marked.offset)
             return

@@ -148,4 +148,4 @@ def _settings(client: Client, node: int) -> list[dict[str, Any]]:
     return [config_row(each) for each in found]
 
 
-ROUTES = [Route("/cluster", cluster), Route("/cluster/brokers/{node:int}", broker)]
+ROUTES = [Route("/cluster", cluster), Route("/cluster/brokers/{node:number}", broker)]

@@ -68,7 +68,7 @@ async def change(request: Request) -> Response:
     name: str = request.path_params["topic"]
     fields = await forms.read(request)
     key = forms.needed(fields, "name")
-    value = None if fields.get("reset") else fields.get("value", "")
+    value = None if forms.flag(fields, "reset") else fields.get("value", "")
     await request.app.state.workers.run(request, _change, name, key, value)
     done = f"Reset {key} of {name}." if value is None else f"Set {key} of {name} to {value}."
     return forms.done(request, f"/topics/{segment(name)}/configs", done, {"name": key, "value": value})

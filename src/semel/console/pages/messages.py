@@ -4,6 +4,7 @@ The page itself is a short scan, so it comes quickly; what it could not look at 
 an event stream, with progress, until a limit or the user stops it.
 """
 
+import threading
 import time
 from collections.abc import Callable, Generator
 from dataclasses import replace
@@ -16,9 +17,10 @@ from starlette.routing import Route
 
 from semel.client import Client
 from semel.console import events
+from semel.console.clients import StoppableClient
 from semel.console.forms import FormError
 from semel.console.messages import rows as rows_of
-from semel.console.messages.asking import LEFT_CHARS_MAX, Ask, Asked, AskingError, resolve
+from semel.console.messages.asking import LEFT_CHARS_MAX, Ask, Asked, AskingError, is_number, resolve
 from semel.console.messages.decoding import Decoding, View
 from semel.console.messages.filters import NOTHING, Filter, parse_json
 from semel.console.messages.limits import PAGE, SEARCH, ScanLimits
@@ -42,19 +44,6 @@ STOPPED: Final = {
     Reason.TIME: "Stopped after {seconds:.0f} s, which is the limit of one search.",
     Reason.STOPPED: "Stopped.",
 }
-
-
-class Never:
-    """A stop that is never set: the client refuses further requests when the browser has gone."""
-
-    def is_set(self) -> bool:
-        """Never."""
-        return False
-
-    def wait(self, timeout: float) -> bool:
-        """Sleep."""
-        time.sleep(timeout)
-        return False
 
 
 def registry_of(request: Request) -> Registry | None:
@@ -126,10 +115,15 @@ async def messages(request: Request) -> Response:
 
 
 def _page(
-    client: Client, topic: str, ask: Ask, wanted: Filter, limits: ScanLimits, registry: Registry | None
+    client: StoppableClient,
+    topic: str,
+    ask: Ask,
+    wanted: Filter,
+    limits: ScanLimits,
+    registry: Registry | None,
 ) -> dict[str, Any]:
     asked = resolved(client, topic, ask)
-    scan = _scan(client, topic, ask, asked, wanted, limits, registry, Never())
+    scan = _scan(client, topic, ask, asked, wanted, limits, registry, client.stop or threading.Event())
     found = [row for made in scan.rounds() for row in made]
     return {
         "messages": found,
@@ -337,7 +331,7 @@ def _positions(at: str, asked: Asked, ask: Ask) -> dict[int, int]:
     tops = {n: each.stable if ask.committed else each.end for n, each in asked.bounds.items()}
     for part in at.split(",") if at else ():
         number, _, offset = part.partition(":")
-        if not number.isdecimal() or not offset.isdecimal():
+        if not is_number(number) or not is_number(offset):
             raise FormError(f"at is a list like 0:12,1:7, not {at[:50]!r}")
         if int(number) in tops:
             bounds = asked.bounds[int(number)]

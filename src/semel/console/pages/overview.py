@@ -10,6 +10,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from semel.console import events
+from semel.console.blockers import blockers_of
 from semel.console.forms import FormError
 from semel.console.observing import Observer
 from semel.console.rendering import iso, now_iso, page
@@ -17,6 +18,8 @@ from semel.console.sampling import Catalogue, GroupSample, PartitionEnds, Transa
 
 #: How many rows a list of the overview has.
 ROWS_MAX = 8
+#: Transactions that are named where one of them blocks a partition.
+ONE_OF_MAX = 3
 EVENT_SECONDS = 3600.0
 #: A reader that waits for longer without a transaction in sight is worth a look.
 HELD_MS_MAX = 30_000
@@ -103,13 +106,12 @@ def _transactions(sample: TransactionSample | None) -> dict[str, Any]:
 
 
 def _blocked(ends: PartitionEnds | None, sample: TransactionSample | None) -> list[dict[str, Any]]:
-    """The partitions whose readers wait, with the oldest transaction that is open in each."""
+    """The partitions whose readers wait, with what blocks each: its name, or what it may be."""
     if ends is None:
         return []
     rows = []
     for key, waiting in islice(ends.waiting.items(), ROWS_MAX):
-        here = [each for each in (sample.open.values() if sample else ()) if key in each.partitions]
-        first = min(here, key=lambda each: each.started_ms, default=None)
+        first, others = blockers_of(key, sample.open if sample is not None else {}, ends)
         rows.append(
             {
                 "topic": key[0],
@@ -119,6 +121,8 @@ def _blocked(ends: PartitionEnds | None, sample: TransactionSample | None) -> li
                 "held_ms": int((ends.at - ends.held[key]) * 1000),
                 "transactional_id": None if first is None else first.transactional_id,
                 "since": None if first is None else iso(first.started_ms),
+                "one_of": others[:ONE_OF_MAX],
+                "one_of_total": len(others),
             }
         )
     return rows
@@ -155,7 +159,9 @@ def _health(data: dict[str, Any]) -> dict[str, Any]:
     ]
     # Partitions and transactions are sampled one after the other, so a short transaction may be in one only.
     waiting = [
-        each for each in data["blocked"] if each["transactional_id"] is None and each["held_ms"] > HELD_MS_MAX
+        each
+        for each in data["blocked"]
+        if each["transactional_id"] is None and not each["one_of"] and each["held_ms"] > HELD_MS_MAX
     ]
     if stuck:
         odd.append(f"{len(stuck)} open transactions do not end by themselves, or are past their timeout.")

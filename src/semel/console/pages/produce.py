@@ -22,6 +22,7 @@ from semel.console.messages.producing import (
     NewRecord,
     Outcome,
     ProduceError,
+    in_use,
     new_transactional_id,
     of_lines,
     parse_headers,
@@ -33,6 +34,18 @@ from semel.console.rendering import now_iso, page, segment
 from semel.record_lines import InputFormat, LineError, read_line
 
 SHOWN_MAX: Final = 50
+KINDS: Final = ("one", "lines")
+TEXTS: Final = (
+    "kind",
+    "key",
+    "value",
+    "lines",
+    "headers",
+    "format",
+    "separator",
+    "outcome",
+    "transactional_id",
+)
 
 
 async def form(request: Request) -> Response:
@@ -55,13 +68,37 @@ def _partitions(client: Client, topic: str) -> int:
 
 
 async def produce(request: Request) -> Response:
-    """Write the records of a form."""
+    """Write the records of a form, or of a JSON object, whose texts are written exactly as they are.
+
+    In JSON a `value` of null is a tombstone, and an empty `key` is an empty key.
+    """
     fields = await forms.read(request)
+    if forms.has_json(request):
+        _check_texts(await forms.values(request), fields)
+    else:
+        fields = _of_form(fields)
     try:
         records = _records(fields)
     except ProduceError as error:
         raise FormError(str(error)) from None
     return await _write(request, request.path_params["topic"], records, fields)
+
+
+def _check_texts(given: Mapping[str, Any], fields: Mapping[str, str]) -> None:
+    """FormError if a text is some other JSON value: written as JSON, it may not be what was meant."""
+    for name in TEXTS:
+        if given.get(name) is not None and not isinstance(given[name], str):
+            raise FormError(f"{name} must be a text or null; send other JSON values as text")
+    if _is_one(fields) and "value" not in given and not forms.flag(fields, "tombstone"):
+        raise FormError("value is missing; for a tombstone it must be null")
+
+
+def _of_form(fields: Mapping[str, str]) -> dict[str, str]:
+    """What a browser means: an empty key is none, and line ends are not CR LF, as browsers send them."""
+    found = {**fields, "value": fields.get("value", "").replace("\r\n", "\n")}
+    if not found.get("key"):
+        found.pop("key", None)
+    return found
 
 
 async def produce_file(request: Request) -> Response:
@@ -75,18 +112,26 @@ async def produce_file(request: Request) -> Response:
     return await _write(request, request.path_params["topic"], records, fields)
 
 
+def _is_one(fields: Mapping[str, str]) -> bool:
+    kind = fields.get("kind") or "one"
+    if kind not in KINDS:
+        raise FormError(f"kind must be one of {', '.join(KINDS)}, not {kind[:50]!r}")
+    return kind == "one"
+
+
 def _records(fields: Mapping[str, str]) -> list[NewRecord]:
-    if fields.get("kind", "one") == "lines":
+    """Read the records. Without a key there is none, and without a value it is a tombstone."""
+    if not _is_one(fields):
         return _lines(fields.get("lines", "").encode(), fields)
-    form = _format(fields)
-    key = fields.get("key", "")
-    # Browsers send line ends of a text field as CR LF.
-    value = fields.get("value", "").replace("\r\n", "\n")
+    form = _of_keys(_format(fields))
+    key, value = fields.get("key"), fields.get("value")
+    if forms.flag(fields, "tombstone"):
+        value = None
     try:
         return [
             NewRecord(
-                None if not key else read_line(key.encode(), _of_keys(form), None).value,
-                None if fields.get("tombstone") else read_line(value.encode(), _of_keys(form), None).value,
+                None if key is None else read_line(key.encode(), form, None).value,
+                None if value is None else read_line(value.encode(), form, None).value,
                 tuple(parse_headers(fields.get("headers", ""))),
                 _partition(fields),
             )
@@ -128,8 +173,19 @@ async def _write(
 ) -> Response:
     outcome = _outcome(fields)
     name = fields.get("transactional_id", "").strip() or new_transactional_id()
-    found = await request.app.state.workers.run(request, write, topic, records, outcome, name)
+    fence = forms.flag(fields, "fence")
+    found = await request.app.state.workers.run(request, _guarded, topic, records, outcome, name, fence)
     return forms.done(request, _address(topic, found), _says(found), found)
+
+
+def _guarded(
+    client: Client, topic: str, records: list[NewRecord], outcome: Outcome, name: str, fence: bool
+) -> dict[str, Any]:
+    """Write, unless that would stop an application whose id was given, and nobody has said that it may."""
+    client.topic(topic)
+    if outcome is not Outcome.PLAIN and not fence and (why := in_use(client, name)) is not None:
+        raise forms.Conflict(f"{why}. Choose another id, or confirm that it is fenced (fence=true).")
+    return write(client, topic, records, outcome, name)
 
 
 def _address(topic: str, found: Mapping[str, Any]) -> str:
@@ -187,8 +243,8 @@ async def replay(request: Request) -> Response:
         found = await request.app.state.workers.run(request, read_places, source, places)
         records = copies(
             found,
-            keeps_partition=bool(fields.get("keep_partition")),
-            keeps_time=bool(fields.get("keep_time")),
+            keeps_partition=forms.flag(fields, "keep_partition"),
+            keeps_time=forms.flag(fields, "keep_time"),
         )
     except ProduceError as error:
         raise FormError(str(error)) from None

@@ -15,7 +15,7 @@ from semel.console.forms import FormError
 from semel.console.messages import rows as rows_of
 from semel.console.messages.asking import Ask
 from semel.console.messages.decoding import Decoding, View
-from semel.console.messages.exporting import NoParquet, ndjson, parquet
+from semel.console.messages.exporting import Missing, NoParquet, OrUnreadable, ndjson, parquet
 from semel.console.messages.filters import Filter
 from semel.console.messages.limits import EXPORT, HEADERS_COPIED_MAX, ScanLimits
 from semel.console.messages.producing import ProduceError
@@ -136,19 +136,30 @@ def _export(
         topic,
         asked.bounds,
         committed=ask.committed,
-        control=ask.control,
+        # A line with a marker would be written back as a record.
+        control=ask.control and make is parquet,
         headers_max=HEADERS_COPIED_MAX,
         may_match=wanted.may_match,
     )
-    scan: Scan[MarkedRecord] = Scan(reader, asked.ranges, wanted, lambda each: each, limits, ask.order, stop)
+    searched = OrUnreadable(wanted)
+    scan: Scan[MarkedRecord] = Scan(
+        reader, asked.ranges, searched, lambda each: each, limits, ask.order, stop
+    )
+
+    missing = Missing()
 
     def stopped() -> dict[str, Any] | None:
-        if scan.reason is Reason.END:
+        lost = missing.says()
+        if scan.reason is Reason.END and not lost:
             return None
         state = state_of(scan, ask)
-        return {"reason": state["reason"], "says": state["says"], "next": state["next"]}
+        says = f"{state['says']} {lost}".strip()
+        found = {"reason": state["reason"], "says": says, "next": state["next"]}
+        if missing.batches:
+            found |= {"unreadable_batches": missing.batches, "unreadable": missing.named}
+        return found
 
-    yield from make((marked for made in scan.rounds() for marked in made), stopped)
+    yield from make(missing.watch(marked for made in scan.rounds() for marked in made), stopped)
 
 
 class Download(StreamingResponse):
@@ -177,7 +188,7 @@ def _attached(filename: str) -> dict[str, str]:
 
 
 _BASE: Final = "/topics/{topic}/messages"
-_RECORD: Final = _BASE + "/{partition:int}/{offset:int}"
+_RECORD: Final = _BASE + "/{partition:number}/{offset:number}"
 ROUTES = [
     Route(_BASE + "/export", export, methods=["GET"]),
     Route(_RECORD, record, methods=["GET"]),

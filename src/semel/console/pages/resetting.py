@@ -3,7 +3,7 @@
 The form of the preview sends the offsets that it showed, so what was seen is what happens.
 """
 
-from datetime import datetime
+import time
 from typing import Any
 
 import msgspec
@@ -16,9 +16,12 @@ from semel.client.resetting import reset_targets
 from semel.client.share_admin import SHARE, describe_group, offsets_of, set_share_offsets
 from semel.console import forms
 from semel.console.access import changes
+from semel.console.messages.asking import AskingError, moment
 from semel.console.pages.groups import address
 from semel.console.rendering import page
 
+#: Partitions that an answer names.
+NAMED_MAX = 5
 WAYS = {
     "earliest": "to the start of the log: read everything again",
     "latest": "to the end of the log: skip everything up to now",
@@ -55,15 +58,12 @@ def _how(way: str, value: str) -> dict[str, Any]:
             return {"shift_by": int(value)}
         except ValueError:
             raise forms.FormError(f"the shift must be a whole number such as -100, not {value!r}") from None
+    if value.isdecimal():
+        return {"time_ms": forms.whole({"time": value}, "time")}
     try:
-        return {
-            "time_ms": int(value)
-            if value.isdigit()
-            else int(datetime.fromisoformat(value).timestamp() * 1000)
-        }
-    except (ValueError, OverflowError):
-        hint = "write it like 2026-01-31T18:00:00Z, or in milliseconds since 1970"
-        raise forms.FormError(f"{value!r} is not a time; {hint}") from None
+        return {"time_ms": moment(value, int(time.time() * 1000))}
+    except AskingError as error:
+        raise forms.FormError(f"{error}; milliseconds since 1970 are a time, too") from None
 
 
 def _preview(client: Client, group_id: str, topic: str, how: dict[str, Any] | None) -> dict[str, Any]:
@@ -114,17 +114,38 @@ async def reset(request: Request) -> Response:
     offsets = {(topic, partition): offset for topic, partition, offset in wanted}
     if not offsets or any(offset < 0 for offset in offsets.values()):
         raise forms.FormError("give at least one offset, and none below 0")
-    await request.app.state.workers.run(request, _reset, group_id, offsets)
+    if any(not 0 <= partition < 1 << 31 for _, partition in offsets):
+        raise forms.FormError("partitions are numbers from 0")
+    moved = await request.app.state.workers.run(request, _reset, group_id, offsets)
     await request.app.state.observers.of(request.state.session).refresh("groups")
     message = f"Moved group {group_id} in {len(offsets)} partitions."
-    return forms.done(request, address(group_id), message, {"group": group_id, "moved": len(offsets)})
+    outside = [key for key in sorted(offsets) if moved[key] != offsets[key]]
+    if outside:
+        listed = ", ".join(
+            f"{topic}/{number} to {moved[topic, number]}" for topic, number in outside[:NAMED_MAX]
+        )
+        more = f" and {len(outside) - NAMED_MAX} more" if len(outside) > NAMED_MAX else ""
+        message += f" Offsets outside the log were moved to its nearest end: {listed}{more}."
+    data = {
+        "group": group_id,
+        "moved": len(offsets),
+        "outside": [
+            {"topic": key[0], "partition": key[1], "asked": offsets[key], "offset": moved[key]}
+            for key in outside
+        ],
+    }
+    return forms.done(request, address(group_id), message, data)
 
 
-def _reset(client: Client, group_id: str, offsets: dict[Partition, int]) -> None:
-    if describe_group(client, group_id, "").kind == SHARE:
-        set_share_offsets(client, group_id, offsets)
+def _reset(client: Client, group_id: str, offsets: dict[Partition, int]) -> dict[Partition, int]:
+    """Move the group, within the log as it is now; return where it is."""
+    kind = describe_group(client, group_id, "").kind
+    moved = reset_targets(client, offsets, offsets, shift_by=0)
+    if kind == SHARE:
+        set_share_offsets(client, group_id, moved)
     else:
-        Admin(client).groups.set_offsets(group_id, offsets)
+        Admin(client).groups.set_offsets(group_id, moved)
+    return moved
 
 
 ROUTES = [

@@ -11,7 +11,7 @@ from semel.client import Admin, Client, ErrorCode, KafkaError, TransactionDescri
 from semel.console import forms
 from semel.console.access import changes
 from semel.console.observing import Observer
-from semel.console.rendering import now_iso, page, segment
+from semel.console.rendering import iso, now_iso, page, segment
 from semel.console.sampling import ends_of
 from semel.console.transaction_rows import (
     GroupFinder,
@@ -147,9 +147,19 @@ def _describe(client: Client, transactional_id: str) -> tuple[TransactionDescrip
 
 
 async def abort(request: Request) -> Response:
-    """Abort the open transaction of an id, and fence its producer."""
+    """Abort the open transaction of an id, and fence its producer.
+
+    The form sends the `producer_id`, `epoch` and `since_ms` that it showed: the next transaction of the id
+    may be open by now, and nobody has asked to abort that one.
+    """
     transactional_id: str = request.path_params["transactional_id"]
-    began_ms, epoch = await request.app.state.workers.run(request, _abort, transactional_id)
+    fields = await forms.read(request)
+    shown = (
+        forms.whole(fields, "producer_id"),
+        forms.whole(fields, "epoch"),
+        forms.whole(fields, "since_ms"),
+    )
+    began_ms, epoch = await request.app.state.workers.run(request, _abort, transactional_id, shown)
     observer: Observer = request.app.state.observers.of(request.state.session)
     observer.aborted.append((transactional_id, began_ms))
     await observer.refresh("transactions", "ends")
@@ -157,9 +167,15 @@ async def abort(request: Request) -> Response:
     return forms.done(request, f"/transactions/{segment(transactional_id)}", message, {"epoch": epoch})
 
 
-def _abort(client: Client, transactional_id: str) -> tuple[int, int]:
+def _abort(client: Client, transactional_id: str, shown: tuple[int, int, int]) -> tuple[int, int]:
     client.connection()
     found = blocking.open_of(client, transactional_id)
+    if (found.producer_id, found.epoch, found.started_ms) != shown:
+        raise forms.Conflict(
+            f"the transaction of {transactional_id} that the page showed is over. Another one is open, "
+            f"since {iso(found.started_ms)}, by producer {found.producer_id} in epoch {found.epoch}. "
+            "It was not aborted: look at the page again first."
+        )
     return found.started_ms, Admin(client).transactions.fence(transactional_id).epoch
 
 

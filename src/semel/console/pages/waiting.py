@@ -16,7 +16,7 @@ async def chosen(request: Request) -> Response:
     """Go to the explanation of the partition that a form names, as TOPIC/PARTITION or in two fields."""
     query = request.query_params
     topic, slash, number = query.get("partition", "").strip().rpartition("/")
-    if not slash or not number.isdigit():
+    if not slash or not number.isdecimal() or len(number) > 10:
         raise forms.FormError("name a partition as TOPIC/NUMBER, for example orders/0")
     return RedirectResponse(f"/topics/{segment(topic)}/why/{number}", status_code=303)
 
@@ -57,8 +57,10 @@ def _open_row(each: blocking.Open) -> dict[str, Any]:
         "hangs": owner is None,
         "two_phase": owner is not None and owner.is_two_phase,
         "producer_id": each.producer.producer_id,
-        "epoch": each.producer.epoch,
+        # An abort of the owner's transaction compares with what the coordinator says.
+        "epoch": each.producer.epoch if owner is None else owner.epoch,
         "since": None if owner is None else iso(owner.started_ms),
+        "since_ms": None if owner is None else owner.started_ms,
         "age_ms": None if owner is None else owner.open_for_ms(),
         "timeout_ms": None if owner is None or owner.is_two_phase else owner.timeout_ms,
         "first_offset": each.first_offset,
@@ -69,11 +71,16 @@ def _open_row(each: blocking.Open) -> dict[str, Any]:
 
 
 async def abort(request: Request) -> Response:
-    """Abort a transaction that hangs in a partition: one that no coordinator knows."""
+    """Abort a transaction that hangs in a partition: one that no coordinator knows.
+
+    The form sends the `start_offset`, `producer_id` and `epoch` that it showed.
+    """
     topic: str = request.path_params["topic"]
     partition: int = request.path_params["partition"]
-    start_offset = forms.whole(await forms.read(request), "start_offset")
-    producer = await request.app.state.workers.run(request, _abort, topic, partition, start_offset)
+    fields = await forms.read(request)
+    start_offset = forms.whole(fields, "start_offset")
+    shown = forms.whole(fields, "producer_id"), forms.whole(fields, "epoch")
+    producer = await request.app.state.workers.run(request, _abort, topic, partition, start_offset, shown)
     await request.app.state.observers.of(request.state.session).refresh("ends")
     message = f"Aborted the transaction of producer {producer} in {topic}/{partition}."
     return forms.done(
@@ -81,14 +88,20 @@ async def abort(request: Request) -> Response:
     )
 
 
-def _abort(client: Client, topic: str, partition: int, start_offset: int) -> int:
+def _abort(client: Client, topic: str, partition: int, start_offset: int, shown: tuple[int, int]) -> int:
     hanging = blocking.hanging_at(client, topic, partition, start_offset)
+    if (hanging.producer.producer_id, hanging.producer.epoch) != shown:
+        raise forms.Conflict(
+            f"another transaction hangs in {topic}/{partition} from offset {start_offset} than the page "
+            f"showed: that of producer {hanging.producer.producer_id} in epoch {hanging.producer.epoch}. "
+            "It was not aborted: look at the page again first."
+        )
     blocking.end_hanging(client, hanging)
     return hanging.producer.producer_id
 
 
 ROUTES = [
     Route("/why", chosen),
-    Route("/topics/{topic}/why/{partition:int}", why),
-    changes("/topics/{topic}/why/{partition:int}/abort", abort),
+    Route("/topics/{topic}/why/{partition:number}", why),
+    changes("/topics/{topic}/why/{partition:number}/abort", abort),
 ]

@@ -10,19 +10,22 @@ it runs while its user looks, and a while longer.
 """
 
 import asyncio
+import logging
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextvars import ContextVar
 from typing import Any, Concatenate, Generic, ParamSpec, TypeAlias, TypeVar
 
-from semel.client import ClientError, KafkaError, Security
+from semel.client import ClientError, KafkaError, ProtocolError, Security
 from semel.console.clients import StoppableClient
 from semel.console.pipeline_sampling import PipelineSample
 from semel.console.sampling import Catalogue, GroupSample, PartitionEnds, TransactionSample, sections_of
 from semel.console.sessions import Session
 from semel.console.settings import ConsoleSettings
-from semel.console.workers import Workers
+from semel.console.workers import Busy, TookTooLong, Workers
+
+LOG = logging.getLogger(__name__)
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -36,26 +39,43 @@ _rests: ContextVar[bool] = ContextVar("rests", default=False)
 _rests_until: ContextVar[float] = ContextVar("rests_until", default=0.0)
 
 
+#: Errors that say enough by themselves; others are bugs, and logged.
+_EXPECTED = (KafkaError, ClientError, ProtocolError, TookTooLong, Busy)
+
+
 class Section(Generic[T]):
     """One thing that is sampled: its newest value, or why there is none."""
 
-    def __init__(self, sample: Callable[["Observer"], Awaitable[T]]) -> None:
+    def __init__(self, sample: Callable[["Observer"], Awaitable[T]], within_s: float) -> None:
+        """`within_s` is how long a page waits for the first value."""
         self._sample = sample
+        self._within_s = within_s
         self._lock = asyncio.Lock()
         self._first = asyncio.Event()
         self.value: T | None = None
         self.error: Exception | None = None
-        self.at = 0.0
+        self.at: float | None = None
+        """When the value was sampled, as a time of day."""
         self.version = 0
 
+    @property
+    def problem(self) -> str | None:
+        """Why the last sample failed; None if it did not."""
+        if self.error is None:
+            return None
+        is_clear = isinstance(self.error, _EXPECTED)
+        return str(self.error) if is_clear else f"{type(self.error).__name__}: {self.error}"
+
     async def refresh(self, observer: "Observer") -> None:
-        """Sample now. An error of the cluster is kept for the pages; it may be over at the next time."""
+        """Sample now. Any error is kept for the pages, and none ends the sampling: it may pass."""
         async with self._lock:
             try:
                 self.value, self.error = await self._sample(observer), None
-            except (KafkaError, ClientError) as error:
+                self.at = time.time()
+            except Exception as error:
+                if not isinstance(error, _EXPECTED) and repr(error) != repr(self.error):
+                    LOG.error("sampling failed", exc_info=error)
                 self.error = error
-            self.at = time.time()
             self.version += 1
             self._first.set()
 
@@ -66,10 +86,15 @@ class Section(Generic[T]):
 
     async def get(self) -> T:
         """Return the newest value; wait for the first one. Raises why there is none."""
-        await self._first.wait()
+        try:
+            await asyncio.wait_for(self._first.wait(), self._within_s)
+        except TimeoutError:
+            raise TookTooLong(
+                f"the broker did not answer within {self._within_s:g} seconds. Try again."
+            ) from None
         if self.value is None:
             assert self.error is not None
-            raise self.error
+            raise self.error.with_traceback(None)  # Each raise adds to the traceback of a kept error.
         return self.value
 
 

@@ -28,7 +28,7 @@ async def overview(request: Request) -> Response:
     catalogue = await observer.catalogue.get()
     ends, transactions, groups = observer.ends.value, observer.transactions.value, observer.groups.value
     problems = [
-        {"part": name, "message": str(section.error)}
+        {"part": name, "message": section.problem}
         for name, section in observer.sections.items()
         if section.error is not None
     ]

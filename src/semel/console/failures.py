@@ -105,7 +105,7 @@ async def of_form(request: Request, error: Exception) -> Response:
 
 async def of_bug(request: Request, error: Exception) -> Response:
     """An error of the console itself."""
-    LOG.error("the page %s failed", request.url.path, exc_info=error)
+    LOG.error("the page %s failed", request.scope["path"], exc_info=error)
     return failure(request, 500, "This page failed", "that is a bug of the console; its log has the details.")
 
 

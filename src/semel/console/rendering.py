@@ -52,8 +52,8 @@ def page(request: Request, template: str, data: Mapping[str, Any], status: int =
             "principal": session.principal if session is not None else None,
             "version": version("semel"),
             "navigation": NAVIGATION,
-            "section": _section(request.url.path),
-            "path": request.url.path,
+            "section": _section(request.scope["path"]),
+            "path": request.scope["path"],
             "twin": _twin(request),
             "done": _done(request),
         },
@@ -163,6 +163,6 @@ def _section(path: str) -> str:
 
 def _twin(request: Request) -> str:
     """The address of the JSON twin."""
-    path = quote(request.url.path) if request.url.path != "/" else "/overview"
+    path = quote(request.scope["path"]) if request.scope["path"] != "/" else "/overview"
     query = f"?{request.url.query}" if request.url.query else ""
     return f"{path}.json{query}"

@@ -103,7 +103,7 @@ class ConsoleSettings:
         """The names that a request may give as its host, in lower case and without a port."""
         own = () if self.host in ("0.0.0.0", "::", "") else (self.host.strip("[]"),)
         local = LOOPBACK_NAMES if self.is_loopback else ()
-        return frozenset(name.lower() for name in (*local, *own, *self.allowed_hosts))
+        return frozenset(name.strip("[]").lower() for name in (*local, *own, *self.allowed_hosts))
 
     def checked(self) -> "ConsoleSettings":
         """Return these settings. UnsafeSettings if they would let strangers in; ValueError if invalid."""

@@ -14,7 +14,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -23,6 +23,7 @@ from semel.console.failures import of_bug
 from semel.console.rendering import failure
 from semel.console.sessions import COOKIE, Session, Sessions
 from semel.console.settings import ConsoleSettings
+from semel.console.workers import SessionOver
 
 JSON_SUFFIX: Final = ".json"
 SAFE_METHODS: Final = frozenset({"GET", "HEAD"})
@@ -109,6 +110,8 @@ class Access:
             most = self._settings.body_bytes >> 20
             reply = failure(request, 413, "Too large", f"a request may have {most} MiB; send less at once.")
             await reply(scope, receive, send)
+        except (ClientDisconnect, SessionOver):
+            return  # Nobody waits for an answer, or a download must not look complete: the server hangs up.
         except Exception as error:  # noqa: BLE001 - the page that says so needs the security headers, too
             reply = await of_bug(request, error)
             await reply(scope, receive, send)

@@ -92,6 +92,7 @@ async def _lifespan(app: Starlette) -> AsyncIterator[None]:
 
     def retire(over: list[Session]) -> None:
         """Stop what runs for sessions that are over, and close their connections."""
+        state.workers.end(over)
         state.workers.pool.forget(over)
         identities = {each.identity for each in over}
         state.observers.retire(each for each in identities if not state.sessions.has(each))

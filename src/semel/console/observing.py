@@ -84,6 +84,12 @@ class Section(Generic[T]):
         self.value = value
         self._first.set()
 
+    def give_up(self, why: Exception) -> None:
+        """Let go of those who wait for the first value: it does not come any more."""
+        if not self._first.is_set():
+            self.error = why
+            self._first.set()
+
     async def get(self) -> T:
         """Return the newest value; wait for the first one. Raises why there is none."""
         try:
@@ -108,6 +114,7 @@ class Observer:
         self._workers = workers
         self._tasks: list[asyncio.Task[None]] = []
         self._changed = asyncio.Event()
+        self.is_stopped = False
         self.aborted: deque[tuple[str, int]] = deque(maxlen=ABORTED_MAX)
         """Transactions that were aborted here: by id, and by when they began."""
         self.catalogue: Section[Catalogue]
@@ -122,7 +129,11 @@ class Observer:
         self._tasks = [asyncio.create_task(self._run(each)) for each in self.sections.values()]
 
     async def stop(self) -> None:
-        """Stop sampling."""
+        """Stop sampling. Those who wait for a sample, or for a change, wait no longer."""
+        self.is_stopped = True
+        for section in self.sections.values():
+            section.give_up(Busy("the session has ended, or too many users look at once. Try again."))
+        self._announce()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -147,9 +158,9 @@ class Observer:
         self._announce()
 
     async def wait_for_change(self, versions: Mapping[str, int], within_s: float) -> dict[str, int]:
-        """Wait until one of these sections is newer; return their versions."""
+        """Wait until one of these sections is newer, or the observer stops; return their versions."""
         deadline = time.monotonic() + within_s
-        while (left := deadline - time.monotonic()) > 0:
+        while not self.is_stopped and (left := deadline - time.monotonic()) > 0:
             now = self.versions(versions)
             if any(now[name] != version for name, version in versions.items()):
                 return now

@@ -20,7 +20,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from semel.console.failures import of_bug
-from semel.console.rendering import failure
+from semel.console.rendering import byte_size, failure
 from semel.console.sessions import COOKIE, Session, Sessions
 from semel.console.settings import ConsoleSettings
 from semel.console.workers import SessionOver
@@ -29,6 +29,8 @@ JSON_SUFFIX: Final = ".json"
 SAFE_METHODS: Final = frozenset({"GET", "HEAD"})
 #: Addresses that need no session.
 OPEN_PATHS: Final = ("/login", "/logout")
+#: The largest body there. Everybody may send one, and nobody has a longer password.
+OPEN_BYTES: Final = 64 << 10
 #: What a POST may be on a read-only console: logging in and out, and checks, which change nothing.
 HARMLESS_PATHS: Final = (
     *OPEN_PATHS,
@@ -103,12 +105,12 @@ class Access:
         if refusal is not None:
             await refusal(scope, receive, send)
             return
-        limited = _limited(receive, self._settings.body_bytes)
+        most = OPEN_BYTES if scope["path"] in OPEN_PATHS else self._settings.body_bytes
         try:
-            await self._app(scope, limited, send)
+            await self._app(scope, _limited(receive, most), send)
         except BodyTooLarge:
-            most = self._settings.body_bytes >> 20
-            reply = failure(request, 413, "Too large", f"a request may have {most} MiB; send less at once.")
+            text = f"a request may have {byte_size(most)}; send less at once."
+            reply = failure(request, 413, "Too large", text)
             await reply(scope, receive, send)
         except (ClientDisconnect, SessionOver):
             return  # Nobody waits for an answer, or a download must not look complete: the server hangs up.

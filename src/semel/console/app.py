@@ -80,7 +80,7 @@ def create_app(settings: ConsoleSettings) -> Starlette:
     state.settings, state.sessions, state.everyone = settings, sessions, everyone
     state.workers = Workers(settings, ClientPool(settings))
     state.observers = Observers(state.workers, settings, everyone)
-    state.failures = login.Failures(settings.logins_per_minute)
+    state.attempts = login.Attempts(settings.logins_per_minute)
     return app
 
 

@@ -67,7 +67,8 @@ class ConsoleSettings:
     """A login ends after this time without a request: a working day."""
     sessions_max: int = 1000
     logins_per_minute: int = 20
-    """Failed logins of one address, before it has to wait. Guessing passwords is slow then."""
+    """Failed logins of one user from one address, before they have to wait; of all users from one address,
+    ten times as many. Guessing passwords is slow then."""
     sample_seconds: float = 2.0
     """How often the state of the cluster is sampled while somebody looks."""
     sample_share: float = 0.02

@@ -5,6 +5,8 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
 
 import pytest
 from support.browsing import console
@@ -15,6 +17,9 @@ import semel
 from semel.client import Admin, Client
 from semel.console.observing import Observer, Section
 from semel.console.workers import TookTooLong
+
+PATHS = ("/transactions", "/groups", "/pipelines")
+STALE = "could not be read since"
 
 
 @contextmanager
@@ -55,6 +60,30 @@ def test_sampling_survives_answers_that_cannot_be_read() -> None:
             Admin(client).topics.create("after")
             until(lambda: "after" in browsing.get("/topics.json").text)
             until(lambda: browsing.get("/overview.json").json["health"]["state"] == "good")
+
+
+def test_lists_say_when_they_are_not_live(tmp_path: Path) -> None:
+    port = free_port()
+    settings = {"sample_seconds": 0.1, "sample_share": 1.0, "request_seconds": 2.0}
+    with console(f"127.0.0.1:{port}", **settings) as browsing:
+
+        def is_live(path: str) -> bool:
+            found = browsing.get(f"{path}.json").json
+            return found.get("sampled_at") is not None and found["error"] is None
+
+        def is_stale(path: str) -> bool:
+            return browsing.get(f"{path}.json").json["error"] is not None
+
+        for _ in range(2):
+            with semel.embedded(tmp_path, port=port):
+                for path in PATHS:
+                    until(partial(is_live, path))
+                    until(lambda path=path: STALE not in browsing.get(path).text)  # type: ignore[misc]
+            for path in PATHS:
+                until(partial(is_stale, path))
+                seen = browsing.get(f"{path}.json").json["sampled_at"]
+                assert STALE in browsing.get(path).text
+                assert browsing.get(f"{path}.json").json["sampled_at"] == seen
 
 
 def test_an_error_that_nobody_expected_is_kept_and_the_next_sample_counts() -> None:

@@ -114,3 +114,20 @@ def test_a_stream_ends_when_its_observer_makes_room_for_another(guarded: str) ->
         assert stream.ended.wait(5)
         assert stream.has(b"event: end")
         until(lambda: app.state.workers.streams == 0)
+
+
+def test_a_user_whom_the_broker_refuses_sees_nothing_and_is_logged_out() -> None:
+    users = {"admin": USERS["admin"], "removed": "secret-r"}
+    with semel.embedded(users=users) as broker:
+        bootstrap = broker.bootstrap_servers
+        with (
+            Client(bootstrap, security=security_of("admin")) as client,
+            console(bootstrap, client=SASL, login=True, sample_seconds=0.1, sample_share=1.0) as browsing,
+        ):
+            Admin(client).topics.create("orders")
+            assert browsing.post("/login", {"user": "removed", "password": "secret-r"}).status == 303
+            until(lambda: "orders" in browsing.get("/topics.json").text)
+            stream = Stream(browsing, "/changes?of=catalogue")
+            Admin(client).users.remove("removed")
+            until(lambda: browsing.get("/topics.json").status == 401)
+            assert stream.ended.wait(5)

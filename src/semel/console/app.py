@@ -79,7 +79,8 @@ def create_app(settings: ConsoleSettings) -> Starlette:
     state = app.state
     state.settings, state.sessions, state.everyone = settings, sessions, everyone
     state.workers = Workers(settings, ClientPool(settings))
-    state.observers = Observers(state.workers, settings, everyone)
+    state.refuse = lambda session: state.retire(sessions.end_all(session.identity))
+    state.observers = Observers(state.workers, settings, everyone, state.refuse)
     state.attempts = login.Attempts(settings.logins_per_minute)
     return app
 

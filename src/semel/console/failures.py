@@ -69,6 +69,8 @@ async def of_client(request: Request, error: Exception) -> Response:
     if isinstance(error, NotOpen):
         return failure(request, 409, "Nothing to end", str(error))
     if isinstance(error, AuthenticationFailed):
+        if request.app.state.everyone is None and request.state.session is not None:
+            request.app.state.refuse(request.state.session)
         return failure(request, 403, "The broker refuses these credentials", str(error))
     return failure(
         request, 503, "The broker cannot be reached", f"{error} The page works again when the broker does."

@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextvars import ContextVar
 from typing import Any, Concatenate, Generic, ParamSpec, TypeAlias, TypeVar
 
-from semel.client import ClientError, KafkaError, ProtocolError, Security
+from semel.client import AuthenticationFailed, ClientError, KafkaError, ProtocolError, Security
 from semel.console.clients import StoppableClient
 from semel.console.pipeline_sampling import PipelineSample
 from semel.console.sampling import Catalogue, GroupSample, PartitionEnds, TransactionSample, sections_of
@@ -84,6 +84,10 @@ class Section(Generic[T]):
         self.value = value
         self._first.set()
 
+    def drop(self, why: Exception) -> None:
+        """Forget the value: its principal may no longer see it."""
+        self.value, self.error, self.at = None, why, None
+
     def give_up(self, why: Exception) -> None:
         """Let go of those who wait for the first value: it does not come any more."""
         if not self._first.is_set():
@@ -107,8 +111,16 @@ class Section(Generic[T]):
 class Observer:
     """What one principal sees of a cluster, sampled."""
 
-    def __init__(self, session: Session, workers: Workers, settings: ConsoleSettings) -> None:
+    def __init__(
+        self,
+        session: Session,
+        workers: Workers,
+        settings: ConsoleSettings,
+        on_refused: Callable[[Session], None],
+    ) -> None:
+        """`on_refused` is called when the broker does not accept the credentials of the session."""
         self.session = session
+        self._on_refused = on_refused
         self.settings = settings
         self.used = time.monotonic()
         self._workers = workers
@@ -175,6 +187,12 @@ class Observer:
         """Return the versions of these sections."""
         return {name: self.sections[name].version for name in names}
 
+    def refused(self, why: AuthenticationFailed) -> None:
+        """The broker no longer accepts these credentials, so what was seen with them is dropped."""
+        for section in self.sections.values():
+            section.drop(why)
+        self._on_refused(self.session)
+
     def _announce(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
@@ -183,6 +201,8 @@ class Observer:
         while True:
             started = time.monotonic()
             await section.refresh(self)
+            if isinstance(section.error, AuthenticationFailed):
+                self.refused(section.error)
             self._announce()
             _rests.set(True)
             await asyncio.sleep(max(0.05, self.settings.sample_seconds - (time.monotonic() - started)))
@@ -195,7 +215,14 @@ class Observers:
     for longest is stopped; it starts again when its user comes back, without its history.
     """
 
-    def __init__(self, workers: Workers, settings: ConsoleSettings, everyone: Session | None) -> None:
+    def __init__(
+        self,
+        workers: Workers,
+        settings: ConsoleSettings,
+        everyone: Session | None,
+        on_refused: Callable[[Session], None],
+    ) -> None:
+        self._on_refused = on_refused
         self._workers = workers
         self._settings = settings
         self._everyone = everyone
@@ -208,7 +235,7 @@ class Observers:
         if found is None:
             while len(self._by_identity) >= self._settings.observers_max:
                 self._retire(min(self._by_identity, key=lambda each: self._by_identity[each].used))
-            found = Observer(session, self._workers, self._settings)
+            found = Observer(session, self._workers, self._settings, self._on_refused)
             self._by_identity[session.identity] = found
             found.start()
         found.used = time.monotonic()

@@ -20,6 +20,13 @@ from semel.printable import printable
 from semel.times import span_text, time_text
 
 DONE_MAX = 300
+#: Lists that show what was sampled, by their address. They say when sampling does not work.
+SAMPLED = {
+    "/transactions": "transactions",
+    "/groups": "groups",
+    "/pipelines": "pipelines",
+    "/topics": "catalogue",
+}
 NAVIGATION = (
     ("overview", "/", "Overview", "o"),
     ("topics", "/topics", "Topics", "t"),
@@ -39,10 +46,11 @@ def is_json(request: Request) -> bool:
 
 def page(request: Request, template: str, data: Mapping[str, Any], status: int = 200) -> Response:
     """Render a template, or return the data as JSON if the address ends in `.json`."""
-    if is_json(request):
-        return as_json(data, status)
-    settings = request.app.state.settings
     session = getattr(request.state, "session", None)
+    sampled = _sampled(request) if status < 400 and session is not None else {}
+    if is_json(request):
+        return as_json({**data, **sampled}, status)
+    settings = request.app.state.settings
     context = {
         **data,
         "console": {
@@ -56,6 +64,7 @@ def page(request: Request, template: str, data: Mapping[str, Any], status: int =
             "path": request.scope["path"],
             "twin": _twin(request),
             "done": _done(request),
+            "sampled": sampled,
         },
     }
     return HTMLResponse(templates().get_template(template).render(context), status_code=status)
@@ -154,6 +163,16 @@ def _done(request: Request) -> str:
     """What a change has said. A link of another site cannot put words into the console's mouth."""
     is_own = request.headers.get("sec-fetch-site", "same-origin") == "same-origin"
     return request.query_params.get("done", "")[:DONE_MAX] if is_own else ""
+
+
+def _sampled(request: Request) -> dict[str, str | None]:
+    """When the list at this address was sampled, and why it is not newer; nothing for other pages."""
+    name = SAMPLED.get(request.scope["path"])
+    if name is None:
+        return {}
+    section = request.app.state.observers.of(request.state.session).sections[name]
+    at = None if section.at is None else iso(int(section.at * 1000))
+    return {"sampled_at": at, "error": section.problem}
 
 
 def _section(path: str) -> str:

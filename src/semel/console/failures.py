@@ -105,6 +105,13 @@ async def of_form(request: Request, error: Exception) -> Response:
     return failure(request, 400, "Please check", str(error))
 
 
+async def of_value(request: Request, error: Exception) -> Response:
+    """A number that is too long for Python to read, in an address or a form; else a bug."""
+    if "integer string conversion" in str(error):
+        return failure(request, 400, "Please check", "a number has too many digits.")
+    return await of_bug(request, error)
+
+
 async def of_bug(request: Request, error: Exception) -> Response:
     """An error of the console itself."""
     LOG.error("the page %s failed", request.scope["path"], exc_info=error)
@@ -120,4 +127,5 @@ HANDLERS: Final[Mapping[Any, Any]] = {
     WorkStopped: of_stopped,
     TookTooLong: of_time,
     FormError: of_form,
+    ValueError: of_value,
 }

@@ -57,6 +57,7 @@ def page(request: Request, template: str, data: Mapping[str, Any], status: int =
             "bootstrap": settings.bootstrap,
             "read_only": settings.read_only,
             "needs_login": settings.needs_login,
+            "has_acls": settings.needs_login or bool(settings.client),
             "principal": session.principal if session is not None else None,
             "version": version("semel"),
             "navigation": NAVIGATION,
@@ -76,8 +77,13 @@ def as_json(data: Any, status: int = 200) -> Response:
 
 
 def failure(request: Request, status: int, title: str, message: str, code: str | None = None) -> Response:
-    """A page, or JSON, that says what went wrong and what to do."""
-    text = message[:1].upper() + message[1:]
+    """A page, or JSON, that says what went wrong and what to do.
+
+    A sentence of the console begins with a capital. What a broker says, with its `code`, is left as it is: it
+    may begin with the name of a topic.
+    """
+    is_sentence = code is None and message.partition(" ")[0].isalpha()
+    text = message[:1].upper() + message[1:] if is_sentence else message
     data = {"error": code or title, "message": text, "status": int(status)}
     if is_json(request) or "app" not in request.scope:
         return as_json(data, status)

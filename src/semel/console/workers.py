@@ -127,10 +127,9 @@ class Workers:
                 if done:
                     return work.result()
                 if time.monotonic() > deadline:
-                    raise TookTooLong(
-                        f"the broker did not answer within {self._settings.request_seconds:g} seconds. "
-                        "Narrow the search, or try again."
-                    )
+                    seconds = self._settings.request_seconds
+                    advice = "Narrow the search, or try again." if _is_search(request) else "Try again."
+                    raise TookTooLong(f"the broker did not answer within {seconds:g} seconds. {advice}")
                 if await request.is_disconnected():
                     raise WorkStopped("the browser has gone.")
         finally:
@@ -281,6 +280,10 @@ class Workers:
         self._executor.shutdown(wait=False, cancel_futures=True)
         self._background.shutdown(wait=False, cancel_futures=True)
         self.pool.close()
+
+
+def _is_search(request: Request) -> bool:
+    return bool(request.query_params.get("q"))
 
 
 class _Bridge(Generic[T]):

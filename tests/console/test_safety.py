@@ -173,6 +173,35 @@ def test_a_foreign_host_is_refused(browsing: Browsing) -> None:
     assert browsing.get("/topics", Host="localhost:1").status == 200
 
 
+@pytest.mark.parametrize(
+    "host",
+    [
+        "[::1]evil.example",
+        "[::1].evil.example:80",
+        "127.0.0.1:evil.example",
+        "localhost/topics?",
+        "localhost:",
+        "localhost#",
+        "x@localhost",
+        "127.0.0.1, evil.example",
+        "[localhost]",
+        "localhost%00.evil",
+        "",
+    ],
+)
+def test_a_host_is_a_name_and_a_port_and_nothing_else(browsing: Browsing, host: str) -> None:
+    assert browsing.get("/topics.json", Host=host).status in (400, 421)
+
+
+@pytest.mark.parametrize("host", ["localhost/login?", "localhost/static/", "localhost:1/login#"])
+def test_a_host_does_not_stand_in_for_the_path(guarded: str, host: str) -> None:
+    """What a request may do is decided by the path that is served, not by an address put together."""
+    with console(guarded, client=SASL, login=True, read_only=True) as browsing:
+        assert browsing.get("/topics.json", Host=host).status == 400
+        headers = {"Host": host, "Sec-Fetch-Site": "same-origin", "Content-Type": "application/json"}
+        assert browsing.send("POST", "/topics.json", b'{"name":"forged"}', headers).status == 400
+
+
 def test_a_console_answers_to_the_names_it_is_given(bootstrap: str) -> None:
     with console(bootstrap, allowed_hosts=("Console.example",)) as browsing:
         assert browsing.get("/topics", Host="console.example:8080").status == 200

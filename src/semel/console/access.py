@@ -7,26 +7,30 @@ read-only; the body has a limit; and there must be a session if the console want
 response.
 """
 
+import re
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from typing import Any, Final
 from urllib.parse import quote
 
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from semel.console.failures import of_bug
-from semel.console.rendering import failure
+from semel.console.rendering import byte_size, failure
 from semel.console.sessions import COOKIE, Session, Sessions
 from semel.console.settings import ConsoleSettings
+from semel.console.workers import SessionOver
 
 JSON_SUFFIX: Final = ".json"
 SAFE_METHODS: Final = frozenset({"GET", "HEAD"})
 #: Addresses that need no session.
 OPEN_PATHS: Final = ("/login", "/logout")
+#: The largest body there. Everybody may send one, and nobody has a longer password.
+OPEN_BYTES: Final = 64 << 10
 #: What a POST may be on a read-only console: logging in and out, and checks, which change nothing.
 HARMLESS_PATHS: Final = (
     *OPEN_PATHS,
@@ -36,6 +40,8 @@ HARMLESS_PATHS: Final = (
     "/checks/storage",
 )
 STATIC_PREFIX: Final = "/static/"
+#: A name or an IPv6 address in brackets, and a port. Everything else is a trick on one of those who read it.
+HOST: Final = re.compile(r"(?:(?P<name>[a-z0-9._-]+)|\[(?P<v6>[0-9a-f:.]+)\])(?::[0-9]{1,5})?")
 
 CONTENT_SECURITY_POLICY: Final = "; ".join(
     [
@@ -99,13 +105,15 @@ class Access:
         if refusal is not None:
             await refusal(scope, receive, send)
             return
-        limited = _limited(receive, self._settings.body_bytes)
+        most = OPEN_BYTES if scope["path"] in OPEN_PATHS else self._settings.body_bytes
         try:
-            await self._app(scope, limited, send)
+            await self._app(scope, _limited(receive, most), send)
         except BodyTooLarge:
-            most = self._settings.body_bytes >> 20
-            reply = failure(request, 413, "Too large", f"a request may have {most} MiB; send less at once.")
+            text = f"a request may have {byte_size(most)}; send less at once."
+            reply = failure(request, 413, "Too large", text)
             await reply(scope, receive, send)
+        except (ClientDisconnect, SessionOver):
+            return  # Nobody waits for an answer, or a download must not look complete: the server hangs up.
         except Exception as error:  # noqa: BLE001 - the page that says so needs the security headers, too
             reply = await of_bug(request, error)
             await reply(scope, receive, send)
@@ -113,6 +121,8 @@ class Access:
     def _refused(self, request: Request) -> Response | None:
         headers = request.headers
         host = _host_name(headers.get("host", ""))
+        if host is None:
+            return failure(request, 400, "Invalid host", "the Host of a request is a name and a port.")
         if host not in self._settings.hosts:
             return failure(
                 request,
@@ -125,7 +135,7 @@ class Access:
             if _is_foreign_read(headers):
                 return failure(request, 403, "From another site", "pages of other sites may not read this.")
             return None
-        if not _is_own(headers, request.url.scheme):
+        if not _is_own(headers, request.scope["scheme"]):
             return failure(
                 request,
                 403,
@@ -133,21 +143,22 @@ class Access:
                 "changes are accepted from the console's own pages only: Origin must be the console's "
                 "address, or Sec-Fetch-Site same-origin.",
             )
-        if self._settings.read_only and request.url.path not in HARMLESS_PATHS:
+        if self._settings.read_only and request.scope["path"] not in HARMLESS_PATHS:
             return failure(
                 request, 403, "Read-only", "this console was started with --read-only and changes nothing."
             )
         return None
 
     def _without_session(self, request: Request) -> Response | None:
-        path = request.url.path
+        path: str = request.scope["path"]
         session = self._everyone or self._sessions.find(request.cookies.get(COOKIE, ""))
         request.state.session = session
         if session is not None or path in OPEN_PATHS or path.startswith(STATIC_PREFIX):
             return None
         if request.state.is_json or request.method not in SAFE_METHODS or _wants_events(request.headers):
             return failure(request, 401, "Log in first", "this console wants a login; open /login.")
-        asked = path + (f"?{request.url.query}" if request.url.query else "")
+        query = request.scope["query_string"].decode("latin-1")
+        asked = path + (f"?{query}" if query else "")
         return RedirectResponse(f"/login?next={quote(asked, safe='')}", status_code=303)
 
 
@@ -161,12 +172,10 @@ def _cut_suffix(scope: Scope) -> None:
         scope["raw_path"] = raw.removesuffix(JSON_SUFFIX.encode()) or b"/"
 
 
-def _host_name(host: str) -> str:
-    """Return the host of a Host header without its port."""
-    host = host.strip().lower()
-    if host.startswith("["):
-        return host[1:].partition("]")[0]
-    return host.rpartition(":")[0] if ":" in host else host
+def _host_name(host: str) -> str | None:
+    """Return the host of a Host header without its port; None if it is none."""
+    match = HOST.fullmatch(host.lower())
+    return None if match is None else match["name"] or match["v6"]
 
 
 def _is_own(headers: Headers, scheme: str) -> bool:

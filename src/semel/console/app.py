@@ -79,8 +79,9 @@ def create_app(settings: ConsoleSettings) -> Starlette:
     state = app.state
     state.settings, state.sessions, state.everyone = settings, sessions, everyone
     state.workers = Workers(settings, ClientPool(settings))
-    state.observers = Observers(state.workers, settings, everyone)
-    state.failures = login.Failures(settings.logins_per_minute)
+    state.refuse = lambda session: state.retire(sessions.end_all(session.identity))
+    state.observers = Observers(state.workers, settings, everyone, state.refuse)
+    state.attempts = login.Attempts(settings.logins_per_minute)
     return app
 
 
@@ -92,6 +93,7 @@ async def _lifespan(app: Starlette) -> AsyncIterator[None]:
 
     def retire(over: list[Session]) -> None:
         """Stop what runs for sessions that are over, and close their connections."""
+        state.workers.end(over)
         state.workers.pool.forget(over)
         identities = {each.identity for each in over}
         state.observers.retire(each for each in identities if not state.sessions.has(each))

@@ -14,7 +14,7 @@ from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from semel.client import ClientError, KafkaError
-from semel.console.workers import Busy
+from semel.console.workers import Busy, SessionOver
 
 #: After this time without an event, a comment is sent.
 QUIET_SECONDS = 10.0
@@ -63,14 +63,14 @@ async def _encoded(items: AsyncIterator[Any]) -> AsyncGenerator[bytes, None]:
             except StopAsyncIteration:
                 yield b"event: end\ndata: {}\n\n"
                 return
-            except (KafkaError, ClientError, Busy) as error:
+            except (KafkaError, ClientError, Busy, SessionOver) as error:
                 yield event("failed", {"message": str(error)})
                 return
             yield event(*item) if isinstance(item, tuple) else event(None, item)
     finally:
         if pending is not None:
             pending.cancel()
-            await asyncio.wait({pending})
+            await asyncio.gather(pending, return_exceptions=True)
         if isinstance(items, AsyncGenerator):
             await items.aclose()
 

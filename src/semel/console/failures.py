@@ -69,6 +69,8 @@ async def of_client(request: Request, error: Exception) -> Response:
     if isinstance(error, NotOpen):
         return failure(request, 409, "Nothing to end", str(error))
     if isinstance(error, AuthenticationFailed):
+        if request.app.state.everyone is None and request.state.session is not None:
+            request.app.state.refuse(request.state.session)
         return failure(request, 403, "The broker refuses these credentials", str(error))
     return failure(
         request, 503, "The broker cannot be reached", f"{error} The page works again when the broker does."
@@ -105,9 +107,16 @@ async def of_form(request: Request, error: Exception) -> Response:
     return failure(request, 400, "Please check", str(error))
 
 
+async def of_value(request: Request, error: Exception) -> Response:
+    """A number that is too long for Python to read, in an address or a form; else a bug."""
+    if "integer string conversion" in str(error):
+        return failure(request, 400, "Please check", "a number has too many digits.")
+    return await of_bug(request, error)
+
+
 async def of_bug(request: Request, error: Exception) -> Response:
     """An error of the console itself."""
-    LOG.error("the page %s failed", request.url.path, exc_info=error)
+    LOG.error("the page %s failed", request.scope["path"], exc_info=error)
     return failure(request, 500, "This page failed", "that is a bug of the console; its log has the details.")
 
 
@@ -120,4 +129,5 @@ HANDLERS: Final[Mapping[Any, Any]] = {
     WorkStopped: of_stopped,
     TookTooLong: of_time,
     FormError: of_form,
+    ValueError: of_value,
 }

@@ -19,27 +19,45 @@ from semel.console.rendering import as_json, is_json, page
 from semel.console.sessions import COOKIE, Session
 
 WINDOW_SECONDS = 60.0
-ADDRESSES_MAX = 10_000
+COUNTED_MAX = 10_000
+#: Longer names are counted by their beginning, so that the counts stay small.
+NAME_MAX = 100
+#: Failed logins of all names from one address, for each one of a single name. Everybody may come from one
+#: address, if it is that of a proxy.
+NAMES_PER_ADDRESS = 10
 
 
-class Failures:
-    """Failed logins by address in the current minute. Bounded: a new minute forgets all."""
+class Attempts:
+    """Logins in the current minute that failed or still run, by address and user, and by address.
+
+    They are counted before the broker is asked, so that many at once are no way around the limit. Bounded: a
+    new minute forgets all.
+    """
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._since = time.monotonic()
-        self._counts: Counter[str] = Counter()
+        self._counts: Counter[tuple[str, ...]] = Counter()
 
-    def are_too_many(self, address: str) -> bool:
-        """Whether an address has to wait."""
-        if time.monotonic() - self._since > WINDOW_SECONDS or len(self._counts) >= ADDRESSES_MAX:
+    def begin(self, address: str, user: str) -> bool:
+        """Count an attempt; False if there were too many, and this one has to wait."""
+        if time.monotonic() - self._since > WINDOW_SECONDS or len(self._counts) >= COUNTED_MAX:
             self._since = time.monotonic()
             self._counts.clear()
-        return self._counts[address] >= self._most
+        both, alone = _keys(address, user)
+        if self._counts[both] >= self._most or self._counts[alone] >= self._most * NAMES_PER_ADDRESS:
+            return False
+        self._counts.update((both, alone))
+        return True
 
-    def note(self, address: str) -> None:
-        """Count a failure."""
-        self._counts[address] += 1
+    def forgive(self, address: str, user: str) -> None:
+        """The attempt did not fail by its password."""
+        for key in _keys(address, user):
+            self._counts[key] = max(0, self._counts[key] - 1)
+
+
+def _keys(address: str, user: str) -> tuple[tuple[str, str], tuple[str]]:
+    return (address, user[:NAME_MAX]), (address,)
 
 
 async def form(request: Request) -> Response:
@@ -57,20 +75,23 @@ async def log_in(request: Request) -> Response:
     target = _local(fields.get("next", "/"))
     address = request.client.host if request.client else ""
     user = fields.get("user", "")
-    if state.failures.are_too_many(address):
-        return _again(request, user, target, 429, "too many failed logins; wait a minute, and try again.")
     if not user or not fields.get("password"):
         return _again(request, user, target, 400, "give the user and the password.")
+    if not state.attempts.begin(address, user):
+        return _again(request, user, target, 429, "too many failed logins; wait a minute, and try again.")
     security = state.settings.security_of(user, fields["password"])
     trial = Session(user, security)
     request.state.session = trial
+    is_wrong = False
     try:
         await state.workers.run(request, _try)
     except AuthenticationFailed:
-        state.failures.note(address)
+        is_wrong = True
         request.state.session = None
         return _again(request, user, target, 401, "the broker does not accept this user and password.")
     finally:
+        if not is_wrong:
+            state.attempts.forgive(address, user)
         state.workers.pool.forget([trial])
     state.retire(state.sessions.ended())
     session = state.sessions.begin(user, security)
@@ -81,7 +102,7 @@ async def log_in(request: Request) -> Response:
         path="/",
         httponly=True,
         samesite="strict",
-        secure=request.url.scheme == "https",
+        secure=_is_by_tls(request),
     )
     return reply
 
@@ -93,7 +114,7 @@ async def log_out(request: Request) -> Response:
     if ended is not None:
         state.retire([ended])
     reply = as_json({"done": "logged out"}) if is_json(request) else RedirectResponse("/login", 303)
-    reply.delete_cookie(COOKIE, path="/", httponly=True, samesite="strict")
+    reply.delete_cookie(COOKIE, path="/", httponly=True, samesite="strict", secure=_is_by_tls(request))
     return reply
 
 
@@ -101,6 +122,11 @@ def _again(request: Request, user: str, target: str, status: int, problem: str) 
     if is_json(request):
         return as_json({"error": "LOGIN_FAILED", "message": problem}, status)
     return page(request, "login.html", {"next": target, "user": user, "problem": problem}, status)
+
+
+def _is_by_tls(request: Request) -> bool:
+    """Whether the browser speaks TLS, to the console or to a proxy before it; `access` has checked Origin."""
+    return request.scope["scheme"] == "https" or request.headers.get("origin", "").startswith("https://")
 
 
 def _try(client: StoppableClient) -> None:

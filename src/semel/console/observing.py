@@ -10,19 +10,22 @@ it runs while its user looks, and a while longer.
 """
 
 import asyncio
+import logging
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextvars import ContextVar
 from typing import Any, Concatenate, Generic, ParamSpec, TypeAlias, TypeVar
 
-from semel.client import ClientError, KafkaError, Security
+from semel.client import AuthenticationFailed, ClientError, KafkaError, ProtocolError, Security
 from semel.console.clients import StoppableClient
 from semel.console.pipeline_sampling import PipelineSample
 from semel.console.sampling import Catalogue, GroupSample, PartitionEnds, TransactionSample, sections_of
 from semel.console.sessions import Session
 from semel.console.settings import ConsoleSettings
-from semel.console.workers import Workers
+from semel.console.workers import Busy, TookTooLong, Workers
+
+LOG = logging.getLogger(__name__)
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -36,26 +39,43 @@ _rests: ContextVar[bool] = ContextVar("rests", default=False)
 _rests_until: ContextVar[float] = ContextVar("rests_until", default=0.0)
 
 
+#: Errors that say enough by themselves; others are bugs, and logged.
+_EXPECTED = (KafkaError, ClientError, ProtocolError, TookTooLong, Busy)
+
+
 class Section(Generic[T]):
     """One thing that is sampled: its newest value, or why there is none."""
 
-    def __init__(self, sample: Callable[["Observer"], Awaitable[T]]) -> None:
+    def __init__(self, sample: Callable[["Observer"], Awaitable[T]], within_s: float) -> None:
+        """`within_s` is how long a page waits for the first value."""
         self._sample = sample
+        self._within_s = within_s
         self._lock = asyncio.Lock()
         self._first = asyncio.Event()
         self.value: T | None = None
         self.error: Exception | None = None
-        self.at = 0.0
+        self.at: float | None = None
+        """When the value was sampled, as a time of day."""
         self.version = 0
 
+    @property
+    def problem(self) -> str | None:
+        """Why the last sample failed; None if it did not."""
+        if self.error is None:
+            return None
+        is_clear = isinstance(self.error, _EXPECTED)
+        return str(self.error) if is_clear else f"{type(self.error).__name__}: {self.error}"
+
     async def refresh(self, observer: "Observer") -> None:
-        """Sample now. An error of the cluster is kept for the pages; it may be over at the next time."""
+        """Sample now. Any error is kept for the pages, and none ends the sampling: it may pass."""
         async with self._lock:
             try:
                 self.value, self.error = await self._sample(observer), None
-            except (KafkaError, ClientError) as error:
+                self.at = time.time()
+            except Exception as error:
+                if not isinstance(error, _EXPECTED) and repr(error) != repr(self.error):
+                    LOG.error("sampling failed", exc_info=error)
                 self.error = error
-            self.at = time.time()
             self.version += 1
             self._first.set()
 
@@ -64,25 +84,49 @@ class Section(Generic[T]):
         self.value = value
         self._first.set()
 
+    def drop(self, why: Exception) -> None:
+        """Forget the value: its principal may no longer see it."""
+        self.value, self.error, self.at = None, why, None
+
+    def give_up(self, why: Exception) -> None:
+        """Let go of those who wait for the first value: it does not come any more."""
+        if not self._first.is_set():
+            self.error = why
+            self._first.set()
+
     async def get(self) -> T:
         """Return the newest value; wait for the first one. Raises why there is none."""
-        await self._first.wait()
+        try:
+            await asyncio.wait_for(self._first.wait(), self._within_s)
+        except TimeoutError:
+            raise TookTooLong(
+                f"the broker did not answer within {self._within_s:g} seconds. Try again."
+            ) from None
         if self.value is None:
             assert self.error is not None
-            raise self.error
+            raise self.error.with_traceback(None)  # Each raise adds to the traceback of a kept error.
         return self.value
 
 
 class Observer:
     """What one principal sees of a cluster, sampled."""
 
-    def __init__(self, session: Session, workers: Workers, settings: ConsoleSettings) -> None:
+    def __init__(
+        self,
+        session: Session,
+        workers: Workers,
+        settings: ConsoleSettings,
+        on_refused: Callable[[Session], None],
+    ) -> None:
+        """`on_refused` is called when the broker does not accept the credentials of the session."""
         self.session = session
+        self._on_refused = on_refused
         self.settings = settings
         self.used = time.monotonic()
         self._workers = workers
         self._tasks: list[asyncio.Task[None]] = []
         self._changed = asyncio.Event()
+        self.is_stopped = False
         self.aborted: deque[tuple[str, int]] = deque(maxlen=ABORTED_MAX)
         """Transactions that were aborted here: by id, and by when they began."""
         self.catalogue: Section[Catalogue]
@@ -97,7 +141,11 @@ class Observer:
         self._tasks = [asyncio.create_task(self._run(each)) for each in self.sections.values()]
 
     async def stop(self) -> None:
-        """Stop sampling."""
+        """Stop sampling. Those who wait for a sample, or for a change, wait no longer."""
+        self.is_stopped = True
+        for section in self.sections.values():
+            section.give_up(Busy("the session has ended, or too many users look at once. Try again."))
+        self._announce()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -122,9 +170,9 @@ class Observer:
         self._announce()
 
     async def wait_for_change(self, versions: Mapping[str, int], within_s: float) -> dict[str, int]:
-        """Wait until one of these sections is newer; return their versions."""
+        """Wait until one of these sections is newer, or the observer stops; return their versions."""
         deadline = time.monotonic() + within_s
-        while (left := deadline - time.monotonic()) > 0:
+        while not self.is_stopped and (left := deadline - time.monotonic()) > 0:
             now = self.versions(versions)
             if any(now[name] != version for name, version in versions.items()):
                 return now
@@ -139,6 +187,12 @@ class Observer:
         """Return the versions of these sections."""
         return {name: self.sections[name].version for name in names}
 
+    def refused(self, why: AuthenticationFailed) -> None:
+        """The broker no longer accepts these credentials, so what was seen with them is dropped."""
+        for section in self.sections.values():
+            section.drop(why)
+        self._on_refused(self.session)
+
     def _announce(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
@@ -147,6 +201,8 @@ class Observer:
         while True:
             started = time.monotonic()
             await section.refresh(self)
+            if isinstance(section.error, AuthenticationFailed):
+                self.refused(section.error)
             self._announce()
             _rests.set(True)
             await asyncio.sleep(max(0.05, self.settings.sample_seconds - (time.monotonic() - started)))
@@ -159,7 +215,14 @@ class Observers:
     for longest is stopped; it starts again when its user comes back, without its history.
     """
 
-    def __init__(self, workers: Workers, settings: ConsoleSettings, everyone: Session | None) -> None:
+    def __init__(
+        self,
+        workers: Workers,
+        settings: ConsoleSettings,
+        everyone: Session | None,
+        on_refused: Callable[[Session], None],
+    ) -> None:
+        self._on_refused = on_refused
         self._workers = workers
         self._settings = settings
         self._everyone = everyone
@@ -172,7 +235,7 @@ class Observers:
         if found is None:
             while len(self._by_identity) >= self._settings.observers_max:
                 self._retire(min(self._by_identity, key=lambda each: self._by_identity[each].used))
-            found = Observer(session, self._workers, self._settings)
+            found = Observer(session, self._workers, self._settings, self._on_refused)
             self._by_identity[session.identity] = found
             found.start()
         found.used = time.monotonic()

@@ -43,6 +43,9 @@ class PipelineSample:
 async def sample_pipelines(observer: "Observer") -> dict[str, PipelineSample]:
     """Ask for the status of every pipeline, one after the other."""
     groups = await observer.groups.get()
+    if observer.groups.error is not None:
+        # Without a list of groups nobody knows which pipelines there are.
+        raise observer.groups.error.with_traceback(None)
     before = observer.pipelines.value or {}
     found: dict[str, PipelineSample] = {}
     for name in sorted(groups.pipelines)[:PIPELINES_MAX]:

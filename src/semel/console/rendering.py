@@ -20,6 +20,13 @@ from semel.printable import printable
 from semel.times import span_text, time_text
 
 DONE_MAX = 300
+#: Lists that show what was sampled, by their address. They say when sampling does not work.
+SAMPLED = {
+    "/transactions": "transactions",
+    "/groups": "groups",
+    "/pipelines": "pipelines",
+    "/topics": "catalogue",
+}
 NAVIGATION = (
     ("overview", "/", "Overview", "o"),
     ("topics", "/topics", "Topics", "t"),
@@ -39,23 +46,26 @@ def is_json(request: Request) -> bool:
 
 def page(request: Request, template: str, data: Mapping[str, Any], status: int = 200) -> Response:
     """Render a template, or return the data as JSON if the address ends in `.json`."""
-    if is_json(request):
-        return as_json(data, status)
-    settings = request.app.state.settings
     session = getattr(request.state, "session", None)
+    sampled = _sampled(request) if status < 400 and session is not None else {}
+    if is_json(request):
+        return as_json({**data, **sampled}, status)
+    settings = request.app.state.settings
     context = {
         **data,
         "console": {
             "bootstrap": settings.bootstrap,
             "read_only": settings.read_only,
             "needs_login": settings.needs_login,
+            "has_acls": settings.needs_login or bool(settings.client),
             "principal": session.principal if session is not None else None,
             "version": version("semel"),
             "navigation": NAVIGATION,
-            "section": _section(request.url.path),
-            "path": request.url.path,
+            "section": _section(request.scope["path"]),
+            "path": request.scope["path"],
             "twin": _twin(request),
             "done": _done(request),
+            "sampled": sampled,
         },
     }
     return HTMLResponse(templates().get_template(template).render(context), status_code=status)
@@ -67,8 +77,13 @@ def as_json(data: Any, status: int = 200) -> Response:
 
 
 def failure(request: Request, status: int, title: str, message: str, code: str | None = None) -> Response:
-    """A page, or JSON, that says what went wrong and what to do."""
-    text = message[:1].upper() + message[1:]
+    """A page, or JSON, that says what went wrong and what to do.
+
+    A sentence of the console begins with a capital. What a broker says, with its `code`, is left as it is: it
+    may begin with the name of a topic.
+    """
+    is_sentence = code is None and message.partition(" ")[0].isalpha()
+    text = message[:1].upper() + message[1:] if is_sentence else message
     data = {"error": code or title, "message": text, "status": int(status)}
     if is_json(request) or "app" not in request.scope:
         return as_json(data, status)
@@ -156,6 +171,16 @@ def _done(request: Request) -> str:
     return request.query_params.get("done", "")[:DONE_MAX] if is_own else ""
 
 
+def _sampled(request: Request) -> dict[str, str | None]:
+    """When the list at this address was sampled, and why it is not newer; nothing for other pages."""
+    name = SAMPLED.get(request.scope["path"])
+    if name is None:
+        return {}
+    section = request.app.state.observers.of(request.state.session).sections[name]
+    at = None if section.at is None else iso(int(section.at * 1000))
+    return {"sampled_at": at, "error": section.problem}
+
+
 def _section(path: str) -> str:
     first = path.strip("/").partition("/")[0]
     return first or "overview"
@@ -163,6 +188,6 @@ def _section(path: str) -> str:
 
 def _twin(request: Request) -> str:
     """The address of the JSON twin."""
-    path = quote(request.url.path) if request.url.path != "/" else "/overview"
+    path = quote(request.scope["path"]) if request.scope["path"] != "/" else "/overview"
     query = f"?{request.url.query}" if request.url.query else ""
     return f"{path}.json{query}"

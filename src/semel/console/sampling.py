@@ -134,11 +134,12 @@ def sections_of(observer: "Observer") -> "dict[str, Section[Any]]":
     """Set the sections of an observer, and return them by name."""
     from semel.console.observing import Section
 
-    observer.catalogue = Section(sample_catalogue)
-    observer.ends = Section(sample_ends)
-    observer.transactions = Section(sample_transactions)
-    observer.groups = Section(sample_groups)
-    observer.pipelines = Section(sample_pipelines)
+    within_s = observer.settings.request_seconds
+    observer.catalogue = Section(sample_catalogue, within_s)
+    observer.ends = Section(sample_ends, within_s)
+    observer.transactions = Section(sample_transactions, within_s)
+    observer.groups = Section(sample_groups, within_s)
+    observer.pipelines = Section(sample_pipelines, within_s)
     return {
         "catalogue": observer.catalogue,
         "ends": observer.ends,

@@ -14,12 +14,12 @@ import uvicorn
 from starlette.applications import Starlette
 
 from semel.console.app import create_app
+from semel.console.connections import CONNECTIONS_MAX, BoundedProtocol
 from semel.console.settings import ConsoleSettings
 
 #: Browsers with open live views do not keep the console from stopping for longer than this.
 STOP_SECONDS = 3
 HEADER_BYTES_MAX = 32 << 10
-CONNECTIONS_MAX = 1024
 SWITCH_SECONDS = 0.0005
 #: A console on the machine of a broker gives way to it.
 NICE = 5
@@ -46,6 +46,7 @@ def server_of(settings: ConsoleSettings, app: Starlette | None = None) -> uvicor
     """Return the HTTP server of a console. ValueError if the settings are invalid."""
     config = uvicorn.Config(
         app or create_app(settings),
+        http=BoundedProtocol,
         log_level="warning",
         access_log=False,
         server_header=False,

@@ -55,6 +55,13 @@ class Sessions:
         """Forget a session."""
         return self._by_token.pop(token, None)
 
+    def end_all(self, identity: tuple[str, Security | None]) -> list[Session]:
+        """Forget all sessions with these credentials, and return them."""
+        over = [each for each in self._by_token.values() if each.identity == identity]
+        for each in over:
+            self._by_token.pop(each.token, None)
+        return over
+
     def ended(self) -> list[Session]:
         """Forget the sessions that are over, and return them so that their connections can be closed."""
         now = time.monotonic()

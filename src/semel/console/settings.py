@@ -67,7 +67,8 @@ class ConsoleSettings:
     """A login ends after this time without a request: a working day."""
     sessions_max: int = 1000
     logins_per_minute: int = 20
-    """Failed logins of one address, before it has to wait. Guessing passwords is slow then."""
+    """Failed logins of one user from one address, before they have to wait; of all users from one address,
+    ten times as many. Guessing passwords is slow then."""
     sample_seconds: float = 2.0
     """How often the state of the cluster is sampled while somebody looks."""
     sample_share: float = 0.02
@@ -103,7 +104,7 @@ class ConsoleSettings:
         """The names that a request may give as its host, in lower case and without a port."""
         own = () if self.host in ("0.0.0.0", "::", "") else (self.host.strip("[]"),)
         local = LOOPBACK_NAMES if self.is_loopback else ()
-        return frozenset(name.lower() for name in (*local, *own, *self.allowed_hosts))
+        return frozenset(name.strip("[]").lower() for name in (*local, *own, *self.allowed_hosts))
 
     def checked(self) -> "ConsoleSettings":
         """Return these settings. UnsafeSettings if they would let strangers in; ValueError if invalid."""

@@ -8,8 +8,9 @@ import asyncio
 import threading
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Generator
+from collections.abc import AsyncGenerator, Callable, Container, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 from starlette.requests import Request
@@ -29,7 +30,9 @@ AHEAD_MAX = 8
 #: For sampling. It must not take the threads of pages.
 BACKGROUND_THREADS = 4
 
-LIVE, SCAN = "live", "scan"
+LIVE, SCAN, CHANGES = "live", "scan", "changes"
+NAMES = {LIVE: "live views", SCAN: "searches, exports and checks", CHANGES: "pages that refresh themselves"}
+OVER = "you have logged out, or the session has ended. Log in again."
 
 
 class Busy(Exception):
@@ -38,6 +41,10 @@ class Busy(Exception):
 
 class TookTooLong(Exception):
     """A page needed longer than it may."""
+
+
+class SessionOver(Exception):
+    """Its user has logged out, or the session was ended, while something ran for it."""
 
 
 class Stop(threading.Event):
@@ -55,6 +62,7 @@ class Workers:
         self._running: Counter[Session] = Counter()
         self._streams: Counter[tuple[Session, str]] = Counter()
         self._stops: set[Stop] = set()
+        self._ends: dict[Callable[[], object], Session] = {}
 
     async def run(
         self,
@@ -119,10 +127,9 @@ class Workers:
                 if done:
                     return work.result()
                 if time.monotonic() > deadline:
-                    raise TookTooLong(
-                        f"the broker did not answer within {self._settings.request_seconds:g} seconds. "
-                        "Narrow the search, or try again."
-                    )
+                    seconds = self._settings.request_seconds
+                    advice = "Narrow the search, or try again." if _is_search(request) else "Try again."
+                    raise TookTooLong(f"the broker did not answer within {seconds:g} seconds. {advice}")
                 if await request.is_disconnected():
                     raise WorkStopped("the browser has gone.")
         finally:
@@ -163,7 +170,7 @@ class Workers:
     def _admit(self, session: Session, kind: str) -> None:
         most = self._settings.scans_per_user if kind == SCAN else self._settings.live_per_user
         if self._streams[session, kind] >= most:
-            what = "searches, exports and checks" if kind == SCAN else "live views"
+            what = NAMES[kind]
             raise Busy(f"{most} of your {what} run already. Stop one of them, and try again.")
         if self._streams.total() >= self._settings.live_max:
             raise Busy("too many live views are open. Try again later.")
@@ -171,26 +178,69 @@ class Workers:
     async def _iterate(
         self, session: Session, kind: str, function: Callable[..., Generator[T, None, None]], args: Any
     ) -> AsyncGenerator[T, None]:
-        self._admit(session, kind)
         bridge: _Bridge[T] = _Bridge(asyncio.get_running_loop())
+        with self._counted(session, kind, bridge.cut):
+            self._stops.add(bridge.stop)
+            thread = threading.Thread(
+                target=self._pump, args=(session, bridge, function, args), name="console stream", daemon=True
+            )
+            thread.start()
+            try:
+                while True:
+                    is_last, item = await bridge.receive()
+                    if is_last:
+                        return
+                    yield item
+            finally:
+                bridge.stop.set()
+                self._stops.discard(bridge.stop)
+
+    def watch(self, request: Request, items: AsyncGenerator[T, None]) -> AsyncGenerator[T, None]:
+        """Return what `items` yields, counted and ended as a stream is. It needs no thread and no client."""
+        session: Session = request.state.session
+        self._admit(session, CHANGES)
+        return self._watch(session, items)
+
+    async def _watch(self, session: Session, items: AsyncGenerator[T, None]) -> AsyncGenerator[T, None]:
+        over = asyncio.ensure_future((ended := asyncio.Event()).wait())
+        pending: asyncio.Future[T] | None = None
+        with self._counted(session, CHANGES, ended.set):
+            try:
+                while True:
+                    pending = asyncio.ensure_future(anext(items))
+                    await asyncio.wait({pending, over}, return_when=asyncio.FIRST_COMPLETED)
+                    if over.done():
+                        raise SessionOver(OVER)
+                    try:
+                        item = pending.result()
+                    except StopAsyncIteration:
+                        return
+                    yield item
+            finally:
+                over.cancel()
+                if pending is not None:
+                    pending.cancel()
+                    await asyncio.gather(pending, return_exceptions=True)
+                await items.aclose()
+
+    @contextmanager
+    def _counted(self, session: Session, kind: str, end: Callable[[], object]) -> Iterator[None]:
+        """Count a stream. `end` is called when its session is over."""
+        self._admit(session, kind)
         self._streams[session, kind] += 1
-        self._stops.add(bridge.stop)
-        thread = threading.Thread(
-            target=self._pump, args=(session, bridge, function, args), name="console stream", daemon=True
-        )
-        thread.start()
+        self._ends[end] = session
         try:
-            while True:
-                is_last, item = await bridge.receive()
-                if is_last:
-                    return
-                yield item
+            yield
         finally:
-            bridge.stop.set()
-            self._stops.discard(bridge.stop)
+            del self._ends[end]
             self._streams[session, kind] -= 1
             if not self._streams[session, kind]:
                 del self._streams[session, kind]
+
+    def end(self, sessions: Container[Session]) -> None:
+        """End the streams of sessions that are over."""
+        for end in [end for end, session in self._ends.items() if session in sessions]:
+            end()
 
     def _pump(
         self,
@@ -232,12 +282,17 @@ class Workers:
         self.pool.close()
 
 
+def _is_search(request: Request) -> bool:
+    return bool(request.query_params.get("q"))
+
+
 class _Bridge(Generic[T]):
     """A bounded queue from one thread to an event loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.stop = Stop()
         self._loop = loop
+        self._is_cut = False
         self._room = threading.Semaphore(AHEAD_MAX)
         self._queue: asyncio.Queue[tuple[bool, Any]] = asyncio.Queue()
 
@@ -252,6 +307,12 @@ class _Bridge(Generic[T]):
         """Pass on that nothing follows, or why."""
         self._post((True, error))
 
+    def cut(self) -> None:
+        """End at once, whatever the thread does. Called on the event loop."""
+        self.stop.set()
+        self._is_cut = True
+        self.end(None)
+
     def _post(self, entry: tuple[bool, Any]) -> bool:
         try:
             self._loop.call_soon_threadsafe(self._queue.put_nowait, entry)
@@ -263,6 +324,8 @@ class _Bridge(Generic[T]):
         """Return whether this was the last, and the item."""
         is_last, item = await self._queue.get()
         self._room.release()
+        if self._is_cut:
+            raise SessionOver(OVER)
         if is_last and item is not None:
             raise item
         return is_last, item

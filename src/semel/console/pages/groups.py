@@ -5,7 +5,8 @@ from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import Match, Route
+from starlette.types import Scope
 
 from semel.client import Admin, Client
 from semel.client.share_admin import describe_group, offsets_of
@@ -152,7 +153,16 @@ def address(group_id: str) -> str:
     return f"/groups/{segment(group_id)}"
 
 
-ROUTES = [Route("/groups", groups)]
+class _OneSegment(Route):
+    """A route for an id that is one segment as it was sent, such as `a%2Freset`: that is no reset of `a`."""
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        if scope.get("raw_path", b"").count(b"/") != self.path.count("/"):
+            return Match.NONE, {}
+        return super().matches(scope)
+
+
+ROUTES = [Route("/groups", groups), _OneSegment("/groups/{group:path}", group, methods=["GET"])]
 DETAIL_ROUTES = [
     changes("/groups/{group:path}/delete", delete),
     Route("/groups/{group:path}", group),

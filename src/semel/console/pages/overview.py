@@ -31,7 +31,7 @@ async def overview(request: Request) -> Response:
     catalogue = await observer.catalogue.get()
     ends, transactions, groups = observer.ends.value, observer.transactions.value, observer.groups.value
     problems = [
-        {"part": name, "message": str(section.error)}
+        {"part": name, "message": section.problem}
         for name, section in observer.sections.items()
         if section.error is not None
     ]
@@ -177,19 +177,18 @@ async def changes(request: Request) -> Response:
     names = [name for name in request.query_params.get("of", "").split(",") if name]
     if not names or any(name not in observer.sections for name in names):
         raise FormError(f"'of' must name some of {', '.join(observer.sections)}")
-    return events.stream(request, _changes(request, observer, names))
+    return events.stream(request, request.app.state.workers.watch(request, _changes(observer, names)))
 
 
-async def _changes(
-    request: Request, observer: Observer, names: list[str]
-) -> AsyncGenerator[dict[str, int], None]:
+async def _changes(observer: Observer, names: list[str]) -> AsyncGenerator[dict[str, int], None]:
+    """Yield versions until the observer is stopped. The browser connects again then, and finds a new one."""
     versions = observer.versions(dict.fromkeys(names, 0))
-    while True:
+    while not observer.is_stopped:
         now = await observer.wait_for_change(versions, EVENT_SECONDS)
-        observer = request.app.state.observers.of(request.state.session)
+        observer.used = time.monotonic()
         if now != versions:
+            versions = now
             yield now
-        versions = observer.versions(versions)
 
 
 ROUTES = [

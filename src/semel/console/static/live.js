@@ -2,6 +2,7 @@
 // are replaced. A part that is being used (a focused field, an open dialog or details) is left alone.
 const main = document.querySelector("main[data-live]");
 const lamp = document.querySelector(".live");
+const AGAIN_MS = 10_000;
 let source = null;
 let busy = false;
 let again = false;
@@ -52,7 +53,11 @@ function open() {
   source = new EventSource(`/changes?of=${main.dataset.live}`);
   source.onopen = () => show(true);
   source.onmessage = refresh;
-  source.onerror = () => show(false);
+  source.onerror = () => {
+    show(false);
+    // A browser does not try again by itself after a refusal, such as that too many pages are open.
+    if (source?.readyState === EventSource.CLOSED) { close(); setTimeout(open, AGAIN_MS); }
+  };
 }
 
 function close() {

@@ -1,0 +1,117 @@
+"""Sampling goes on whatever the broker answers, and pages say when it does not work."""
+
+import asyncio
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import pytest
+from support.browsing import console
+from support.process import free_port
+from support.waiting import until
+
+import semel
+from semel.client import Admin, Client
+from semel.console.observing import Observer, Section
+from semel.console.workers import TookTooLong
+
+PATHS = ("/transactions", "/groups", "/pipelines")
+STALE = "could not be read since"
+
+
+@contextmanager
+def garbage(port: int) -> Iterator[None]:
+    """Something that is no broker: it answers every request with bytes that mean nothing."""
+    listener = socket.create_server(("127.0.0.1", port))
+    over = threading.Event()
+
+    def serve() -> None:
+        while not over.is_set():
+            try:
+                made, _ = listener.accept()
+            except OSError:
+                return
+            with made:
+                answer = made.recv(4096)[8:12] + b"\xff" * 60
+                if not over.is_set() and len(answer) == 64:
+                    made.sendall(len(answer).to_bytes(4, "big") + answer)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        socket.create_connection(("127.0.0.1", port)).close()
+        thread.join()
+        listener.close()
+
+
+def test_sampling_survives_answers_that_cannot_be_read() -> None:
+    port = free_port()
+    with console(f"127.0.0.1:{port}", sample_seconds=0.1, sample_share=1.0, request_seconds=5.0) as browsing:
+        with garbage(port):
+            for path in ("/overview.json", "/topics.json", "/groups.json", "/transactions.json"):
+                assert browsing.get(path).status in (503, 504), path
+        with semel.embedded(port=port) as broker, Client(broker.bootstrap_servers) as client:
+            Admin(client).topics.create("after")
+            until(lambda: "after" in browsing.get("/topics.json").text)
+            until(lambda: browsing.get("/overview.json").json["health"]["state"] == "good")
+
+
+def test_lists_say_when_they_are_not_live(tmp_path: Path) -> None:
+    port = free_port()
+    settings = {"sample_seconds": 0.1, "sample_share": 1.0, "request_seconds": 2.0}
+    with console(f"127.0.0.1:{port}", **settings) as browsing:
+
+        def is_live(path: str) -> bool:
+            found = browsing.get(f"{path}.json").json
+            return found.get("sampled_at") is not None and found["error"] is None
+
+        def is_stale(path: str) -> bool:
+            return browsing.get(f"{path}.json").json["error"] is not None
+
+        for _ in range(2):
+            with semel.embedded(tmp_path, port=port):
+                for path in PATHS:
+                    until(partial(is_live, path))
+                    until(lambda path=path: STALE not in browsing.get(path).text)  # type: ignore[misc]
+            for path in PATHS:
+                until(partial(is_stale, path))
+                seen = browsing.get(f"{path}.json").json["sampled_at"]
+                assert STALE in browsing.get(path).text
+                assert browsing.get(f"{path}.json").json["sampled_at"] == seen
+
+
+def test_an_error_that_nobody_expected_is_kept_and_the_next_sample_counts() -> None:
+    async def sample(observer: Observer) -> int:
+        if not seen:
+            seen.append(1)
+            raise ZeroDivisionError("a bug")
+        return 7
+
+    async def run() -> None:
+        section = Section(sample, 5.0)
+        await section.refresh(None)  # type: ignore[arg-type]
+        assert section.problem == "ZeroDivisionError: a bug"
+        with pytest.raises(ZeroDivisionError):
+            await section.get()
+        await section.refresh(None)  # type: ignore[arg-type]
+        assert (await section.get(), section.problem) == (7, None)
+
+    seen: list[int] = []
+    asyncio.run(run())
+
+
+def test_a_page_does_not_wait_for_ever_for_the_first_sample() -> None:
+    async def never(observer: Observer) -> int:
+        raise AssertionError("it is not asked")
+
+    async def run() -> None:
+        with pytest.raises(TookTooLong, match=r"within 0\.05 seconds"):
+            await Section(never, 0.05).get()
+
+    asyncio.run(run())

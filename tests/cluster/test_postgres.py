@@ -33,8 +33,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 def _all_run(cluster: Cluster) -> Iterator[None]:
     """A broker that was replaced while PostgreSQL was away has ended, and is started for the next test."""
     yield
-    cluster.mend()
-    cluster.settle()
+    cluster.heal()
 
 
 def kill_backend(cluster: Cluster) -> None:

@@ -259,6 +259,20 @@ class Cluster:
                 assert code in EXPECTED, f"broker {each.node_id} ended with {code}: {each.log.read_text()}"
                 each.start()
 
+    def heal(self, seconds: float = START_SECONDS) -> None:
+        """Start brokers that end, until all of them run and own shards.
+
+        A broker that was replaced ends some time after PostgreSQL is back, later on a busy machine.
+        """
+        wanted = {each.node_id for each in self.brokers if each.process is not None and not each.is_paused}
+
+        def is_whole() -> bool:
+            self.mend()
+            return set(self.owners()) == wanted
+
+        until(is_whole, seconds, f"shards of {wanted}")
+        self.settle(seconds)
+
     # -- PostgreSQL -----------------------------------------------------------------------------------------
 
     def kill_backend(self) -> None:

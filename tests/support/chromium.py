@@ -44,7 +44,8 @@ def page_of(browser: Any, address: str, **options: Any) -> Iterator[Any]:
         "console",
         lambda message: problems.append(message.text) if "Content Security Policy" in message.text else None,
     )
-    page.set_default_timeout(15_000)
+    # Samples rest for fifty times as long as they take, which is some time on a busy machine.
+    page.set_default_timeout(60_000)
     try:
         yield page
     finally:

@@ -53,7 +53,6 @@ LEFT_OUT: Final = {
 NO_INTERNAL_TOPICS: Final = (
     "it looks for an internal topic of the broker; Semel keeps offsets in its ledger, and has none"
 )
-NO_SHARE_GROUPS: Final = "measured before Semel had share groups: the test skipped itself"
 
 DIFFERENCES: Final[dict[str, dict[str, str]]] = {
     "kafka-python": {
@@ -61,9 +60,8 @@ DIFFERENCES: Final[dict[str, dict[str, str]]] = {
     },
     "franz-go": {
         "Test848RegexBrokerResolves": NO_INTERNAL_TOPICS,
-        "TestConsumeRegexShareSkipsInternal": NO_SHARE_GROUPS,
+        "TestConsumeRegexShareSkipsInternal": NO_INTERNAL_TOPICS,
         "TestConsumeRegex": NO_INTERNAL_TOPICS,
-        "TestShareGroup": NO_SHARE_GROUPS,
     },
     "Kafka Streams": {
         "the streams protocol": "Semel has no streams groups; Streams works with its classic protocol",

@@ -7,6 +7,7 @@ cannot be set are shown with their constants. A house test checks that no settin
 from semel.broker.fetch_planner import BATCHES_MAX, BATCHES_OF_ALL_MAX
 from semel.broker.pending_commands import COMMANDS_MAX
 from semel.config import Settings
+from semel.core.groups.migration import METADATA_BYTES_MAX, TOPICS_MAX
 from semel.core.names import CLIENT_ID_CHARS_MAX, ID_CHARS_MAX
 from semel.core.topics import NAME_LENGTH_MAX
 from semel.handlers.commit_transactions import TRANSACTIONS_MAX
@@ -147,6 +148,21 @@ FIXED_STORED: list[tuple[str, str, str]] = [
     ("characters in a transactional id", f"{ID_CHARS_MAX:,}", "INVALID_REQUEST"),
     ("characters in a member id or instance id", f"{ID_CHARS_MAX:,}", "INVALID_REQUEST"),
     ("characters in a client id", str(CLIENT_ID_CHARS_MAX), "truncated"),
+    (
+        "topics that a member of the classic protocol subscribes to in a KIP-848 group",
+        f"{TOPICS_MAX:,}",
+        "INCONSISTENT_GROUP_PROTOCOL; a classic group with such a member stays classic",
+    ),
+    (
+        "bytes of different subscriptions in a classic group that becomes a KIP-848 group",
+        f"{METADATA_BYTES_MAX:,}",
+        "GROUP_ID_NOT_FOUND for the KIP-848 member; the group stays classic",
+    ),
+    (
+        "partitions of one share session",
+        "a tenth of `semel.entities.max`",
+        "SHARE_SESSION_LIMIT_REACHED",
+    ),
 ]
 
 

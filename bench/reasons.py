@@ -25,6 +25,12 @@ WHY = {
         "A principal's rights are remembered, and looked up for each resource of a request. The section shows"
         " what that costs in processor time, and by how much two brokers without ACLs differ in the same run."
     ),
+    "with a console and 50 browsers, *": (
+        "Broker, producer, console and browsers are four processes on two cores; the console alone takes a"
+        " fifth of a core. Its long polls and its samples of 50,000 partitions are answered between other"
+        " requests, in slices. Medians differ by a few percent; the slowest requests are those that meet a"
+        " slice or wait for a core."
+    ),
     "cluster, processor time of a transaction *": (
         "Processor time follows the number of messages. On one broker, a transaction of librdkafka is three"
         " requests, and all producers share commits. On several, each leader gets a request and commits its"

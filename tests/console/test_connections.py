@@ -1,4 +1,4 @@
-"""Connections that send nothing are closed, and one address does not take all of them."""
+"""Connections that send no whole request are closed, and one address does not take all of them."""
 
 import socket
 import time
@@ -43,6 +43,19 @@ def test_a_head_that_comes_drop_by_drop_is_not_waited_for(
     with console(bootstrap) as browsing, connected(browsing) as raw:
         began = time.monotonic()
         while not _is_refused(raw, b"G"):
+            time.sleep(0.02)  # a slow sender is what is tested
+            assert time.monotonic() - began < 5
+
+
+def test_a_body_that_comes_drop_by_drop_is_not_waited_for(
+    bootstrap: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "BODY_SECONDS", 0.3)
+    head = "POST /topics HTTP/1.1\r\nHost: localhost\r\nOrigin: {}\r\nContent-Length: 1000\r\n\r\n"
+    with console(bootstrap) as browsing, connected(browsing) as raw:
+        raw.sendall(head.format(browsing.address).encode())
+        began = time.monotonic()
+        while not _is_refused(raw, b"n"):
             time.sleep(0.02)  # a slow sender is what is tested
             assert time.monotonic() - began < 5
 

@@ -1,4 +1,4 @@
-"""Connections of browsers: one that sends no request is closed, and one address cannot take all of them."""
+"""Connections of browsers: one that sends no whole request is closed, and one address cannot take all."""
 
 import asyncio
 from typing import Any
@@ -8,17 +8,20 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 #: How long the head of a request may take, from the connection or from the end of the last answer.
 HEAD_SECONDS = 10.0
+#: How long the body may take after that. A file of the largest size comes in time on a slow line.
+BODY_SECONDS = 120.0
 CONNECTIONS_MAX = 1024
 #: Of one address. It is large because all browsers may come through one proxy.
 CONNECTIONS_PER_ADDRESS = CONNECTIONS_MAX // 2
 
 
 class BoundedProtocol(H11Protocol):
-    """HTTP as uvicorn speaks it. Uvicorn itself waits for the first request for ever."""
+    """HTTP as uvicorn speaks it. Uvicorn itself waits for a request for ever."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._head_timer: asyncio.TimerHandle | None = None
+        self._awaited: object = None
+        self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Close the connection at once if its address has too many."""
@@ -26,29 +29,31 @@ class BoundedProtocol(H11Protocol):
         if self._is_one_too_many():
             transport.abort()
         else:
-            self._watch_head()
+            self._watch()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the timer."""
-        self._forget_timer()
+        self._await(None)
         super().connection_lost(exc)
 
     def handle_events(self) -> None:
-        """Handle what was received, and see whether the head of a request is complete."""
+        """Handle what was received, and see what of a request is still to come."""
         super().handle_events()
-        self._watch_head()
+        self._watch()
 
-    def _watch_head(self) -> None:
-        """Run the timer while a head is awaited. More bytes of the same head do not start it anew."""
-        if self.conn.their_state is not h11.IDLE or self.transport.is_closing():
-            self._forget_timer()
-        elif self._head_timer is None:
-            self._head_timer = self.loop.call_later(HEAD_SECONDS, self.transport.abort)
+    def _watch(self) -> None:
+        """Run a timer while a head or a body is awaited. More bytes of the same do not start it anew."""
+        state = None if self.transport.is_closing() else self.conn.their_state
+        if state is not self._awaited:
+            self._await(state)
 
-    def _forget_timer(self) -> None:
-        if self._head_timer is not None:
-            self._head_timer.cancel()
-            self._head_timer = None
+    def _await(self, state: object) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._awaited = state
+        limits: dict[object, float] = {h11.IDLE: HEAD_SECONDS, h11.SEND_BODY: BODY_SECONDS}
+        seconds = limits.get(state)
+        self._timer = None if seconds is None else self.loop.call_later(seconds, self.transport.abort)
 
     def _is_one_too_many(self) -> bool:
         ours = [each.client for each in self.connections if isinstance(each, BoundedProtocol)]

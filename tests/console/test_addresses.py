@@ -65,5 +65,7 @@ def test_a_broker_that_hangs_is_no_reason_to_narrow_a_search() -> None:
 def test_where_acls_may_hide_some_an_empty_list_says_so(bootstrap: str) -> None:
     with console(bootstrap, client={"security.protocol": "PLAINTEXT"}) as browsing:
         assert "There are no pipelines that you may see." in browsing.get("/pipelines").text
+        assert "No transaction is open that you may see." in browsing.get("/transactions").text
     with console(bootstrap) as browsing:
         assert "There are no pipelines yet." in browsing.get("/pipelines").text
+        assert "No transaction is open." in browsing.get("/transactions").text

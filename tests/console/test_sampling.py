@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.browsing import console
@@ -14,7 +15,7 @@ from support.process import free_port
 from support.waiting import until
 
 import semel
-from semel.client import Admin, Client
+from semel.client import Admin, Client, TransactionalProducer
 from semel.console.observing import Observer, Section
 from semel.console.workers import TookTooLong
 
@@ -84,6 +85,26 @@ def test_lists_say_when_they_are_not_live(tmp_path: Path) -> None:
                 seen = browsing.get(f"{path}.json").json["sampled_at"]
                 assert STALE in browsing.get(path).text
                 assert browsing.get(f"{path}.json").json["sampled_at"] == seen
+
+
+def test_transactions_that_may_be_over_do_not_grow_older() -> None:
+    port = free_port()
+    with console(f"127.0.0.1:{port}", sample_seconds=0.1, sample_share=1.0, request_seconds=2.0) as browsing:
+
+        def listed() -> Any:
+            return browsing.get("/transactions.json").json
+
+        with semel.embedded(port=port) as broker, Client(broker.bootstrap_servers) as client:
+            Admin(client).topics.create("payments")
+            producer = TransactionalProducer(client, "worker")
+            producer.begin()
+            producer.send("payments", b"1")
+            producer.flush()
+            until(lambda: bool(listed().get("transactions")))
+        until(lambda: listed()["error"] is not None)
+        ages = {listed()["transactions"][0]["age_ms"] for _ in range(5)}
+        assert len(ages) == 1
+        assert "the line is the last sample" in browsing.get("/transactions").text
 
 
 def test_an_error_that_nobody_expected_is_kept_and_the_next_sample_counts() -> None:

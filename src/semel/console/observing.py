@@ -66,6 +66,11 @@ class Section(Generic[T]):
         is_clear = isinstance(self.error, _EXPECTED)
         return str(self.error) if is_clear else f"{type(self.error).__name__}: {self.error}"
 
+    @property
+    def as_of_ms(self) -> int:
+        """The time for which the value holds: now, or that of the last sample if none succeeds since."""
+        return int(1000 * (time.time() if self.error is None or self.at is None else self.at))
+
     async def refresh(self, observer: "Observer") -> None:
         """Sample now. Any error is kept for the pages, and none ends the sampling: it may pass."""
         async with self._lock:

@@ -39,7 +39,8 @@ async def transactions(request: Request) -> Response:
     sample = await observer.transactions.get()
     size = request.app.state.settings.page_size
     number = forms.page_number(request)
-    now_ms = int(time.time() * 1000)
+    # Of transactions that may be over by now, the age must not grow.
+    now_ms = observer.transactions.as_of_ms
     waiting = blocked_by(sample.open, observer.ends.value)
     common = {
         "at": now_iso(),

@@ -2,13 +2,16 @@
 
 import json
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.browsing import console
 from support.members import Member, database, members, semel
 from support.waiting import until
 
+from semel.cli.cluster import cluster_status
 from semel.client import Admin, Client, Consumer, NewTopic, Producer
 from semel.core.placement import SHARDS
 
@@ -56,6 +59,26 @@ def test_status(ledger: str, brokers: list[Member]) -> None:
     assert found["cluster_id"] in shown
     assert brokers[2].bootstrap in shown
     assert f"{SHARDS}, 0 without an owner" in shown
+
+
+def test_the_console_shows_shards_and_leases(ledger: str, brokers: list[Member]) -> None:
+    until(lambda: all_own_some(ledger), what="a balance")
+    bootstrap = brokers[0].bootstrap
+    with console(bootstrap, cluster_status=partial(cluster_status, ledger)) as browsing:
+        found = browsing.get("/cluster.json").json
+        assert {each["id"] for each in found["brokers"]} == {0, 1, 2}
+        shared = found["shared"]
+        assert shared["overview"]["shards"] == f"{SHARDS}, 0 without an owner"
+        assert sum(each["shards"] for each in shared["brokers"]) == SHARDS
+        assert all(each["lease"] for each in shared["brokers"])
+        page = browsing.get("/cluster").text
+        assert f"<td>PLAINTEXT={brokers[2].bootstrap}</td>" in page.replace(' class="wrap"', "")
+    for elsewhere, problem in (("", "there is no cluster in this database"), ("-none", "does not exist")):
+        away = f"{ledger.rpartition('/')[0]}/postgres{elsewhere}"
+        with console(bootstrap, cluster_status=partial(cluster_status, away)) as browsing:
+            page = browsing.get("/cluster").text
+            assert "The ledger of the cluster could not be read" in page
+            assert problem in page
 
 
 def test_a_broker_is_drained_while_clients_work_and_takes_shards_again(

@@ -102,12 +102,12 @@ def cluster_status(ledger: str) -> dict[str, Any]:
     import asyncio
 
     _check_packages()
-    from semel.store.interface import StoreRefused
+    from semel.store.interface import StoreBroken, StoreRefused
     from semel.store.postgres.inspection import cluster_status as ask
 
     try:
         found = asyncio.run(ask(ledger, _SCHEMA))
-    except StoreRefused as error:
+    except (StoreBroken, StoreRefused) as error:
         raise RuntimeError(str(error)) from error
     rows = [_row(each) for each in found.brokers]
     return {"overview": _overview(found), "columns": list(rows[0]) if rows else [], "brokers": rows}

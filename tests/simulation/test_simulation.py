@@ -9,10 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from semel.check.history import Produce
 from simulation import virtual_time
+from simulation.__main__ import killed_by_queue
 from simulation.cluster_mutants import CLUSTER_MUTANTS
 from simulation.mutants import MUTANTS, Mutant, applied
-from simulation.plan import make
+from simulation.plan import make, make_queue
+from simulation.queue_mutants import QUEUE_MUTANTS
 from simulation.run import run
 from simulation.shrinking import shrink
 from verification import store_mutants
@@ -27,7 +30,7 @@ print(*(run(make(seed)).digest for seed in range(20)))
 
 @pytest.mark.parametrize(
     "mutant",
-    [*MUTANTS, *CLUSTER_MUTANTS, *store_mutants.MUTANTS, *store_mutants.ROT],
+    [*MUTANTS, *QUEUE_MUTANTS, *CLUSTER_MUTANTS, *store_mutants.MUTANTS, *store_mutants.ROT],
     ids=lambda mutant: mutant.name,
 )
 def test_the_line_that_a_known_defect_changes_is_there(mutant: Mutant) -> None:
@@ -59,6 +62,22 @@ def test_a_seed_is_the_same_history_in_every_process() -> None:
     first = digests("1")
     assert len(first) == 20
     assert digests("2") == first
+
+
+@pytest.mark.parametrize("brokers", [1, 3])
+def test_workers_do_every_job_once(brokers: int) -> None:
+    taken = 0
+    for seed in range(15):
+        outcome = run(make_queue(seed, brokers))
+        assert not outcome.problems, (seed, outcome.problems[0])
+        assert run(make_queue(seed, brokers)).digest == outcome.digest
+        taken += sum(each.topic == "output" for each in outcome.operations if isinstance(each, Produce))
+    assert taken > 100
+
+
+@pytest.mark.parametrize("at", [0, 1, 5])
+def test_workers_find_a_defect_of_share_groups(at: int) -> None:
+    assert killed_by_queue(QUEUE_MUTANTS[at], 40) is not None
 
 
 def test_faults_of_every_kind_happen() -> None:

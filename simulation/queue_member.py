@@ -176,7 +176,9 @@ class QueueMember:
             # Nothing is available here; the next session is about the next partition.
             self._partition, self._session = (self._partition + 1) % self._partitions, 0
             return None
-        records, gaps = acquired(self._topic, self._partition, data.records or b"", data.acquired_records)
+        records, gaps = acquired(
+            self._topic, (self._topic_id, self._partition), data.records or b"", data.acquired_records
+        )
         jobs = {each.offset: (each.value or b"").decode() for each in records}
         if not jobs:
             self._said |= dict.fromkeys(gaps, AcknowledgeType.GAP)

@@ -1,62 +1,57 @@
 """Mutants of share groups, and of acknowledgements inside transactions. Histories with workers find them."""
 
-from simulation.mutants import Mutant
-
-
-def _core(name: str, module: str, before: str, after: str) -> Mutant:
-    return Mutant(name, f"semel.core.{module}", before, after)
-
+from simulation.mutants import Mutant, in_core
 
 QUEUE_MUTANTS: tuple[Mutant, ...] = (
-    _core(
+    in_core(
         "records are acknowledged in a transaction that the member does not hold",
         "shares.pending",
         "    return expected == last + 1",
         "    return True",
     ),
-    _core(
+    in_core(
         "an abort settles what was acknowledged in the transaction",
         "transactions.ending",
         "                ended = end_pending(share, producer_id, is_commit=self._is_commit)",
         "                ended = end_pending(share, producer_id, is_commit=True)",
     ),
-    _core(
+    in_core(
         "a commit settles nothing of a share group",
         "transactions.ending",
         "                ended = end_pending(share, producer_id, is_commit=self._is_commit)",
         "                ended = end_pending(share, producer_id, is_commit=False)",
     ),
-    _core(
+    in_core(
         "a share-partition does not join the transaction",
         "transactions.joining",
         "        shares = (*shares, share)",
         "        shares = tuple(shares)",
     ),
-    _core(
+    in_core(
         "pending records are delivered",
         "share_partition",
         "        if each.state is AVAILABLE and each.last >= first and each.first <= last",
         "        if not each.is_settled and each.last >= first and each.first <= last",
     ),
-    _core(
+    in_core(
         "pending records keep their lock, whose end makes them available",
         "shares.delivery",
         "            self._set_locks(unlocked(self.locks, runs))\n            self._settle()",
         "            self._settle()",
     ),
-    _core(
+    in_core(
         "locks never end",
         "shares.delivery",
         "        if overdue:",
         "        if False:",
     ),
-    _core(
+    in_core(
         "records of aborted transactions are delivered",
         "shares.delivery",
         "        if batch.first in read.aborted:",
         "        if False:",
     ),
-    _core(
+    in_core(
         "the start offset passes pending records",
         "share_partition",
         "        return self.state is ACKNOWLEDGED or self.state is ARCHIVED",

@@ -10,7 +10,7 @@ from semel.check.history import Operation, Poll
 from semel.client.offsets import Isolation
 from semel.client.share_records import AcknowledgeType
 from semel.wire.errors import ErrorCode
-from simulation.actors import ABORTABLE, NEW_ID_ODDS, Actor, offset_of
+from simulation.actors import ABORTABLE, TransactionalActor, offset_of
 from simulation.group_member import Lost
 from simulation.network import World
 from simulation.producing import Known, Producer, Result
@@ -21,7 +21,7 @@ LOST_JOB = ABORTABLE | {ErrorCode.INVALID_RECORD_STATE}
 """Errors after which the transaction is aborted, and the next one may begin."""
 
 
-class Worker(Actor):
+class Worker(TransactionalActor):
     """One member of the share group."""
 
     def __init__(
@@ -33,28 +33,16 @@ class Worker(Actor):
         results: tuple[str, int],
         timeout_ms: int,
     ) -> None:
-        super().__init__(world, history, name)
+        super().__init__(world, history, name, timeout_ms)
         self._jobs = jobs
         self._results = results
-        self._timeout_ms = timeout_ms
-        self._transactional_id = name
         self.took_last = 0.0
         """When it took a job for the last time."""
 
-    def killed(self) -> None:
-        """Sometimes return under another id, so that only the timeout ends the open transaction."""
-        if self.world.random.random() < NEW_ID_ODDS:
-            self._transactional_id = f"{self.name}-{self._incarnation}"
-
     async def work(self) -> None:
         """Join, and work until the membership or the producer is lost; then restart as another process."""
-        own_id, timeout_ms = self._transactional_id, self._timeout_ms
-        producer = Producer(self.world, self.process, own_id, 2, timeout_ms)
-        with self.history.initialising(self.process, own_id, timeout_ms) as taken:
-            is_begun = await producer.init()
-            taken.known = Known.DONE if is_begun else Known.UNKNOWN
-            taken.pair = (producer.producer_id, producer.epoch)
-        if not is_begun:
+        producer = await self.begin_producer(generation=2)
+        if producer is None:
             return
         member = QueueMember(self, *self._jobs)
         try:
@@ -76,7 +64,7 @@ class Worker(Actor):
         if self.world.random.random() < 0.1:
             member.give_back(found)
             return
-        txn = self.history.begin(self.process, self._transactional_id)
+        txn = self.history.begin(self.process, self.transactional_id)
         result = await self._write(member, producer, txn, found)
         commits = result.is_done and self.world.random.random() < 0.75
         await self.step()

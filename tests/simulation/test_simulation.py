@@ -22,9 +22,11 @@ from verification import store_mutants
 
 ROOT = Path(__file__).parents[2]
 DIGESTS = """
-from simulation.plan import make
+from simulation.plan import make, make_queue
 from simulation.run import run
-print(*(run(make(seed)).digest for seed in range(20)))
+plans = [make(seed) for seed in range(20)]
+plans += [make(seed, 3) for seed in range(10)] + [make_queue(seed, 1 + seed % 3) for seed in range(10)]
+print(*(run(plan).digest for plan in plans))
 """
 
 
@@ -59,9 +61,9 @@ def test_a_seed_is_the_same_history_in_every_process() -> None:
         )
         return told.stdout.decode().split()
 
-    first = digests("1")
-    assert len(first) == 20
-    assert digests("2") == first
+    first, *others = [digests(hash_seed) for hash_seed in "1234"]
+    assert len(first) == 40
+    assert others == [first] * 3
 
 
 @pytest.mark.parametrize("brokers", [1, 3])

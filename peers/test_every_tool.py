@@ -63,6 +63,12 @@ NOT_ADVERTISED: Final = {
     "kafka-configs": ("eligible leader replicas", "describe all brokers"),
     "kafka-delegation-tokens": ("authentication by which one could ask for tokens", "describe"),
     "kafka-streams-groups": ("streams groups", "describe nobody"),
+    "kafka-share-groups": (
+        "a start offset that passes settled records only with the next acknowledgement",
+        "describe",
+        "describe verbosely",
+        "describe all",
+    ),
 }
 """By tool: what Semel does not have, and the steps that need it."""
 OTHERWISE: Final = {(tool, step) for tool, (_, *names) in NOT_ADVERTISED.items() for step in names}

@@ -15,6 +15,7 @@ SHARERS = f"{PACKAGE}.consumer.group.ShareGroupCommand"
 STREAMERS = f"{PACKAGE}.streams.StreamsGroupCommand"
 PRODUCER = f"{PACKAGE}.ConsoleProducer"
 CONSUMER = f"{PACKAGE}.consumer.ConsoleConsumer"
+SHARE_CONSUMER = f"{PACKAGE}.consumer.ConsoleShareConsumer"
 OFFSETS = f"{PACKAGE}.GetOffsetShell"
 DELETE_RECORDS = f"{PACKAGE}.DeleteRecordsCommand"
 LOG_DIRS = f"{PACKAGE}.LogDirsCommand"
@@ -27,8 +28,10 @@ METRICS = f"{PACKAGE}.ClientMetricsCommand"
 TOKENS = f"{PACKAGE}.DelegationTokenCommand"
 VERIFIABLE_PRODUCER = f"{PACKAGE}.VerifiableProducer"
 VERIFIABLE_CONSUMER = f"{PACKAGE}.VerifiableConsumer"
+VERIFIABLE_SHARE_CONSUMER = f"{PACKAGE}.VerifiableShareConsumer"
 PRODUCER_TEST = f"{PACKAGE}.ProducerPerformance"
 CONSUMER_TEST = f"{PACKAGE}.ConsumerPerformance"
+SHARE_CONSUMER_TEST = f"{PACKAGE}.ShareConsumerPerformance"
 LATENCY = f"{PACKAGE}.EndToEndLatency"
 RESETTER = f"{PACKAGE}.StreamsResetter"
 TRANSACTIONS = f"{PACKAGE}.TransactionsCommand"
@@ -57,6 +60,14 @@ def steps(tool: str, **calls: str) -> dict[str, Step]:
 
 T_CONFIGS = "--entity-type topics --entity-name shown"
 READ = "--from-beginning --timeout-ms 8000"
+SHARE = "--topic single --timeout-ms 8000 --group sharers"
+
+
+def from_the_start(group: str) -> Step:
+    """Let a share group begin with the first record, not with the next."""
+    words = f"--alter --entity-type groups --entity-name {group} --add-config share.auto.offset.reset=earliest"
+    return Step(CONFIGS, tuple(words.split()))
+
 
 STEPS: Final[dict[str, dict[str, Step]]] = {
     "kafka-topics": steps(
@@ -202,7 +213,40 @@ STEPS: Final[dict[str, dict[str, Step]]] = {
         list_a_protocol="--list --protocol consumer",
         list_share="--list --share",
     ),
-    "kafka-share-groups": steps(SHARERS, list="--list", describe_nobody="--describe --group nobody"),
+    "kafka-console-share-consumer": {
+        "begin at the start": from_the_start("sharers"),
+        **steps(
+            SHARE_CONSUMER,
+            release=f"{SHARE} --max-messages 1 --release",
+            read=f"{SHARE} --max-messages 2",
+            read_with_keys=f"{SHARE} --max-messages 1 --formatter-property print.key=true",
+            nothing_is_left="--topic single --timeout-ms 3000 --group sharers",
+            a_topic_that_is_not_there="--topic missing --timeout-ms 3000 --group sharers",
+        ),
+    },
+    "kafka-share-groups": steps(
+        SHARERS,
+        list="--list",
+        list_states="--list --state",
+        list_empty_ones="--list --state Empty",
+        describe_nobody="--describe --group nobody",
+        describe="--describe --group sharers",
+        describe_verbosely="--describe --group sharers --verbose",
+        describe_its_state="--describe --group sharers --state",
+        describe_its_members="--describe --group sharers --members",
+        describe_all="--describe --all-groups",
+        reset_without_doing_it="--reset-offsets --group sharers --topic single --to-earliest --dry-run",
+        reset="--reset-offsets --group sharers --topic single --to-earliest --execute",
+        describe_it_again="--describe --group sharers",
+        reset_to_the_end="--reset-offsets --group sharers --all-topics --to-latest --execute",
+        describe_the_end="--describe --group sharers",
+        delete_offsets="--delete-offsets --group sharers --topic single",
+        describe_without_offsets="--describe --group sharers",
+        delete_offsets_of_nothing="--delete-offsets --group sharers --topic missing",
+        delete="--delete --group sharers",
+        delete_nobody="--delete --group nobody",
+        list_what_is_left="--list",
+    ),
     "kafka-streams-groups": steps(STREAMERS, list="--list", describe_nobody="--describe --group nobody"),
     "kafka-delete-records": steps(DELETE_RECORDS, delete="--offset-json-file {folder}/delete.json"),
     "kafka-log-dirs": steps(
@@ -268,6 +312,17 @@ STEPS: Final[dict[str, dict[str, Step]]] = {
             "--group-protocol consumer"
         ),
     ),
+    "kafka-verifiable-share-consumer": {
+        "begin at the start": from_the_start("verifiable-sharers"),
+        "begin at the start with the other mode": from_the_start("verifiable-sync"),
+        **steps(
+            VERIFIABLE_SHARE_CONSUMER,
+            read="--topic single --group-id verifiable-sharers --max-messages 20",
+            read_and_acknowledge_at_once=(
+                "--topic single --group-id verifiable-sync --max-messages 20 --acknowledgement-mode sync"
+            ),
+        ),
+    },
     "kafka-producer-perf-test": steps(
         PRODUCER_TEST,
         write="--topic assigned --num-records 500 --record-size 100 --throughput -1",
@@ -280,6 +335,13 @@ STEPS: Final[dict[str, dict[str, Step]]] = {
         read="--topic assigned --num-records 500 --timeout 20000",
         read_in_detail="--topic assigned --num-records 500 --timeout 20000 --show-detailed-stats --hide-header",
     ),
+    "kafka-share-consumer-perf-test": {
+        "begin at the start": from_the_start("share-test"),
+        **steps(
+            SHARE_CONSUMER_TEST,
+            read="--topic assigned --num-records 500 --timeout 20000 --group share-test",
+        ),
+    },
     "kafka-e2e-latency": steps(
         LATENCY, measure="--topic latency --num-records 100 --producer-acks all --record-size 20"
     ),
@@ -296,6 +358,8 @@ NUMBERED: Final = (
     "kafka-consumer-perf-test",
     "kafka-e2e-latency",
     "kafka-verifiable-consumer",
+    "kafka-verifiable-share-consumer",
+    "kafka-share-consumer-perf-test",
     "kafka-log-dirs",
 )
 """Tools that print measurements or sizes: every number counts as the same."""

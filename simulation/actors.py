@@ -71,6 +71,30 @@ class Killed(Exception):
     """This incarnation was killed in the middle of its work."""
 
 
+class TransactionalActor(Actor):
+    """An actor that processes records in transactions."""
+
+    def __init__(self, world: World, history: Recording, name: str, timeout_ms: int) -> None:
+        super().__init__(world, history, name)
+        self._timeout_ms = timeout_ms
+        self.transactional_id = name
+
+    def killed(self) -> None:
+        """Sometimes return under another id, so that only the timeout ends the open transaction."""
+        if self.world.random.random() < NEW_ID_ODDS:
+            self.transactional_id = f"{self.name}-{self._incarnation}"
+
+    async def begin_producer(self, generation: int) -> Producer | None:
+        """Take over the transactional id; None if that is not certain."""
+        own_id, timeout_ms = self.transactional_id, self._timeout_ms
+        producer = Producer(self.world, self.process, own_id, generation, timeout_ms)
+        with self.history.initialising(self.process, own_id, timeout_ms) as taken:
+            is_begun = await producer.init()
+            taken.known = Known.DONE if is_begun else Known.UNKNOWN
+            taken.pair = (producer.producer_id, producer.epoch)
+        return producer if is_begun else None
+
+
 def offset_of(result: Result) -> int | None:
     """Return the offset of a batch, if the broker reported it."""
     if not result.is_done:

@@ -5,18 +5,18 @@ group protocols, so the group migrates from one to the other and back.
 """
 
 from semel.check.history import Claim
-from simulation.actors import ABORTABLE, NEW_ID_ODDS, Actor, offset_of
+from simulation.actors import ABORTABLE, TransactionalActor, offset_of
 from simulation.classic_member import ClassicMember
 from simulation.group_member import GROUP, Lost, Member
 from simulation.network import Caller, World
-from simulation.producing import Known, Producer, Result
+from simulation.producing import Producer, Result
 from simulation.recording import Recording, Txn
 
 CLASSIC_ODDS = 0.25
 """How often a process speaks the classic protocol; the group migrates whenever that changes."""
 
 
-class Copier(Actor):
+class Copier(TransactionalActor):
     """One member of the group."""
 
     def __init__(
@@ -29,28 +29,16 @@ class Copier(Actor):
         generation: int,
         timeout_ms: int,
     ) -> None:
-        super().__init__(world, history, name)
+        super().__init__(world, history, name, timeout_ms)
         self._source = source
         self._target = target
         self._generation = generation
-        self._timeout_ms = timeout_ms
-        self._transactional_id = name
-
-    def killed(self) -> None:
-        """Sometimes return under another id, so that only the timeout ends the open transaction."""
-        if self.world.random.random() < NEW_ID_ODDS:
-            self._transactional_id = f"{self.name}-{self._incarnation}"
 
     async def work(self) -> None:
         """Join, and copy until the membership or session is lost; then restart as another process."""
         caller = Caller(self.world, self.process)
-        own_id, timeout_ms = self._transactional_id, self._timeout_ms
-        producer = Producer(self.world, self.process, own_id, self._generation, timeout_ms)
-        with self.history.initialising(self.process, own_id, timeout_ms) as taken:
-            is_begun = await producer.init()
-            taken.known = Known.DONE if is_begun else Known.UNKNOWN
-            taken.pair = (producer.producer_id, producer.epoch)
-        if not is_begun:
+        producer = await self.begin_producer(self._generation)
+        if producer is None:
             return
         member = Member(self, caller, self._source)
         if self.world.random.random() < CLASSIC_ODDS:
@@ -69,7 +57,7 @@ class Copier(Actor):
 
     async def _copy(self, member: Member, producer: Producer) -> None:
         location = self.world.random.choice(sorted(member.positions))
-        txn = self.history.begin(self.process, self._transactional_id)
+        txn = self.history.begin(self.process, self.transactional_id)
         values, claim = await member.read(location, txn)
         if claim is None:
             return

@@ -26,7 +26,8 @@ class Mutant:
     after: str
 
 
-def _core(name: str, module: str, before: str, after: str) -> Mutant:
+def in_core(name: str, module: str, before: str, after: str) -> Mutant:
+    """A defect of the rules."""
     return Mutant(name, f"semel.core.{module}", before, after)
 
 
@@ -36,161 +37,161 @@ def _broker(name: str, module: str, before: str, after: str) -> Mutant:
 
 MUTANTS: tuple[Mutant, ...] = (
     # Sequences and duplicates.
-    _core(
+    in_core(
         "a repeated batch is written again",
         "partition",
         "    if is_next(producer, header):",
         "    if True:",
     ),
-    _core(
+    in_core(
         "any sequence may follow",
         "producer_state",
         "    return ErrorCode.NONE if sequence == expected else ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER",
         "    return ErrorCode.NONE",
     ),
-    _core(
+    in_core(
         "a repeated batch is answered with another offset",
         "partition",
         "        first = duplicate.last_offset - duplicate.offset_delta if",
         "        first = duplicate.last_offset - duplicate.offset_delta + 1 if",
     ),
     # Permission to write and end.
-    _core(
+    in_core(
         "a producer that begins does not fence the one before",
         "transactions.beginning",
         "        update.transaction = before.but(epoch=before.epoch + 1, last_epoch=last_epoch)",
         "        update.transaction = before.but(last_epoch=last_epoch)",
     ),
-    _core(
+    in_core(
         "an old epoch may end a transaction",
         "transactions.model",
         "    if pair.epoch != transaction.epoch:",
         "    if pair.epoch > transaction.epoch:",
     ),
-    _core(
+    in_core(
         "an old epoch may write",
         "transactions.model",
         "    if pair.epoch != transaction.epoch or is_of_old_term(state, transaction):",
         "    if pair.epoch > transaction.epoch or is_of_old_term(state, transaction):",
     ),
-    _core(
+    in_core(
         "one epoch for a whole session (before KIP-890)",
         "transactions.update",
         "        bumps = version == 2 or event is Event.FENCE",
         "        bumps = event is Event.FENCE",
     ),
-    _core(
+    in_core(
         "a timeout aborts and does not fence (KAFKA-6119)",
         "transactions.update",
         "        bumps = version == 2 or event is Event.FENCE",
         "        bumps = version == 2 and event is not Event.FENCE",
     ),
-    _core(
+    in_core(
         "the last epoch is used again (KAFKA-20090)",
         "transactions.update",
         "        if may_come_again and epoch >= model.EPOCH_MAX:",
         "        if False:",
     ),
-    _core(
+    in_core(
         "the end of a transaction cannot be repeated (Redpanda 3501)",
         "transactions.coordinator",
         "        if command.version == 1 or transaction is None or pair != pair_before(transaction):",
         "        if True:",
     ),
-    _core(
+    in_core(
         "a late request on an old connection counts (KAFKA-17754)",
         "transactions.model",
         "    return connection != NO_CONNECTION and connection < latest_connections.get(",
         "    return False and connection < latest_connections.get(",
     ),
-    _core(
+    in_core(
         "a producer id is given away twice (KAFKA-15552)",
         "partition_facts",
         "    state.cluster[ClusterKey()] = cluster.but(next_producer_id=fact.producer_id + 1)",
         "    state.cluster[ClusterKey()] = cluster.but(next_producer_id=fact.producer_id)",
     ),
-    _core(
+    in_core(
         "a transaction has no end in time",
         "transactions.joining",
         "    deadline = transaction.deadline_ms if opened else started + transaction.timeout_ms",
         "    deadline = -1",
     ),
     # The end of a transaction.
-    _core(
+    in_core(
         "the last partition gets no marker",
         "transactions.ending",
         "        for key in transaction.partitions:",
         "        for key in transaction.partitions[:-1]:",
     ),
-    _core(
+    in_core(
         "an abort counts as a commit in one partition",
         "transactions.ending",
         "Closing(first, after.last_stable_offset, self._is_commit)",
         "Closing(first, after.last_stable_offset, self._is_commit or key.index == 1)",
     ),
-    _core(
+    in_core(
         "a commit forgets the offsets",
         "transactions.pending",
         "        elif is_commit and not each.is_superseded:",
         "        elif False:",
     ),
-    _core(
+    in_core(
         "an abort keeps the offsets",
         "transactions.pending",
         "        elif is_commit and not each.is_superseded:",
         "        elif not each.is_superseded:",
     ),
-    _core(
+    in_core(
         "what was staged is shown after an abort",
         "transactions.ending",
         "        if not self._is_commit:",
         "        if False:",
     ),
-    _core(
+    in_core(
         "what was staged stays staged",
         "transactions.ending",
         "        ended = ProducerState(epoch, batches, self._now, self._now, coordinator_epoch)",
         "        ended = ProducerState(epoch, batches, 0, self._now, coordinator_epoch, -1, producer.staged)",
     ),
-    _core(
+    in_core(
         "what should be staged is in the log at once",
         "partition",
         "    if command.is_journal:",
         "    if False:",
     ),
     # Groups.
-    _core(
+    in_core(
         "somebody who is no member any more may commit offsets",
         "commit_checks",
         "        return ErrorCode.UNKNOWN_MEMBER_ID\n    if not is_transactional and not knows",
         "        return ErrorCode.NONE\n    if not is_transactional and not knows",
     ),
-    _core(
+    in_core(
         "a group that changes its protocol forgets what its members own",
         "groups.migration",
         "        assigned = owned[member.member_id]",
         "        assigned: Assignment = frozenset()",
     ),
-    _core(
+    in_core(
         "a position is told while a transaction may move it",
         "offsets",
         "    unstable = frozenset(each.key for each in pending or ())",
         "    unstable = frozenset(each.key for each in ())",
     ),
     # Visibility to readers.
-    _core(
+    in_core(
         "readers see open transactions (nisshi 689)",
         "types",
         "            return max(self.open_transactions[0].first_offset, self.log_start_offset)",
         "            return self.high_watermark",
     ),
-    _core(
+    in_core(
         "the last stable offset is one too high (Redpanda 3036)",
         "types",
         "            return max(self.open_transactions[0].first_offset, self.log_start_offset)",
         "            return max(self.open_transactions[0].first_offset + 1, self.log_start_offset)",
     ),
-    _core(
+    in_core(
         "readers are not told what was aborted (nisshi 716)",
         "transactions.ending",
         "            aborted = aborted if self._is_commit else offset",
@@ -215,7 +216,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "            await self._write(tick, defers_sync=False)\n",
         "            await self._write(tick, defers_sync=True)\n",
     ),
-    _core(
+    in_core(
         "work that was lost is not remembered as lost (the term rule)",
         "transactions.model",
         "    return transaction.term < state.term and not transaction.is_two_phase",
@@ -259,25 +260,25 @@ MUTANTS: tuple[Mutant, ...] = (
         "            key = type(fact)",
     ),
     # What a partition says of its batches.
-    _core(
+    in_core(
         "the size of a partition is one batch behind",
         "partition",
         "        partition.size_bytes + header.length,",
         "        partition.size_bytes,",
     ),
-    _core(
+    in_core(
         "a transaction stays open in a partition",
         "transactions.ending",
         "            opened = tuple(each for each in opened if each.producer_id != producer_id)",
         "            pass",
     ),
-    _core(
+    in_core(
         "staged batches leave the size of a partition as it was",
         "transactions.ending",
         "            size_bytes=partition.size_bytes + staged.size_bytes,",
         "            size_bytes=partition.size_bytes,",
     ),
-    _core(
+    in_core(
         "the size of a partition stays as it was when records are deleted",
         "partition",
         "        remaining = 0",

@@ -39,6 +39,9 @@ class Life(Protocol):
     async def handle(self, request: Any, context: RequestContext) -> Any:
         """Return the broker's answer; None if it closes the connection instead."""
 
+    def gone(self, connection: int) -> None:
+        """Notice that a client has closed its connection."""
+
 
 class World(Protocol):
     """What clients need of a world of one or several brokers."""
@@ -146,6 +149,7 @@ class Connection:
 
     def _cut(self) -> Unanswered:
         self.is_cut = True
+        self._life.gone(self.number)
         return Unanswered()
 
     def _hold(self, seconds: float, request: Any, version: int) -> None:

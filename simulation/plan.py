@@ -47,6 +47,11 @@ class Plan:
         """Whether only another producer or the timeout may fence a producer."""
         return self.brokers == 1 and not self.odds.keys() & OTHER_REASONS
 
+    @property
+    def has_workers(self) -> bool:
+        """Whether jobs are done by the workers of a share group."""
+        return "worker" in self.actors
+
     def faults(self) -> Faults:
         """Return a fresh set of faults."""
         return Faults(dict(self.odds), self.flush_seconds_max)
@@ -64,6 +69,8 @@ class Plan:
         return replace(self, seconds=self.seconds / 2)
 
 
+JOBS, RESULTS = "input", "output"
+"""The topics of workers."""
 RESTLESS = {"stopped broker": 0.3, "joined broker": 0.3, "lost notice": 0.4, "killed broker": 0.0}
 """Shards move all the time, and brokers do not know at once where they are."""
 ISOLATED = {"cut from ledger": 0.2, "paused broker": 0.2, "killed broker": 0.0, "stopped broker": 0.0}
@@ -74,7 +81,26 @@ WRITERS = ("first", "first", "first", "second", "second", "second", "twin first"
 
 def make(seed: int, brokers: int = 1) -> Plan:
     """Return the plan of a seed."""
-    random = Random(f"plan {seed}" if brokers == 1 else f"plan {seed} of {brokers}")
+    return _drawn(Random(f"plan {seed}" if brokers == 1 else f"plan {seed} of {brokers}"), seed, brokers)
+
+
+def make_queue(seed: int, brokers: int = 1) -> Plan:
+    """Return the plan of a history in which the workers of a share group divide jobs."""
+    random = Random(f"queue {seed} of {brokers}")
+    workers = ["worker"] * random.randint(2, 4)
+    writers = random.choices(("idempotent", "first", "second"), k=random.randint(1, 2))
+    return replace(
+        _drawn(random, seed, brokers),
+        actors=(*writers, *workers, "committed reader"),
+        written=(JOBS,),
+        # The partitions of all share sessions are bounded by it, too.
+        entities_max=random.choice((40, 64, 10_000)),
+        # Acknowledgements belong to transactions of this version only.
+        transaction_version=2,
+    )
+
+
+def _drawn(random: Random, seed: int, brokers: int) -> Plan:
     faults = draw(random, brokers=brokers)
     if random.random() < 0.2:
         # A calmer history, in which only another producer or the timeout fences a producer.

@@ -6,6 +6,7 @@ They retry unanswered requests, abort after abortable errors, and restart when t
 from enum import Enum
 from typing import Any
 
+from semel.client.share_records import AcknowledgeType, batches_of
 from semel.wire.errors import ErrorCode
 from semel.wire.messages import (
     AddOffsetsToTxnRequest,
@@ -20,6 +21,8 @@ from semel.wire.messages import (
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
 )
+from semel.wire.messages.semel import TxnShareAcknowledgeRequest
+from semel.wire.messages.shares import ShareAcknowledgePartition, ShareAcknowledgeTopic
 from semel.wire.records import Record, encode_batch
 from simulation.network import (
     MOVED,
@@ -254,6 +257,28 @@ class Producer:
                 0,
             ),
         )
+
+    async def acknowledge(
+        self, group: str, member: str, topic: str, partition: int, kinds: dict[int, AcknowledgeType]
+    ) -> Result:
+        """Acknowledge records of a share group when the transaction commits."""
+        place = ShareAcknowledgePartition(
+            partition_index=partition, acknowledgement_batches=batches_of(kinds)
+        )
+        request = TxnShareAcknowledgeRequest(
+            transactional_id=self.transactional_id or "",
+            producer_id=self.producer_id,
+            producer_epoch=self.epoch,
+            group_id=group,
+            member_id=member,
+            topics=[ShareAcknowledgeTopic(topic_id=topic.encode().ljust(16, b"."), partitions=[place])],
+        )
+
+        def code_of(answer: Any) -> int:
+            codes = (each.error_code for topic in answer.responses for each in topic.partitions)
+            return int(answer.error_code or next(codes))
+
+        return await self._ask(self._leader, leader(topic, partition), request, 0, code_of)
 
     async def end(self, *, commit: bool) -> Result:
         """Commit or abort. The second generation continues with a new epoch."""

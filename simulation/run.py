@@ -7,6 +7,7 @@ disk are compared with what must always hold (``invariants``).
 
 import asyncio
 import hashlib
+import itertools
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -26,12 +27,14 @@ from simulation.administrator import SIDE, Administrator
 from simulation.cluster import ClusterWorld
 from simulation.copying import Copier
 from simulation.network import Caller, Refused, Unanswered
-from simulation.plan import Plan
+from simulation.plan import JOBS, RESULTS, Plan
 from simulation.processes import ProcessLoop
+from simulation.queue_member import LONG_LOCK_MS, SHORT_LOCK_MS, configure_queue, wider_limits
 from simulation.reading import Polled, poll
 from simulation.recording import Recording
 from simulation.staleness import stale_reads
 from simulation.virtual_time import VirtualLoop
+from simulation.working import Worker, wrong_results
 from simulation.world import World
 
 VISIBILITIES: dict[str, Visibility] = {
@@ -44,6 +47,8 @@ PARTITIONS = 2
 PATIENCE_SECONDS = 60.0
 """The virtual time in which every actor must finish once there are no faults."""
 LOOK_SECONDS = 0.5
+QUIET_SECONDS = 2.5
+"""A worker that takes no job for so long shows that there is none: locks are shorter."""
 
 
 @dataclass(slots=True)
@@ -66,7 +71,7 @@ class HistoryResult:
 
 def run(plan: Plan) -> HistoryResult:
     """Run the history of a plan."""
-    with _settings(plan), _ids_drawn_from(Random(f"ids {plan.seed}")):
+    with _settings(plan), wider_limits(), _ids_drawn_from(Random(f"ids {plan.seed}")):
         loop = VirtualLoop() if plan.brokers == 1 else ProcessLoop()
         history = _History(plan, loop)
         try:
@@ -110,6 +115,8 @@ class _History:
             group_consumer_heartbeat_interval_ms=60,
             group_min_session_timeout_ms=100,
             group_initial_rebalance_delay_ms=30,
+            group_share_session_timeout_ms=300,
+            group_share_heartbeat_interval_ms=60,
         )
         topics = {
             name: {"partitions": str(PARTITIONS), "semel.visibility": visibility}
@@ -143,6 +150,8 @@ class _History:
             case "copier first" | "copier second":
                 target = ("output", PARTITIONS)
                 return Copier(world, history, name, "input", target, generation, plan.timeout_ms)
+            case "worker":
+                return self._worker(name)
             case "idempotent":
                 # Few partitions, so that a late batch finds many others appended before it.
                 few = self._random.sample(written, 2)
@@ -157,6 +166,10 @@ class _History:
                 return Administrator(world, history, name)
         raise ValueError(f"nobody is called {kind!r}")
 
+    def _worker(self, name: str) -> Worker:
+        places = (JOBS, PARTITIONS), (RESULTS, PARTITIONS)
+        return Worker(self._world, self._recording, name, *places, self._plan.timeout_ms)
+
     def errors(self) -> list[str]:
         """Unexpected errors that ended a life."""
         return [f"a life ended by {error!r}" for error in self._world.errors]
@@ -168,6 +181,9 @@ class _History:
         trouble, world.faults.odds = world.faults.odds, {}
         await world.start()
         await world.make_topics(self._plan.transaction_version)
+        if self._plan.has_workers:
+            lock_ms = LONG_LOCK_MS if self._plan.seed % 3 == 0 else SHORT_LOCK_MS
+            await configure_queue(Caller(world, "the beginning"), lock_ms)
         world.faults.odds = trouble
         tasks = [asyncio.ensure_future(actor.live()) for actor in self._actors]
         chaos = asyncio.ensure_future(world.trouble())
@@ -176,12 +192,16 @@ class _History:
         await chaos
         outcome.problems += await self._heal(tasks)
         outcome.problems += self.errors()
+        if not outcome.problems and self._plan.has_workers:
+            outcome.problems += await self._do_the_rest()
         if not outcome.problems:
             outcome.problems += await self._read_all()
         if not outcome.problems:
             verdict = check(self._recording.operations)
             outcome.problems += [str(each) for each in verdict.examples]
             outcome.problems += stale_reads(self._recording.operations)
+        if not outcome.problems and self._plan.has_workers:
+            outcome.problems += wrong_results(self._recording.operations, JOBS, RESULTS)
         if not outcome.problems:
             outcome.problems += await world.violations()
         outcome.operations = self._recording.operations
@@ -211,6 +231,21 @@ class _History:
             # When this is answered, the last decision is durable and visible to readers.
             await world.turn()
         return problems
+
+    async def _do_the_rest(self) -> list[str]:
+        """Let workers do the jobs that are left, one worker after another, until there are none."""
+        world, started = self._world, self._world.loop.now
+        for number in itertools.count():
+            worker = self._worker(f"last-worker-{number}")
+            working = asyncio.ensure_future(worker.live())
+            await virtual_time.sleep(QUIET_SECONDS)
+            worker.is_ending = True
+            await working
+            if not worker.took_last:
+                return []
+            if world.loop.now - started > PATIENCE_SECONDS:
+                return ["the jobs do not come to an end"]
+        raise AssertionError("never")
 
     async def _read_all(self) -> list[str]:
         """Read everything with fresh readers."""

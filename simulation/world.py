@@ -65,6 +65,14 @@ class Life:
         except CloseConnection:
             return None
 
+    def gone(self, connection: int) -> None:
+        """Notice that a client has closed its connection. Only share sessions end with one."""
+        if self.broker.when_gone and not self.is_over:
+            self.do(self._forget(connection))
+
+    async def _forget(self, connection: int) -> None:
+        self.broker.connection_gone(connection)
+
     def end(self) -> None:
         """Stop every task where it is."""
         self.is_over = True

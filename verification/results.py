@@ -61,6 +61,8 @@ _FOOT = """
 - **simulated histories**: the real rules, commit loop, reads and handlers under virtual time, with a disk that loses unflushed writes, a network that loses,
   delays and repeats requests, and clients that pause and crash. Each seed is one history; `python -m simulation --seed N` reproduces it. The checker looks for
   every anomaly in its catalogue.
+- **simulated histories of share groups**: on one to five brokers. Workers take jobs from a share group, write results, and acknowledge the jobs in the same
+  transaction. When all has come to rest, every job has exactly one result. `python -m simulation --queue --seed N` reproduces a history.
 - **defects found**: one line of the real code is changed, following the catalogue of real bugs. Every defect must be found.
 - **correct histories for the checker**: histories of a log without faults, in which the checker must find nothing.
 - **state machine steps**: steps of Hypothesis state machines, compared with a simple model.

@@ -7,10 +7,18 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeVar
 
 from peers.programs import CannotBuild
-from simulation.__main__ import killed_by, killed_by_several, one, one_of_several
+from simulation.__main__ import (
+    killed_by,
+    killed_by_queue,
+    killed_by_several,
+    one,
+    one_of_several,
+    one_queue,
+)
 from simulation.cluster_mutants import CLUSTER_MUTANTS
 from simulation.explorer import Explored, explore_with
 from simulation.mutants import MUTANTS
+from simulation.queue_mutants import QUEUE_MUTANTS
 from verification import (
     bit_rot,
     chaos,
@@ -122,6 +130,7 @@ def defects(count: int) -> Iterator[Found]:
     """Defects of the rules and of the store, or a sample of them. Each must be found."""
     kinds = (
         (MUTANTS, killed_by),
+        (QUEUE_MUTANTS, killed_by_queue),
         (store_mutants.MUTANTS, store_mutants.killed_by),
         (store_mutants.ROT, store_mutants.rot_killed_by),
     )
@@ -312,6 +321,7 @@ CHECKS: Final = {
     "clusters": Check(
         _histories("simulated histories of several brokers", one_of_several), (150, 20_000, 200_000)
     ),
+    "queues": Check(_histories("simulated histories of share groups", one_queue), (100, 20_000, 200_000)),
     "small": Check(small_cluster, (1, 2, 2)),
     "defects": Check(defects, (12, 1_000, 1_000)),
     "cluster-defects": Check(cluster_defects, (0, 1_000, 1_000)),

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 import pytest
+from support.cleaning import CONFIGS, SETTINGS, compact
 
 import semel
 from semel.client import (
@@ -363,3 +364,88 @@ def test_acknowledging_no_records_acknowledges_nothing(client: Client) -> None:
         consumer.acknowledge(job, RELEASE)
         (again,) = taken(consumer, 1)
         assert again.value == job.value
+
+
+# Several deliveries of one record.
+
+
+def work_for(producer: TransactionalProducer, calls: list[tuple[ShareConsumer, list[ShareRecord]]]) -> None:
+    with producer.transaction():
+        for consumer, jobs in calls:
+            for job in jobs:
+                producer.send(RESULTS, job.value)
+            producer.acknowledge(consumer, *jobs)
+
+
+@pytest.mark.parametrize("is_one_call", [True, False])
+def test_a_record_that_was_delivered_twice_has_one_result(
+    client: Client, other: Client, is_one_call: bool
+) -> None:
+    """A worker gathers jobs over several polls, and the lock of the first is over meanwhile."""
+    put(client, 1)
+    with ShareConsumer(client, GROUP, JOBS) as consumer, TransactionalProducer(other, "w") as producer:
+        jobs = [*taken(consumer, 1), *taken(consumer, 1)]
+        assert [each.deliveries for each in jobs] == [1, 2]
+        calls = [jobs] if is_one_call else [[each] for each in jobs]
+        with pytest.raises(MustAbort, match="does not hold"):
+            work_for(producer, [(consumer, each) for each in calls])
+    assert results(other) == []
+
+
+def test_two_consumers_of_one_producer_have_one_result(client: Client, other: Client) -> None:
+    put(client, 1)
+    with (
+        ShareConsumer(client, GROUP, JOBS) as slow,
+        ShareConsumer(other, GROUP, JOBS) as fast,
+        TransactionalProducer(client, "w") as producer,
+    ):
+        (late,) = taken(slow, 1)
+        (job,) = taken(fast, 1)
+        with pytest.raises(MustAbort, match="does not hold"):
+            work_for(producer, [(fast, [job]), (slow, [late])])
+    assert results(other) == []
+
+
+def test_a_topic_that_was_deleted_and_created_again_is_another(client: Client, other: Client) -> None:
+    put(client, 1)
+    with ShareConsumer(client, GROUP, JOBS) as consumer:
+        (old,) = taken(consumer, 1)
+        Admin(other).topics.delete(JOBS)
+        Admin(other).topics.create(NewTopic(JOBS))
+        other.forget_topic(JOBS)
+        put(other, 1)
+        (new,) = taken(consumer, 1, within_s=30)
+        assert (old.offset, old.partition) == (new.offset, new.partition)
+        consumer.acknowledge(old)
+        with pytest.raises(KafkaError, match="UNKNOWN_TOPIC_ID"):
+            consumer.commit()
+        consumer.acknowledge(new)
+        consumer.commit()
+
+
+def test_records_can_be_renewed_beside_the_marker_of_a_transaction(client: Client, other: Client) -> None:
+    """The marker is an acquired offset, too, and acknowledgements of a partition count as a whole."""
+    with TransactionalProducer(other, "p") as producer, producer.transaction():
+        producer.send(JOBS, b"0", partition=0)
+    with ShareConsumer(client, GROUP, JOBS) as consumer:
+        (job,) = taken(consumer, 1)
+        for _ in range(3):
+            time.sleep(1.0)  # longer than the lock of two seconds, in all
+            consumer.renew(job)
+        consumer.acknowledge(job)
+        consumer.commit()
+
+
+def test_a_compacted_topic_is_delivered_to_its_end() -> None:
+    """More offsets are gone than records can be in flight (share.partition.max.record.locks)."""
+    with semel.embedded(settings=SETTINGS) as broker, Client(broker.bootstrap_servers) as client:
+        Admin(client).topics.create(NewTopic(JOBS, configs={**CONFIGS, "segment.bytes": "1048576"}))
+        Admin(client).configs.alter_group(GROUP, values={"share.auto.offset.reset": "earliest"})
+        with Producer(client, batch_bytes=4096) as producer:
+            for number in range(2_500):
+                producer.send(JOBS, b"%d" % number, key=b"same", partition=0)
+        compact(broker)
+        with Producer(client) as producer:
+            producer.send(JOBS, b"last", key=b"other", partition=0)
+        with ShareConsumer(client, GROUP, JOBS) as consumer:
+            assert [each.value for each in taken(consumer, 2)] == [b"2499", b"last"]

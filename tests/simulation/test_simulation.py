@@ -9,25 +9,30 @@ from pathlib import Path
 
 import pytest
 
+from semel.check.history import Produce
 from simulation import virtual_time
+from simulation.__main__ import killed_by_queue
 from simulation.cluster_mutants import CLUSTER_MUTANTS
 from simulation.mutants import MUTANTS, Mutant, applied
-from simulation.plan import make
+from simulation.plan import make, make_queue
+from simulation.queue_mutants import QUEUE_MUTANTS
 from simulation.run import run
 from simulation.shrinking import shrink
 from verification import store_mutants
 
 ROOT = Path(__file__).parents[2]
 DIGESTS = """
-from simulation.plan import make
+from simulation.plan import make, make_queue
 from simulation.run import run
-print(*(run(make(seed)).digest for seed in range(20)))
+plans = [make(seed) for seed in range(20)]
+plans += [make(seed, 3) for seed in range(10)] + [make_queue(seed, 1 + seed % 3) for seed in range(10)]
+print(*(run(plan).digest for plan in plans))
 """
 
 
 @pytest.mark.parametrize(
     "mutant",
-    [*MUTANTS, *CLUSTER_MUTANTS, *store_mutants.MUTANTS, *store_mutants.ROT],
+    [*MUTANTS, *QUEUE_MUTANTS, *CLUSTER_MUTANTS, *store_mutants.MUTANTS, *store_mutants.ROT],
     ids=lambda mutant: mutant.name,
 )
 def test_the_line_that_a_known_defect_changes_is_there(mutant: Mutant) -> None:
@@ -56,9 +61,25 @@ def test_a_seed_is_the_same_history_in_every_process() -> None:
         )
         return told.stdout.decode().split()
 
-    first = digests("1")
-    assert len(first) == 20
-    assert digests("2") == first
+    first, *others = [digests(hash_seed) for hash_seed in "1234"]
+    assert len(first) == 40
+    assert others == [first] * 3
+
+
+@pytest.mark.parametrize("brokers", [1, 3])
+def test_workers_do_every_job_once(brokers: int) -> None:
+    taken = 0
+    for seed in range(15):
+        outcome = run(make_queue(seed, brokers))
+        assert not outcome.problems, (seed, outcome.problems[0])
+        assert run(make_queue(seed, brokers)).digest == outcome.digest
+        taken += sum(each.topic == "output" for each in outcome.operations if isinstance(each, Produce))
+    assert taken > 100
+
+
+@pytest.mark.parametrize("at", [0, 1, 5])
+def test_workers_find_a_defect_of_share_groups(at: int) -> None:
+    assert killed_by_queue(QUEUE_MUTANTS[at], 40) is not None
 
 
 def test_faults_of_every_kind_happen() -> None:

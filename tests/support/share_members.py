@@ -39,6 +39,7 @@ class Member:
         self.topic = topic
         self.connection = connection
         self.principal = ANONYMOUS
+        self.throttle: Any = None
         self.epoch = 0
 
     async def ask(self, key: int, request: Any, version: int = 2) -> Any:
@@ -47,6 +48,8 @@ class Member:
         context = RequestContext(
             version, "test", "127.0.0.1", LISTENER, self.connection, principal=self.principal
         )
+        if self.throttle is not None:
+            context = context._replace(throttle=self.throttle)
         response = await HANDLERS[key](self.broker, decoded, context)
         return api.response.decode(response.encode(version), version)
 

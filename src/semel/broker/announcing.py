@@ -70,7 +70,8 @@ class NoticeSender:
         self._membership = membership
         self._ownership = ownership
         self._peers = peers
-        self._background: set[asyncio.Task[None]] = set()
+        # In the order in which they began, so that they always end in the same order.
+        self._background: dict[asyncio.Task[None], None] = {}
         self.look_again = asyncio.Event()
         """Set if the view of the cluster seems to be old."""
         self._new_view = asyncio.Event()
@@ -122,14 +123,15 @@ class NoticeSender:
 
     def _later(self, work: Coroutine[Any, Any, Any]) -> None:
         task = asyncio.get_running_loop().create_task(work)
-        self._background.add(task)
-        task.add_done_callback(self._background.discard)
+        self._background[task] = None
+        task.add_done_callback(self._background.pop)
 
     async def stop(self) -> None:
         """Cancel what is under way, and close the connections."""
-        for task in list(self._background):
+        tasks = list(self._background)
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._background, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         self._peers.close()
 
     async def _to_all(self, message: bytes) -> None:

@@ -173,7 +173,8 @@ class Publisher:
 
     def drop_unless(self, is_kept: Callable[[PartitionKey], bool]) -> None:
         """Drop the partitions that are not kept, and wake the readers that wait for them."""
-        known = {*self._published.partitions.keys(), *self._published.waiting.keys()}
+        # Not a set, whose order differs from run to run: readers are woken in the same order each time.
+        known = dict.fromkeys((*self._published.partitions.keys(), *self._published.waiting.keys()))
         self._published.drop([key for key in known if not is_kept(key)])
 
     def _publish_rare(self, facts: Sequence[Fact]) -> None:

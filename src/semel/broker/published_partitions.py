@@ -43,7 +43,7 @@ class _Load:
 
     __slots__ = ("keys", "outdated", "overtaken")
 
-    def __init__(self, keys: set[PartitionKey]) -> None:
+    def __init__(self, keys: dict[PartitionKey, None]) -> None:
         self.keys = keys
         self.overtaken: dict[PartitionKey, Partition | None] = {}
         self.outdated: set[PartitionKey] = set()
@@ -108,7 +108,7 @@ class PublishedPartitions:
         missing = [key for key, value in found.items() if value is None]
         if not missing:
             return found
-        load = _Load(set(missing))
+        load = _Load(dict.fromkeys(missing))
         self._loads.append(load)
         try:
             values = await self._ledger.load(missing)

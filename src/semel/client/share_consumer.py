@@ -18,16 +18,15 @@ There is no thread: heartbeats are sent inside `poll`. Works with Semel, and wit
 
 import time
 from collections import deque
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable
 from contextlib import suppress
 from typing import Self
 
 from semel.client.cluster import UNKNOWN_TOPIC_WAIT_S, Client
 from semel.client.errors import ClientError, ErrorCode, KafkaError, UnsupportedRequest, check, close_after
-from semel.client.offsets import Partition
 from semel.client.polling import IDLE_PAUSE_S
 from semel.client.share_membership import ShareMember
-from semel.client.share_records import AcknowledgeType, ShareRecord, acquired
+from semel.client.share_records import AcknowledgeType, Place, ShareRecord, acquired
 from semel.client.share_session import Acknowledgements, ShareSession
 from semel.wire.messages.shares import ShareAcknowledgeRequest, ShareFetchResponse, ShareGroupHeartbeatRequest
 
@@ -105,14 +104,15 @@ class ShareConsumer:
         while self._ready and len(records) < max_records:
             over_at, record = self._ready.popleft()
             # The lock may have ended while the record waited here, with its session or by itself.
-            if time.monotonic() < over_at and self._is_held(record):
+            if time.monotonic() < over_at and self.holds(record):
                 records.append(record)
         return records
 
     def _fetch(self, wait_s: float, max_records: int) -> None:
-        by_node: dict[int, set[Partition]] = {}
-        for name, index in self._member.assigned:
-            by_node.setdefault(self._client.leader(name, index), set()).add((name, index))
+        by_node: dict[int, set[Place]] = {}
+        for topic_id, index in self._member.assigned:
+            node = self._client.leader(self._member.names[topic_id], index)
+            by_node.setdefault(node, set()).add((topic_id, index))
         self._end_idle_sessions(by_node)
         posted = []
         problems: list[Exception] = []
@@ -121,7 +121,6 @@ class ShareConsumer:
             if session is None:
                 session = ShareSession(self._client, node, self.group_id, self.member_id)
                 self._sessions[node] = session
-            session.ids = self._member.topic_ids
             try:
                 pending = session.post_fetch(frozenset(partitions), max_records, int(wait_s * 1000))
                 posted.append((session, pending))
@@ -135,7 +134,7 @@ class ShareConsumer:
             except (KafkaError, ClientError) as error:
                 problems.append(error)
         if problems:
-            for name in self._member.topic_ids:
+            for name in self._member.names.values():
                 # A leader may have moved.
                 self._client.forget_topic(name)
             raise problems[0]
@@ -150,19 +149,20 @@ class ShareConsumer:
 
     def _take(self, session: ShareSession, response: ShareFetchResponse) -> None:
         over_at = time.monotonic() + response.acquisition_lock_timeout_ms / 1000
-        names = {topic_id: name for name, topic_id in self._member.topic_ids.items()}
         refused = ErrorCode.NONE
         for topic in response.responses:
-            name = names[bytes(topic.topic_id)]
+            topic_id = bytes(topic.topic_id)
             for each in topic.partitions:
-                partition = (name, each.partition_index)
-                refused = refused or ErrorCode(each.error_code)
-                records, gaps = acquired(*partition, each.records, each.acquired_records)
+                place = (topic_id, each.partition_index)
+                if place in self._member.assigned:
+                    refused = refused or ErrorCode(each.error_code)
+                name = self._member.names[topic_id]
+                records, gaps = acquired(name, place, each.records, each.acquired_records)
                 offsets = {*gaps, *(record.offset for record in records)}
-                session.held.setdefault(partition, set()).update(offsets)
+                session.held.setdefault(place, set()).update(offsets)
                 self._ready.extend((over_at, record) for record in records)
                 for offset in gaps:
-                    self._said.setdefault(partition, {})[offset] = AcknowledgeType.GAP
+                    self._said.setdefault(place, {})[offset] = AcknowledgeType.GAP
         check(refused, "a broker refused to deliver records of a partition")
 
     def _note_failure(self, error: Exception) -> None:
@@ -179,16 +179,16 @@ class ShareConsumer:
 
     def acknowledge(self, record: ShareRecord, kind: AcknowledgeType = AcknowledgeType.ACCEPT) -> None:
         """Say what becomes of a record. It is sent with the next `poll` or `commit`."""
-        self._said.setdefault((record.topic, record.partition), {})[record.offset] = kind
+        self._said.setdefault(record.place, {})[record.offset] = kind
 
     def commit(self) -> None:
         """Send the acknowledgements. KafkaError, ClientError: some will be delivered again."""
         said, self._said = self._said, {}
         problems: list[Exception] = []
-        lost = {(partition, offset) for partition, kinds in said.items() for offset in kinds}
+        lost = {(place, offset) for place, kinds in said.items() for offset in kinds}
         for session in self._sessions.values():
             part = _part(session, said)
-            lost -= {(partition, offset) for partition, kinds in part.items() for offset in kinds}
+            lost -= {(place, offset) for place, kinds in part.items() for offset in kinds}
             if part:
                 try:
                     session.acknowledge(part)
@@ -206,7 +206,12 @@ class ShareConsumer:
             raise UnsupportedRequest("the broker cannot renew the locks of records.")
         kinds: Acknowledgements = {}
         for each in records:
-            kinds.setdefault((each.topic, each.partition), {})[each.offset] = AcknowledgeType.RENEW
+            kinds.setdefault(each.place, {})[each.offset] = AcknowledgeType.RENEW
+        for place, renewed in kinds.items():
+            # Their locks would end, and the acknowledgements of a partition are accepted as a whole.
+            others = self._said.get(place, {})
+            gaps = [at for at, kind in others.items() if kind is AcknowledgeType.GAP]
+            renewed |= {at: others.pop(at) for at in gaps}
         said, self._said = self._said, kinds
         try:
             self.commit()
@@ -215,27 +220,22 @@ class ShareConsumer:
 
     # ---- for transactions
 
-    def topic_ids(self) -> Mapping[str, bytes]:
-        """The ids of the topics that were assigned to this member."""
-        return self._member.topic_ids
+    def holds(self, record: ShareRecord) -> bool:
+        """Whether this member holds a record, as far as it knows."""
+        return any(record.offset in each.held.get(record.place, ()) for each in self._sessions.values())
 
-    def forget(self, partition: Partition, offsets: Iterable[int]) -> None:
-        """A transaction decides on these records now."""
-        gone = set(offsets)
+    def forget(self, record: ShareRecord) -> None:
+        """A transaction decides on this record now."""
         for session in self._sessions.values():
-            session.forget(partition, gone)
-
-    def _is_held(self, record: ShareRecord) -> bool:
-        partition = (record.topic, record.partition)
-        return any(record.offset in each.held.get(partition, ()) for each in self._sessions.values())
+            session.forget(record.place, (record.offset,))
 
 
 def _part(session: ShareSession, said: Acknowledgements) -> Acknowledgements:
     """The acknowledgements of what is held in a session."""
     part: Acknowledgements = {}
-    for partition, kinds in said.items():
-        held = session.held.get(partition, set())
+    for place, kinds in said.items():
+        held = session.held.get(place, set())
         mine = {offset: kind for offset, kind in kinds.items() if offset in held}
         if mine:
-            part[partition] = mine
+            part[place] = mine
     return part

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from semel.client.cluster import Client
 from semel.client.errors import check
 from semel.client.membership import JOIN_EPOCH, LEAVE_EPOCH, LOST_MEMBERSHIP
-from semel.client.offsets import Partition
+from semel.client.share_records import Place
 from semel.wire.messages.groups import Assignment
 from semel.wire.messages.shares import ShareGroupHeartbeatRequest, ShareGroupHeartbeatResponse
 
@@ -17,9 +17,9 @@ class ShareMember:
 
     def __init__(self, client: Client, group_id: str, topics: Collection[str]) -> None:
         self.member_id = str(uuid.uuid4())
-        self.assigned: frozenset[Partition] = frozenset()
+        self.assigned: frozenset[Place] = frozenset()
         """The partitions to fetch from."""
-        self.topic_ids: dict[str, bytes] = {}
+        self.names: dict[bytes, str] = {}
         """Of all topics that were ever assigned."""
         self._client = client
         self._group_id = group_id
@@ -47,12 +47,13 @@ class ShareMember:
             self._follow(response.assignment)
 
     def _follow(self, given: Assignment) -> None:
-        assigned: set[Partition] = set()
+        assigned: set[Place] = set()
         for topic in given.topic_partitions:
-            name = self._client.topic_name(bytes(topic.topic_id))
+            topic_id = bytes(topic.topic_id)
+            name = self._client.topic_name(topic_id)
             if name is not None:
-                self.topic_ids[name] = bytes(topic.topic_id)
-                assigned.update((name, partition) for partition in topic.partitions)
+                self.names[topic_id] = name
+                assigned.update((topic_id, partition) for partition in topic.partitions)
         self.assigned = frozenset(assigned)
 
     def leave(self) -> None:

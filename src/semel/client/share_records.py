@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from enum import IntEnum
 from itertools import groupby
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from semel.wire.messages.shares import AcknowledgementBatch, AcquiredRecords
 from semel.wire.records import Header, iter_batches, iter_records
@@ -25,6 +25,10 @@ class AcknowledgeType(IntEnum):
     """The member needs more time."""
 
 
+Place: TypeAlias = tuple[bytes, int]
+"""A partition, by the id of its topic: a topic that was deleted and created again has another."""
+
+
 class ShareRecord(NamedTuple):
     """A record that this member has acquired."""
 
@@ -37,10 +41,16 @@ class ShareRecord(NamedTuple):
     headers: tuple[Header, ...]
     deliveries: int
     """How often it was delivered, including this time."""
+    topic_id: bytes
+
+    @property
+    def place(self) -> Place:
+        """Where it is from."""
+        return self.topic_id, self.partition
 
 
 def acquired(
-    topic: str, partition: int, data: Buffer, runs: Iterable[AcquiredRecords]
+    topic: str, place: Place, data: Buffer, runs: Iterable[AcquiredRecords]
 ) -> tuple[list[ShareRecord], list[int]]:
     """Return the acquired records of a response, and the acquired offsets that have no record.
 
@@ -50,8 +60,9 @@ def acquired(
     deliveries = {
         offset: run.delivery_count for run in runs for offset in range(run.first_offset, run.last_offset + 1)
     }
+    topic_id, partition = place
     records = [
-        ShareRecord(topic, partition, *record, deliveries.pop(record.offset))
+        ShareRecord(topic, partition, *record, deliveries.pop(record.offset), topic_id)
         for at, header in iter_batches(data)
         if not header.is_control
         for record in iter_records(data, at)

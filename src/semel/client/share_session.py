@@ -5,14 +5,13 @@ ends the session with the connection, and releases what the member holds. So aft
 the session is begun anew, and everything that was held there is lost: it will be delivered again.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any, Final
 
 from semel.client.cluster import Client
 from semel.client.connection import Pending
 from semel.client.errors import ClientError, ErrorCode, KafkaError, check
-from semel.client.offsets import Partition
-from semel.client.share_records import AcknowledgeType, batches_of
+from semel.client.share_records import AcknowledgeType, Place, batches_of
 from semel.wire.messages.shares import (
     ForgottenShareTopic,
     ShareAcknowledgePartition,
@@ -31,7 +30,7 @@ EPOCH_MAX: Final = 2**31 - 1
 RECORD_LIMIT: Final = 1
 """The acquire mode that never exceeds ``max_records`` (KIP-1206), from version 2 of ShareFetch on."""
 
-Acknowledgements = dict[Partition, dict[int, AcknowledgeType]]
+Acknowledgements = dict[Place, dict[int, AcknowledgeType]]
 
 
 class ShareSession:
@@ -39,16 +38,15 @@ class ShareSession:
 
     def __init__(self, client: Client, node: int, group_id: str, member_id: str) -> None:
         self.node = node
-        self.held: dict[Partition, set[int]] = {}
+        self.held: dict[Place, set[int]] = {}
         """The offsets that the member has acquired here and not acknowledged."""
-        self.ids: dict[str, bytes] = {}
         self._client = client
         self._group_id = group_id
         self._member_id = member_id
         self._epoch = BEGIN
-        self._listed: frozenset[Partition] = frozenset()
+        self._listed: frozenset[Place] = frozenset()
 
-    def post_fetch(self, partitions: frozenset[Partition], max_records: int, max_wait_ms: int) -> Pending:
+    def post_fetch(self, partitions: frozenset[Place], max_records: int, max_wait_ms: int) -> Pending:
         """Ask for records of these partitions."""
         request = ShareFetchRequest(
             group_id=self._group_id,
@@ -64,11 +62,11 @@ class ShareSession:
                     topic_id=topic_id,
                     partitions=[ShareFetchPartition(partition_index=each) for each in indexes],
                 )
-                for topic_id, indexes in self._by_id(partitions - self._listed)
+                for topic_id, indexes in _by_topic(partitions - self._listed)
             ],
             forgotten_topics_data=[
                 ForgottenShareTopic(topic_id=topic_id, partitions=indexes)
-                for topic_id, indexes in self._by_id(self._listed - partitions)
+                for topic_id, indexes in _by_topic(self._listed - partitions)
             ],
         )
         try:
@@ -84,9 +82,7 @@ class ShareSession:
         response: ShareFetchResponse = self._answer(pending, timeout_s)
         return response
 
-    def acknowledge(
-        self, kinds: Mapping[Partition, dict[int, AcknowledgeType]], *, ends: bool = False
-    ) -> None:
+    def acknowledge(self, kinds: Acknowledgements, *, ends: bool = False) -> None:
         """Acknowledge records that are held here. What was accepted of them is not held any more.
 
         KafkaError if the acknowledgements of a partition were refused; those of the others were not.
@@ -99,7 +95,7 @@ class ShareSession:
             member_id=self._member_id,
             share_session_epoch=END if ends else self._epoch,
             is_renew_ack=any(AcknowledgeType.RENEW in each.values() for each in kinds.values()),
-            topics=acknowledged_topics(kinds, self.ids),
+            topics=acknowledged_topics(kinds),
         )
         try:
             pending = self._client.post(request, node=self.node)
@@ -107,18 +103,17 @@ class ShareSession:
             self.lose()
             raise
         response: ShareAcknowledgeResponse = self._answer(pending, None)
-        for partition, offsets in kinds.items():
+        for place, offsets in kinds.items():
             renewed = {at for at, kind in offsets.items() if kind is AcknowledgeType.RENEW}
-            self.forget(partition, set(offsets) - renewed)
-        names = {topic_id: name for name, topic_id in self.ids.items()}
+            self.forget(place, set(offsets) - renewed)
         for topic in response.responses:
             for each in topic.partitions:
-                where = f"{names.get(bytes(topic.topic_id))}/{each.partition_index}"
+                where = f"partition {each.partition_index}"
                 check(each.error_code, f"records of {where} were not acknowledged", each.error_message)
 
-    def forget(self, partition: Partition, offsets: Iterable[int]) -> None:
+    def forget(self, place: Place, offsets: Iterable[int]) -> None:
         """These are not held any more."""
-        self.held.get(partition, set()).difference_update(offsets)
+        self.held.get(place, set()).difference_update(offsets)
 
     def lose(self) -> None:
         """The session has ended, with all that was held."""
@@ -135,20 +130,19 @@ class ShareSession:
         self._epoch = self._epoch + 1 if self._epoch < EPOCH_MAX else 1
         return response
 
-    def _by_id(self, partitions: Iterable[Partition]) -> list[tuple[bytes, list[int]]]:
-        by_name: dict[str, list[int]] = {}
-        for name, index in sorted(partitions):
-            by_name.setdefault(name, []).append(index)
-        return [(self.ids[name], indexes) for name, indexes in by_name.items()]
+
+def _by_topic(places: Iterable[Place]) -> list[tuple[bytes, list[int]]]:
+    topics: dict[bytes, list[int]] = {}
+    for topic_id, index in sorted(places):
+        topics.setdefault(topic_id, []).append(index)
+    return list(topics.items())
 
 
-def acknowledged_topics(
-    kinds: Mapping[Partition, dict[int, AcknowledgeType]], topic_ids: Mapping[str, bytes]
-) -> list[ShareAcknowledgeTopic]:
+def acknowledged_topics(kinds: Acknowledgements) -> list[ShareAcknowledgeTopic]:
     """Return acknowledgements as requests have them."""
-    topics: dict[str, ShareAcknowledgeTopic] = {}
-    for (name, index), offsets in sorted(kinds.items()):
-        topic = topics.setdefault(name, ShareAcknowledgeTopic(topic_id=topic_ids[name]))
+    topics: dict[bytes, ShareAcknowledgeTopic] = {}
+    for (topic_id, index), offsets in sorted(kinds.items()):
+        topic = topics.setdefault(topic_id, ShareAcknowledgeTopic(topic_id=topic_id))
         topic.partitions.append(
             ShareAcknowledgePartition(partition_index=index, acknowledgement_batches=batches_of(offsets))
         )

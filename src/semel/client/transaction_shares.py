@@ -29,6 +29,7 @@ from semel.wire.messages.semel import (
     TxnShareAcknowledgeResponse,
 )
 
+_REFUSED = "records were not acknowledged in the transaction"
 _LOST = "this member does not hold one of them any more"
 
 
@@ -57,21 +58,26 @@ def acknowledge(
     kind = AcknowledgeType.ACCEPT if is_accepted else AcknowledgeType.REJECT
     kinds: Acknowledgements = {}
     for each in records:
-        kinds.setdefault((each.topic, each.partition), {})[each.offset] = kind
+        # Of a record that was delivered twice, only one result may count.
+        is_there = each.offset in kinds.setdefault(each.place, {})
+        if is_there or not consumer.holds(each):
+            check(ErrorCode.INVALID_RECORD_STATE, _REFUSED, _LOST)
+        kinds[each.place][each.offset] = kind
+    topics = {each.place: each.topic for each in records}
     for attempt in Attempts(client.patience_s):
         try:
             by_node: dict[int, Acknowledgements] = {}
-            for partition, offsets in kinds.items():
-                by_node.setdefault(client.leader(*partition), {})[partition] = offsets
+            for place, offsets in kinds.items():
+                by_node.setdefault(client.leader(topics[place], place[1]), {})[place] = offsets
             for node, part in by_node.items():
                 _check(client.send(_request(transaction, consumer, part), node=node))
             break
         except (KafkaError, ClientError) as error:
-            for name, _ in kinds:
+            for name in topics.values():
                 client.forget_topic(name)
             attempt.failed(error)
-    for partition, offsets in kinds.items():
-        consumer.forget(partition, offsets)
+    for each in records:
+        consumer.forget(each)
 
 
 def _request(
@@ -83,14 +89,13 @@ def _request(
         producer_epoch=transaction.epoch,
         group_id=consumer.group_id,
         member_id=consumer.member_id,
-        topics=acknowledged_topics(part, consumer.topic_ids()),
+        topics=acknowledged_topics(part),
     )
 
 
 def _check(response: TxnShareAcknowledgeResponse) -> None:
-    what = "records were not acknowledged in the transaction"
-    check(response.error_code, what, response.error_message)
+    check(response.error_code, _REFUSED, response.error_message)
     for topic in response.responses:
         for each in topic.partitions:
             is_lost = each.error_code == ErrorCode.INVALID_RECORD_STATE
-            check(each.error_code, what, _LOST if is_lost else each.error_message)
+            check(each.error_code, _REFUSED, _LOST if is_lost else each.error_message)

@@ -51,6 +51,8 @@ class PendingAcknowledgement(Data):
     """Whether a commit makes them acknowledged, or archived."""
     is_last: bool
     """Whether an abort makes them archived, because they were delivered too often, or available."""
+    member_id: str = ""
+    """Who has acknowledged them: nobody else can repeat that. Empty in rows of an older Semel."""
 
 
 class Run(Data):
@@ -74,7 +76,8 @@ class SharePartition(Data):
 
     start_offset: int = UNSTARTED
     epoch: int = 0
-    """Grows when an administrator moves the start offset, which ends all locks."""
+    """Locks of another epoch are void. It begins with the time, so that it is not that of a share-partition
+    that was deleted, and grows when an administrator moves the start offset."""
     runs: tuple[Run, ...] = ()
 
     @property

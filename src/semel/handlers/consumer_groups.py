@@ -9,6 +9,7 @@ the two; the next heartbeat notices. Regular expressions are matched against all
 import asyncio
 import uuid
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Final
 
 from semel.broker.broker import Broker
@@ -16,7 +17,6 @@ from semel.core.groups.assignors import DEFAULT_ASSIGNOR
 from semel.core.groups.commands import (
     ConsumerAnswer,
     ConsumerHeartbeat,
-    DescribeGroup,
     ReadSubscriptions,
     Subscriptions,
 )
@@ -26,8 +26,8 @@ from semel.core.groups.model import Assignment as OwnedPartitions
 from semel.core.groups.patterns import NamePattern, PatternError
 from semel.core.types import ErrorCode, Topic
 from semel.handlers.context import Handler, RequestContext
-from semel.handlers.group_admin import ALL_OPERATIONS, NO_OPERATIONS
-from semel.handlers.leadership import coordination_error, owned, refused_by_store
+from semel.handlers.group_admin import ALL_OPERATIONS, NO_OPERATIONS, describe_each
+from semel.handlers.leadership import coordination_error, refused_by_store
 from semel.store.interface import StoreRefused
 from semel.wire.messages.groups import (
     Assignment,
@@ -224,18 +224,12 @@ async def consumer_group_describe(
     Versions:  v1 member type.
     """
     operations = ALL_OPERATIONS if request.include_authorized_operations else NO_OPERATIONS
-    response = ConsumerGroupDescribeResponse()
-    async for some in broker.slices.over(list(dict.fromkeys(request.group_ids))):
-        mine = owned(broker, some)
-        groups: list[Group | None] = await broker.submit([DescribeGroup(group_id) for group_id in mine])
-        found = dict(zip(mine, groups, strict=True))
-        response.groups += [
-            _described(group_id, found[group_id], operations)
-            if group_id in found
-            else ConsumerGroupDescribeDescribedGroup(group_id=group_id, error_code=ErrorCode.NOT_COORDINATOR)
-            for group_id in some
-        ]
-    return response
+    describe = partial(_described, operations=operations)
+    return ConsumerGroupDescribeResponse(
+        groups=await describe_each(
+            broker, request.group_ids, describe, or_else=ConsumerGroupDescribeDescribedGroup
+        )
+    )
 
 
 def _described(group_id: str, group: Group | None, operations: int) -> ConsumerGroupDescribeDescribedGroup:

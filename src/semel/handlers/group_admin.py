@@ -1,6 +1,8 @@
 """ListGroups, DescribeGroups, DeleteGroups: the administration of groups."""
 
-from typing import Final
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Final, TypeVar
 
 from semel.broker.broker import Broker
 from semel.core.groups.commands import DeleteGroup, DescribeGroup
@@ -21,6 +23,8 @@ from semel.wire.messages.groups import (
     ListGroupsRequest,
     ListGroupsResponse,
 )
+
+T = TypeVar("T")
 
 ALL_OPERATIONS: Final = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11
 """READ, DELETE, DESCRIBE, and describe and alter configs: all of them, without access control."""
@@ -76,18 +80,31 @@ async def describe_groups(
         Empty.
     """
     operations = ALL_OPERATIONS if request.include_authorized_operations else NO_OPERATIONS
-    response = DescribeGroupsResponse()
-    async for some in broker.slices.over(list(dict.fromkeys(request.groups))):
+    describe = partial(_described, version=context.version, operations=operations)
+    return DescribeGroupsResponse(
+        groups=await describe_each(broker, request.groups, describe, or_else=DescribedGroup)
+    )
+
+
+async def describe_each(
+    broker: Broker,
+    group_ids: Iterable[str],
+    describe: Callable[[str, Group | None], T],
+    or_else: Callable[..., T],
+) -> list[T]:
+    """Describe each group once; those of another coordinator are NOT_COORDINATOR."""
+    described: list[T] = []
+    async for some in broker.slices.over(list(dict.fromkeys(group_ids))):
         mine = owned(broker, some)
         groups: list[Group | None] = await broker.submit([DescribeGroup(group_id) for group_id in mine])
         found = dict(zip(mine, groups, strict=True))
-        response.groups += [
-            _described(group_id, found[group_id], context.version, operations)
+        described += [
+            describe(group_id, found[group_id])
             if group_id in found
-            else DescribedGroup(group_id=group_id, error_code=ErrorCode.NOT_COORDINATOR)
+            else or_else(group_id=group_id, error_code=ErrorCode.NOT_COORDINATOR)
             for group_id in some
         ]
-    return response
+    return described
 
 
 def _described(group_id: str, group: Group | None, version: int, operations: int) -> DescribedGroup:

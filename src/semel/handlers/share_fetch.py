@@ -116,7 +116,7 @@ def _begin(broker: Broker, request: ShareFetchRequest, context: RequestContext, 
     sessions = sessions_of(broker)
     places = [(topic.topic_id, each.partition_index) for topic in request.topics for each in topic.partitions]
     if request.share_session_epoch == BEGIN:
-        return sessions.begin(key, context.connection_id, context.principal, places)
+        return sessions.begin(key, context.connection_id, context.principal, places, broker.share_locks)
     forgotten = [
         (topic.topic_id, index) for topic in request.forgotten_topics_data for index in topic.partitions
     ]

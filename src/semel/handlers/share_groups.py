@@ -4,6 +4,8 @@ As for consumer groups, a heartbeat takes two commands: read the group, look its
 heartbeat with the result. What changes between the two is noticed by the next heartbeat.
 """
 
+from functools import partial
+
 from semel.broker.broker import Broker
 from semel.core.groups.commands import ConsumerAnswer, DescribeGroup
 from semel.core.groups.model import Assignment as OwnedPartitions
@@ -13,8 +15,8 @@ from semel.core.shares.members import ShareHeartbeat
 from semel.core.types import ErrorCode
 from semel.handlers.consumer_groups import by_topic
 from semel.handlers.context import Handler, RequestContext
-from semel.handlers.group_admin import ALL_OPERATIONS, NO_OPERATIONS
-from semel.handlers.leadership import coordination_error, owned, refused_by_store
+from semel.handlers.group_admin import ALL_OPERATIONS, NO_OPERATIONS, describe_each
+from semel.handlers.leadership import coordination_error, refused_by_store
 from semel.store.interface import StoreRefused
 from semel.wire.messages.groups import Assignment, TopicPartitions
 from semel.wire.messages.shares import (
@@ -112,18 +114,10 @@ async def share_group_describe(
         those of another coordinator. A repeated group is described once.
     """
     operations = ALL_OPERATIONS if request.include_authorized_operations else NO_OPERATIONS
-    response = ShareGroupDescribeResponse()
-    async for some in broker.slices.over(list(dict.fromkeys(request.group_ids))):
-        mine = owned(broker, some)
-        groups: list[Group | None] = await broker.submit([DescribeGroup(group_id) for group_id in mine])
-        found = dict(zip(mine, groups, strict=True))
-        response.groups += [
-            _described(group_id, found[group_id], operations)
-            if group_id in found
-            else DescribedShareGroup(group_id=group_id, error_code=ErrorCode.NOT_COORDINATOR)
-            for group_id in some
-        ]
-    return response
+    describe = partial(_described, operations=operations)
+    return ShareGroupDescribeResponse(
+        groups=await describe_each(broker, request.group_ids, describe, or_else=DescribedShareGroup)
+    )
 
 
 def _described(group_id: str, group: Group | None, operations: int) -> DescribedShareGroup:

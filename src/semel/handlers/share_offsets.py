@@ -155,8 +155,8 @@ async def delete_share_group_offsets(
         shown = DeletedShareGroupOffsetsTopic(topic_name=name, error_code=error)
         if topic is not None:
             shown.topic_id = topic.topic_id
-        if error:
-            shown.error_message = "There is no offset information to delete."
+            if error:
+                shown.error_message = "There is no offset information to delete."
         response.responses.append(shown)
     return response
 

@@ -55,7 +55,7 @@ def release(broker: Broker, session: ShareSession) -> None:
     """Release what a member has acquired in a session that has ended. Not awaited: locks end anyway."""
     # The locks are at this broker. Most partitions of a large session have none.
     locked = broker.share_locks
-    keys = [each for each in session.shares if each in locked]
+    keys = [each for each in session.shares if each in locked or each in session.acquiring]
     if keys:
         commands = [ReleaseMember(each, session.key[1]) for each in keys]
         broker.submit(commands)

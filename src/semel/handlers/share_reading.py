@@ -99,6 +99,8 @@ class ShareReader:
                 # Look again, also if the time is over: the reason to wait no longer holds.
                 continue
             if results is not None:
+                if not self._may_send(results):
+                    return got
                 got |= await self._acquire(ranges, results)
                 if not any(result.buffers or result.error for result in results):
                     return got
@@ -181,16 +183,18 @@ class ShareReader:
                 with contextlib.suppress(asyncio.CancelledError):
                     await reading
 
+    def _may_send(self, results: Sequence[FetchResult]) -> bool:
+        """Whether the quota of the client has room for this."""
+        throttle = self._context.throttle
+        size = sum(len(buffer) for result in results for buffer in result.buffers)
+        return not size or throttle.is_idle or throttle.may_send(size)
+
     async def _acquire(
         self, ranges: Sequence[tuple[ShareKey, FetchRange]], results: Sequence[FetchResult]
     ) -> dict[ShareKey, Got]:
         got: dict[ShareKey, Got] = {}
         parts: dict[ShareKey, list[Part]] = {}
         reads: list[AcquireFrom] = []
-        throttle = self._context.throttle
-        size = sum(len(buffer) for result in results for buffer in result.buffers)
-        if size and not throttle.is_idle and not throttle.may_send(size):
-            return {}
         for (key, wanted), result in zip(ranges, results, strict=True):
             if result.error and result.error is not ErrorCode.OFFSET_OUT_OF_RANGE:
                 got[key] = Got(result.error)
@@ -200,6 +204,7 @@ class ShareReader:
         request = self._request
         if not reads or request.max_records <= 0 or self._session.is_ended:
             return got
+        self._session.acquiring.update(parts)
         answers: Sequence[Acquired] = await self._broker.ask(
             Acquire(
                 self._session.key[1],
@@ -210,6 +215,7 @@ class ShareReader:
                 self._configs.limits,
             )
         )
+        self._session.acquiring.difference_update(parts)
         for read, answer in zip(reads, answers, strict=True):
             if answer.error or answer.runs:
                 got[read.key] = Got(answer.error, answer.runs, _of(parts[read.key], answer.runs))

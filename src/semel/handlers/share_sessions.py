@@ -10,6 +10,7 @@ A session that is begun again keeps it: the locks belong to the member.
 Epochs are checked and advanced without awaiting.
 """
 
+from collections.abc import Container
 from typing import Final, NamedTuple, TypeAlias
 
 from semel.core.types import ErrorCode, ShareKey
@@ -27,7 +28,7 @@ SessionKey: TypeAlias = tuple[str, str]
 class ShareSession:
     """One session. ``epoch`` is the one that the next request must carry."""
 
-    __slots__ = ("connection_id", "epoch", "is_ended", "key", "owner", "partitions", "seen")
+    __slots__ = ("acquiring", "connection_id", "epoch", "is_ended", "key", "owner", "partitions", "seen")
 
     def __init__(self, key: SessionKey, connection_id: int, owner: str) -> None:
         self.key = key
@@ -40,6 +41,8 @@ class ShareSession:
         self.partitions: dict[Place, None] = {}
         self.seen: dict[Place, None] = {}
         """Also those that were removed: the member may hold records of them."""
+        self.acquiring: set[ShareKey] = set()
+        """Where a decision is under way that may give the member more."""
 
     def change(self, added: list[Place], forgotten: list[Place]) -> None:
         """Add and remove partitions."""
@@ -83,19 +86,30 @@ class ShareSessions:
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def begin(self, key: SessionKey, connection_id: int, owner: str, partitions: list[Place]) -> Turn:
-        """Begin a session, in place of an older one of the member."""
+    def begin(
+        self,
+        key: SessionKey,
+        connection_id: int,
+        owner: str,
+        partitions: list[Place],
+        locked: Container[ShareKey] = (),
+    ) -> Turn:
+        """Begin a session, in place of an older one of the member, which may hold ``locked`` records."""
         older = self._sessions.get(key)
         if older is not None and older.owner != owner:
             # Nobody takes over the records of somebody else.
             return Turn(ErrorCode.SHARE_SESSION_NOT_FOUND)
-        seen = {} if older is None else older.seen
-        self.end(key)
-        if len(self._sessions) >= self._sessions_max or not self._has_room(0, len(partitions) + len(seen)):
-            return Turn(ErrorCode.SHARE_SESSION_LIMIT_REACHED)
-        session = self._sessions[key] = ShareSession(key, connection_id, owner)
-        session.seen.update(seen)
+        session = ShareSession(key, connection_id, owner)
+        if older is not None:
+            session.seen = {each: None for each in older.seen if ShareKey(*each, key[0]) in locked}
         session.change(partitions, [])
+        # An older session goes on if there is no room for more partitions.
+        taken = 0 if older is None else len(older.seen)
+        is_full = older is None and len(self._sessions) >= self._sessions_max
+        if is_full or not self._has_room(taken, len(session.seen) - taken):
+            return Turn(ErrorCode.SHARE_SESSION_LIMIT_REACHED)
+        self.end(key)
+        self._sessions[key] = session
         self._partitions += len(session.seen)
         self._by_connection.setdefault(connection_id, {})[key] = None
         return Turn(ErrorCode.NONE, session)

@@ -111,8 +111,9 @@ async def serve(
     broker.fatal = server.fail
     page = _metrics_page(server)
     try:
-        await broker.submit([PutCredential(each) for each in users])
         await server.start()
+        # Not before: in a cluster, the answer waits until the others know them.
+        await broker.submit([PutCredential(each) for each in users])
         if metrics is not None:
             port = await page.start(*metrics)
             event(log, logging.INFO, "metrics page", host=metrics[0], port=port)

@@ -211,7 +211,7 @@ CREATE TABLE IF NOT EXISTS groups (
 -- settled; -1 if nobody has fetched yet. runs is a JSON array of runs of offsets in the same state, without gaps: the
 -- first and the last offset, the state (0 available, 2 acknowledged, 4 archived, 16 pending), how often they were
 -- delivered, and what the end of a transaction makes of pending ones: its producer, whether a commit makes them
--- acknowledged or archived, and whether an abort makes them archived or available.
+-- acknowledged or archived, whether an abort makes them archived or available, and which member has acknowledged them.
 CREATE TABLE IF NOT EXISTS shares (
     topic_id        BLOB NOT NULL,
     partition_index INTEGER NOT NULL CHECK (partition_index >= 0),

@@ -287,6 +287,26 @@ def test_batches_of_aborted_transactions_are_archived(it: ShareRules) -> None:
     assert it.share.start_offset == 6
 
 
+@pytest.mark.parametrize("gap", [99, 100, 101, 5_000])
+def test_a_gap_that_is_longer_than_what_can_be_in_flight_is_passed(it: ShareRules, gap: int) -> None:
+    it.append(gap, 10)
+    it.batches.pop(0)  # compaction has removed it
+    got = it.acquire("a") or it.acquire("a")
+    assert got[0].first == gap
+    assert it.share.start_offset == gap
+
+
+def test_a_gap_behind_records_that_cannot_be_in_flight_yet_is_left(it: ShareRules) -> None:
+    it.append(90, 20, 1_000, 5)
+    it.batches.pop(2)
+    assert it.acquire("a") == [AcquiredRun(0, 99, 1)], "a hundred records"
+    assert it.share.end_offset == 0
+    assert it.acknowledge("a", 0, 99, ACCEPT) is ErrorCode.NONE
+    assert it.acquire("a") == [AcquiredRun(100, 109, 1)]
+    assert it.acknowledge("a", 100, 109, ACCEPT) is ErrorCode.NONE
+    assert it.acquire("a") == [AcquiredRun(1_110, 1_114, 1)]
+
+
 def test_one_command_acquires_from_several_partitions_up_to_the_number_of_records(it: ShareRules) -> None:
     other = ShareKey(KEY.topic_id, 1, KEY.group_id)
     it.ledger[other] = SharePartition(0)

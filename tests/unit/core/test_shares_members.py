@@ -38,7 +38,7 @@ def test_joining_adds_the_share_partitions_in_the_same_commit(it: ShareRules) ->
     it.beat("a", 0, "t")
     topic_id = it.topics["t"].topic_id
     for index in range(3):
-        assert it.ledger[ShareKey(topic_id, index, GROUP)] == SharePartition()
+        assert it.ledger[ShareKey(topic_id, index, GROUP)] == SharePartition(epoch=it.now)
     writes = it.writes
     it.beat("a", 1)
     assert it.writes == writes, "a plain heartbeat writes nothing"
@@ -135,7 +135,7 @@ def test_new_partitions_of_a_topic_are_shared(it: ShareRules) -> None:
     it.beat("a", 0, "t")
     it.make_topic("t", 5)
     assert indexes(it.beat("a", 1).assignment) == [0, 1, 2, 3, 4]
-    assert it.ledger[ShareKey(it.topics["t"].topic_id, 4, GROUP)] == SharePartition()
+    assert it.ledger[ShareKey(it.topics["t"].topic_id, 4, GROUP)] == SharePartition(epoch=it.now)
 
 
 def test_a_topic_that_was_deleted_since_the_caller_looked_is_not_shared(it: ShareRules) -> None:
@@ -152,7 +152,7 @@ def test_a_recreated_topic_begins_anew(it: ShareRules) -> None:
     it.make_topic("t", 1, b"another topic id")
     answer = it.beat("a", 1)
     assert answer.assignment == {(b"another topic id", 0)}
-    assert it.ledger[ShareKey(b"another topic id", 0, GROUP)] == SharePartition()
+    assert it.ledger[ShareKey(b"another topic id", 0, GROUP)] == SharePartition(epoch=it.now)
 
 
 def test_deleting_a_topic_forgets_its_share_partitions_and_locks(it: ShareRules) -> None:
@@ -197,10 +197,10 @@ def test_offsets_are_moved_while_the_group_has_no_members(it: ShareRules) -> Non
     alter = AlterShareOffsets(GROUP, {"t": (it.topics["t"], {1: 5})})
     assert it.run(alter).topics == {"t": ErrorCode.NONE}
     topic_id = it.topics["t"].topic_id
-    assert it.ledger[ShareKey(topic_id, 1, GROUP)] == SharePartition(5)
-    assert it.ledger[ShareKey(topic_id, 0, GROUP)] == SharePartition()
+    assert it.ledger[ShareKey(topic_id, 1, GROUP)] == SharePartition(5, it.now)
+    assert it.ledger[ShareKey(topic_id, 0, GROUP)] == SharePartition(epoch=it.now)
     it.run(alter)
-    assert it.ledger[ShareKey(topic_id, 1, GROUP)] == SharePartition(5, epoch=1)
+    assert it.ledger[ShareKey(topic_id, 1, GROUP)] == SharePartition(5, it.now + 1)
     it.beat("a", 0, "t")
     assert it.run(alter).error is ErrorCode.NON_EMPTY_GROUP
     assert it.run(DeleteShareOffsets(GROUP, ("t",))).error is ErrorCode.NON_EMPTY_GROUP
@@ -212,6 +212,18 @@ def test_offsets_of_a_topic_that_is_gone_are_not_moved(it: ShareRules) -> None:
     assert not [key for key in it.ledger if isinstance(key, ShareKey)]
 
 
+def test_a_share_partition_never_has_the_epoch_of_a_deleted_one(it: ShareRules) -> None:
+    """A former leader may still have locks of the deleted one."""
+    key = ShareKey(it.topics["t"].topic_id, 0, GROUP)
+    it.beat("a", 0, "t")
+    before = it.ledger[key].epoch
+    it.beat("a", -1)
+    it.run(DeleteShareOffsets(GROUP, ("t",)))
+    it.now += 1
+    it.beat("a", 0, "t")
+    assert it.ledger[key].epoch > before
+
+
 def test_a_group_forgets_a_topic(it: ShareRules) -> None:
     it.beat("a", 0, "t")
     it.beat("a", -1)
@@ -219,7 +231,7 @@ def test_a_group_forgets_a_topic(it: ShareRules) -> None:
     assert answer.topics == {"t": ErrorCode.NONE, "u": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
     assert not [key for key in it.ledger if isinstance(key, ShareKey)]
     assert indexes(it.beat("a", 0, "t").assignment) == [0, 1, 2]
-    assert it.ledger[ShareKey(it.topics["t"].topic_id, 0, GROUP)] == SharePartition()
+    assert it.ledger[ShareKey(it.topics["t"].topic_id, 0, GROUP)] == SharePartition(epoch=it.now)
 
 
 def test_members_keep_their_partitions_as_far_as_that_is_even() -> None:

@@ -30,6 +30,7 @@ from semel.core.transactions import attempts
 from semel.core.transactions.attempts import BeginAttempt, CommitTransactions, TransactionsCommitted
 from semel.core.transactions.commands import AddOffsets, EndTransaction
 from semel.core.types import ErrorCode, Partition, ShareKey, TransactionState
+from semel.store.rows import row_of_share, share_of
 
 NONE = ErrorCode.NONE
 LOST = ErrorCode.INVALID_RECORD_STATE
@@ -52,7 +53,7 @@ def it() -> ShareRules:
 def test_pending_records_are_given_to_nobody_and_the_start_does_not_pass_them(it: ShareRules) -> None:
     assert it.in_transaction("a", 0, 3, ACCEPT) is NONE
     assert it.share.start_offset == 0
-    assert it.share.runs == (Run(0, 3, PENDING, 1, PendingAcknowledgement(0, True, False)),)
+    assert it.share.runs == (Run(0, 3, PENDING, 1, PendingAcknowledgement(0, True, False, "a")),)
     assert it.acquire("b") == []
     it.tick(LOCK_MS)
     assert it.acquire("b") == [AcquiredRun(4, 9, 2)], "a pending record has no lock that could end"
@@ -350,3 +351,23 @@ def test_an_end_without_pending_records_writes_no_share_partition(it: ShareRules
     decision = it.decided(EndTransaction("p", known.producer_id, known.epoch, is_commit=True, version=2))
     assert ShareChanged not in map(type, decision.facts)
     assert it.share == before
+
+
+def test_a_record_that_another_member_has_acknowledged_is_lost_also_in_the_same_transaction() -> None:
+    """Else both results would be committed: a producer may write those of several members."""
+    it = ShareRules()
+    it.begin()
+    it.append(1)
+    it.init("p")
+    assert it.acquire("slow") == [AcquiredRun(0, 0, 1)]
+    it.tick(LOCK_MS)
+    assert it.acquire("fast") == [AcquiredRun(0, 0, 2)]
+    assert it.in_transaction("fast", 0, 0, ACCEPT) is NONE
+    assert it.in_transaction("slow", 0, 0, ACCEPT) is LOST
+    assert it.in_transaction("fast", 0, 0, ACCEPT) is NONE, "a repeated request"
+
+
+def test_pending_records_of_an_older_ledger_can_be_read() -> None:
+    share = share_of((0, 3, "[[0,1,16,1,[7,true,false]],[2,2,0,0,null]]"))
+    assert share.runs[0].pending == PendingAcknowledgement(7, True, False)
+    assert share_of(row_of_share(share)) == share

@@ -1,7 +1,9 @@
 """Share groups through the handlers and a broker in memory: sessions, delivery, waits, offsets, configs."""
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.in_memory import broker_in_memory, make_topic, send
@@ -10,7 +12,8 @@ from support.waiting import until_async
 
 from semel.broker.broker import Broker
 from semel.config import Settings
-from semel.core.types import ErrorCode
+from semel.core.shares.commands import Acquire
+from semel.core.types import Command, ErrorCode
 from semel.handlers.share_partitions import sessions_of
 from semel.handlers.share_sessions import ShareSessions
 from semel.wire.messages import (
@@ -230,6 +233,63 @@ def test_a_session_cannot_grow_beyond_its_part() -> None:
     assert sessions.begin(("g", "b"), 2, "User:b", many).error is ErrorCode.NONE
     too_many = [*many, (topic_id, 99)]
     assert sessions.begin(("g", "c"), 3, "User:c", too_many).error is ErrorCode.SHARE_SESSION_LIMIT_REACHED
+
+
+def test_a_session_that_is_begun_again_counts_each_partition_once() -> None:
+    sessions = ShareSessions(1, 100)
+    places = [(bytes(16), index) for index in range(10)]
+    first = sessions.begin(("g", "a"), 1, "User:a", places).session
+    assert first is not None
+    assert sessions.begin(("g", "a"), 2, "User:a", places, first.shares).error is ErrorCode.NONE
+    too_many = [*places[:5], *((bytes(16), index) for index in range(20, 27))]
+    refused = sessions.begin(("g", "a"), 3, "User:a", too_many)
+    assert refused.error is ErrorCode.SHARE_SESSION_LIMIT_REACHED
+    assert sessions.go_on(("g", "a"), 1, "User:a", [], []).error is ErrorCode.NONE, "the older one goes on"
+    other = [(bytes(16), index) for index in range(30, 40)]
+    assert sessions.begin(("g", "a"), 4, "User:a", other).error is ErrorCode.NONE, "nothing else is locked"
+
+
+async def test_a_connection_that_is_closed_while_records_are_acquired_leaves_no_locks() -> None:
+    async with broker_in_memory() as broker:
+        _, (a, b) = await world(broker, "a", "b")
+        b.connection = 2
+        await a.acquired()
+        await produce(broker, "t", "x")
+        submit = broker.submit
+        closed: list[None] = []
+
+        def submit_and_close(commands: Sequence[Command], *more: Any) -> Any:
+            found = submit(commands, *more)
+            if isinstance(commands[0], Acquire) and not closed:
+                closed.append(None)
+                broker.connection_gone(a.connection)
+            return found
+
+        broker.submit = submit_and_close  # type: ignore[method-assign]
+        await a.fetch()
+        assert closed
+        assert await b.acquired() == [(0, 0, 2)]
+
+
+async def test_a_quota_that_is_used_up_ends_a_fetch() -> None:
+    async with broker_in_memory() as broker:
+        _, (a,) = await world(broker, "a")
+        await produce(broker, "t", "x")
+        tried: list[int] = []
+
+        class UsedUp:
+            is_idle = False
+
+            def fetch_bytes_max(self) -> int:
+                return 1 << 20
+
+            def may_send(self, size: int) -> bool:
+                tried.append(size)
+                return False
+
+        a.throttle = UsedUp()
+        assert runs(await a.fetch(wait_ms=5_000)) == []
+        assert len(tried) == 1
 
 
 async def test_a_forgotten_partition_is_not_fetched() -> None:

@@ -132,7 +132,7 @@ class ShareTurn:
     def suspended(self, lock: Lock, producer_id: int, *, is_accepted: bool) -> Run:
         """Return records that wait for the end of a producer's transaction."""
         is_last = lock.deliveries >= self.delivery_limit
-        pending = PendingAcknowledgement(producer_id, is_accepted, is_last)
+        pending = PendingAcknowledgement(producer_id, is_accepted, is_last, lock.member_id)
         return Run(lock.first, lock.last, PENDING, lock.deliveries, pending)
 
     def renew(self, locks: list[Lock], deadline_ms: int) -> None:
@@ -220,7 +220,9 @@ def _acquire(turn: ShareTurn, command: Acquire, read: AcquireFrom, records_max: 
     start = turn.share.start_offset
     bound = max(start + limits.locks_max, turn.end_offset)
     deadline_ms = turn.now + limits.lock_ms
-    available = FreeRanges(free(turn.share, turn.locks, max(read.offset, start), bound - 1))
+    # What compaction has removed may be more than what can be in flight.
+    reach = max(bound, read.batches[-1].first) if read.batches else bound
+    available = FreeRanges(free(turn.share, turn.locks, max(read.offset, start), reach - 1))
     acquired: list[AcquiredRun] = []
     locks: list[Lock] = []
     archived: list[Run] = []
@@ -228,14 +230,16 @@ def _acquire(turn: ShareTurn, command: Acquire, read: AcquireFrom, records_max: 
     expected = read.offset
     for batch in read.batches:
         first, last = max(batch.first, read.offset, start), min(batch.last, bound - 1)
-        if count >= records_max or first > last:
-            if batch.first >= bound:
-                break
-            continue
-        if batch.first > expected:
+        if count >= records_max:
+            break
+        if expected < batch.first and expected <= bound:
             # Compaction has removed what was there.
             archived += _archived(available.within(max(expected, start), batch.first - 1))
+        if batch.first >= bound:
+            break
         expected = batch.last + 1
+        if first > last:
+            continue
         if batch.first in read.aborted:
             archived += _archived(available.within(first, last))
             continue

@@ -89,7 +89,7 @@ class ShareGroupTurn:
 
     def facts(self) -> tuple[Fact, ...]:
         """Return what changed."""
-        facts: list[Fact] = [ShareChanged(key, SharePartition()) for key in self.added]
+        facts: list[Fact] = [ShareChanged(key, SharePartition(epoch=self.now)) for key in self.added]
         group = self.group
         if group != self._group_before:
             facts.append(GroupChanged(group))

@@ -89,10 +89,10 @@ def decide_alter(state: "BrokerState", command: AlterShareOffsets, now: int) -> 
         for key in _all(command.group_id, shape):
             before = state.shares[key]
             if key.index in offsets:
-                epoch = 0 if before is None else before.epoch + 1
+                epoch = now if before is None else before.epoch + 1
                 facts.append(ShareChanged(key, SharePartition(offsets[key.index], epoch)))
             elif before is None:
-                facts.append(ShareChanged(key, SharePartition()))
+                facts.append(ShareChanged(key, SharePartition(epoch=now)))
     if facts or shared != group.shared:
         facts.append(GroupChanged(group.but(epoch=group.epoch + 1, shared=shared)))
     return Decision(ShareOffsetsAltered(ErrorCode.NONE, errors), tuple(facts))

@@ -6,7 +6,8 @@ they count as in flight, and no member gets them.
 
 Stricter than an acknowledgement outside of a transaction: the member must hold every record. One below the
 start offset may have been settled by another member, in another transaction, and the results would count
-twice. A repeated request finds its records pending for the same producer, which is no error.
+twice. A repeated request finds its records pending for the same producer and member, which is no error. If
+they are pending for another member, that one has the record: two results would be in one transaction.
 """
 
 from bisect import bisect_left
@@ -55,7 +56,8 @@ def decide_in_transaction(state: "BrokerState", command: AcknowledgeInTransactio
     for first, last, kind in all_ranges(command.runs):
         is_accepted = kind == AcknowledgeType.ACCEPT
         mine = [each for each in within(turn.locks, first, last) if each.member_id == command.member_id]
-        if not _are_all(turn, mine, command.producer_id, first, last, is_accepted=is_accepted):
+        repeated = (command.producer_id, is_accepted, command.member_id)
+        if not _are_all(turn, mine, repeated, first, last):
             return Decision(ErrorCode.INVALID_RECORD_STATE)
         suspended += (turn.suspended(each, command.producer_id, is_accepted=is_accepted) for each in mine)
     turn.change(suspended)
@@ -64,16 +66,16 @@ def decide_in_transaction(state: "BrokerState", command: AcknowledgeInTransactio
 
 
 def _are_all(
-    turn: ShareTurn, mine: Iterable[Lock], producer_id: int, first: int, last: int, *, is_accepted: bool
+    turn: ShareTurn, mine: Iterable[Lock], repeated: tuple[int, bool, str], first: int, last: int
 ) -> bool:
-    """Whether each of these offsets is held by the member, or was acknowledged so in this transaction."""
+    """Whether each of these offsets is held by the member, or was acknowledged by it in this transaction."""
     found = [(each.first, each.last) for each in mine]
     runs = turn.share.runs
     for run in islice(runs, bisect_left(runs, first, key=attrgetter("last")), None):
         if run.first > last:
             break
         pending = run.pending
-        if pending is not None and (pending.producer_id, pending.is_accepted) == (producer_id, is_accepted):
+        if pending is not None and (pending.producer_id, pending.is_accepted, pending.member_id) == repeated:
             found.append((max(run.first, first), min(run.last, last)))
     expected = first
     for begin, end in sorted(found):

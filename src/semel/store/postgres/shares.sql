@@ -3,7 +3,8 @@
 -- Below start_offset everything is settled; -1 if nobody has fetched yet. runs is a JSON array of runs of offsets in
 -- the same state, without gaps: the first and the last offset, the state (0 available, 2 acknowledged, 4 archived, 16
 -- pending), how often they were delivered, and what the end of a transaction makes of pending ones: its producer, whether
--- a commit makes them acknowledged or archived, and whether an abort makes them archived or available.
+-- a commit makes them acknowledged or archived, whether an abort makes them archived or available, and which member has
+-- acknowledged them.
 CREATE TABLE shares (
     topic_id        bytea NOT NULL,
     partition_index integer NOT NULL CHECK (partition_index >= 0),

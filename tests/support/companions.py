@@ -35,6 +35,7 @@ OF_ONE_BROKER = (
     # They have their broker compact at a moment of their choice: it must own what is compacted.
     "tests/client/test_commit_order_compaction.py",
     "tests/client/test_compaction_holds.py",
+    "tests/client/test_own_share_consumer.py::test_a_compacted_topic",
     "tests/spark/test_newest.py",
     "tests/spark/test_snapshot_compaction.py",
 )
@@ -46,7 +47,7 @@ LONE = (
     "test_kafka_python_admin.py::test_admin_of_the_cluster",
     "test_own_client.py::test_configs_of_topics_and_brokers",
 )
-LISTENERS = ("PLAINTEXT", "test")
+LISTENERS = ("PLAINTEXT", "test", "SASL_PLAINTEXT")
 """The names of the listeners of brokers in tests."""
 
 
@@ -81,7 +82,9 @@ class Companions:
         await asyncio.gather(*(self._serve_one(number) for number in numbers))
 
     async def _serve_one(self, node_id: int) -> None:
-        listeners = [ListenerConfig(name, "127.0.0.1", 0) for name in LISTENERS]
+        listeners = [
+            ListenerConfig(name, "127.0.0.1", 0, has_sasl=name.startswith("SASL")) for name in LISTENERS
+        ]
         settings = replace(self._settings, node_id=node_id)
 
         def ready(server: Server) -> None:

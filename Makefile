@@ -86,7 +86,7 @@ demo-cluster: setup ## the same on three brokers over PostgreSQL and S3, of whic
 peers: setup ## test one broker and a cluster with the Java client, franz-go and Kafka's tools, and 20 kills under Spark (needs Maven and Go)
 	$(BIN)/python -m pytest peers --timeout 900
 
-suites: setup ## run other projects' suites and programs against Semel and Apache Kafka, write docs/compatibility.md (an hour; needs Maven, Go, npm)
+suites: setup ## run other projects' suites and programs against Semel and Apache Kafka, write docs/compatibility.md (20 minutes; needs Maven, Go, npm)
 	$(BIN)/python -m suites
 
 ci: browser check test ## everything that CI runs

@@ -65,7 +65,9 @@ SHARE = "--topic single --timeout-ms 8000 --group sharers"
 
 def from_the_start(group: str) -> Step:
     """Let a share group begin with the first record, not with the next."""
-    words = f"--alter --entity-type groups --entity-name {group} --add-config share.auto.offset.reset=earliest"
+    words = (
+        f"--alter --entity-type groups --entity-name {group} --add-config share.auto.offset.reset=earliest"
+    )
     return Step(CONFIGS, tuple(words.split()))
 
 

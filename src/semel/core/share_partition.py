@@ -171,6 +171,16 @@ def _joined(runs: Iterable[Run]) -> tuple[Run, ...]:
     return tuple(joined)
 
 
+def covers(ranges: Iterable[tuple[int, int]], first: int, last: int) -> bool:
+    """Whether these ranges of offsets, which do not overlap, are all of another one, and nothing else."""
+    expected = first
+    for begin, end in sorted(ranges):
+        if begin != expected:
+            return False
+        expected = end + 1
+    return expected == last + 1
+
+
 def end_pending(share: SharePartition, producer_id: int, *, is_commit: bool) -> SharePartition:
     """Return the share-partition after the end of a producer's transaction: itself if nothing was pending."""
     if not any(each.pending is not None and each.pending.producer_id == producer_id for each in share.runs):

@@ -17,7 +17,7 @@ Invariants:
 the log have made true: locks that are over end, and offsets below the log start are forgotten.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from semel.core.facts import ShareChanged, ShareDeleted, ShareLocksChanged
@@ -34,6 +34,7 @@ from semel.core.share_partition import (
     PendingAcknowledgement,
     Run,
     SharePartition,
+    covers,
     cut,
     free,
     put,
@@ -287,7 +288,8 @@ def decide_acknowledge(state: "BrokerState", command: Acknowledge, now: int) -> 
         first = max(first, start)
         if first <= last:
             held = within(turn.locks, first, last)
-            if not _are_all(held, command.member_id, first, last):
+            is_mine = all(each.member_id == command.member_id for each in held)
+            if not is_mine or not covers(((each.first, each.last) for each in held), first, last):
                 return Decision(ErrorCode.INVALID_RECORD_STATE)
             if kind == AcknowledgeType.RENEW:
                 renewed += held
@@ -322,16 +324,6 @@ def _ranges(run: AcknowledgedRun) -> list[tuple[int, int, int]]:
         else:
             ranges.append((offset, offset, kind))
     return ranges
-
-
-def _are_all(held: Sequence[Lock], member_id: str, first: int, last: int) -> bool:
-    """Whether locks of the member cover all of these offsets."""
-    expected = first
-    for each in held:
-        if each.first != expected or each.member_id != member_id:
-            return False
-        expected = each.last + 1
-    return expected == last + 1
 
 
 def decide_release(state: "BrokerState", command: ReleaseMember, now: int) -> Decision:

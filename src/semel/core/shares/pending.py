@@ -17,7 +17,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from semel.core.facts import TransactionChanged
-from semel.core.share_partition import UNSTARTED, Lock, Run, within
+from semel.core.share_partition import UNSTARTED, Lock, Run, covers, within
 from semel.core.shares.commands import AcknowledgeInTransaction, AcknowledgeType
 from semel.core.shares.delivery import ShareTurn, all_ranges, turn_of
 from semel.core.transactions.joining import join_by_writing
@@ -77,9 +77,4 @@ def _are_all(
         pending = run.pending
         if pending is not None and (pending.producer_id, pending.is_accepted, pending.member_id) == repeated:
             found.append((max(run.first, first), min(run.last, last)))
-    expected = first
-    for begin, end in sorted(found):
-        if begin != expected:
-            return False
-        expected = end + 1
-    return expected == last + 1
+    return covers(found, first, last)

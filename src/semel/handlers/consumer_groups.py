@@ -19,6 +19,7 @@ from semel.core.groups.commands import (
     ConsumerHeartbeat,
     ReadSubscriptions,
     Subscriptions,
+    TopicsNeeded,
 )
 from semel.core.groups.consumer import problem
 from semel.core.groups.model import NO_ASSIGNMENT, ConsumerGroup, ConsumerMember, Group, TopicShape
@@ -45,6 +46,8 @@ from semel.wire.messages.groups import (
 CLASSIC_MEMBER: Final = 0
 CONSUMER_MEMBER: Final = 1
 """The types of members of a consumer group, by the protocol that they speak."""
+LOOKUPS_MAX: Final = 3
+"""How often the topics of a joining member are looked up; each time, the group may have changed meanwhile."""
 NAMES_AT_ONCE: Final = 64
 """Names that are matched before the event loop gets a turn."""
 
@@ -121,8 +124,15 @@ async def _heartbeat(
     patterns.update({regex: NamePattern(regex) for regex in wanted.regexes if regex not in patterns})
     names = wanted.topic_names.union(request.subscribed_topic_names or ())
     topics, matches = await _look_up(broker, names, patterns, may_describe)
-    answer: ConsumerAnswer = await broker.ask(command.but(topics=topics, regex_matches=matches))
-    return answer
+    for _ in range(LOOKUPS_MAX):
+        answer: ConsumerAnswer | TopicsNeeded = await broker.ask(
+            command.but(topics=topics, regex_matches=matches)
+        )
+        if not isinstance(answer, TopicsNeeded):
+            return answer
+        # A classic group that becomes a consumer group has changed meanwhile.
+        topics = {**topics, **await look_up(broker, answer.names)}
+    return ConsumerAnswer(ErrorCode.COORDINATOR_NOT_AVAILABLE, "The group changes all the time.")
 
 
 def _command(

@@ -28,7 +28,7 @@ from semel.core.groups.commands import (
 )
 from semel.core.types import Command, ErrorCode
 from semel.handlers import consumer_groups, group_admin
-from semel.handlers.consumer_groups import look_up
+from semel.handlers.consumer_groups import LOOKUPS_MAX, look_up
 from semel.handlers.context import Handler, RequestContext
 from semel.handlers.leadership import coordination_error, refused_by_store
 from semel.store.interface import StoreRefused
@@ -47,8 +47,8 @@ from semel.wire.messages.groups import (
 
 T = TypeVar("T")
 
-LOOKUPS_MAX: Final = 3
-"""How often the topics of a joining member are looked up; each time, the group may have changed meanwhile."""
+KNOWN_AS_CHARS_MAX: Final = 255
+"""How much of a client or instance id a new member id begins with."""
 
 
 async def _ask(
@@ -147,7 +147,7 @@ def _join(broker: Broker, request: JoinGroupRequest, context: RequestContext) ->
         client_id=context.client_id or "",
         client_host=f"/{context.client_host}",
         ticket=broker.new_ticket(),
-        new_member_id=f"{known_as}-{uuid.uuid4()}",
+        new_member_id=f"{known_as[:KNOWN_AS_CHARS_MAX]}-{uuid.uuid4()}",
         requires_member_id=context.version >= 4,
         can_skip_assignment=context.version >= 9,
         session_timeout_min_ms=settings.group_min_session_timeout_ms,

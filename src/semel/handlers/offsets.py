@@ -50,14 +50,14 @@ async def offset_commit(
 ) -> OffsetCommitResponse:
     """OffsetCommit v2–v10: move a group's positions.
 
-    Behaviour: by a member of the current generation or epoch, or by any client while the group is empty.
+    Behaviour: by a member of the current generation or epoch, or by any client while the group is empty. An
+        older epoch is accepted for partitions that the member has owned since (KIP-1251).
         More than 10,000 partitions are INVALID_COMMIT_OFFSET_SIZE. A group of another coordinator is
         NOT_COORDINATOR.
     Versions:  v6 leader epoch · v7 static members · v8 flexible · v9 KIP-848 members, GROUP_ID_NOT_FOUND
         and STALE_MEMBER_EPOCH · v10 topic ids.
     Differs:   the retention time of v2–v4 is ignored: offsets.retention.minutes applies to all groups. An
-        empty group id is INVALID_GROUP_ID. An older member epoch is always STALE_MEMBER_EPOCH; Kafka accepts
-        it for partitions that the member has owned since (KIP-1251).
+        empty group id is INVALID_GROUP_ID.
     """
     response = OffsetCommitResponse()
     steps = broker.slices.steps()

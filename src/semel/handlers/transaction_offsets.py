@@ -35,13 +35,12 @@ async def txn_offset_commit(
     """TxnOffsetCommit v0–v5: offsets that become a group's positions when the transaction commits.
 
     Behaviour: up to v4 the group must have been added by AddOffsetsToTxn. A commit with a member id is
-        checked against the group's generation or the member's epoch; one without is accepted, also while the
-        group has members. It is sent to the coordinator of the group; another broker is NOT_COORDINATOR.
+        checked against the group's generation or the member's epoch, an older one for partitions that it has
+        owned since (KIP-1251); one without is accepted, also while the group has members. It is sent to the
+        coordinator of the group; another broker is NOT_COORDINATOR.
     Versions:  v2 leader epoch · v3 flexible, generation and member (KIP-447) · v4 TRANSACTION_ABORTABLE,
         before that INVALID_TXN_STATE · v5 adds the group implicitly.
     Differs:   never CONCURRENT_TRANSACTIONS. Up to v4 a request on a superseded connection is not answered.
-        An older member epoch is always ILLEGAL_GENERATION; Kafka accepts it for partitions that the member
-        has owned since (KIP-1251).
     """
     response = TxnOffsetCommitResponse()
     answers: list[TxnOffsetCommitResponsePartition] = []

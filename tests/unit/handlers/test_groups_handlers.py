@@ -8,7 +8,7 @@ from support.group_rules import subscription
 from support.in_memory import broker_in_memory, make_topic, send
 
 from semel.broker.broker import Broker
-from semel.core.groups.commands import REGEX_REFRESH_MS, Joined
+from semel.core.groups.commands import REGEX_REFRESH_MS, DescribeGroup, Joined
 from semel.core.topics import AddPartitions, DeleteTopic
 from semel.core.types import ErrorCode
 from semel.store.interface import StoreFull
@@ -62,7 +62,13 @@ def join_request(member_id: str = "", **fields: Any) -> JoinGroupRequest:
 
 async def stable(broker: Broker, given: bytes = b"mine", **fields: Any) -> str:
     promised = await send(broker, JOIN, join_request(**fields))
-    joined = await send(broker, JOIN, join_request(promised.member_id, **fields))
+    await rebalance(broker, promised.member_id, given, **fields)
+    return str(promised.member_id)
+
+
+async def rebalance(broker: Broker, member_id: str, given: bytes, **fields: Any) -> None:
+    """Join and sync as the only member."""
+    joined = await send(broker, JOIN, join_request(member_id, **fields))
     assert joined.error_code == ErrorCode.NONE
     assignments = [SyncGroupRequestAssignment(member_id=joined.member_id, assignment=given)]
     request = SyncGroupRequest(
@@ -75,7 +81,6 @@ async def stable(broker: Broker, given: bytes = b"mine", **fields: Any) -> str:
     )
     synced = await send(broker, SYNC, request)
     assert synced.assignment == given
-    return str(joined.member_id)
 
 
 @pytest.mark.parametrize("version", range(10))
@@ -371,3 +376,36 @@ async def test_the_policy_holds_when_it_is_changed() -> None:
         await send(broker, CONSUMER, consumer_request("n", -1), 1)
         listed = (await send(broker, LIST, ListGroupsRequest(), 5)).groups
         assert [each.group_type for each in listed] == ["consumer"]
+
+
+async def test_a_rebalance_that_completes_while_the_first_heartbeat_looks_topics_up() -> None:
+    """The classic member owns partitions of a topic that was not looked up. Nobody else gets them."""
+    async with broker_in_memory(**QUICK) as broker:
+        await make_topic(broker, "t", 2)
+        await make_topic(broker, "u", 4)
+        member_id = await stable(broker, encode_assignment({"t": [0, 1]}))
+        look_up, looked = broker.catalog.topics, []
+
+        async def rebalance_once(names: Any) -> Any:
+            found = await look_up(names)
+            if not looked:
+                looked.append(names)
+                both = [JoinGroupRequestProtocol(name="range", metadata=subscription("t", "u"))]
+                given = encode_assignment({"t": [0, 1], "u": [0, 1, 2, 3]})
+                await rebalance(broker, member_id, given, protocols=both)
+            return found
+
+        broker.catalog.topics = rebalance_once  # type: ignore[method-assign]
+        answer = await send(broker, CONSUMER, consumer_request("n", 0), 1)
+        assert (answer.error_code, answer.assignment.topic_partitions) == (ErrorCode.NONE, [])
+        assert list(looked[0]) == ["t"]
+        described = await broker.ask(DescribeGroup("g"))
+        assert len(described.members[member_id].assigned) == 6
+
+
+async def test_a_member_id_is_never_too_long_to_join_with() -> None:
+    async with broker_in_memory(**QUICK) as broker:
+        static = {"group_instance_id": "i" * 1_000}
+        joined = await send(broker, JOIN, join_request(**static))
+        again = await send(broker, JOIN, join_request(joined.member_id, **static))
+        assert (joined.error_code, again.error_code) == (ErrorCode.NONE, ErrorCode.NONE)

@@ -9,6 +9,9 @@ again: a new group epoch, partitions to revoke, or partitions that have become f
 A member that was told to join again, or has joined and not synced, is removed after its rebalance timeout.
 """
 
+from collections.abc import Mapping
+
+from semel.core.groups.classic_rebalance import leaving_id, static_owners
 from semel.core.groups.commands import (
     Heartbeat,
     Joined,
@@ -21,6 +24,7 @@ from semel.core.groups.commands import (
     TopicsNeeded,
 )
 from semel.core.groups.consumer_turn import ConsumerTurn
+from semel.core.groups.layered import drop, put
 from semel.core.groups.migration import assignment_bytes, owned_in, subscription_of
 from semel.core.groups.model import (
     CONSUMER_PROTOCOL,
@@ -50,9 +54,8 @@ def join(turn: ConsumerTurn, command: JoinGroup) -> Decision:
     if command.topics is None or not needed <= command.topics.keys():
         return Decision(TopicsNeeded(needed | wanted_names(turn.group)))
     if not command.member_id and command.instance_id is None and command.requires_member_id:
-        # Such an id is not remembered: joining with any id is allowed here, as in Kafka.
-        return Decision(Joined(ErrorCode.MEMBER_ID_REQUIRED, command.new_member_id))
-    found = _find(turn, command)
+        return _promise(turn, command)
+    found = _find(turn, command, claims=any(subscription.owned.values()))
     if isinstance(found, ErrorCode):
         return Decision(Joined(found, command.member_id))
     return _step(turn, command, subscription, found)
@@ -75,10 +78,24 @@ def _check_join(turn: ConsumerTurn, command: JoinGroup) -> ErrorCode:
     return ErrorCode.NONE
 
 
-def _find(turn: ConsumerTurn, command: JoinGroup) -> ConsumerMember | ErrorCode:
+def _promise(turn: ConsumerTurn, command: JoinGroup) -> Decision:
+    if len(turn.session.promised) >= command.members_max:
+        return Decision(Joined(ErrorCode.GROUP_MAX_SIZE_REACHED, ""))
+    deadline_ms = turn.now + command.session_timeout_ms
+    turn.session = turn.session.but(
+        promised=put(turn.session.promised, command.new_member_id, deadline_ms),
+        next_deadline_ms=min(turn.session.next_deadline_ms, deadline_ms),
+    )
+    return turn.decision(Joined(ErrorCode.MEMBER_ID_REQUIRED, command.new_member_id))
+
+
+def _find(turn: ConsumerTurn, command: JoinGroup, *, claims: bool) -> ConsumerMember | ErrorCode:
     """A new member, a known one, or a static one that resumes its place."""
     member_id, group = command.member_id, turn.group
     if command.instance_id is None:
+        if claims and member_id and member_id not in group.members and member_id not in turn.session.promised:
+            # It was a member, and its partitions are lost: with a new epoch it could commit them.
+            return ErrorCode.UNKNOWN_MEMBER_ID
         known = group.members.get(member_id) or ConsumerMember(member_id or command.new_member_id)
         is_other = known.member_id in group.members and known.classic is None
         return ErrorCode.UNKNOWN_MEMBER_ID if is_other else known
@@ -120,6 +137,7 @@ def _step(
     refresh(turn, command.topics, {}, before, member, is_changed=is_changed)
     settled = reconcile(turn.group, member, owned_in(subscription.owned, command.topics))
     turn.put_member(member, settled)
+    turn.session = turn.session.but(promised=drop(turn.session.promised, (settled.member_id,)))
     turn.heard(settled.member_id, command.session_timeout_ms)
     turn.expect_step(settled)
     return turn.decision(
@@ -157,8 +175,9 @@ def sync(turn: ConsumerTurn, command: SyncGroup) -> Decision:
     member, classic = found
     if command.generation != member.epoch:
         return Decision(Synced(ErrorCode.ILLEGAL_GENERATION))
-    name = classic.protocols[0][0]
-    if command.protocol_type not in (None, CONSUMER_PROTOCOL) or command.protocol_name not in (None, name):
+    names = [None, *(name for name, _ in classic.protocols)]
+    if command.protocol_type not in (None, CONSUMER_PROTOCOL) or command.protocol_name not in names:
+        # Any of its protocols: the group may have chosen another than the first when it was classic.
         return Decision(Synced(ErrorCode.INCONSISTENT_GROUP_PROTOCOL))
     if turn.group.epoch > member.epoch and member.state is not MemberState.UNREVOKED:
         _call_back(turn, member)
@@ -166,7 +185,9 @@ def sync(turn: ConsumerTurn, command: SyncGroup) -> Decision:
     turn.expect_no_step(member.member_id)
     turn.heard(member.member_id, classic.session_timeout_ms)
     owned = assignment_bytes(turn.group, classic, member.assigned)
-    return turn.decision(Synced(ErrorCode.NONE, CONSUMER_PROTOCOL, name, owned))
+    return turn.decision(
+        Synced(ErrorCode.NONE, CONSUMER_PROTOCOL, command.protocol_name or classic.protocols[0][0], owned)
+    )
 
 
 def heartbeat(turn: ConsumerTurn, command: Heartbeat) -> Decision:
@@ -200,17 +221,16 @@ def _call_back(turn: ConsumerTurn, member: ConsumerMember) -> None:
 
 def leave(turn: ConsumerTurn, command: LeaveGroup) -> Decision:
     """Remove members of the classic protocol."""
-    left = tuple((each, _remove(turn, each)) for each in command.members)
+    owners = static_owners(turn.group)
+    left = tuple((each, _remove(turn, each, owners)) for each in command.members)
     return turn.decision(Left(ErrorCode.NONE, left))
 
 
-def _remove(turn: ConsumerTurn, leaving: LeavingMember) -> ErrorCode:
-    member_id = leaving.member_id
-    if not member_id and leaving.instance_id is not None:
-        owner = turn.group.static_member(leaving.instance_id)
-        member_id = owner.member_id if owner else ""
-    found = _member(turn.group, member_id, leaving.instance_id)
-    if isinstance(found, ErrorCode):
-        return found
+def _remove(turn: ConsumerTurn, leaving: LeavingMember, owners: Mapping[str, str]) -> ErrorCode:
+    member_id = leaving_id(turn.group, leaving, owners)
+    if isinstance(member_id, ErrorCode):
+        return member_id
+    if turn.group.members[member_id].classic is None:
+        return ErrorCode.UNKNOWN_MEMBER_ID
     turn.remove_members((member_id,))
     return ErrorCode.NONE

@@ -58,7 +58,7 @@ def decide_join(state: "BrokerState", command: JoinGroup, now: int) -> Decision:
         # An existing member that is refused is removed, in line with the answer it gets.
         if command.member_id in group.members:
             turn.remove_members((command.member_id,))
-            turn.complete_if_all_joined()
+            turn.rebalance()
         return turn.decision(Joined(ErrorCode.GROUP_MAX_SIZE_REACHED, ""))
     if not _fits(group, turn.session, command):
         return Decision(Joined(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, command.member_id))
@@ -192,7 +192,8 @@ def _join_with_id(turn: ClassicTurn, command: JoinGroup) -> Decision:
     if group.state is ClassicState.STABLE and is_same and member_id != group.leader:
         turn.heard(member_id)
         return turn.decision(turn.joined(member_id))
-    turn.put_member(_member(command, member_id, member.assignment))
+    # Until the next generation it may commit with the number that it knows.
+    turn.put_member(_member(command, member_id, member.assignment).but(epoch=member.epoch))
     turn.park_join(member_id, command.ticket)
     turn.rebalance(command.initial_delay_ms)
     return turn.decision(PARKED, command.ticket)

@@ -5,10 +5,11 @@ Assignments are durable before any member gets one. So a broker that is killed r
 group, and its members notice nothing.
 """
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from semel.core.groups import classic_in_consumer
-from semel.core.groups.classic_rebalance import ClassicTurn, check_member
+from semel.core.groups.classic_rebalance import ClassicTurn, check_member, leaving_id, static_owners
 from semel.core.groups.commands import Heartbeat, LeaveGroup, LeavingMember, Left, Synced, SyncGroup
 from semel.core.groups.consumer_turn import ConsumerTurn
 from semel.core.groups.layered import drop, put
@@ -80,11 +81,14 @@ def _check_sync(turn: ClassicTurn | None, command: SyncGroup) -> ErrorCode:
         return error
     if command.generation != group.generation_of(command.member_id):
         return ErrorCode.ILLEGAL_GENERATION
+    if group.state is ClassicState.PREPARING:
+        # First: the member may know another protocol from the time when this was a consumer group.
+        return ErrorCode.REBALANCE_IN_PROGRESS
     if command.protocol_type not in (None, group.protocol_type):
         return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     if command.protocol_name not in (None, group.protocol_name):
         return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-    return ErrorCode.REBALANCE_IN_PROGRESS if group.state is ClassicState.PREPARING else ErrorCode.NONE
+    return ErrorCode.NONE
 
 
 def _assign(turn: ClassicTurn, command: SyncGroup) -> None:
@@ -146,27 +150,21 @@ def decide_leave(state: "BrokerState", command: LeaveGroup, now: int) -> Decisio
             Left(ErrorCode.NONE, tuple((each, ErrorCode.UNKNOWN_MEMBER_ID) for each in command.members))
         )
     members_before = turn.group.members
-    left = tuple((each, _remove(turn, each)) for each in command.members)
+    owners = static_owners(turn.group)
+    left = tuple((each, _remove(turn, each, owners)) for each in command.members)
     if turn.group.members is not members_before:
         turn.rebalance()
     turn.complete_if_all_joined()
     return turn.decision(Left(ErrorCode.NONE, left))
 
 
-def _remove(turn: ClassicTurn, leaving: LeavingMember) -> ErrorCode:
-    member_id = leaving.member_id
-    if not member_id and leaving.instance_id is not None:
-        member = turn.group.static_member(leaving.instance_id)
-        if member is None:
-            return ErrorCode.UNKNOWN_MEMBER_ID
-        member_id = member.member_id
-    elif member_id in turn.session.promised:
-        turn.session = turn.session.without((member_id,))
+def _remove(turn: ClassicTurn, leaving: LeavingMember, owners: Mapping[str, str]) -> ErrorCode:
+    if leaving.member_id in turn.session.promised:
+        turn.session = turn.session.without((leaving.member_id,))
         return ErrorCode.NONE
-    else:
-        error = check_member(turn.group, member_id, leaving.instance_id)
-        if error is not ErrorCode.NONE:
-            return error
+    member_id = leaving_id(turn.group, leaving, owners)
+    if isinstance(member_id, ErrorCode):
+        return member_id
     turn.remove_members((member_id,))
     return ErrorCode.NONE
 

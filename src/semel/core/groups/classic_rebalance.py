@@ -19,7 +19,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from semel.core.facts import GroupChanged, GroupGathered, SessionChanged
-from semel.core.groups.commands import Joined, JoinedMember, Synced
+from semel.core.groups.commands import Joined, JoinedMember, LeavingMember, Synced
 from semel.core.groups.layered import drop, put
 from semel.core.groups.model import (
     NOTHING,
@@ -324,6 +324,25 @@ def select_protocol(group: ClassicGroup) -> str | None:
         votes.update([name for name, _ in member.protocols if name in candidates][:1])
     # On ties, most_common keeps the order of first votes.
     return votes.most_common(1)[0][0] if votes else None
+
+
+def static_owners(group: ClassicGroup | ConsumerGroup) -> dict[str, str]:
+    """The member ids of static members, by instance id."""
+    return {
+        each.instance_id: each.member_id for each in group.members.values() if each.instance_id is not None
+    }
+
+
+def leaving_id(
+    group: ClassicGroup | ConsumerGroup, leaving: LeavingMember, owners: Mapping[str, str]
+) -> str | ErrorCode:
+    """Who leaves; static members may be named by their instance id alone."""
+    member_id = leaving.member_id
+    if leaving.instance_id is not None:
+        member_id = owners.get(leaving.instance_id, "")
+        if member_id in group.members and leaving.member_id not in ("", member_id):
+            return ErrorCode.FENCED_INSTANCE_ID
+    return member_id if member_id in group.members else ErrorCode.UNKNOWN_MEMBER_ID
 
 
 def check_member(group: ClassicGroup, member_id: str, instance_id: str | None) -> ErrorCode:

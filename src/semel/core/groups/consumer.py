@@ -26,6 +26,7 @@ from semel.core.groups.commands import (
     ConsumerHeartbeat,
     ReadSubscriptions,
     Subscriptions,
+    TopicsNeeded,
 )
 from semel.core.groups.consumer_turn import ConsumerTurn
 from semel.core.groups.migration import called_back, known_topics, to_consumer, why_not_consumer
@@ -64,13 +65,17 @@ def decide_read_subscriptions(state: "BrokerState", command: ReadSubscriptions, 
         return Decision(Subscriptions())
     session = state.sessions.get(command.group_id)
     is_due = session is None or now >= session.regexes_checked_ms + REGEX_REFRESH_MS
+    regexes = wanted_regexes(group) if is_due else frozenset()
     facts: tuple[Fact, ...] = ()
-    if session is not None and session.subscribed is None:
-        session = session.but(subscribed=wanted_names(group))
+    if session is not None and (session.subscribed is None or regexes):
+        # The caller matches them for all: other heartbeats need not, while it does.
+        checked_ms = now if regexes else session.regexes_checked_ms
+        subscribed = wanted_names(group) if session.subscribed is None else session.subscribed
+        session = session.but(subscribed=subscribed, regexes_checked_ms=checked_ms)
         facts = (SessionChanged(command.group_id, session),)
     named = wanted_names(group) if session is None or session.subscribed is None else session.subscribed
     names = named.union(*group.regex_matches.values())
-    return Decision(Subscriptions(names, wanted_regexes(group) if is_due else frozenset()), facts)
+    return Decision(Subscriptions(names, regexes), facts)
 
 
 def decide_consumer_heartbeat(state: "BrokerState", command: ConsumerHeartbeat, now: int) -> Decision:
@@ -117,6 +122,10 @@ def _turn(state: "BrokerState", command: ConsumerHeartbeat, now: int) -> Consume
     if reason is not None:
         message = f"The classic group {group_id} cannot become a consumer group: {reason}."
         return _refuse(ErrorCode.GROUP_ID_NOT_FOUND, message)
+    needed = known_topics(group) if group.members else frozenset()
+    if not needed <= command.topics.keys():
+        # The group has changed since the caller read it. A topic that was not looked up has owners, too.
+        return Decision(TopicsNeeded(needed))
     turn = ConsumerTurn(to_consumer(group, command.topics), None, now, timeout_ms, state.migration)
     turn.convert_from(group, session)
     turn.replies.extend(called_back(turn.group, session))
@@ -305,5 +314,5 @@ def _keep_deadlines(
         or member.member_id not in turn.session.rebalance_deadlines
     ):
         turn.expect_step(member)
-    if command.regex_matches:
+    if command.regex_matches and turn.group.regex_matches.keys() <= command.regex_matches.keys():
         turn.session = turn.session.but(regexes_checked_ms=turn.now)

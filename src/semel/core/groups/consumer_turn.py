@@ -65,6 +65,9 @@ class ConsumerTurn:
 
     def put_member(self, before: ConsumerMember | None, member: ConsumerMember) -> None:
         """Add a member, or replace the one with the same id."""
+        if before is not None and before.classic is None and member.classic is not None:
+            # It speaks the classic protocol from now on.
+            self._has_lost_members = True
         if member != before:
             self.session = self.session.counting(before, member)
             self.group = self.group.but(members=put(self.group.members, member.member_id, member))

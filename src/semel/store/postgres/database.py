@@ -6,7 +6,7 @@ because its outcome is unknown then (``committing``).
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any, Final, TypeVar
 
 import asyncpg  # type: ignore[import-untyped]
@@ -100,7 +100,9 @@ class Database:
                     raise
                 raise ConnectionLost(str(error)) from error
             finally:
-                await self._pool.release(connection)
+                # If the connection ends at this moment, the pool has taken it back already.
+                with suppress(asyncpg.InternalClientError):
+                    await self._pool.release(connection)
         except _LOST as error:
             raise ConnectionLost(str(error) or type(error).__name__) from error
 

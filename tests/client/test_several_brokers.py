@@ -55,11 +55,14 @@ def name() -> str:
 
 
 class Moves:
-    """Moves leaders and coordinators to and fro, until the test is done."""
+    """Moves leaders and coordinators to and fro, until the test is done.
 
-    def __init__(self, log: SharedLog, *names: str, every_s: float = 0.15) -> None:
-        # Slow enough for a client that asks for metadata and then sends.
-        self._log, self._names, self._every_s = log, names, every_s
+    Each pause is longer than the one before. A client waits 100 ms between metadata and its next request;
+    at a constant pace it can fall into step with the moves and come too late every time.
+    """
+
+    def __init__(self, log: SharedLog, *names: str, pause_s: float = 0.15) -> None:
+        self._log, self._names, self._pause_s = log, names, pause_s
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run)
 
@@ -78,7 +81,8 @@ class Moves:
                 self._log.move_leader("t", partition, node_id if partition % 2 else 3 - node_id)
             for name in self._names:
                 self._log.move_coordinator(name, node_id)
-            self._stop.wait(self._every_s)
+            self._stop.wait(self._pause_s)
+            self._pause_s *= 1.1
 
 
 # -- semel.client -----------------------------------------------------------------------------------------
@@ -310,7 +314,7 @@ async def test_aiokafka_writes_and_reads_while_owners_move(log: SharedLog, clien
     await producer.start()
     await consumer.start()
     try:
-        with Moves(log, name, every_s=1.0):
+        with Moves(log, name, pause_s=1.0):
             for number in range(40):
                 await asyncio.sleep(0.05)
                 await producer.send_and_wait("t", b"%d" % number, partition=number % 4)
@@ -340,7 +344,9 @@ def test_kafka_python_writes_and_reads_while_owners_move(log: SharedLog, client:
             found: list[int] = []
 
             def read() -> bool:
-                records = consumer.poll(timeout_ms=100)
+                # A long poll, because kafka-python loses a rebalance that ends between two polls (see
+                # support.kafka_python).
+                records = consumer.poll(timeout_ms=10_000)
                 found.extend(int(each.value) for some in records.values() for each in some)
                 return len(found) >= 40
 

@@ -5,7 +5,8 @@ subscribes to, and when a group changes between the classic protocol and that of
 
 A subscription has the topics, and from version 1 the partitions that the member owns, from version 2 a
 generation, from version 3 a rack. Fields of versions that are not known here come last and are ignored.
-Assignments look the same in all versions. Every length is checked against the bytes that are left.
+Assignments look the same in all versions. Every length is checked against the bytes that are left, and the
+number of entries is bounded, because reading them takes time.
 """
 
 import struct
@@ -17,6 +18,8 @@ from semel.wire.errors import ProtocolError
 _INT16: Final = struct.Struct(">h")
 _INT32: Final = struct.Struct(">i")
 VERSION_MAX: Final = 3
+ENTRIES_MAX: Final = 250_000
+"""Topics and partitions in a subscription or an assignment. Reading so many takes a tenth of a second."""
 
 
 class Subscription(NamedTuple):
@@ -27,6 +30,11 @@ class Subscription(NamedTuple):
     """The partitions that it owns; empty before version 1."""
     rack_id: str | None = None
     version: int = 0
+
+    @property
+    def entries(self) -> int:
+        """The number of topics and partitions in it."""
+        return len(self.topics) + entries_in(self.owned)
 
 
 def encode_subscription(topics: Iterable[str]) -> bytes:
@@ -76,6 +84,11 @@ def decode_assignment(data: bytes) -> dict[str, list[int]]:
     return reader.partitions()
 
 
+def entries_in(partitions: Mapping[str, list[int]]) -> int:
+    """Return the number of topics and partitions."""
+    return len(partitions) + sum(map(len, partitions.values()))
+
+
 def _string(text: str) -> bytes:
     data = text.encode()
     return _INT16.pack(len(data)) + data
@@ -87,6 +100,7 @@ class _Reader:
     def __init__(self, data: bytes) -> None:
         self._data = data
         self._at = 0
+        self._entries = 0
 
     @property
     def left(self) -> int:
@@ -102,6 +116,9 @@ class _Reader:
         count = self.int32()
         if not 0 <= count <= self.left:
             raise ProtocolError(f"a list of {count} in group metadata of {len(self._data)} bytes")
+        self._entries += count
+        if self._entries > ENTRIES_MAX:
+            raise ProtocolError(f"more than {ENTRIES_MAX} topics and partitions in group metadata")
         return count
 
     def string(self) -> str:

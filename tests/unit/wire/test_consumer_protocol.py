@@ -1,5 +1,8 @@
 """Bytes that members of classic groups exchange."""
 
+import struct
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -41,6 +44,19 @@ def test_a_subscription_may_end_where_version_0_ends() -> None:
     """Sarama once said version 1 without the field that version 1 adds."""
     data = b"\x00\x01" + encode_subscription(["t"])[2:]
     assert decode_subscription(data) == Subscription(["t"], {}, None, 1)
+
+
+def test_entries_are_bounded() -> None:
+    """A member may send 1 MiB, which would be half a million empty names."""
+    names = 250_000 * b"\x00\x00"
+    most = b"\x00\x00" + struct.pack(">i", 250_000) + names
+    assert decode_subscription(most).entries == 250_000
+    for data in (
+        b"\x00\x00" + struct.pack(">i", 250_001) + names + b"\x00\x00",
+        b"\x00\x01" + most[2:] + bytes.fromhex("ffffffff 00000001 000174 00000000"),
+    ):
+        with pytest.raises(ProtocolError, match="more than 250000"):
+            decode_subscription(data)
 
 
 @given(st.binary(max_size=40))

@@ -36,10 +36,12 @@ from semel.core.groups.model import (
 from semel.core.groups.session import Session
 from semel.core.types import ErrorCode, Ticket
 from semel.wire.consumer_protocol import (
+    ENTRIES_MAX,
     Subscription,
     decode_assignment,
     decode_subscription,
     encode_assignment,
+    entries_in,
     subscription_version,
 )
 from semel.wire.errors import ProtocolError
@@ -50,8 +52,6 @@ Shapes = Mapping[str, TopicShape | None]
 
 TOPICS_MAX: Final = 10_000
 """Topics in the subscription of a classic member of a consumer group: the broker looks each of them up."""
-METADATA_BYTES_MAX: Final = 1_048_576
-"""Different subscriptions that the broker reads when a classic group becomes a consumer group."""
 
 
 class Migration(Data):
@@ -235,15 +235,17 @@ def _members(group: ClassicGroup) -> "list[_Read]":
     # Most members of a group send the same bytes.
     read: dict[bytes, Subscription] = {}
     found: list[_Read] = []
-    size = 0
+    entries = 0
     for member in group.members.values():
         metadata = member.protocols[0][1] if member.protocols else b""
         if metadata not in read:
-            size += len(metadata)
-            if size > METADATA_BYTES_MAX:
-                raise ProtocolError(f"different subscriptions of more than {METADATA_BYTES_MAX} bytes")
             read[metadata] = subscription_of(member.protocols)
-        found.append((member, read[metadata], decode_assignment(member.assignment)))
+            entries += read[metadata].entries
+        assigned = decode_assignment(member.assignment)
+        entries += entries_in(assigned)
+        if entries > ENTRIES_MAX:
+            raise ProtocolError(f"more than {ENTRIES_MAX} topics and partitions in all subscriptions")
+        found.append((member, read[metadata], assigned))
     return found
 
 

@@ -82,7 +82,7 @@ def _from_json(line: bytes) -> Line:
     headers = fields.get("headers") or []
     listed = headers.items() if isinstance(headers, dict) else headers
     try:
-        read = tuple((str(name), _bytes(value)) for name, value in listed)
+        read = tuple((_utf8(str(name)).decode(), _bytes(value)) for name, value in listed)
     except (TypeError, ValueError):
         raise LineError('"headers" must be an object or a list of pairs') from None
     return Line(
@@ -101,11 +101,19 @@ def _number(fields: dict[str, Any], name: str) -> int | None:
     return value
 
 
+def _utf8(text: str) -> bytes:
+    """Encode a text. In JSON it may contain half of a surrogate pair, which UTF-8 cannot."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise LineError(f"it has a text that is not Unicode: {error.reason}") from None
+
+
 def _bytes(value: Any) -> bytes | None:
     if value is None:
         return None
     if isinstance(value, str):
-        return value.encode()
+        return _utf8(value)
     if isinstance(value, dict) and value.keys() == {"base64"} and isinstance(value["base64"], str):
         return _unwrapped(value["base64"].encode(), InputFormat.base64)
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()

@@ -1,12 +1,16 @@
 """Values with a schema on the pages, with a real registry beside the broker."""
 
+import threading
+import tracemalloc
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 from support.browsing import Browsing, console
 from support.schema_registry import RegistryServer, an_order, framed, number, registry_server
 
 from semel.client import Admin, Client, NewTopic, Producer
+from semel.console.messages.registry import Registry, SchemaProblem
 
 
 @pytest.fixture(scope="module")
@@ -66,3 +70,46 @@ def test_a_registry_that_is_away_hides_nothing(bootstrap: str, browsing: Browsin
         rows = alone.get("/topics/orders/messages.json").json["messages"]
         assert len(rows) == 5
         assert "does not answer" in rows[-1]["value"]["note"]
+
+
+def test_values_of_an_unknown_schema_are_not_kept(server: RegistryServer) -> None:
+    """An exception that is kept and raised again holds on to what each raise was about."""
+    registry = Registry(server.address)
+
+    def decode(count: int) -> None:
+        for each in range(count):
+            with suppress(SchemaProblem):
+                registry.decode(framed(77, b"%d" % each + bytes(2000)))
+
+    decode(10)
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        decode(2000)
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert after - before < 200_000
+
+
+@pytest.mark.parametrize("path", ["/topics/orders/replay?records=0:0", "/topics/orders/messages/0/0"])
+def test_a_registry_that_does_not_answer_stops_no_other_page(
+    browsing: Browsing, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    asked, may_answer = threading.Event(), threading.Event()
+    in_time: list[bool] = []
+
+    def decode(*_: object) -> None:
+        asked.set()
+        in_time.append(may_answer.wait(10))
+
+    monkeypatch.setattr(Registry, "decode", decode)
+    page = threading.Thread(target=lambda: browsing.get(path))
+    page.start()
+    try:
+        assert asked.wait(20)
+        assert Browsing(browsing.address).get("/static/icon.svg").status == 200
+    finally:
+        may_answer.set()
+        page.join()
+    assert all(in_time)

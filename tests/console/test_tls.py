@@ -2,13 +2,16 @@
 
 import http.client
 import json
+import socket
 import ssl
 from pathlib import Path
 from urllib.parse import urlencode, urlsplit
 
-from support.certificates import needs_openssl
+import pytest
+from support.certificates import make_certificate, needs_openssl
 from support.secured import ADMIN, PASSWORD, secured
 
+from semel.console import serving
 from semel.console.serving import Beside
 from semel.console.settings import ConsoleSettings
 
@@ -54,3 +57,17 @@ def test_a_login_over_https_is_secure_and_shows_when_certificates_end(tmp_path: 
             reply.read()
             assert reply.status == 403  # the same host without TLS is another origin
             connection.close()
+
+
+@pytest.mark.parametrize("begun", [b"", b"\x16\x03\x01"])
+def test_a_connection_that_does_not_begin_tls_is_closed(
+    bootstrap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begun: bytes
+) -> None:
+    monkeypatch.setattr(serving, "HEAD_SECONDS", 0.3)
+    made = make_certificate(tmp_path, "console")
+    settings = ConsoleSettings(bootstrap=bootstrap, port=0, certificate=made.certificate, key=made.key)
+    with Beside(settings) as running:
+        port = urlsplit(running.address).port or 0
+        with socket.create_connection(("127.0.0.1", port), timeout=20) as raw:
+            raw.sendall(begun)
+            assert raw.recv(1) == b""

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from semel.client.cluster import Client
-from semel.client.errors import check
+from semel.client.errors import BrokerUnreachable, ConnectionLost, RequestTimedOut, check
 from semel.client.offsets import Partition
 from semel.wire.messages import DescribeLogDirsRequest, DescribeLogDirsResponse
 from semel.wire.messages.topics import DescribableLogDirTopic
@@ -21,7 +21,10 @@ class LogDirectory:
 
 
 def partition_sizes(client: Client, topics: Iterable[str]) -> dict[Partition, int]:
-    """Return the bytes of each partition of these topics. With replicas, the size of the largest."""
+    """Return the bytes of each partition of these topics, as far as brokers answer.
+
+    With replicas, the size of the largest.
+    """
     wanted = [
         DescribableLogDirTopic(
             topic=name, partitions=[each.partition for each in client.topic(name).partitions]
@@ -41,7 +44,7 @@ def partition_sizes(client: Client, topics: Iterable[str]) -> dict[Partition, in
 
 
 def log_directories(client: Client) -> list[LogDirectory]:
-    """Return the directories of all brokers, without their partitions."""
+    """Return the directories of all brokers that answer, without their partitions."""
     return [
         LogDirectory(node_id, each.log_dir, each.total_bytes, each.usable_bytes)
         for node_id, response in _ask(client, DescribeLogDirsRequest(topics=[])).items()
@@ -50,9 +53,13 @@ def log_directories(client: Client) -> list[LogDirectory]:
 
 
 def _ask(client: Client, request: DescribeLogDirsRequest) -> dict[int, DescribeLogDirsResponse]:
+    """Ask all brokers. Those that cannot be reached are missing."""
     answers: dict[int, DescribeLogDirsResponse] = {}
     for node in client.describe(topics=()).nodes:
-        response: DescribeLogDirsResponse = client.send(request, node=node.node_id)
+        try:
+            response: DescribeLogDirsResponse = client.send(request, node=node.node_id)
+        except (BrokerUnreachable, ConnectionLost, RequestTimedOut):
+            continue
         check(response.error_code, f"broker {node.node_id} does not describe its directories")
         answers[node.node_id] = response
     return answers

@@ -80,7 +80,13 @@ def create_app(settings: ConsoleSettings) -> Starlette:
     state.settings, state.sessions, state.everyone = settings, sessions, everyone
     state.workers = Workers(settings, ClientPool(settings))
     state.refuse = lambda session: state.retire(sessions.end_all(session.identity))
-    state.observers = Observers(state.workers, settings, everyone, state.refuse)
+    state.observers = Observers(
+        state.workers,
+        settings,
+        everyone,
+        state.refuse,
+        lambda session: session is everyone or sessions.has(session.identity),
+    )
     state.attempts = login.Attempts(settings.logins_per_minute)
     return app
 

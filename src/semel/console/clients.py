@@ -31,6 +31,10 @@ class StoppableClient(Client):
             raise WorkStopped("the work was stopped: its time is over, or the browser has gone.")
         return super().connection(node)
 
+    def finish(self) -> None:
+        """Allow requests again, to end properly what the work has begun."""
+        self.stop = None
+
 
 class ClientPool:
     """Idle clients by session. Safe for several threads."""

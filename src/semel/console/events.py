@@ -10,11 +10,12 @@ from typing import Any
 
 import msgspec
 from starlette.requests import Request
-from starlette.responses import StreamingResponse
+from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from semel.client import ClientError, KafkaError
 from semel.console.workers import Busy, SessionOver
+from semel.wire.errors import EncodeError
 
 #: After this time without an event, a comment is sent.
 QUIET_SECONDS = 10.0
@@ -30,9 +31,12 @@ class EventStream(StreamingResponse):
         self._source = source
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send all events, and close the source."""
+        """Send all events, and close the source. HEAD is answered without them."""
         try:
-            await super().__call__(scope, receive, send)
+            if scope["method"] == "HEAD":
+                await Response(headers=dict(self.headers))(scope, receive, send)
+            else:
+                await super().__call__(scope, receive, send)
         finally:
             await self._source.aclose()
 
@@ -63,7 +67,7 @@ async def _encoded(items: AsyncIterator[Any]) -> AsyncGenerator[bytes, None]:
             except StopAsyncIteration:
                 yield b"event: end\ndata: {}\n\n"
                 return
-            except (KafkaError, ClientError, Busy, SessionOver) as error:
+            except (KafkaError, ClientError, EncodeError, Busy, SessionOver) as error:
                 yield event("failed", {"message": str(error)})
                 return
             yield event(*item) if isinstance(item, tuple) else event(None, item)

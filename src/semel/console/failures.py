@@ -20,7 +20,8 @@ from semel.client.blocking import NotOpen
 from semel.console.clients import WorkStopped
 from semel.console.forms import Conflict, FormError
 from semel.console.rendering import failure
-from semel.console.workers import Busy, TookTooLong
+from semel.console.workers import Busy, SessionOver, TookTooLong
+from semel.wire.errors import EncodeError
 
 LOG = logging.getLogger(__name__)
 
@@ -114,6 +115,16 @@ async def of_value(request: Request, error: Exception) -> Response:
     return await of_bug(request, error)
 
 
+async def of_encode(request: Request, error: Exception) -> Response:
+    """A number or a text that a field of Kafka's protocol cannot carry."""
+    return failure(request, 400, "Please check", f"{error}.")
+
+
+async def of_over(request: Request, error: Exception) -> Response:
+    """Its user has logged out while the page was made."""
+    return failure(request, 401, "Logged out", str(error))
+
+
 async def of_bug(request: Request, error: Exception) -> Response:
     """An error of the console itself."""
     LOG.error("the page %s failed", request.scope["path"], exc_info=error)
@@ -129,5 +140,7 @@ HANDLERS: Final[Mapping[Any, Any]] = {
     WorkStopped: of_stopped,
     TookTooLong: of_time,
     FormError: of_form,
+    EncodeError: of_encode,
+    SessionOver: of_over,
     ValueError: of_value,
 }

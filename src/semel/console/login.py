@@ -74,8 +74,9 @@ async def log_in(request: Request) -> Response:
     fields = await forms.read(request)
     target = _local(fields.get("next", "/"))
     address = request.client.host if request.client else ""
-    user = fields.get("user", "")
-    if not user or not fields.get("password"):
+    # As the client reads it: a name with spaces around it is the same user.
+    user = fields.get("user", "").strip()
+    if not user or not fields.get("password", "").strip():
         return _again(request, user, target, 400, "give the user and the password.")
     if not state.attempts.begin(address, user):
         return _again(request, user, target, 429, "too many failed logins; wait a minute, and try again.")

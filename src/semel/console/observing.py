@@ -15,21 +15,20 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextvars import ContextVar
-from typing import Any, Concatenate, Generic, ParamSpec, TypeAlias, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
-from semel.client import AuthenticationFailed, ClientError, KafkaError, ProtocolError, Security
+from semel.client import AuthenticationFailed, ClientError, KafkaError, ProtocolError
 from semel.console.clients import StoppableClient
 from semel.console.pipeline_sampling import PipelineSample
 from semel.console.sampling import Catalogue, GroupSample, PartitionEnds, TransactionSample, sections_of
-from semel.console.sessions import Session
+from semel.console.sessions import Identity, Session
 from semel.console.settings import ConsoleSettings
-from semel.console.workers import Busy, TookTooLong, Workers
+from semel.console.workers import OVER, Busy, SessionOver, TookTooLong, Workers
 
 LOG = logging.getLogger(__name__)
 
 P = ParamSpec("P")
 T = TypeVar("T")
-Identity: TypeAlias = tuple[str, Security | None]
 
 LONGEST_PAUSE_SECONDS = 30.0
 ABORTED_MAX = 100
@@ -226,8 +225,11 @@ class Observers:
         settings: ConsoleSettings,
         everyone: Session | None,
         on_refused: Callable[[Session], None],
+        is_here: Callable[[Session], bool],
     ) -> None:
+        """`is_here` tells whether the user of a session is still logged in."""
         self._on_refused = on_refused
+        self._is_here = is_here
         self._workers = workers
         self._settings = settings
         self._everyone = everyone
@@ -235,9 +237,11 @@ class Observers:
         self._stopping: set[asyncio.Task[None]] = set()
 
     def of(self, session: Session) -> Observer:
-        """Return the observer of a session."""
+        """Return the observer of a session. SessionOver if its user has logged out."""
         found = self._by_identity.get(session.identity)
         if found is None:
+            if not self._is_here(session):
+                raise SessionOver(OVER)
             while len(self._by_identity) >= self._settings.observers_max:
                 self._retire(min(self._by_identity, key=lambda each: self._by_identity[each].used))
             found = Observer(session, self._workers, self._settings, self._on_refused)

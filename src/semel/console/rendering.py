@@ -188,6 +188,9 @@ def _section(path: str) -> str:
 
 def _twin(request: Request) -> str:
     """The address of the JSON twin."""
-    path = quote(request.scope["path"]) if request.scope["path"] != "/" else "/overview"
+    # As the browser sent it: a group may have a slash in its id.
+    raw = request.scope.get("raw_path")
+    path = quote(request.scope["path"]) if raw is None else raw.decode("latin-1")
+    path = "/overview" if path == "/" else path
     query = f"?{request.url.query}" if request.url.query else ""
     return f"{path}.json{query}"

@@ -1,6 +1,7 @@
 """Runs the console: in the foreground, or on a thread beside a broker."""
 
 import asyncio
+import functools
 import os
 import signal
 import socket
@@ -8,13 +9,13 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Self
+from typing import Any, Self
 
 import uvicorn
 from starlette.applications import Starlette
 
 from semel.console.app import create_app
-from semel.console.connections import CONNECTIONS_MAX, BoundedProtocol
+from semel.console.connections import CONNECTIONS_MAX, HEAD_SECONDS, BoundedProtocol
 from semel.console.settings import ConsoleSettings
 
 #: Browsers with open live views do not keep the console from stopping for longer than this.
@@ -58,7 +59,18 @@ def server_of(settings: ConsoleSettings, app: Starlette | None = None) -> uvicor
         ssl_keyfile=settings.key,
         ws="none",
     )
-    return uvicorn.Server(config)
+    return _Server(config)
+
+
+class _Server(uvicorn.Server):
+    """Uvicorn's server. A connection that does not begin TLS is closed as early as one without a request."""
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen. Uvicorn has no setting for the time of a handshake."""
+        if self.config.is_ssl:
+            loop: Any = asyncio.get_running_loop()
+            loop.create_server = functools.partial(loop.create_server, ssl_handshake_timeout=HEAD_SECONDS)
+        await super().startup(sockets)
 
 
 def serve(settings: ConsoleSettings, ready: Callable[[str], None]) -> None:

@@ -3,10 +3,14 @@
 import secrets
 import time
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from semel.client import Security
 
 COOKIE = "semel_console"
+
+Identity: TypeAlias = tuple[str, Security | None]
+"""Who acts, and how they prove it: sessions that agree in both are one user."""
 
 
 @dataclass(eq=False, slots=True)
@@ -19,8 +23,8 @@ class Session:
     used: float = field(default_factory=time.monotonic)
 
     @property
-    def identity(self) -> tuple[str, Security | None]:
-        """Who acts, and how they prove it: sessions that agree in both see the same."""
+    def identity(self) -> Identity:
+        """Who acts, and how they prove it."""
         return self.principal, self.security
 
 
@@ -47,7 +51,7 @@ class Sessions:
         session.used = time.monotonic()
         return session
 
-    def has(self, identity: tuple[str, Security | None]) -> bool:
+    def has(self, identity: Identity) -> bool:
         """Whether somebody with these credentials is logged in."""
         return any(each.identity == identity for each in self._by_token.values())
 
@@ -55,7 +59,7 @@ class Sessions:
         """Forget a session."""
         return self._by_token.pop(token, None)
 
-    def end_all(self, identity: tuple[str, Security | None]) -> list[Session]:
+    def end_all(self, identity: Identity) -> list[Session]:
         """Forget all sessions with these credentials, and return them."""
         over = [each for each in self._by_token.values() if each.identity == identity]
         for each in over:

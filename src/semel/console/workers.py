@@ -16,7 +16,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 from starlette.requests import Request
 
 from semel.console.clients import ClientPool, StoppableClient, WorkStopped
-from semel.console.sessions import Session
+from semel.console.sessions import Identity, Session
 from semel.console.settings import ConsoleSettings
 
 P = ParamSpec("P")
@@ -59,8 +59,9 @@ class Workers:
         self.pool = pool
         self._executor = ThreadPoolExecutor(settings.threads_max, thread_name_prefix="console")
         self._background = ThreadPoolExecutor(BACKGROUND_THREADS, thread_name_prefix="console sampling")
-        self._running: Counter[Session] = Counter()
-        self._streams: Counter[tuple[Session, str]] = Counter()
+        # By identity: whoever logs in several times is still one user.
+        self._running: Counter[Identity] = Counter()
+        self._streams: Counter[tuple[Identity, str]] = Counter()
         self._stops: set[Stop] = set()
         self._ends: dict[Callable[[], object], Session] = {}
 
@@ -76,13 +77,13 @@ class Workers:
         # Without a login, all browsers are one user.
         is_one = self._settings.needs_login
         most = self._settings.requests_per_user if is_one else self._settings.live_per_user
-        if self._running[session] >= most:
+        if self._running[session.identity] >= most:
             raise Busy("too many of your pages are loading at once. Wait for them, and try again.")
         stop = Stop()
         work = asyncio.get_running_loop().run_in_executor(
             self._executor, lambda: self._call(session, stop, function, *args, **kwargs)
         )
-        self._begin(session, stop, work)
+        self._begin(session.identity, stop, work)
         return await self._wait(request, work, stop)
 
     async def run_as(
@@ -104,16 +105,16 @@ class Workers:
         finally:
             stop.set()
 
-    def _begin(self, session: Session, stop: Stop, work: "asyncio.Future[Any]") -> None:
+    def _begin(self, identity: Identity, stop: Stop, work: "asyncio.Future[Any]") -> None:
         """Count the work until its thread has ended, which may be after the page was given up."""
-        self._running[session] += 1
+        self._running[identity] += 1
         self._stops.add(stop)
 
         def ended(done: "asyncio.Future[Any]") -> None:
             self._stops.discard(stop)
-            self._running[session] -= 1
-            if not self._running[session]:
-                del self._running[session]
+            self._running[identity] -= 1
+            if not self._running[identity]:
+                del self._running[identity]
             if not done.cancelled():
                 done.exception()  # It is retrieved, though nobody may be there to hear it.
 
@@ -128,8 +129,9 @@ class Workers:
                     return work.result()
                 if time.monotonic() > deadline:
                     seconds = self._settings.request_seconds
-                    advice = "Narrow the search, or try again." if _is_search(request) else "Try again."
-                    raise TookTooLong(f"the broker did not answer within {seconds:g} seconds. {advice}")
+                    raise TookTooLong(
+                        f"the broker did not answer within {seconds:g} seconds. {_advice(request)}"
+                    )
                 if await request.is_disconnected():
                     raise WorkStopped("the browser has gone.")
         finally:
@@ -164,12 +166,12 @@ class Workers:
         as they can. Busy if there are too many already.
         """
         session: Session = request.state.session
-        self._admit(session, kind)
+        self._admit(session.identity, kind)
         return self._iterate(session, kind, function, args)
 
-    def _admit(self, session: Session, kind: str) -> None:
+    def _admit(self, identity: Identity, kind: str) -> None:
         most = self._settings.scans_per_user if kind == SCAN else self._settings.live_per_user
-        if self._streams[session, kind] >= most:
+        if self._streams[identity, kind] >= most:
             what = NAMES[kind]
             raise Busy(f"{most} of your {what} run already. Stop one of them, and try again.")
         if self._streams.total() >= self._settings.live_max:
@@ -198,7 +200,7 @@ class Workers:
     def watch(self, request: Request, items: AsyncGenerator[T, None]) -> AsyncGenerator[T, None]:
         """Return what `items` yields, counted and ended as a stream is. It needs no thread and no client."""
         session: Session = request.state.session
-        self._admit(session, CHANGES)
+        self._admit(session.identity, CHANGES)
         return self._watch(session, items)
 
     async def _watch(self, session: Session, items: AsyncGenerator[T, None]) -> AsyncGenerator[T, None]:
@@ -226,16 +228,17 @@ class Workers:
     @contextmanager
     def _counted(self, session: Session, kind: str, end: Callable[[], object]) -> Iterator[None]:
         """Count a stream. `end` is called when its session is over."""
-        self._admit(session, kind)
-        self._streams[session, kind] += 1
+        counted = (session.identity, kind)
+        self._admit(*counted)
+        self._streams[counted] += 1
         self._ends[end] = session
         try:
             yield
         finally:
             del self._ends[end]
-            self._streams[session, kind] -= 1
-            if not self._streams[session, kind]:
-                del self._streams[session, kind]
+            self._streams[counted] -= 1
+            if not self._streams[counted]:
+                del self._streams[counted]
 
     def end(self, sessions: Container[Session]) -> None:
         """End the streams of sessions that are over."""
@@ -282,8 +285,25 @@ class Workers:
         self.pool.close()
 
 
-def _is_search(request: Request) -> bool:
-    return bool(request.query_params.get("q"))
+def _advice(request: Request) -> str:
+    if request.method not in ("GET", "HEAD"):
+        return "The change may have been made, or be made later: look before you try again."
+    return "Narrow the search, or try again." if request.query_params.get("q") else "Try again."
+
+
+async def first_of(request: Request, items: AsyncGenerator[T, None]) -> T:
+    """Return the first item of a stream. WorkStopped, and the stream closed, if the browser goes before."""
+    pending = asyncio.ensure_future(anext(items))
+    try:
+        while not (await asyncio.wait({pending}, timeout=LOOK_SECONDS))[0]:
+            if await request.is_disconnected():
+                raise WorkStopped("the browser has gone.")
+        return pending.result()
+    except WorkStopped:
+        pending.cancel()
+        await asyncio.gather(pending, return_exceptions=True)
+        await items.aclose()
+        raise
 
 
 class _Bridge(Generic[T]):

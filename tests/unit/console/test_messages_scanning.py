@@ -3,14 +3,17 @@
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 from urllib.parse import parse_qsl
 
 import pytest
 
 import semel
-from semel.client import Admin, Client, Codec, NewTopic, Producer, TransactionalProducer
+from semel.client import Admin, Client, Codec, ErrorCode, NewTopic, Producer, TransactionalProducer
+from semel.client.fetching import FetchUnderWay
 from semel.console.clients import StoppableClient
+from semel.console.messages import tailing
 from semel.console.messages.asking import Ask, AskingError, moment, resolve
 from semel.console.messages.filters import Filter
 from semel.console.messages.limits import EXPORT, PAGE, ScanLimits
@@ -260,6 +263,39 @@ def test_a_scan_that_is_stopped_ends(client: Client) -> None:
     scan = scan_of(client, Ask.of({}), stop=stop)
     assert list(scan.rounds()) == []
     assert scan.reason is Reason.STOPPED
+
+
+class Pauses(threading.Event):
+    """Stops a tail at its third pause."""
+
+    pauses = 0
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.pauses += 1
+        if self.pauses == 3:
+            self.set()
+        return self.is_set()
+
+
+def test_a_tail_pauses_while_a_leader_moves(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The broker answers with an error at once; the other partition has nothing new."""
+    Admin(client).topics.create(NewTopic("t", 2))
+    asked = resolve(client, "t", Ask.of({}))
+    reader = Reader(client, "t", asked.bounds, committed=True)
+    answers, fetch = [], FetchUnderWay.wait
+
+    def moved(self: FetchUnderWay) -> Any:
+        found = fetch(self)
+        for (_, partition), data in found:
+            data.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER if partition else ErrorCode.NONE
+        answers.append(found)
+        assert len(answers) < 10
+        return found
+
+    monkeypatch.setattr(FetchUnderWay, "wait", moved)
+    monkeypatch.setattr(tailing, "WAIT", replace(tailing.WAIT, max_wait_ms=0))
+    assert list(tail(reader, {0: 0, 1: 0}, Filter(""), identity, Pauses())) == []
+    assert len(answers) == 3
 
 
 def test_a_tail_marks_records_when_their_transaction_ends(client: Client) -> None:

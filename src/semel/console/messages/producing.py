@@ -23,6 +23,7 @@ from semel.client import (
     TransactionalProducer,
     UnsupportedRequest,
 )
+from semel.console.clients import StoppableClient
 from semel.console.messages.limits import PRODUCED_BYTES_MAX, RECORDS_PRODUCED_MAX
 from semel.record_lines import InputFormat, Line, LineError, read_line
 
@@ -172,15 +173,23 @@ def _in_transaction(
     try:
         producer.begin()
         deliveries = _send(producer, topic, records)
+        _end_in_any_case(client)
         if outcome is Outcome.COMMIT:
             producer.commit()
         else:
             producer.abort()
     finally:
         # After an error this aborts what is open; the error says more than one of closing.
+        _end_in_any_case(client)
         with suppress(KafkaError, ClientError):
             producer.close()
     return deliveries
+
+
+def _end_in_any_case(client: Client) -> None:
+    """If nobody waits any more, readers of the topic do: they must not wait for the transaction's timeout."""
+    if isinstance(client, StoppableClient):
+        client.finish()
 
 
 def _send(producer: Sender, topic: str, records: Iterable[NewRecord]) -> list[Delivery]:

@@ -156,6 +156,8 @@ class Reader:
                 except ProtocolError as error:
                     where = f"{self.topic}/{key[1]} at offset {wanted[key]}"
                     raise ClientError(f"{where} holds what this client cannot read: {error}.") from None
+                if piece is None:
+                    continue
                 self._stable[key[1]] = max(self._stable[key[1]], piece.last_stable_offset)
                 self.read_bytes += len(piece.data)
                 pieces.append(piece)
@@ -163,7 +165,8 @@ class Reader:
 
     def _take(
         self, number: int, at: int, data: PartitionData, isolation: Isolation, look_ahead: bool
-    ) -> Piece:
+    ) -> Piece | None:
+        """Return what a partition answered; None if its leader has moved, or cannot answer now."""
         piece = Piece(number, at, at, data.high_watermark, data.last_stable_offset)
         if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE and data.log_start_offset > at:
             piece.next_offset = data.log_start_offset  # Retention was faster.
@@ -172,7 +175,7 @@ class Reader:
             code = KafkaError(data.error_code)
             if code.retriable:
                 self._client.forget_topic(self.topic)
-                return piece
+                return None
             check(data.error_code, f"{self.topic}/{number} cannot be read at offset {at}")
         piece.data = data.records or b""
         if isolation is Isolation.READ_COMMITTED:

@@ -77,7 +77,7 @@ class Registry:
             self._authorization = "Basic " + base64.b64encode(pair.encode()).decode()
         self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirect())
         self._lock = threading.Lock()
-        self._schemas: OrderedDict[int, tuple[_Schema | SchemaProblem, float]] = OrderedDict()
+        self._schemas: OrderedDict[int, tuple[_Schema | str, float]] = OrderedDict()
         self._down_until = 0.0
         self._down_because = ""
 
@@ -106,23 +106,20 @@ class Registry:
             known = self._schemas.get(schema_id)
             if known is not None and known[1] > now:
                 self._schemas.move_to_end(schema_id)
-                if isinstance(known[0], SchemaProblem):
-                    raise known[0]
-                return known[0]
+                return _usable(known[0])
             if now < self._down_until:
                 raise SchemaProblem(f"the schema registry does not answer: {self._down_because}")
-        found: _Schema | SchemaProblem
+        found: _Schema | str
         try:
             found, until = self._load(schema_id), float("inf")
         except SchemaProblem as problem:
-            found, until = problem, now + UNKNOWN_SECONDS
+            # Only its text: an exception that is raised again and again keeps the data of every raise.
+            found, until = str(problem), now + UNKNOWN_SECONDS
         with self._lock:
             self._schemas[schema_id] = (found, until)
             while len(self._schemas) > SCHEMAS_KEPT:
                 self._schemas.popitem(last=False)
-        if isinstance(found, SchemaProblem):
-            raise found
-        return found
+        return _usable(found)
 
     def _load(self, schema_id: int) -> _Schema:
         answer = self._get(f"/schemas/ids/{schema_id}", f"schema {schema_id}")
@@ -177,6 +174,12 @@ class Registry:
         if not isinstance(answer, dict):
             raise SchemaProblem(f"the schema registry answered no object for {what}")
         return answer
+
+
+def _usable(found: _Schema | str) -> _Schema:
+    if isinstance(found, str):
+        raise SchemaProblem(found)
+    return found
 
 
 def _read(response: Any) -> bytes:

@@ -58,8 +58,8 @@ def tail(
             yield made
             # The next records wait a moment: a person does not see it, and the broker is asked less often.
             stop.wait(ROUND_SECONDS)
-        elif not pieces:
-            stop.wait(0.5)  # No leader answered.
+        elif len(pieces) < len(at):
+            stop.wait(0.5)  # A partition has no leader, and errors do not wait for records.
 
 
 def _look(

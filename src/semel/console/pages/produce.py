@@ -28,7 +28,8 @@ from semel.console.messages.producing import (
     parse_headers,
     write,
 )
-from semel.console.messages.replaying import copies, parse_places, read_places
+from semel.console.messages.reading import MarkedRecord
+from semel.console.messages.replaying import Place, copies, parse_places, read_places
 from semel.console.pages.messages import registry_of
 from semel.console.rendering import now_iso, page, segment
 from semel.record_lines import InputFormat, LineError, read_line
@@ -216,21 +217,29 @@ async def replay_form(request: Request) -> Response:
     topic, chosen = request.path_params["topic"], request.query_params.get("records", "")
     try:
         places = parse_places(chosen)
-        found = await request.app.state.workers.run(request, read_places, topic, places)
+        decoding = Decoding(registry=registry_of(request))
+        found, shown = await request.app.state.workers.run(request, _chosen, topic, places, decoding)
     except ProduceError as error:
         raise FormError(str(error)) from None
-    decoding = Decoding(registry=registry_of(request))
     data = {
         "topic": topic,
         "records": ",".join(f"{each.partition}:{each.offset}" for each in places),
         "count": len(found),
         "bytes": sum(each.record.size_bytes for each in found),
-        "messages": [rows_of.row(each, decoding) for each in found[:SHOWN_MAX]],
+        "messages": shown,
         "transactional_id": new_transactional_id(),
         "records_max": REPLAYED_MAX,
         "today": now_iso()[:10],
     }
     return page(request, "produce_replay.html", data)
+
+
+def _chosen(
+    client: Client, topic: str, places: list[Place], decoding: Decoding
+) -> tuple[list[MarkedRecord], list[dict[str, Any]]]:
+    """Read records, and show the first of them, which may ask a schema registry."""
+    found = read_places(client, topic, places)
+    return found, [rows_of.row(each, decoding) for each in found[:SHOWN_MAX]]
 
 
 async def replay(request: Request) -> Response:

@@ -24,7 +24,7 @@ from semel.console.messages.replaying import Place, find, read_places
 from semel.console.messages.scanning import Order, Reason, Scan, Stop
 from semel.console.pages.messages import asked_of, filter_of, registry_of, resolved, state_of
 from semel.console.rendering import page, segment
-from semel.console.workers import SCAN
+from semel.console.workers import SCAN, first_of
 from semel.record_lines import bytes_as_json
 
 
@@ -33,7 +33,7 @@ async def record(request: Request) -> Response:
     topic, place = request.path_params["topic"], _place(request)
     view = asked_of(request).view
     decoding = Decoding(view, registry_of(request))
-    marked = await request.app.state.workers.run(request, _find, topic, place)
+    marked, shown = await request.app.state.workers.run(request, _shown, topic, place, decoding)
     base = rows_of.address(topic, place.partition, place.offset)
     is_hidden = marked.mark not in ("plain", "committed")
     around = Ask(
@@ -44,7 +44,7 @@ async def record(request: Request) -> Response:
     )
     data = {
         "topic": topic,
-        "record": rows_of.whole(marked, decoding),
+        "record": shown,
         "view": view.value,
         "views": [each.value for each in View],
         "address": base,
@@ -92,6 +92,14 @@ def _find(client: Client, topic: str, place: Place) -> MarkedRecord:
     return marked
 
 
+def _shown(
+    client: Client, topic: str, place: Place, decoding: Decoding
+) -> tuple[MarkedRecord, dict[str, Any]]:
+    """Find a record, and show it, which may ask a schema registry."""
+    marked = _find(client, topic, place)
+    return marked, rows_of.whole(marked, decoding)
+
+
 def _whole(client: Client, topic: str, place: Place) -> MarkedRecord:
     _find(client, topic, place)
     (marked,) = read_places(client, topic, [place], HEADERS_COPIED_MAX)
@@ -114,7 +122,7 @@ async def export(request: Request) -> Response:
     arguments = (topic, ask, wanted, limits, makers[form])
     source = request.app.state.workers.stream(request, _export, *arguments, kind=SCAN)
     try:
-        first = await anext(source)
+        first = await first_of(request, source)
     except NoParquet as error:
         raise FormError(str(error)) from None
     media_type = "application/x-ndjson" if form == "ndjson" else "application/vnd.apache.parquet"
@@ -166,9 +174,12 @@ class Download(StreamingResponse):
     """A download whose source is closed in every case, so that a browser that leaves stops the scan."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the file, and close the source."""
+        """Send the file, and close the source. HEAD is answered without the file."""
         try:
-            await super().__call__(scope, receive, send)
+            if scope["method"] == "HEAD":
+                await Response(headers=dict(self.headers))(scope, receive, send)
+            else:
+                await super().__call__(scope, receive, send)
         finally:
             await self.body_iterator.aclose()  # type: ignore[attr-defined]
 

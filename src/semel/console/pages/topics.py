@@ -87,10 +87,17 @@ def _rows(client: Client, shown: list[TopicInfo]) -> list[dict[str, Any]]:
                 "offline": sum(1 for each in topic.partitions if each.leader < 0),
                 "offsets": sum(high[key] - first[key].offset for key in own if key in high),
                 "waiting": sum(high[key] - stable[key] for key in own if key in high),
-                "bytes": None if sizes is None else sum(sizes.get(key, 0) for key in own),
+                "bytes": _bytes(sizes, [key for key in own if key in high]),
             }
         )
     return rows
+
+
+def _bytes(sizes: dict[tuple[str, int], int] | None, keys: list[tuple[str, int]]) -> int | None:
+    """The bytes of partitions; None if they are not known of all, because a broker does not answer."""
+    if sizes is None or any(key not in sizes for key in keys):
+        return None
+    return sum(sizes[key] for key in keys)
 
 
 def sizes_of(client: Client, names: list[str]) -> dict[tuple[str, int], int] | None:

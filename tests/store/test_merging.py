@@ -10,6 +10,7 @@ import pytest
 from support.chunked import Place, age, listed, opened, read, states, trim
 from support.s3 import S3Server
 from support.stored import EVERYTHING
+from support.waiting import until_async
 
 from semel.config import Settings
 from semel.core.facts import BatchesReplaced, TopicDeleted
@@ -198,6 +199,73 @@ async def test_topics_with_compaction_are_not_merged(nearby: Place, scribe: Any)
         key = PartitionKey(created.topic.topic_id, 0)
         await fill(store, scribe, key, [200] * 10)
         assert await store.merger.merge_once() == 0
+
+
+async def test_topics_that_are_compacted_by_default_are_not_merged(nearby: Place, scribe: Any) -> None:
+    settings = Settings(semel_roll_interval_ms=0, semel_merge_age_ms=0, log_cleanup_policy="compact")
+    async with opened(nearby, settings) as store:
+        (key,) = await scribe.create(store.ledger)
+        await fill(store, scribe, key, [100] * 8)
+        assert await store.merger.merge_once() == 0
+
+
+@pytest.mark.parametrize("neighbour_bytes", [100, 10])
+async def test_compaction_waits_for_a_merge_of_the_same_batches(
+    nearby: Place, scribe: Any, monkeypatch: pytest.MonkeyPatch, neighbour_bytes: int
+) -> None:
+    """Both free the old bytes. Freed twice, they would take the bytes of a neighbour in the chunk along."""
+    async with opened(nearby, SETTINGS) as store, opened(nearby, SETTINGS, broker_id=1) as other:
+        key, neighbour = await scribe.create(store.ledger, partitions=2)
+        written: list[bytes] = []
+        beside: list[bytes] = []
+        for number in range(8):
+            pair = [
+                encode_batch([Record(each, 1_000 + number, None, os.urandom(size)) for each in range(2)])
+                for size in (100, neighbour_bytes)
+            ]
+            facts = [
+                scribe.append(each, records=2, timestamp=1_000 + number, size=len(batch))[0]
+                for each, batch in zip((key, neighbour), pair, strict=True)
+            ]
+            # One commit, so one chunk for batches of two partitions.
+            await store.commit([*facts, *scribe.changed()], pair)
+            written.append(pair[0])
+            beside.append(pair[1])
+        await store.roller.roll_once()
+        reached, may_end = asyncio.Event(), asyncio.Event()
+        candidates, note = store.merger._candidates, store.merger._note
+
+        async def only_first(after: Any) -> Any:
+            return [each for each in await candidates(after) if each[0] == key]
+
+        async def slowly(connection: Any, runs: Any) -> None:
+            reached.set()
+            await may_end.wait()
+            await note(connection, runs)
+
+        monkeypatch.setattr(store.merger, "_candidates", only_first)
+        monkeypatch.setattr(store.merger, "_note", slowly)
+        merge = asyncio.create_task(store.merger.merge_once())
+        await reached.wait()
+        new = encode_batch([Record(0, 1_001, None, b"new")])
+        replaced = BatchesReplaced(key, (Rewritten(2, 3, 1_001, len(new)),), (4,))
+        compaction = asyncio.create_task(other.commit([replaced], [new]))
+
+        async def is_waiting() -> bool:
+            waiting = "SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted)"
+            return bool(await store.ledger.database.value(waiting))
+
+        await until_async(is_waiting)
+        may_end.set()
+        assert await merge == 8
+        await compaction
+        expected = [written[0], new, *written[3:]]
+        assert await read(other, key) == expected
+        for _ in range(5):
+            await store.ledger.sweep(limit=100)
+        other.chunks._places.clear()
+        assert await read(other, key) == expected
+        assert await read(other, neighbour) == beside
 
 
 async def test_compaction_splits_the_runs_that_it_changes(nearby: Place, scribe: Any) -> None:

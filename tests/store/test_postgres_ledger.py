@@ -285,11 +285,17 @@ async def test_a_ledger_of_a_newer_version_is_refused(postgres_dsn: str, schema:
     async with opened(postgres_dsn, schema):
         pass
     await _execute(postgres_dsn, f"UPDATE {schema}.meta SET value = '99' WHERE name = 'schema_version'")
-    with pytest.raises(StoreDamaged, match="schema version 99, and this Semel knows version 6"):
+    with pytest.raises(StoreDamaged, match="schema version 99, and this Semel knows version 7"):
         await PostgresLedger.open(postgres_dsn, schema=schema)
 
 
-WITHOUT_SHARES = """
+WITHOUT_NUMBERING = """
+    DROP TABLE numbering;
+    DROP FUNCTION skip_numbers();
+"""
+"""What version 6 did not have."""
+WITHOUT_SHARES = f"""
+    {WITHOUT_NUMBERING}
     ALTER TABLE transactions DROP COLUMN shares;
     DROP FUNCTION write_shares(shares[], shares[]);
     DROP FUNCTION commit_shares(claim, expectations, shares[], shares[]);
@@ -328,6 +334,7 @@ async def test_a_ledger_of_version_5_keeps_its_transactions_and_share_partitions
         postgres_dsn,
         f"""
         SET search_path = {schema};
+        {WITHOUT_NUMBERING}
         ALTER TABLE transactions DROP COLUMN shares;
         UPDATE shares SET runs = '[[3,4,0,2]]';
         UPDATE meta SET value = '5' WHERE name = 'schema_version';
@@ -338,6 +345,25 @@ async def test_a_ledger_of_version_5_keeps_its_transactions_and_share_partitions
         joined = ongoing.but(shares=(share_key,))
         await ledger.commit([TransactionChanged(joined)], [], expected={transaction_key: version})
         assert await ledger.load([transaction_key]) == [joined]
+
+
+async def test_a_ledger_of_version_6_knows_its_numbers(postgres_dsn: str, schema: str) -> None:
+    async with opened(postgres_dsn, schema) as ledger:
+        first = await ledger.database.value("SELECT reserve_objects(50)")
+        assert await ledger.database.value("SELECT last_object FROM numbering") == first + 49
+    await _execute(
+        postgres_dsn,
+        f"""
+        SET search_path = {schema};
+        {WITHOUT_NUMBERING}
+        UPDATE meta SET value = '6' WHERE name = 'schema_version';
+        """,
+    )
+    async with opened(postgres_dsn, schema) as ledger:
+        # Version 6 gave numbers in blocks, and did not note how many of a block were reserved.
+        assert await ledger.database.value("SELECT last_object FROM numbering") == first + 999
+        assert await ledger.database.value("SELECT reserve_objects(1)") == first + 1000
+        assert await ledger.database.value("SELECT last_object FROM numbering") == first + 1000
 
 
 async def test_a_ledger_of_version_1_is_upgraded(postgres_dsn: str, schema: str) -> None:
@@ -357,7 +383,7 @@ async def test_a_ledger_of_version_1_is_upgraded(postgres_dsn: str, schema: str)
     )
     async with opened(postgres_dsn, schema) as ledger:
         assert await ledger.policies() == []
-        assert await ledger.database.value("SELECT value FROM meta WHERE name = 'schema_version'") == "6"
+        assert await ledger.database.value("SELECT value FROM meta WHERE name = 'schema_version'") == "7"
         names = "SELECT count(*) FROM pg_proc WHERE proname = 'hand_over' AND pronamespace = $1::regnamespace"
         assert await ledger.database.value(names, schema) == 1
         place = ledger.place

@@ -30,18 +30,6 @@ CREATE TABLE objects (
 -- For finding the objects to delete: few objects are not stored.
 CREATE INDEX objects_to_delete ON objects (since) WHERE state <> 'stored';
 
--- Reserves numbers for objects, and returns the first.
-CREATE FUNCTION reserve_objects(how_many integer) RETURNS bigint LANGUAGE sql AS $$
-    WITH block AS MATERIALIZED (SELECT nextval('chunk_ids') AS first),
-    reserved AS (
-        INSERT INTO objects
-        SELECT number, 0, 'uploading', clock_timestamp()
-        FROM block, generate_series(first, first + how_many - 1) AS number
-        RETURNING object_id
-    )
-    SELECT min(object_id) FROM reserved;
-$$;
-
 -- Makes objects part of the ledger, in the commit that refers to them. It fails if a number was not reserved, or so long
 -- ago that the object may be deleted.
 CREATE FUNCTION store_objects(new_objects objects[]) RETURNS void LANGUAGE plpgsql AS $$

@@ -15,7 +15,6 @@ from functools import partial
 from semel.store.interface import StoreMisconfigured, StoreRefused
 from semel.store.objects import Objects
 from semel.store.postgres.database import Database
-from semel.store.postgres.numbers import BLOCK
 
 log = logging.getLogger("semel.store")
 
@@ -72,6 +71,6 @@ async def _check_age(database: Database, objects: Objects) -> None:
 
 
 async def _last_number(database: Database) -> int:
-    """The largest number that anybody may use for an object."""
-    last: int = await database.value("SELECT last_value FROM chunk_ids")
-    return last + BLOCK - 1
+    """The largest number that was reserved for an object."""
+    last: int = await database.value("SELECT last_object FROM numbering")
+    return last

@@ -6,7 +6,8 @@ partition would read the others' bytes too, and the ledger would grow with every
 
 Readers do not notice: neither batches nor offsets change, and the old bytes stay for a while. The swap is one
 transaction. It locks the rows that it replaces and compares them with those that were read, because the log
-start may have moved, or compaction or another broker may have replaced them. It does not touch partitions.
+start may have moved, or compaction or another broker may have replaced them. It does not touch partitions, so
+compaction locks these rows too before it reads them (``replacing.sql``).
 
 Topics with compaction are not merged, because compaction rewrites batches anyway. If a topic gets that policy
 later, compaction splits the runs that it changes.
@@ -58,6 +59,7 @@ class Merger:
         self._chunks = chunks
         self._interval_seconds = settings.semel_merge_interval_ms / 1000
         self._age_seconds = settings.semel_merge_age_ms / 1000
+        self._policy = settings.log_cleanup_policy
 
     async def run(self, is_mine: Callable[[], bool] = always) -> None:
         """Merge until cancelled, whenever it is this broker's work."""
@@ -100,7 +102,7 @@ class Merger:
                 FROM partitions LEFT JOIN merged USING (topic_id, partition_index)
                 JOIN topics USING (topic_id)
                 WHERE (topic_id, partition_index) > ($1, $2)
-                AND coalesce(configs::json ->> 'cleanup.policy', '') NOT LIKE '%compact%'
+                AND coalesce(configs::json ->> 'cleanup.policy', $6) NOT LIKE '%compact%'
             ) AS each CROSS JOIN LATERAL (
                 SELECT count(*) AS number, sum(length) AS size FROM (
                     SELECT length FROM batches
@@ -116,6 +118,7 @@ class Merger:
             PARTITIONS,
             RUN_BATCHES,
             RUN_BYTES,
+            self._policy,
         )
         return [(PartitionKey(topic_id, index), offset) for topic_id, index, offset in rows]
 

@@ -11,13 +11,14 @@ import asyncpg  # type: ignore[import-untyped]
 from semel.store.interface import StoreBroken, StoreDamaged, StoreMisconfigured, StoreRefused
 from semel.store.postgres.database import ConnectionLost, Database, patiently
 
-SCHEMA_VERSION: Final = 6
+SCHEMA_VERSION: Final = 7
 _UPGRADES: Final = {
     1: ("from_1.sql",),
     2: ("from_2.sql",),
     3: ("from_3.sql",),
     4: ("from_4.sql", "shares.sql", "locking.sql"),
     5: ("from_5.sql", "writing.sql"),
+    6: ("from_6.sql", "numbering.sql", "replacing.sql"),
 }
 """What upgrades each version to the next."""
 SERVER_VERSION_MIN: Final = 140_000
@@ -167,8 +168,8 @@ async def _upgrade(connection: Any) -> None:
 
 
 _TABLES: Final = (
-    *("schema.sql", "chunks.sql", "versions.sql", "shares.sql", "locking.sql", "writing.sql"),
-    *("functions.sql", "membership.sql", "views.sql"),
+    *("schema.sql", "chunks.sql", "numbering.sql", "versions.sql", "shares.sql", "locking.sql"),
+    *("writing.sql", "functions.sql", "replacing.sql", "membership.sql", "views.sql"),
 )
 
 

@@ -96,14 +96,14 @@ class Reconciler:
     async def reconcile_once(self) -> list[int]:
         """Compare the objects with the ledger. Return the numbers of strangers, which were deleted."""
         await self._find_unused()
-        # Numbers that were not taken when the listing begins are none of our business.
-        end: int = await self._database.value("SELECT last_value FROM chunk_ids")
+        # Numbers that were not reserved when the listing begins are none of our business.
+        last: int = await self._database.value("SELECT last_object FROM numbering")
         strangers: list[int] = []
         missing: list[int] = []
         after = 0
         async for page in self._objects.pages():
             needed, known = await self._between(after, page[-1].number)
-            strangers += await self._delete_strangers(page, known, end)
+            strangers += await self._delete_strangers(page, known, last + 1)
             missing += needed - {each.number for each in page}
             after = page[-1].number
         needed, _ = await self._between(after, _LAST)

@@ -1,0 +1,31 @@
+-- Numbers of objects that were reserved. Also run by an upgrade (opening.py).
+
+-- The largest of them, to recognize objects that are newer than the ledger. A sequence would not do: PostgreSQL writes it
+-- to its log 32 steps ahead, so it is ahead after a crash or a restore.
+CREATE TABLE numbering (
+    last_object bigint NOT NULL
+);
+INSERT INTO numbering SELECT CASE WHEN is_called THEN last_value + 999 ELSE 0 END FROM chunk_ids;
+
+-- Reserves numbers for objects, and returns the first.
+CREATE OR REPLACE FUNCTION reserve_objects(how_many integer) RETURNS bigint LANGUAGE sql AS $$
+    WITH block AS MATERIALIZED (SELECT nextval('chunk_ids') AS first),
+    noted AS (
+        UPDATE numbering SET last_object = greatest(last_object, first + how_many - 1) FROM block
+    ),
+    reserved AS (
+        INSERT INTO objects
+        SELECT number, 0, 'uploading', clock_timestamp()
+        FROM block, generate_series(first, first + how_many - 1) AS number
+        RETURNING object_id
+    )
+    SELECT min(object_id) FROM reserved;
+$$;
+
+-- Lets numbers continue far beyond those that may have been used after a backup. For operators who have restored one.
+CREATE OR REPLACE FUNCTION skip_numbers() RETURNS bigint LANGUAGE sql AS $$
+    WITH skipped AS MATERIALIZED (
+        SELECT setval('chunk_ids', last_value + 1000000000000) AS last FROM chunk_ids
+    )
+    UPDATE numbering SET last_object = last FROM skipped RETURNING last_object;
+$$;

@@ -140,7 +140,7 @@ CLUSTER_MUTANTS: tuple[Mutant, ...] = (
     _broker(
         "shards are given away before the notices have arrived",
         "cluster_member",
-        "            await self._loop.unannounced.wait()\n",
+        "            await self._wait_for_notices()\n",
         "",
     ),
     _model(
@@ -179,6 +179,18 @@ CLUSTER_MUTANTS: tuple[Mutant, ...] = (
         "shared_commit_loop",
         "            if mine := without_moved(pending, self._owns):\n",
         "            if mine := pending:\n",
+    ),
+    _broker(
+        "a long commit costs the lease",
+        "cluster_member",
+        "                self._start_looking()\n",
+        "                await self._loop.look_for_open_transactions()\n",
+    ),
+    _broker(
+        "shards are never given away if notices take long",
+        "cluster_member",
+        "        longer = min(2 * self._announce_seconds, self._membership.lease_seconds / 2)\n",
+        "        longer = self._announce_seconds\n",
     ),
     _broker(
         "a member joins where its group is not any more",

@@ -43,6 +43,8 @@ SCENES: Final[tuple[Callable[[], None], ...]] = (
     scenes_leases.unknown_owner,
     scenes_leases.next_owner,
     scenes_leases.late_hand_over,
+    scenes_leases.long_commit,
+    scenes_leases.slow_notices,
     scenes_crashes.write_at_another_broker,
     scenes_crashes.end_seen_from_elsewhere,
     scenes_crashes.end_seen_at_the_leader,

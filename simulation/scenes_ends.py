@@ -3,11 +3,14 @@
 What its answer acknowledges must be visible to whoever reads next, at whichever broker.
 """
 
+from typing import Any
+
 from semel.core.placement import name_shard, owner_of
 from semel.core.transactions.commands import EndTransaction
 from semel.core.types import ErrorCode, PartitionKey
 from simulation import virtual_time
 from simulation.cluster import BrokerLife, ClusterWorld
+from simulation.peers import ANSWER_SECONDS
 from simulation.stage import (
     STEP,
     check_visible,
@@ -94,11 +97,11 @@ def leaving_coordinator() -> None:
     async def work(world: ClusterWorld) -> None:
         two = world.everybody()[1]
         key, end = await _open(world)
-        world.faults.odds["held notice"] = 1.0
+        member: Any = two.broker.member
+        member._sender._peers._delay = lambda: 0.9 * ANSWER_SECONDS
         two.broker.submit([end])
         await committed(world, end)
-        assert two.broker.member is not None
-        leaving = two.do(two.broker.member.leave())
+        leaving = two.do(member.leave())
         await _repeat_elsewhere(world, two, end)
         await check_visible(world, key)
         await leaving

@@ -163,11 +163,13 @@ def late_hand_over() -> None:
         hand_over, given = membership.hand_over, list[Any]()
 
         async def refuse(*arguments: Any) -> None:
-            if arguments:
-                given.append(arguments)
-                unannounced.wait = refuse
-                membership.hand_over = hand_over
+            given.append(arguments)
+            unannounced.wait = wait_in_vain
+            membership.hand_over = hand_over
             raise StoreRefused("simulated: no answer")
+
+        async def wait_in_vain(_: float) -> None:
+            raise StoreRefused("simulated: notices are under way")
 
         membership.hand_over = refuse
         await world._start(2)
@@ -186,3 +188,53 @@ def late_hand_over() -> None:
 
 def _next_owner(key: PartitionKey, *brokers: int) -> int | None:
     return owner_of(partition_shard(key.topic_id, key.index), brokers)
+
+
+def long_commit() -> None:
+    """A commit takes longer than a lease, and nothing else can be done between two ticks meanwhile."""
+
+    async def work(world: ClusterWorld) -> None:
+        one, _ = world.everybody()
+        key = partition_of(one)
+        member: Any = one.broker.member
+        begun: list[bool] = []
+
+        async def slow() -> None:
+            begun.append(True)
+            await virtual_time.sleep(10 * LEASE_SECONDS)
+
+        member._look_at = 0.0
+        done = one.do(member._loop.between_ticks(slow))
+        await until(lambda: bool(begun))
+        await virtual_time.sleep(5 * LEASE_SECONDS)
+        met(not done.done())
+        assert one.ownership.leads(key), "a long commit cost the lease"
+        await done
+
+    in_cluster(work)
+
+
+def slow_notices() -> None:
+    """Notices take almost half of a lease, as if they were found in the ledger only."""
+
+    async def work(world: ClusterWorld) -> None:
+        one, two = world.everybody()
+        key = partition_of(two)
+        world._end(2, two.process)
+        await until(lambda: one.ownership.leads(key))
+        member: Any = one.broker.member
+        tried: list[float] = []
+
+        async def wait(seconds: float) -> None:
+            tried.append(seconds)
+            await virtual_time.sleep(min(seconds, 0.45 * LEASE_SECONDS))
+            if seconds < 0.45 * LEASE_SECONDS:
+                raise StoreRefused("simulated: notices are under way")
+
+        member._loop.unannounced.wait = wait
+        await world._start(2)
+        two = world.everybody()[1]
+        await until(lambda: two.ownership.leads(key))
+        met(len(tried) > 1)
+
+    in_cluster(work)

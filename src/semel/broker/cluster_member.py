@@ -29,6 +29,10 @@ LOOK_SECONDS: Final = 10.0
 """How often to look for open transactions that nobody has told this broker of, so that they time out."""
 
 
+ANNOUNCE_SECONDS: Final = 0.1
+"""How long notices that are under way are waited for, before shards are given away. Nothing is committed
+meanwhile, and two brokers may wait for each other. So it is tried another time, and waited for twice as long:
+brokers that cannot reach each other find their notices in the ledger only."""
 CLOCK_SECONDS_MAX: Final = 10.0
 """A clock that is wrong by more is reported. It confuses object stores, certificates and readers of logs."""
 
@@ -60,6 +64,9 @@ class ClusterMember:
         self._is_leaving = False
         self._renewing = asyncio.Lock()
         self._dividing: asyncio.Task[None] | None = None
+        self._looking: asyncio.Task[None] | None = None
+        self._look_at = 0.0
+        self._announce_seconds = ANNOUNCE_SECONDS
         self._is_known = False
         """Whether the others have no copies from before this life of the broker."""
         self._doubtful: frozenset[int] = frozenset()
@@ -97,18 +104,30 @@ class ClusterMember:
 
     async def run(self) -> None:
         """Renew the lease until cancelled."""
-        look_at = 0.0
         while True:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._sender.look_again.wait(), self._interval)
             self._sender.look_again.clear()
             try:
                 await self._renew()
-                if self._ownership.clock() >= look_at:
-                    await self._loop.look_for_open_transactions()
-                    look_at = self._ownership.clock() + LOOK_SECONDS
+                self._start_looking()
             except StoreRefused as refused:
                 log.warning("the lease cannot be renewed: %s", refused)
+
+    def _start_looking(self) -> None:
+        """Look for open transactions in the background: a long commit must not cost the lease."""
+        if self._looking is not None and self._looking.done():
+            looked, self._looking = self._looking, None
+            looked.result()
+        if self._looking is None and self._ownership.clock() >= self._look_at:
+            self._look_at = self._ownership.clock() + LOOK_SECONDS
+            self._looking = asyncio.get_running_loop().create_task(self._look())
+
+    async def _look(self) -> None:
+        try:
+            await self._loop.look_for_open_transactions()
+        except StoreRefused as refused:
+            log.warning("open transactions are looked for later: %s", refused)
 
     async def receive(self, message: bytes) -> bytes:
         """Answer a message of another broker. ValueError if it is malformed."""
@@ -131,6 +150,8 @@ class ClusterMember:
         """Give all shards to the others. They serve them when this returns, or soon after."""
         async with self._renewing:
             self._is_leaving = True
+            # There is no other time.
+            self._announce_seconds = self._membership.lease_seconds / 2
             try:
                 await self._membership.announce_leaving()
                 shards = self._ownership.shards()
@@ -147,10 +168,11 @@ class ClusterMember:
             self._loop.left()
 
     async def stop(self) -> None:
-        """Cancel everything that waits for other brokers."""
-        if self._dividing is not None:
-            self._dividing.cancel()
-            await asyncio.gather(self._dividing, return_exceptions=True)
+        """Cancel everything that waits for other brokers, or for the ledger."""
+        tasks = [each for each in (self._dividing, self._looking) if each is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         await self._loop.unannounced.stop()
         await self._sender.stop()
 
@@ -178,7 +200,10 @@ class ClusterMember:
             self._sender.viewed(number)
             if sent_at >= self._patient_until:
                 await self._replace_the_dead(view)
-            await self._balance()
+            try:
+                await self._balance()
+            except StoreRefused as refused:
+                log.warning("shards are given to other brokers later: %s", refused)
             self._start_dividing()
 
     def _compare_clocks(self) -> None:
@@ -231,7 +256,7 @@ class ClusterMember:
     ) -> None:
         async def give_away() -> None:
             # The next owner may answer a client that repeats its request.
-            await self._loop.unannounced.wait()
+            await self._wait_for_notices()
             self._ownership.release(shards)
             self._doubtful |= frozenset(shards)
             await commit(owners)
@@ -240,6 +265,13 @@ class ClusterMember:
 
         await self._loop.release(give_away)
         self._sender.look()
+
+    async def _wait_for_notices(self) -> None:
+        # Half of a lease is enough to find notices in the ledger, and leaves enough to renew the own lease.
+        longer = min(2 * self._announce_seconds, self._membership.lease_seconds / 2)
+        seconds, self._announce_seconds = self._announce_seconds, longer
+        await self._loop.unannounced.wait(seconds)
+        self._announce_seconds = ANNOUNCE_SECONDS
 
     async def _release(self, shards: Collection[int]) -> None:
         """Stop serving shards that the ledger has given to another broker already."""

@@ -72,6 +72,7 @@ class PendingCommands(Promise[list[Any]]):
         "is_held",
         "is_transactional",
         "parked",
+        "refused",
         "room_bytes",
         "submitted_at",
         "uploaded",
@@ -93,6 +94,8 @@ class PendingCommands(Promise[list[Any]]):
         """Whether these commands cannot be decided yet (``FairQueue.release``)."""
         self.uploaded: Sequence[Buffer] = ()
         """Batches that were written ahead of the commit."""
+        self.refused: StoreRefused | None = None
+        """Why their batches could not be written ahead of the commit."""
         self.answers: list[Any] = []
         self.parked = 0
         self.when_parked = when_parked
@@ -211,6 +214,15 @@ def without_room(pending: list[PendingCommands], full: StoreRefused) -> list[Pen
         else:
             rest.append(each)
     return rest
+
+
+def without_refused(pending: list[PendingCommands]) -> list[PendingCommands]:
+    """Answer commands whose batches could not be written; return the others."""
+    refused = [each for each in pending if each.refused is not None]
+    for each in refused:
+        assert each.refused is not None
+        each.resolve(each.refused)
+    return [each for each in pending if each.refused is None] if refused else pending
 
 
 def without_moved(pending: list[PendingCommands], owns: Callable[[Key], bool]) -> list[PendingCommands]:

@@ -24,7 +24,7 @@ from semel.broker.commit_loop import CommitLoop
 from semel.broker.metrics import Metrics
 from semel.broker.notice import Notice, Notices, confirming, is_awaited, is_confirming, outgoing, revealing
 from semel.broker.ownership import Ownership
-from semel.broker.pending_commands import PendingCommands, without_moved
+from semel.broker.pending_commands import PendingCommands, without_moved, without_refused
 from semel.broker.published_log import Publisher
 from semel.broker.shared_state import SharedState
 from semel.broker.taking_notices import take_notice
@@ -104,6 +104,7 @@ class SharedCommitLoop(CommitLoop):
                 each.resolve(StoreRefused("the broker stops"))
             return
         try:
+            pending = without_refused(pending)
             if mine := without_moved(pending, self._owns):
                 await super()._tick(mine)
         finally:

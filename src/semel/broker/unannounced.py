@@ -14,8 +14,6 @@ from semel.store.interface import StoreRefused
 
 CATCH_UP_SECONDS: Final = 0.1
 """How long to wait before the ledger is asked again. Without it, nothing can be confirmed."""
-ANNOUNCE_SECONDS: Final = 0.1
-"""How long shards are kept because of notices that are under way. Then they are given away another time."""
 
 
 class Announcer(Protocol):
@@ -85,10 +83,10 @@ class Unannounced:
         if not task.cancelled() and (error := task.exception()) is not None:
             self.fatal(error)
 
-    async def wait(self) -> None:
-        """Wait until other brokers know all commits. StoreRefused if that takes long."""
+    async def wait(self, seconds: float) -> None:
+        """Wait until other brokers know all commits. StoreRefused if that takes longer."""
         if self._tasks:
-            _, waiting = await asyncio.wait(self._tasks, timeout=ANNOUNCE_SECONDS)
+            _, waiting = await asyncio.wait(self._tasks, timeout=seconds)
             if waiting:
                 raise StoreRefused("other brokers do not know the latest commits yet")
 

@@ -46,7 +46,8 @@ class Uploads:
             await self._store.put_ahead(batches)
             pending.uploaded = batches
         except StoreRefused as refused:
-            # The commit tries it again, and refuses these commands if that fails too.
+            # Not again by the commit: those of other clients would wait for it.
+            pending.refused = refused
             log.warning("records could not be uploaded: %s", refused)
         finally:
             # Any other error is met again by the commit, which stops the broker.

@@ -23,7 +23,7 @@ CREATE OR REPLACE FUNCTION reserve_objects(how_many integer) RETURNS bigint LANG
 $$;
 
 -- Lets numbers continue far beyond those that may have been used after a backup. For operators who have restored one.
-CREATE OR REPLACE FUNCTION skip_numbers() RETURNS bigint LANGUAGE sql AS $$
+CREATE OR REPLACE FUNCTION skip_numbers() RETURNS bigint LANGUAGE sql SET search_path FROM CURRENT AS $$
     WITH skipped AS MATERIALIZED (
         SELECT setval('chunk_ids', last_value + 1000000000000) AS last FROM chunk_ids
     )

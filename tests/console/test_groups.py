@@ -135,7 +135,7 @@ def test_when_the_end_passed_an_offset() -> None:
     assert ends.passed(30) is None
     for second in range(4, 500):
         ends.add(float(second), second * 10)
-    assert len(ends._times) <= Ends.POINTS_MAX
+    assert len(ends._seen[0]) <= Ends.POINTS_MAX
     assert ends.passed(4980) == 499.0
     assert 0 < ends.passed(100) <= 499.0
 

@@ -1,4 +1,7 @@
-"""Sampled values over time, bounded: the points of a chart, and when a log had reached an offset."""
+"""Sampled values over time, bounded: the points of a chart, and when a log had reached an offset.
+
+One thread adds while another reads, so a reader takes one whole state and works on that.
+"""
 
 from bisect import bisect_right
 from collections import deque
@@ -29,7 +32,8 @@ class Series:
 
     def columns(self) -> tuple[list[float], list[float | None]]:
         """Return times and values, as a chart wants them."""
-        return [each.at for each in self._points], [each.value for each in self._points]
+        points = list(self._points)  # A deque that grows must not be iterated over by code of Python.
+        return [each.at for each in points], [each.value for each in points]
 
 
 class Ends:
@@ -38,27 +42,27 @@ class Ends:
     POINTS_MAX = 32
 
     def __init__(self) -> None:
-        self._times: list[float] = []
-        self._offsets: list[int] = []
+        self._seen: tuple[list[float], list[int]] = [], []
+        """Times and offsets. Both lists are replaced together, and never changed."""
 
     def add(self, at: float, offset: int) -> None:
         """Note the end. When the list is full, every second of the older points is dropped."""
-        if self._offsets and offset <= self._offsets[-1]:
-            if offset == self._offsets[-1]:
+        times, offsets = self._seen
+        if offsets and offset <= offsets[-1]:
+            if offset == offsets[-1]:
                 return
-            self._times.clear()  # It was truncated, or is another topic of the same name.
-            self._offsets.clear()
-        if len(self._times) >= self.POINTS_MAX:
+            times, offsets = [], []  # It was truncated, or is another topic of the same name.
+        if len(times) >= self.POINTS_MAX:
             half = self.POINTS_MAX // 2
-            self._times[:half] = self._times[:half:2]
-            self._offsets[:half] = self._offsets[:half:2]
-        self._times.append(at)
-        self._offsets.append(offset)
+            times = times[:half:2] + times[half:]
+            offsets = offsets[:half:2] + offsets[half:]
+        self._seen = [*times, at], [*offsets, offset]
 
     def passed(self, offset: int) -> float | None:
         """Return the first sampled time at which the record at `offset` existed; None if it does not yet.
 
         It may have existed for longer: what was before the first sample is not known.
         """
-        index = bisect_right(self._offsets, offset)
-        return self._times[index] if index < len(self._offsets) else None
+        times, offsets = self._seen
+        index = bisect_right(offsets, offset)
+        return times[index] if index < len(offsets) else None

@@ -1,8 +1,13 @@
 """Transactions: the timeline, what ended, why a reader waits, and aborting what blocks it."""
 
-from collections.abc import Iterator
+import asyncio
+from collections import deque
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
 
+import confluent_kafka
 import pytest
 from support.browsing import Browsing
 from support.waiting import until
@@ -20,7 +25,7 @@ from semel.client import (
 from semel.client.transactions_admin import TransactionDescription
 from semel.console.blockers import blockers_of
 from semel.console.samples import Series
-from semel.console.sampling import PartitionEnds
+from semel.console.sampling import PartitionEnds, list_all, sample_transactions
 from semel.console.transaction_rows import blocked_by
 
 
@@ -76,6 +81,71 @@ def test_an_aborted_transaction_is_in_the_history(browsing: Browsing, bootstrap:
     until(lambda: "regrets" in _listed(browsing, "?view=finished"))
     (ended,) = browsing.get("/transactions.json?view=finished&q=regrets").json["finished"]
     assert ended["outcome"] == "aborted"
+
+
+def test_a_transaction_of_a_client_that_keeps_its_epoch_is_in_the_history(
+    browsing: Browsing, bootstrap: str, client: Client
+) -> None:
+    Admin(client).topics.create("plain")
+    producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap, "transactional.id": "keeper"})
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.produce("plain", b"v")
+    producer.flush()
+    until(lambda: "keeper" in _listed(browsing))
+    epoch = Admin(client).transactions.describe("keeper").epoch
+    producer.commit_transaction()
+    assert Admin(client).transactions.describe("keeper").epoch == epoch
+    until(lambda: "keeper" in _listed(browsing, "?view=finished"))
+    (ended,) = browsing.get("/transactions.json?view=finished&q=keeper").json["finished"]
+    assert ended["outcome"] == "committed"
+
+
+def _described(state: str, started_ms: int, epoch: int) -> TransactionDescription:
+    return TransactionDescription("it", state, 1, epoch, 60_000, started_ms, (("t", 0),))
+
+
+def _outcomes(*samples: TransactionDescription | None) -> list[str]:
+    """What is in the history after the coordinator has described a transactional id like this."""
+    current: Mapping[str, TransactionDescription] = {}
+
+    async def ask(function: Any, *args: Any) -> Any:
+        return {name: each.state for name, each in current.items()} if function is list_all else current
+
+    observer: Any = SimpleNamespace(
+        ask=ask,
+        transactions=SimpleNamespace(value=None),
+        settings=SimpleNamespace(history_max=10),
+        aborted=deque(),
+    )
+    for sample in samples:
+        current = {} if sample is None else {"it": sample}
+        observer.transactions.value = asyncio.run(sample_transactions(observer))
+    return [each.outcome for each in observer.transactions.value.finished]
+
+
+@pytest.mark.parametrize("next_epoch", [5, 6], ids=["epoch stays", "epoch is increased"])
+@pytest.mark.parametrize(
+    ("state", "started_ms", "outcomes"),
+    [
+        ("Ongoing", 1000, []),
+        ("PrepareAbort", 1000, ["aborted"]),
+        ("CompleteAbort", 1000, ["aborted"]),
+        ("CompleteCommit", 1000, ["committed"]),
+        ("CompleteCommit", 2000, ["ended"]),  # The state is that of the next transaction.
+        ("Ongoing", 2000, ["ended"]),
+        ("Empty", -1, ["ended"]),
+    ],
+)
+def test_the_outcome_is_that_of_the_transaction_that_was_open_and_of_no_other(
+    state: str, started_ms: int, outcomes: list[str], next_epoch: int
+) -> None:
+    before = _described("Ongoing", 1000, 5)
+    assert _outcomes(before, _described(state, started_ms, next_epoch)) == outcomes
+
+
+def test_a_transaction_whose_id_is_gone_has_ended() -> None:
+    assert _outcomes(_described("Ongoing", 1000, 5), None) == ["ended"]
 
 
 def test_a_waiting_reader_is_explained_and_the_button_ends_it(

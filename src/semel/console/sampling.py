@@ -250,9 +250,11 @@ async def sample_transactions(observer: "Observer") -> TransactionSample:
     finished = before.finished if before is not None else deque(maxlen=observer.settings.history_max)
     for name, was in before.open.items() if before is not None else ():
         after = described.get(name)
-        if after is None or (after.started_ms, after.epoch) != (was.started_ms, was.epoch):
+        # Only its start tells a transaction from the next of its id: many clients keep their epoch.
+        is_same = after is not None and after.started_ms == was.started_ms
+        if name not in now_open or not is_same:
             is_abort = (name, was.started_ms) in observer.aborted
-            finished.appendleft(_finished(was, after, now_ms, is_abort))
+            finished.appendleft(_finished(was, after if is_same else None, now_ms, is_abort))
     return TransactionSample(now_open, finished, states)
 
 
@@ -267,13 +269,14 @@ def list_all(client: Client) -> dict[str, str]:
 def _finished(
     was: TransactionDescription, after: TransactionDescription | None, now_ms: int, is_abort: bool
 ) -> Finished:
+    """A transaction that is over. `after` is the same one, described later."""
     outcomes = {
         "CompleteCommit": "committed",
         "PrepareCommit": "committed",
         "CompleteAbort": "aborted",
         "PrepareAbort": "aborted",
     }
-    # If the next one is open already, or the producer has begun anew, the outcome was not seen.
+    # If the id is gone, or has had another transaction since, the outcome was not seen.
     outcome = outcomes.get(after.state, "ended") if after is not None else "ended"
     outcome = "aborted" if is_abort else outcome
     return Finished(

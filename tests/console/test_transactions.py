@@ -1,9 +1,11 @@
 """Transactions: the timeline, what ended, why a reader waits, and aborting what blocks it."""
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,6 +17,7 @@ from support.waiting import until
 from semel.client import (
     Admin,
     Client,
+    ClusterInfo,
     Consumer,
     GroupMetadata,
     KafkaError,
@@ -24,8 +27,15 @@ from semel.client import (
 )
 from semel.client.transactions_admin import TransactionDescription
 from semel.console.blockers import blockers_of
+from semel.console.pages import overview
 from semel.console.samples import Series
-from semel.console.sampling import PartitionEnds, list_all, sample_transactions
+from semel.console.sampling import (
+    Catalogue,
+    PartitionEnds,
+    TransactionSample,
+    list_all,
+    sample_transactions,
+)
 from semel.console.transaction_rows import blocked_by
 
 
@@ -275,6 +285,44 @@ def test_a_wait_is_counted_for_the_transaction_that_begins_first_in_the_partitio
     ends.blockers = {("t", 0): 3}  # It hangs: no coordinator lists it.
     assert blocked_by(open_, ends) == {}
     assert blockers_of(("t", 0), open_, ends) == (None, [])
+
+
+def _health(ends: PartitionEnds | None, open_: list[TransactionDescription]) -> Any:
+    catalogue = Catalogue(ClusterInfo("id", 0, (), ()), (), 0, 0, 0)
+    sample = TransactionSample({each.transactional_id: each for each in open_}, deque(), {})
+    return overview._health(catalogue, ends, sample, [])
+
+
+def _aged(number: int, seconds: int, timeout_s: int) -> TransactionDescription:
+    began_ms = int(time.time() - seconds) * 1000
+    return TransactionDescription(f"t{number}", "Ongoing", number, 0, timeout_s * 1000, began_ms, (("t", 0),))
+
+
+def test_every_overdue_transaction_counts_for_the_health_and_not_only_those_that_are_shown() -> None:
+    in_time = [_aged(number, 600 + number, 900) for number in range(overview.ROWS_MAX)]
+    assert _health(None, in_time)["state"] == "good"
+    overdue = [_aged(100 + number, 300, 10) for number in range(2 * overview.ROWS_MAX)]
+    found = _health(None, in_time + overdue)
+    assert found["state"] == "odd"
+    assert found["reasons"][0].startswith("16 open transactions")
+
+
+@pytest.mark.parametrize(
+    ("blocker", "state"), [(77, "odd"), (1, "odd"), (2, "good"), (None, "good")], ids=str
+)
+def test_a_hanging_transaction_counts_for_the_health_although_others_block_more(
+    blocker: int | None, state: str
+) -> None:
+    busy = [("busy", number) for number in range(overview.ROWS_MAX)]
+    high = dict.fromkeys(busy, 1000) | {("hung", 0): 50}
+    stable = dict.fromkeys(high, 10)
+    before = PartitionEnds(time.time() - 600, high, stable, {}, Series(1), {})
+    ends = PartitionEnds(time.time(), high, stable, {}, Series(1), {}, before)
+    ends.blockers = dict.fromkeys(busy, 1) | ({} if blocker is None else {("hung", 0): blocker})
+    job = replace(_aged(1, 0, 900), partitions=tuple(busy))
+    other = replace(_aged(2, 0, 900), partitions=(("hung", 0),))
+    assert _health(ends, [job, other])["state"] == state
+    assert _health(ends, [job])["state"] == "odd"  # Then nobody lists what blocks.
 
 
 def test_the_blocker_is_the_first_in_the_partition_and_not_the_oldest(

@@ -1,7 +1,7 @@
 """The overview: is the cluster healthy, at one glance; and the events that tell pages to refresh."""
 
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from itertools import islice
 from typing import Any
 
@@ -9,6 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from semel.client import TransactionDescription
 from semel.console import events
 from semel.console.blockers import blockers_of
 from semel.console.forms import FormError
@@ -46,7 +47,7 @@ async def overview(request: Request) -> Response:
         "groups": _groups(groups),
         "problems": problems,
     }
-    data["health"] = _health(data)
+    data["health"] = _health(catalogue, ends, transactions, problems)
     return page(request, "overview.html", data)
 
 
@@ -144,31 +145,42 @@ def _groups(sample: GroupSample | None) -> dict[str, Any]:
     }
 
 
-def _health(data: dict[str, Any]) -> dict[str, Any]:
-    """One word for the state of the cluster, and the sentences behind it."""
-    cluster = data["cluster"]
+def _health(
+    catalogue: Catalogue,
+    ends: PartitionEnds | None,
+    sample: TransactionSample | None,
+    problems: list[dict[str, Any]],
+) -> dict[str, Any]:
+    """One word for the state of the cluster, and the sentences behind it; of all that was sampled."""
     bad, odd = [], []
-    if cluster["offline_partitions"]:
-        bad.append(f"{cluster['offline_partitions']:,} partitions have no leader.")
-    if cluster["partitions_behind"]:
-        odd.append(f"{cluster['partitions_behind']:,} partitions have replicas that are not in sync.")
-    stuck = [
-        each
-        for each in data["transactions"]["oldest"]
-        if each["timeout_ms"] is None or each["age_ms"] > each["timeout_ms"]
-    ]
-    # Partitions and transactions are sampled one after the other, so a short transaction may be in one only.
-    waiting = [
-        each
-        for each in data["blocked"]
-        if each["transactional_id"] is None and not each["one_of"] and each["held_ms"] > HELD_MS_MAX
-    ]
+    if catalogue.offline:
+        bad.append(f"{catalogue.offline:,} partitions have no leader.")
+    if catalogue.behind:
+        odd.append(f"{catalogue.behind:,} partitions have replicas that are not in sync.")
+    open_ = sample.open if sample is not None else {}
+    now_ms = int(time.time() * 1000)
+    stuck = sum(
+        1 for each in open_.values() if each.is_two_phase or now_ms - each.started_ms > each.timeout_ms
+    )
     if stuck:
-        odd.append(f"{len(stuck)} open transactions do not end by themselves, or are past their timeout.")
-    if waiting:
+        odd.append(f"{stuck:,} open transactions do not end by themselves, or are past their timeout.")
+    if ends is not None and _is_held_by_none(ends, open_):
         odd.append("Readers wait in partitions for a transaction that no coordinator lists; run the checks.")
-    odd += [f"The {each['part']} could not be read: {each['message']}" for each in data["problems"]]
+    odd += [f"The {each['part']} could not be read: {each['message']}" for each in problems]
     return {"state": "bad" if bad else "odd" if odd else "good", "reasons": bad + odd}
+
+
+def _is_held_by_none(ends: PartitionEnds, open_: Mapping[str, TransactionDescription]) -> bool:
+    """Whether readers of a partition have waited for long, and no open transaction can be the reason."""
+    # Partitions and transactions are sampled one after the other, so a short transaction may be in one only.
+    held = [key for key, since in ends.held.items() if (ends.at - since) * 1000 > HELD_MS_MAX]
+    # As `blockers_of`, for thousands of partitions and transactions at once.
+    writers = {(key, each.producer_id) for each in open_.values() for key in each.partitions}
+    written = {key for key, _ in writers}
+    return any(
+        (key, ends.blockers[key]) not in writers if key in ends.blockers else key not in written
+        for key in held
+    )
 
 
 async def changes(request: Request) -> Response:

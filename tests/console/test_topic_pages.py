@@ -79,3 +79,19 @@ def test_topics_are_created_filtered_and_paged(browsing: Browsing, client: Clien
 @pytest.mark.parametrize("order", ["name", "partitions", "rate", "records"])
 def test_topics_have_an_order(browsing: Browsing, order: str) -> None:
     assert browsing.get(f"/topics.json?order={order}").status == 200
+
+
+def test_the_order_by_offsets_is_that_of_the_column(browsing: Browsing, client: Client) -> None:
+    Admin(client).topics.create(NewTopic("sorted-aged"), NewTopic("sorted-fresh"))
+    with Producer(client) as producer:
+        for name, count in (("sorted-aged", 100), ("sorted-fresh", 20)):
+            for _ in range(count):
+                producer.send(name, b"x", partition=0)
+
+    def listed() -> list[tuple[str, int]]:
+        rows = browsing.get("/topics.json?order=records&q=sorted-").json["topics"]
+        return [(row["topic"], row["offsets"]) for row in rows]
+
+    until(lambda: listed() == [("sorted-aged", 100), ("sorted-fresh", 20)])
+    Admin(client).topics.delete_records({("sorted-aged", 0): 99})
+    until(lambda: listed() == [("sorted-fresh", 20), ("sorted-aged", 1)])

@@ -9,6 +9,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from semel.client import (
+    EARLIEST,
     LATEST,
     Admin,
     Client,
@@ -41,6 +42,9 @@ GROUPS_PER_REQUEST = 10
 ENDS_MAX = 5_000
 GROUPS_MAX = 2_000
 OPEN_STATE = "Ongoing"
+_FIRST = (EARLIEST, Isolation.READ_UNCOMMITTED)
+_HIGH = (LATEST, Isolation.READ_UNCOMMITTED)
+_STABLE = (LATEST, Isolation.READ_COMMITTED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +78,9 @@ class PartitionEnds:
 
     blockers: Mapping[Partition, int] = field(default_factory=dict)
     """For each of them, the producer whose open transaction begins there, as far as it is known."""
+
+    first: Mapping[Partition, int] = field(default_factory=dict)
+    """Where partitions begin."""
 
     def __post_init__(self, before: "PartitionEnds | None") -> None:
         found = [(key, end - self.stable[key]) for key, end in self.high.items() if end > self.stable[key]]
@@ -171,14 +178,17 @@ async def sample_ends(observer: "Observer") -> PartitionEnds:
     catalogue = await observer.catalogue.get()
     before = observer.ends.value
     partitions = [(topic.name, each.partition) for topic in catalogue.topics for each in topic.partitions]
+    first: dict[Partition, int] = {}
     high: dict[Partition, int] = {}
     stable: dict[Partition, int] = {}
     for portion in portions(partitions, PARTITIONS_PER_REQUEST):
-        ends, steady = await observer.ask(ends_of, portion)
+        starts, ends, steady = await observer.ask(spans_of, portion)
+        first |= starts
         high |= ends
         stable |= steady
     # On a thread: there may be tens of thousands of partitions, and pages wait for the event loop.
     ends_now = await asyncio.to_thread(_compared, before, high, stable, observer.settings.points_max)
+    ends_now.first = first
     ends_now.blockers = await sample_blockers(observer, ends_now, before)
     return ends_now
 
@@ -208,12 +218,28 @@ def ends_of(
     client: Client, partitions: Iterable[Partition]
 ) -> tuple[dict[Partition, int], dict[Partition, int]]:
     """Return the high watermarks and last stable offsets of partitions. A deleted topic has none."""
-    wanted = dict.fromkeys(partitions, LATEST)
+    # In this order: a transaction that ends in between is not seen as one that blocks.
+    high, stable = _list(client, partitions, _HIGH, _STABLE)
+    return high, {key: min(at, high[key]) for key, at in stable.items()}
+
+
+def spans_of(
+    client: Client, partitions: Iterable[Partition]
+) -> tuple[dict[Partition, int], dict[Partition, int], dict[Partition, int]]:
+    """Return where partitions begin, and their ends as `ends_of` does."""
+    # The start first: records that are deleted in between do not put it behind the end.
+    first, high, stable = _list(client, partitions, _FIRST, _HIGH, _STABLE)
+    return first, high, {key: min(at, high[key]) for key, at in stable.items()}
+
+
+def _list(
+    client: Client, partitions: Iterable[Partition], *kinds: tuple[int, Isolation]
+) -> list[dict[Partition, int]]:
+    """List offsets of each kind, one after the other, of the partitions that there are."""
+    wanted = list(partitions)
     while wanted:
         try:
-            # In this order: a transaction that ends in between is not seen as one that blocks.
-            high = list_offsets(client, wanted, isolation=Isolation.READ_UNCOMMITTED)
-            stable = list_offsets(client, wanted, isolation=Isolation.READ_COMMITTED)
+            listed = [list_offsets(client, dict.fromkeys(wanted, at), isolation=level) for at, level in kinds]
         except KafkaError as error:
             if error.code not in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.LEADER_NOT_AVAILABLE):
                 raise
@@ -225,11 +251,10 @@ def ends_of(
             }
             if present.issuperset(wanted):
                 raise
-            wanted = {key: LATEST for key in wanted if key in present}
+            wanted = [key for key in wanted if key in present]
         else:
-            ends = {key: at.offset for key, at in high.items()}
-            return ends, {key: min(at.offset, ends[key]) for key, at in stable.items()}
-    return {}, {}
+            return [{key: at.offset for key, at in each.items()} for each in listed]
+    return [{} for _ in kinds]
 
 
 async def sample_transactions(observer: "Observer") -> TransactionSample:

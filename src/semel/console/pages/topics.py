@@ -66,7 +66,13 @@ def _sort(found: list[TopicInfo], order: str, ends: PartitionEnds | None) -> Non
     elif order == "rate" and ends is not None:
         found.sort(key=lambda each: -ends.rates.get(each.name, 0.0))
     elif order == "records" and ends is not None:
-        found.sort(key=lambda each: -sum(ends.high.get((each.name, p.partition), 0) for p in each.partitions))
+        found.sort(key=lambda each: -_offsets(each, ends))
+
+
+def _offsets(topic: TopicInfo, ends: PartitionEnds) -> int:
+    """How many offsets there are between the starts and the ends of a topic's partitions."""
+    keys = [(topic.name, each.partition) for each in topic.partitions]
+    return sum(ends.high[key] - ends.first[key] for key in keys if key in ends.high)
 
 
 def _rows(client: Client, shown: list[TopicInfo]) -> list[dict[str, Any]]:

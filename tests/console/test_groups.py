@@ -7,10 +7,14 @@ import pytest
 from support.browsing import Browsing
 from support.waiting import until
 
-from semel.client import Admin, Client, Consumer, NewTopic, Producer
+from semel.client import Admin, Client, Codec, Consumer, NewTopic, Producer
 from semel.client.share_admin import describe_share_group, set_share_offsets, share_offsets
+from semel.console import unread
 from semel.console.samples import Ends
+from semel.wire.batch import HEADER_BYTES, seal
+from semel.wire.messages import PartitionData
 from semel.wire.messages.shares import ShareGroupHeartbeatRequest
+from semel.wire.records import Record, encode_batch, read_header
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +42,54 @@ def test_lag_is_shown_by_offset_and_by_time(browsing: Browsing, filled: str) -> 
     )
     assert browsing.get("/groups.json?q=work").json["total"] >= 1  # found by its topic
     until(lambda: [row["group"] for row in browsing.get("/topics/work.json").json["groups"]] == ["idle"])
+
+
+def _in_one_batch(client: Client, topic: str, timestamps: list[int], codec: Codec = Codec.NONE) -> None:
+    Admin(client).topics.create(NewTopic(topic, 1))
+    with Producer(client, codec=codec, linger_s=60.0) as producer:
+        for timestamp in timestamps:
+            producer.send(topic, b"x" * 2000, partition=0, timestamp_ms=timestamp)
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
+def test_the_age_is_that_of_an_unread_record_although_its_batch_begins_with_a_read_one(
+    browsing: Browsing, client: Client, codec: Codec
+) -> None:
+    now_ms = int(time.time() * 1000)
+    hours = [now_ms - hour * 3_600_000 for hour in (72, 48, 2, 1)]
+    _in_one_batch(client, f"aged-{codec.name}", hours, codec)
+    for position, expected in ((0, 72), (2, 2), (3, 1)):
+        Admin(client).groups.set_offsets("half-way", {(f"aged-{codec.name}", 0): position})
+        age_ms = browsing.get("/groups/half-way.json").json["age_ms"]
+        assert expected * 3_600_000 <= age_ms < (expected + 1) * 3_600_000
+    Admin(client).groups.delete("half-way")
+
+
+@pytest.mark.parametrize(("name", "bound"), [("UNPACKED_BYTES", 1000), ("OPENING_SECONDS", -1.0)])
+def test_a_batch_that_is_not_opened_does_not_make_unread_records_older(
+    client: Client, monkeypatch: pytest.MonkeyPatch, name: str, bound: float
+) -> None:
+    _in_one_batch(client, f"bounded-{name}", [1000, 3000, 2000])
+    key = (f"bounded-{name}", 0)
+    assert unread.first_timestamps(client, {key: 2}) == {key: 2000}
+    monkeypatch.setattr(unread, name, bound)
+    assert unread.first_timestamps(client, {key: 2}) == {key: 3000}
+    assert unread.first_timestamps(client, {key: 0}) == {key: 1000}  # The header tells it.
+
+
+def test_the_age_is_that_of_the_next_record_which_compaction_has_left(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def batch(base_offset: int, count: int, timestamp: int, kept: int) -> bytes:
+        """A batch of which the first records are left."""
+        whole = encode_batch([Record(0, timestamp + each, b"k", b"v") for each in range(kept)])
+        header = read_header(whole)._replace(base_offset=base_offset, last_offset_delta=count - 1)
+        return seal(header, memoryview(whole)[HEADER_BYTES:])
+
+    data = PartitionData(records=batch(0, 10, 1000, 3) + batch(10, 2, 2000, 2))
+    monkeypatch.setattr(unread, "fetch_batches", lambda *_: [(("t", 0), data)])
+    found = {position: unread.first_timestamps(client, {("t", 0): position}) for position in (0, 2, 5, 11)}
+    assert [each["t", 0] for each in found.values()] == [1000, 1002, 2000, 2001]
 
 
 def test_members_and_what_each_reads(browsing: Browsing, filled: str) -> None:

@@ -1,22 +1,32 @@
 """How long records have been waiting to be read: the timestamps at the positions of a group.
 
-Only the header of one batch per partition is looked at; nothing is decompressed.
+Of most batches only the header is looked at. One is opened if its header does not tell the time of the record
+at the position, within bounds.
 """
 
+import time
 from collections.abc import Mapping
 
-from semel.client import Client, FetchLimits, Isolation, Partition
+from semel.client import Client, FetchLimits, Isolation, Partition, ProtocolError
 from semel.client.fetching import fetch_batches
-from semel.wire.batch import iter_batches
+from semel.wire.records import BatchHeader, iter_batches, iter_records
+from semel.wire.schema import Buffer
 
 #: Partitions that are looked at for one page, and the bytes that are fetched for each and for all.
 PARTITIONS_MAX = 100
 PARTITION_BYTES = 16 << 10
 RESPONSE_BYTES = 2 << 20
+#: What one batch may unpack to, and how long batches are opened for one page.
+UNPACKED_BYTES = 1 << 20
+OPENING_SECONDS = 1.0
 
 
 def first_timestamps(client: Client, positions: Mapping[Partition, int]) -> dict[Partition, int]:
-    """Return the time of the batch at each position, in ms; partitions without an answer are left out."""
+    """Return the time of the first record at or after each position, in ms.
+
+    Partitions without an answer are left out. Where a batch cannot be opened within the bounds, the time is
+    the latest of the batch: the record is at least that old.
+    """
     wanted = dict(list(positions.items())[:PARTITIONS_MAX])
     if not wanted:
         return {}
@@ -24,13 +34,37 @@ def first_timestamps(client: Client, positions: Mapping[Partition, int]) -> dict
         max_wait_ms=0, min_bytes=0, max_bytes=RESPONSE_BYTES, partition_max_bytes=PARTITION_BYTES
     )
     found: dict[Partition, int] = {}
-    for key, data in fetch_batches(client, wanted, Isolation.READ_UNCOMMITTED, limits):
+    answers = fetch_batches(client, wanted, Isolation.READ_UNCOMMITTED, limits)
+    deadline = time.monotonic() + OPENING_SECONDS
+    for key, data in answers:
         if data.error_code or not data.records:
             continue
-        for _, header in iter_batches(data.records):
-            if header.last_offset >= wanted[key] and not header.is_control:
-                # The first timestamp is of the records only if neither broker nor compaction replaced it.
-                is_first = not header.is_log_append_time and header.delete_horizon is None
-                found[key] = max(0, header.base_timestamp if is_first else header.max_timestamp)
+        for at, header in iter_batches(data.records):
+            if header.last_offset < wanted[key] or header.is_control:
+                continue
+            timestamp = _told(header, wanted[key])
+            if timestamp is None:
+                may_open = time.monotonic() < deadline
+                timestamp = _read(data.records, at, header, wanted[key]) if may_open else header.max_timestamp
+            if timestamp is not None:
+                found[key] = max(0, timestamp)
                 break
     return found
+
+
+def _told(header: BatchHeader, position: int) -> int | None:
+    """The time of the first record at or after the position, if the header tells it."""
+    if header.is_log_append_time:
+        return header.max_timestamp
+    # Compaction may have removed the first record, or have put another time in place of its timestamp.
+    is_whole = header.record_count == header.last_offset_delta + 1 and header.delete_horizon is None
+    return header.base_timestamp if is_whole and position <= header.base_offset else None
+
+
+def _read(data: Buffer, at: int, header: BatchHeader, position: int) -> int | None:
+    """The same from the records; None if none is left there."""
+    try:
+        records = iter_records(data, at, limit_bytes=UNPACKED_BYTES)
+        return next((each.timestamp for each in records if each.offset >= position), None)
+    except ProtocolError:  # It unpacks to too much, or is damaged.
+        return header.max_timestamp

@@ -2,13 +2,28 @@
 
 import threading
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
+from itertools import islice
 from typing import Any
 
-from semel.client import EARLIEST, LATEST, Client, ErrorCode, FetchLimits, Isolation
+from semel.client import (
+    EARLIEST,
+    LATEST,
+    Client,
+    ClientError,
+    ErrorCode,
+    FetchLimits,
+    Isolation,
+    KafkaError,
+    Partition,
+    ProtocolError,
+)
+from semel.client.errors import check
 from semel.client.fetching import fetch_batches
-from semel.client.offsets import list_offsets
+from semel.client.offsets import leader_may_move, list_offsets
+from semel.client.retry import Attempts
 from semel.wire.batch import has_valid_crc, iter_batches
+from semel.wire.schema import Buffer
 
 LIMITS = FetchLimits(max_wait_ms=200, min_bytes=1, max_bytes=8 << 20, partition_max_bytes=1 << 20)
 PARTITIONS_AT_ONCE = 16
@@ -20,12 +35,18 @@ class _Counts:
 
     def __init__(self) -> None:
         self.batches = self.bytes = self.damaged = 0
+        self.skipped: dict[Partition, int] = {}
+        """Where the last step over damage has ended."""
 
 
 def check_records(
     client: Client, stop: threading.Event, topic: str, bytes_max: int, seconds_max: float
 ) -> Generator[tuple[str, dict[str, Any]], None, None]:
-    """Read from the start of each partition to its present end. Bounded in bytes and time."""
+    """Read from the start of each partition to its present end. Bounded in bytes and time.
+
+    Only a wrong checksum and a batch that cannot be one are damage. Records that are deleted meanwhile are
+    left out; what cannot be read for another reason is an error, after retries if they may help.
+    """
     keys = [(topic, each.partition) for each in client.topic(topic, anew=True).partitions]
     first = {key: at.offset for key, at in list_offsets(client, dict.fromkeys(keys, EARLIEST)).items()}
     ends = {key: at.offset for key, at in list_offsets(client, dict.fromkeys(keys, LATEST)).items()}
@@ -33,8 +54,9 @@ def check_records(
     at = dict(first)
     counts = _Counts()
     deadline = time.monotonic() + seconds_max
+    attempts = Attempts(client.patience_s, also=leader_may_move)
     while not stop.is_set():
-        left = [key for key in keys if at[key] < ends[key]][:PARTITIONS_AT_ONCE]
+        left = {key: at[key] for key in keys if at[key] < ends[key]}
         done = sum(min(at[key], ends[key]) - first[key] for key in keys)
         yield "progress", {"done": done, "total": total, "at": f"{counts.bytes:,} bytes"}
         if not left:
@@ -43,31 +65,78 @@ def check_records(
             text = f"Stopped after {counts.bytes:,} bytes; {counts.damaged} damaged batches so far."
             yield "result", {"good": not counts.damaged, "text": text, "done": done, "total": total}
             return
-        for finding in _read(client, {key: at[key] for key in left}, at, counts):
-            if counts.damaged <= FINDINGS_MAX:
-                yield "finding", {"text": finding}
+        positions = dict(islice(left.items(), PARTITIONS_AT_ONCE))
+        problem: Exception | None = None
+        try:
+            for finding in _read(client, positions, at, counts):
+                if counts.damaged <= FINDINGS_MAX:
+                    yield "finding", {"text": finding}
+        except (KafkaError, ClientError) as error:
+            problem = error
+        if any(at[key] > position for key, position in positions.items()):
+            attempts = Attempts(client.patience_s, also=leader_may_move)
+        if problem is not None:
+            client.forget_topic(topic)
+            attempts.failed(problem)
     text = f"{counts.batches:,} batches with {counts.bytes:,} bytes; {counts.damaged} are damaged."
     yield "result", {"good": not counts.damaged, "text": text, "done": total, "total": total}
 
 
 def _read(
-    client: Client, positions: dict[tuple[str, int], int], at: dict[tuple[str, int], int], counts: _Counts
-) -> list[str]:
-    findings = []
+    client: Client, positions: dict[Partition, int], at: dict[Partition, int], counts: _Counts
+) -> Iterator[str]:
+    """Read a portion of each partition, and move its position in `at`. Yields what is damaged.
+
+    Raises why a partition cannot be read, after the others were read if it may be read later.
+    """
+    problem: KafkaError | None = None
     for key, data in fetch_batches(client, positions, Isolation.READ_UNCOMMITTED, LIMITS):
-        where = f"{key[0]}/{key[1]}"
-        if data.error_code:
-            counts.damaged += 1
-            name = ErrorCode(data.error_code).name if data.error_code in list(ErrorCode) else data.error_code
-            findings.append(f"{where} cannot be read from offset {at[key]}: {name}.")
-            at[key] += 1
-            continue
-        records = data.records or b""
+        try:
+            if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+                at[key] = _start_after(client, key, at[key])
+            elif data.error_code == ErrorCode.CORRUPT_MESSAGE:
+                yield from _skip(key, "its checksum is wrong", at, counts)
+            else:
+                check(data.error_code, f"{_name(key)} cannot be read from offset {at[key]}")
+                yield from _verify(key, data.records or b"", at, counts)
+        except KafkaError as error:
+            if not leader_may_move(error):
+                raise
+            problem = error
+    if problem is not None:
+        raise problem
+
+
+def _verify(key: Partition, records: Buffer, at: dict[Partition, int], counts: _Counts) -> Iterator[str]:
+    counts.bytes += len(records)
+    try:
         for begin, header in iter_batches(records):
             counts.batches += 1
             if not has_valid_crc(records, begin, header):
                 counts.damaged += 1
-                findings.append(f"{where} is damaged from {header.base_offset} to {header.last_offset}.")
+                yield f"{_name(key)} is damaged from {header.base_offset} to {header.last_offset}."
+                at[key] += 1  # Its last offset may be wrong, too.
             at[key] = max(at[key], header.last_offset + 1)
-        counts.bytes += len(records)
-    return findings
+    except ProtocolError as error:
+        yield from _skip(key, str(error), at, counts)
+
+
+def _skip(key: Partition, why: str, at: dict[Partition, int], counts: _Counts) -> Iterator[str]:
+    """Step over one offset of a batch whose end is not known. All its offsets are one finding."""
+    if counts.skipped.get(key) != at[key]:
+        counts.damaged += 1
+        yield f"{_name(key)} is damaged from {at[key]}: {why}."
+    at[key] += 1
+    counts.skipped[key] = at[key]
+
+
+def _start_after(client: Client, key: Partition, offset: int) -> int:
+    """Return where a partition begins, after records at its former start were deleted during the check."""
+    start = list_offsets(client, {key: EARLIEST})[key].offset
+    if start <= offset:  # The log ends before the offset: it was cut, or is that of another topic.
+        check(ErrorCode.OFFSET_OUT_OF_RANGE, f"{_name(key)} cannot be read from offset {offset}")
+    return start
+
+
+def _name(key: Partition) -> str:
+    return f"{key[0]}/{key[1]}"

@@ -7,16 +7,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from support.browsing import console
 from support.process import free_port
-from support.waiting import until
+from support.waiting import until, until_async
 
 import semel
 from semel.client import Admin, Client, TransactionalProducer
 from semel.console.observing import Observer, Section
+from semel.console.sessions import Session
+from semel.console.settings import ConsoleSettings
 from semel.console.workers import TookTooLong
 
 PATHS = ("/transactions", "/groups", "/pipelines")
@@ -134,5 +137,54 @@ def test_a_page_does_not_wait_for_ever_for_the_first_sample() -> None:
     async def run() -> None:
         with pytest.raises(TookTooLong, match=r"within 0\.05 seconds"):
             await Section(never, 0.05).get()
+
+    asyncio.run(run())
+
+
+def test_a_change_does_not_wait_for_the_rests_of_a_sample_in_the_background() -> None:
+    begun = asked = 0
+
+    def question(client: object) -> None:
+        nonlocal asked
+        asked += 1
+
+    async def sample(observer: Observer) -> int:
+        nonlocal begun
+        begun += 1
+        for _ in range(3):
+            await observer.ask(question)
+        return begun
+
+    async def run_as(session: Session, function: Any) -> None:
+        function(None)
+
+    async def run() -> None:
+        # After each question it rests for 30 seconds, which is the longest.
+        settings = ConsoleSettings(sample_seconds=0.05, sample_share=1e-12)
+        workers: Any = SimpleNamespace(run_as=run_as)
+        observer = Observer(Session("a", None), workers, settings, lambda _: None)
+        section = Section(sample, 5.0)
+        observer.sections = {"it": section}
+        observer.start()
+
+        async def is_resting() -> bool:
+            return begun == section.version + 1
+
+        try:
+            assert await section.get() == 1
+            for count in (1, 2):
+                await until_async(is_resting)
+                seen = begun
+                given_up, *changes = (asyncio.create_task(observer.refresh("it")) for _ in range(1 + count))
+                await asyncio.sleep(0)
+                given_up.cancel()
+                await asyncio.wait_for(asyncio.gather(*changes), 10.0)
+                # The one that rested has gone on, and those after the changes have followed.
+                assert (section.value, asked) == (seen + count, 3 * (seen + count))
+            await until_async(is_resting)
+            await asyncio.sleep(0.2)
+            assert (begun, asked) == (section.version + 1, 3 * section.version)  # It rests again.
+        finally:
+            await observer.stop()
 
     asyncio.run(run())

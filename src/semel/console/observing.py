@@ -14,6 +14,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
 from contextvars import ContextVar
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
@@ -32,9 +33,9 @@ T = TypeVar("T")
 
 LONGEST_PAUSE_SECONDS = 30.0
 ABORTED_MAX = 100
-#: Of the current task. The first sample of a section, and one after a change, is made without rests: somebody
-#: waits for it.
-_rests: ContextVar[bool] = ContextVar("rests", default=False)
+#: Of the current task: what ends its rests; None if it does not rest. The first sample of a section, and one
+#: after a change, is made without rests: somebody waits for it.
+_hurry: ContextVar[asyncio.Event | None] = ContextVar("hurry", default=None)
 _rests_until: ContextVar[float] = ContextVar("rests_until", default=0.0)
 
 
@@ -50,6 +51,9 @@ class Section(Generic[T]):
         self._sample = sample
         self._within_s = within_s
         self._lock = asyncio.Lock()
+        self._waiting = 0
+        self.hurry = asyncio.Event()
+        """Set while somebody waits for a sample: then one in the background does not rest."""
         self._first = asyncio.Event()
         self.value: T | None = None
         self.error: Exception | None = None
@@ -82,6 +86,17 @@ class Section(Generic[T]):
                 self.error = error
             self.version += 1
             self._first.set()
+
+    async def refresh_now(self, observer: "Observer") -> None:
+        """Sample after a change that was made now. A sample that is under way ends its rests for that."""
+        self._waiting += 1
+        self.hurry.set()
+        try:
+            await self.refresh(observer)
+        finally:
+            self._waiting -= 1
+            if not self._waiting:
+                self.hurry.clear()
 
     def publish(self, value: T) -> None:
         """Give pages a part of the first sample, before the rest of it is there."""
@@ -158,8 +173,12 @@ class Observer:
         self, function: Callable[Concatenate[StoppableClient, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
         """Ask the cluster. The same task rests before it asks again, in proportion to how long this took."""
-        if _rests.get():
-            await asyncio.sleep(max(0.0, _rests_until.get() - time.monotonic()))
+        hurry = _hurry.get()
+        if hurry is not None:
+            # Not `wait_for`: in Python 3.11 it loses a cancellation that comes together with the event.
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_rests_until.get() - time.monotonic()):
+                    await hurry.wait()
         started = time.monotonic()
         answer = await self._workers.run_as(self.session, function, *args, **kwargs)
         ended = time.monotonic()
@@ -170,7 +189,7 @@ class Observer:
     async def refresh(self, *names: str) -> None:
         """Sample these sections now, after a change that the user has made."""
         for name in names:
-            await self.sections[name].refresh(self)
+            await self.sections[name].refresh_now(self)
         self._announce()
 
     async def wait_for_change(self, versions: Mapping[str, int], within_s: float) -> dict[str, int]:
@@ -208,7 +227,7 @@ class Observer:
             if isinstance(section.error, AuthenticationFailed):
                 self.refused(section.error)
             self._announce()
-            _rests.set(True)
+            _hurry.set(section.hurry)
             await asyncio.sleep(max(0.05, self.settings.sample_seconds - (time.monotonic() - started)))
 
 

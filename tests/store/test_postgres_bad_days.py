@@ -13,6 +13,7 @@ from typing import Any
 import asyncpg
 import pytest
 from support.postgres import PostgresServer, postgres_server, why_not
+from support.waiting import until_async
 
 from semel.core.facts import TransactionChanged
 from semel.core.placement import ABSENT
@@ -271,6 +272,41 @@ async def test_writes_that_are_forbidden(place: Place) -> None:
         await _end_sessions_of(store)
         await store.commit([changed(3)], [])
         assert await value_of(store) == 3
+
+
+@pytest.mark.parametrize("sqlstate", ["25006", "53100"])
+async def test_writes_that_are_refused_after_a_commit_was_lost(place: Place, sqlstate: str) -> None:
+    """Whether it happened can only be found out by a write, so that is tried until it is allowed."""
+    async with place.opened() as store:
+        await store.commit([changed(1)], [])
+        await place.execute(
+            f"""
+            CREATE SEQUENCE refusals;
+            CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+                PERFORM nextval('refusals');
+                RAISE EXCEPTION 'not now' USING ERRCODE = '{sqlstate}';
+            END $$;
+            CREATE TRIGGER refuse BEFORE UPDATE OF session ON brokers
+            FOR EACH ROW EXECUTE FUNCTION refuse();
+            """
+        )
+        await place.fail_commits("IF NOT (SELECT is_called FROM refusals) THEN PERFORM pg_sleep(60); END IF")
+        committed = asyncio.create_task(store.commit([changed(2)], []))
+        await _awaits(
+            place, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE wait_event = 'PgSleep'"
+        )
+        await _awaits(place, "SELECT last_value >= 2 FROM refusals")
+        assert not committed.done()
+        await place.execute("DROP TRIGGER refuse ON brokers")
+        await asyncio.wait_for(committed, PATIENCE)
+        assert await value_of(store) == 2
+
+
+async def _awaits(place: Place, query: str) -> None:
+    """Wait until a query says yes."""
+    connection: Any = await asyncpg.connect(place.dsn, server_settings={"search_path": place.schema})
+    await until_async(lambda: connection.fetchval(query), PATIENCE, query)
+    await connection.close()
 
 
 async def _end_sessions_of(store: ClusterStore) -> None:

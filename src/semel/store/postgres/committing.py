@@ -17,7 +17,7 @@ from typing import Any, Final
 import asyncpg  # type: ignore[import-untyped]
 
 from semel.core.types import ClusterKey, Fact, Key
-from semel.store.interface import BatchLocation, StoreBroken, StoreFenced
+from semel.store.interface import BatchLocation, StoreBroken, StoreFenced, StoreRefused
 from semel.store.postgres.database import COLLIDED, ConnectionLost, Database, pauses, refusal
 from semel.store.postgres.fold import WRITE_ROWS, WRITE_SHARES, Bytes, Call, Fold
 from semel.store.postgres.locking import Locks
@@ -185,6 +185,12 @@ class Committer:
                     )
             except (ConnectionLost, *COLLIDED):
                 continue
+            except asyncpg.PostgresError as error:
+                refused = refusal(error)
+                if isinstance(refused, StoreRefused):
+                    # It has no room or allows no writes for a while, and the outcome is still unknown.
+                    continue
+                raise refused or StoreBroken(f"PostgreSQL does not tell about a commit: {error}") from error
             if row is None:
                 raise StoreFenced(f"another process took the place of broker {place.broker_id}")
             self._place = place._replace(session=row["session"])

@@ -85,6 +85,9 @@ class SimulatedChunks:
         """Return the bytes at these locations in one buffer."""
         return bytearray().join(await self.read(locations))
 
+    def forget(self, location: BatchLocation) -> None:
+        """Do nothing: there are no copies."""
+
     async def append(self, batches: Sequence[Buffer]) -> list[BatchLocation]:
         """Not used: commits carry their batches."""
         raise NotImplementedError

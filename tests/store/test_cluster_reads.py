@@ -151,3 +151,29 @@ async def test_the_scrub_does_not_take_moved_batches_for_damaged_ones(
         await Scrub(broker).round()
         assert calls
         assert broker.metrics.damaged_batches == 0
+
+
+def only_object(directory: Path) -> Path:
+    (path,) = directory.glob("*/chunks/*")
+    return path
+
+
+@pytest.mark.parametrize("is_scrubbed", [False, True])
+async def test_a_damaged_object_that_is_repaired_is_read_again(
+    place: Place, tmp_path: Path, is_scrubbed: bool
+) -> None:
+    async with filled(place) as (broker, other):
+        whole = await fetch(broker, 0)
+        await other.roller.roll_once()
+        path = only_object(tmp_path)
+        good = path.read_bytes()
+        path.write_bytes(good[:-1] + bytes([good[-1] ^ 1]))
+        forget(broker)
+        if is_scrubbed:
+            await Scrub(broker).round()
+        else:
+            (result,) = await broker.reads.fetch([FetchRange(KEY, 2 * BATCHES - 1, PLENTY)], 1, PLENTY, 0)
+            assert result.error is ErrorCode.CORRUPT_MESSAGE
+        assert broker.metrics.damaged_batches == 1
+        path.write_bytes(good)
+        assert await fetch(broker, 0) == whole

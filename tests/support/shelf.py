@@ -132,6 +132,9 @@ class Shelf:
     async def read_together(self, locations: Sequence[BatchLocation]) -> bytearray:
         return bytearray().join(await self.read(locations))
 
+    def forget(self, location: BatchLocation) -> None:
+        """It keeps no copies."""
+
 
 class Reading:
     """A shelf, what reads from it, and a writer."""

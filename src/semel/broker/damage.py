@@ -60,6 +60,7 @@ class Damage:
             )
         whole = count_whole(batches, pieces)
         if whole < len(batches):
+            self._store.chunks.forget(batches[whole].location)
             pieces = _cut(pieces, sum(batch.location.length for batch in batches[:whole]))
         return Readable(batches[:whole], pieces, ErrorCode.CORRUPT_MESSAGE, "its checksum is wrong")
 

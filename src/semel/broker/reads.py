@@ -314,7 +314,12 @@ class Reads:
         return FetchResult(readable.error if plan.batches else ErrorCode.KAFKA_STORAGE_ERROR)
 
     def _is_whole(self, batches: Sequence[StoredBatch], pieces: Sequence[Piece]) -> bool:
-        return count_whole(batches, pieces, checks_crc=self.settings.semel_fetch_check_crcs) == len(batches)
+        whole = count_whole(batches, pieces, checks_crc=self.settings.semel_fetch_check_crcs)
+        if whole == len(batches):
+            return True
+        # Read wrongly, or repaired since: the next look must not find the same bytes in a cache.
+        self._store.chunks.forget(batches[whole].location)
+        return False
 
     async def _served(self, plan: FetchPlan, pieces: Sequence[Piece]) -> FetchResult | None:
         """The result with intact batches, stamped; None if compaction has overtaken the plan."""

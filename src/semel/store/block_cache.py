@@ -70,8 +70,13 @@ class BlockCache:
             self.size_bytes -= len(self._kept.popitem(last=False)[1])
 
     def drop(self, key: Hashable) -> None:
-        """Let go of bytes that nobody will read again."""
+        """Let go of what is kept under a key."""
         self.size_bytes -= len(self._kept.pop(key, b""))
+
+    def drop_range(self, unwanted: Range) -> None:
+        """Let go of the blocks of a range."""
+        for block in _blocks_of(unwanted):
+            self.drop(block)
 
     async def read(self, ranges: Sequence[Range]) -> list[bytearray]:
         """Return the bytes of ranges, each in a new buffer. LookupError if one is gone. OSError."""

@@ -129,6 +129,9 @@ class ChunkStore(Protocol):
     async def read_together(self, locations: Sequence[BatchLocation]) -> bytearray:
         """Like `read`, but return a single buffer, without a copy to join them."""
 
+    def forget(self, location: BatchLocation) -> None:
+        """Let go of copies in memory of these bytes, which are damaged: perhaps the stored ones are not."""
+
     async def release(self, locations: Sequence[BatchLocation]) -> None:
         """Release the space of ranges that are no longer referenced. They may read as zeros from now on.
 

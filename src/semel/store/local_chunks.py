@@ -136,6 +136,9 @@ class LocalChunks:
             return
         await self._readers.run(self._reading.read, locations, buffers)
 
+    def forget(self, location: BatchLocation) -> None:
+        """Do nothing: there are no copies."""
+
     async def release(self, locations: Sequence[BatchLocation]) -> None:
         """Release the space of ranges that are no longer referenced."""
         self._health.check()

@@ -98,6 +98,9 @@ class MemoryChunks:
         """Like `read`, but return a single buffer."""
         return bytearray().join(await self.read(locations))
 
+    def forget(self, location: BatchLocation) -> None:
+        """Do nothing: there are no copies."""
+
     async def release(self, locations: Sequence[BatchLocation]) -> None:
         """Release the space of ranges that are no longer referenced."""
         with self._lock:

@@ -102,6 +102,12 @@ class ClusterChunks:
         """Like `read`, but return a single buffer."""
         return bytearray().join(await self.read(locations))
 
+    def forget(self, location: BatchLocation) -> None:
+        """Let go of cached bytes that are damaged, so that the next read asks for them again."""
+        self.cache.drop(location.chunk_id)
+        if location.chunk_id in self._places:
+            self.cache.drop_range(_range(self._places, location))
+
     async def _find(self, unknown: list[int], inline: dict[int, bytes], places: dict[int, _Place]) -> None:
         """Look chunks up. One that is neither inline nor in an object was moved meanwhile: look again.
 

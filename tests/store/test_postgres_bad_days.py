@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import socket
 import time
 import traceback
 from collections.abc import AsyncIterator, Iterator
@@ -20,7 +21,7 @@ from semel.core.placement import ABSENT
 from semel.core.types import Transaction, TransactionKey
 from semel.store.interface import StoreBroken, StoreDamaged, StoreFenced, StoreFull, StoreRefused
 from semel.store.objects import Objects
-from semel.store.postgres import database, ledger, opening
+from semel.store.postgres import database, ledger, opening, reaching
 from semel.store.postgres.store import ClusterStore
 from semel.store.sharing import Conflict
 
@@ -134,6 +135,14 @@ def _has_no_secret(error: BaseException, secret: str) -> None:
     """Neither the message nor what caused it, which may be logged too."""
     lines = [line for line in traceback.format_exception(error) if not line.startswith("  File")]
     assert secret not in "".join(lines)
+
+
+async def test_a_server_that_accepts_and_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reaching, "CONNECT_SECONDS", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        dsn = f"postgresql://semel@127.0.0.1:{silent.getsockname()[1]}/postgres"
+        with pytest.raises(StoreRefused, match="PostgreSQL cannot be reached: no answer in time"):
+            await reaching.connect(dsn, "semel", "semel cluster")
 
 
 async def test_a_server_that_is_too_old(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,7 +49,7 @@ async def connect(dsn: str, schema: str, purpose: str) -> Any:
     except ssl.SSLCertVerificationError as error:
         raise StoreMisconfigured(f"the certificate of PostgreSQL is not accepted: {error}") from None
     except _AWAY as error:
-        raise StoreRefused(f"PostgreSQL cannot be reached: {error or 'no answer in time'}") from error
+        raise StoreRefused(f"PostgreSQL cannot be reached: {str(error) or 'no answer in time'}") from error
     except asyncpg.InvalidAuthorizationSpecificationError as error:
         raise StoreMisconfigured(
             f"PostgreSQL refuses: {error}. Check the user, and the password in PGPASSWORD, ~/.pgpass or"

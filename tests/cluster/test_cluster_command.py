@@ -1,19 +1,27 @@
 """`semel cluster`: what operators see of a cluster, and how they relieve a broker."""
 
+import asyncio
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
+import asyncpg
 import pytest
 from support.browsing import console
 from support.members import Member, database, members, semel
+from support.tcp_proxy import TcpProxy
 from support.waiting import until
 
 from semel.cli.cluster import cluster_status
 from semel.client import Admin, Client, Consumer, NewTopic, Producer
 from semel.core.placement import SHARDS
+from semel.store.interface import StoreRefused
+from semel.store.postgres import inspection, reaching
+from semel.store.postgres.opening import open_database
 
 
 @pytest.fixture(scope="module")
@@ -127,6 +135,53 @@ def test_nobody_to_take_the_shards(ledger: str, tmp_path: Path, postgres_dsn: st
     with database(postgres_dsn) as alone, members(alone, tmp_path, 0):
         ran = semel("cluster", "drain", "0", "--ledger", alone, code=1)
         assert ran.stderr == "Error: No other broker can take the shards of broker 0\n"
+
+
+@contextmanager
+def locked(ledger: str, table: str) -> Iterator[None]:
+    """A session keeps others from reading a table."""
+    with asyncio.Runner() as runner:
+        connection: Any = runner.run(asyncpg.connect(ledger))
+        runner.run(connection.execute(f"BEGIN; LOCK TABLE semel.{table}"))
+        try:
+            yield
+        finally:
+            runner.run(connection.close())
+
+
+def test_a_ledger_that_does_not_answer(postgres_dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def make_tables(dsn: str) -> None:
+        await (await open_database(dsn, "semel", 1)).close()
+
+    monkeypatch.setattr(reaching, "COMMAND_SECONDS", 0.5)
+    with database(postgres_dsn) as silent:
+        asyncio.run(make_tables(silent))
+        with locked(silent, "brokers"):
+            with pytest.raises(RuntimeError, match=r"has not answered a query in time.* Try again"):
+                cluster_status(silent)
+            ran = semel("cluster", "drain", "0", "--timeout", "1s", "--ledger", silent, code=1)
+            assert "Broker 0 may not be asked: try again." in ran.stderr
+
+
+def test_a_ledger_that_goes_away(postgres_dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = urlsplit(postgres_dsn)
+    assert server.hostname is not None
+    assert server.port is not None
+    with TcpProxy((server.hostname, server.port)) as proxy:
+        dsn = postgres_dsn.replace(f":{server.port}", f":{proxy.port}")
+
+        async def cut() -> None:
+            async with inspection._connected(dsn, "semel"):
+                pytest.fail("it was connected")
+
+        async def connect(*arguments: str) -> Any:
+            connection = await reaching.connect(*arguments)
+            proxy.cut()
+            return connection
+
+        monkeypatch.setattr(inspection, "connect", connect)
+        with pytest.raises(StoreRefused, match=r"the connection to PostgreSQL was lost: .+ Try again"):
+            asyncio.run(cut())
 
 
 def test_errors_are_sentences(postgres_dsn: str) -> None:

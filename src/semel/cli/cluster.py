@@ -71,14 +71,20 @@ def drain(ledger: RequiredLedger, node: Node, timeout: TimeLimit = "1m") -> None
     seconds = duration_ms(timeout, "--timeout") / 1000
 
     async def wait() -> None:
-        left = 0
+        left: int | None = None
+        is_asked = False
         try:
             async with asyncio.timeout(seconds):
                 await set_draining(ledger, _SCHEMA, node, True)
+                is_asked = True
                 async for shards in shards_left(ledger, _SCHEMA, node):
                     left = shards
         except TimeoutError:
-            say(f"Broker {node} is asked to give its shards away and still owns {left} of them.")
+            if is_asked:
+                number = "an unknown number" if left is None else left
+                say(f"Broker {node} is asked to give its shards away and still owns {number} of them.")
+            else:
+                say(f"PostgreSQL has not answered in time. Broker {node} may not be asked: try again.")
             raise typer.Exit(1) from None
 
     asyncio.run(wait())

@@ -149,10 +149,19 @@ async def _connected(dsn: str, schema: str) -> AsyncIterator[Any]:
                 "there is no cluster in this database: the first 'semel serve' makes one"
             )
         yield connection
+        await connection.close(timeout=CONNECT_SECONDS)
+    except TimeoutError as error:
+        raise StoreRefused(
+            "PostgreSQL has not answered a query in time: it is overloaded, or another session holds a lock"
+            " (pg_stat_activity shows both). Try again"
+        ) from error
+    except (OSError, asyncpg.PostgresConnectionError, asyncpg.InterfaceError) as error:
+        raise StoreRefused(f"the connection to PostgreSQL was lost: {error}. Try again") from error
     except asyncpg.PostgresError as error:
         raise StoreRefused(f"PostgreSQL refuses: {error}") from error
     finally:
-        await connection.close(timeout=CONNECT_SECONDS)
+        # A server that is silent would not answer to a farewell either.
+        connection.terminate()
 
 
 def _broker(row: Any) -> BrokerStatus:

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,6 +20,10 @@ import semel as package
 from semel.client import Admin, Client, Consumer, Isolation
 from semel.client.acls import Acl
 from semel.client.quotas import QuotaEntity
+from semel.store import copying
+from semel.store.interface import StoreDamaged
+from semel.store.opening import Remote
+from semel.store.postgres.migration import migrate
 from semel.wire.errors import ErrorCode
 from semel.wire.messages import (
     AlterShareGroupOffsetsPartition,
@@ -302,18 +307,15 @@ def test_a_directory_in_use_is_refused(ledger: str, chunks: Path, tmp_path: Path
     semel("migrate", str(tmp_path / "data"), "--ledger", ledger, "--chunks", chunks.as_uri())
 
 
+def quiet(what: str, done: int, total: int) -> None:
+    pass
+
+
 def test_an_interrupted_migration_is_nothing_and_can_be_repeated(
     everything: Everything, ledger: str, chunks: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from semel.store import copying
-    from semel.store.opening import Remote
-    from semel.store.postgres.migration import migrate
-
     async def power_loss(*_: Any) -> None:
         raise SystemExit
-
-    def quiet(what: str, done: int, total: int) -> None:
-        pass
 
     place = Remote(ledger, chunks.as_uri())
     with monkeypatch.context() as patch:
@@ -333,6 +335,34 @@ def test_an_interrupted_migration_is_nothing_and_can_be_repeated(
         assert observed(client, everything.partitions, GROUPS) == everything.seen
 
 
+@pytest.mark.parametrize("second", ["chunks", "elsewhere"])
+def test_an_interrupted_migration_whose_objects_are_not_there_can_be_repeated(
+    second: str, ledger: str, chunks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The copy was cleaned away, or the next one is to be at another address."""
+    with package.embedded(tmp_path / "data") as broker, RawClient(broker.bootstrap_servers) as client:
+        client.create_topic("orders")
+        client.produce("orders", batch(value=os.urandom(LARGE_BYTES)))
+
+    async def power_loss(*_: Any) -> None:
+        raise SystemExit
+
+    with monkeypatch.context() as patch:
+        patch.setattr(copying.Copy, "compare", power_loss)
+        with pytest.raises(SystemExit):
+            asyncio.run(migrate(tmp_path / "data", Remote(ledger, chunks.as_uri()), quiet))
+    (folder,) = chunks.iterdir()
+    if second == "chunks":
+        shutil.rmtree(folder)
+    place = tmp_path / second
+    place.mkdir(exist_ok=True)
+    ran = semel("migrate", str(tmp_path / "data"), "--ledger", ledger, "--chunks", place.as_uri())
+    assert f"a folder {folder.name} that is not in {place.as_uri()}" in ran.stderr
+    assert folder.exists() == (second == "elsewhere")
+    with Member(ledger, place, 0) as member, RawClient(member.bootstrap) as client:
+        until(lambda: len(client.fetch("orders").records or b"") > LARGE_BYTES)
+
+
 async def _fetch(dsn: str, query: str) -> list[Any]:
     connection = await asyncpg.connect(dsn)
     try:
@@ -342,10 +372,6 @@ async def _fetch(dsn: str, query: str) -> list[Any]:
 
 
 def test_a_copy_that_differs_is_found(everything: Everything, ledger: str, chunks: Path) -> None:
-    from semel.store.interface import StoreDamaged
-    from semel.store.opening import Remote
-    from semel.store.postgres.migration import migrate
-
     def spoil(what: str, done: int, total: int) -> None:
         """As soon as everything is copied, an object loses a bit."""
         if what == "copied" and done > LARGE_BATCHES * LARGE_BYTES:

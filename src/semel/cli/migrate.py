@@ -49,7 +49,7 @@ def migrate(
             told = time.monotonic()
             say(f"{what} {done >> 20} of {max(total, done) >> 20} MiB")
 
-    made = asyncio.run(migrate(directory, Remote(ledger, chunks), progress))
+    made = asyncio.run(migrate(directory, Remote(ledger, chunks), progress, say))
     copied = made.copied
     if as_json:
         show_json({"cluster_id": made.cluster_id, **copied._asdict()})

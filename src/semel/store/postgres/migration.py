@@ -3,13 +3,15 @@
 The copy is made in a schema of its own, ``semel_migration``, with objects of its own. When everything was
 copied, read back and compared, one statement renames the schema to ``semel``. So there is the whole cluster,
 or none: after a failure nothing is in the place where brokers look. The next try deletes what an interrupted
-one has left, and starts again. The directory stays as it is.
+one has left, and starts again. Objects that are at another address stay there, and it says so. The directory
+stays as it is.
 
 Meanwhile an advisory lock keeps brokers from making a cluster in the same database, and another one keeps a
 second migration away.
 """
 
-from collections.abc import AsyncIterator
+import logging
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -24,11 +26,14 @@ from semel.store.ledger_opening import open_reader
 from semel.store.object_access import check_access
 from semel.store.objects import Objects
 from semel.store.opening import Remote, open_store
+from semel.store.postgres.claiming import folder_of
 from semel.store.postgres.opening import _LOCK as MAKING_TABLES
 from semel.store.postgres.opening import open_database
 from semel.store.postgres.reaching import connect
 from semel.store.postgres.store import ClusterStore
 from semel.store.queries import Statements
+
+log = logging.getLogger("semel.store")
 
 MIGRATING: Final = 0x53454D454D
 """An advisory lock: one migration at a time."""
@@ -41,8 +46,12 @@ class Migrated(NamedTuple):
     copied: Copied
 
 
-async def migrate(directory: Path, place: Remote, progress: Progress) -> Migrated:
+async def migrate(
+    directory: Path, place: Remote, progress: Progress, tell: Callable[[str], None] = log.warning
+) -> Migrated:
     """Copy a data directory to a database without a cluster and an object store.
+
+    ``tell`` is called with a sentence if something was left behind elsewhere.
 
     StoreRefused, StoreLocked, StoreBroken: nothing has changed for brokers.
     """
@@ -52,6 +61,7 @@ async def migrate(directory: Path, place: Remote, progress: Progress) -> Migrate
     guard = await connect(place.ledger, "public", "semel migrate")
     try:
         await _begin(guard, place.schema)
+        await _discard(place, _staging(place), guard, tell)
         source = await open_store(directory, Settings())
         try:
             return await _migrate(directory, source, place, guard, progress)
@@ -78,8 +88,7 @@ async def _begin(guard: Any, schema: str) -> None:
 async def _migrate(
     directory: Path, source: EmbeddedStore, place: Remote, guard: Any, progress: Progress
 ) -> Migrated:
-    staging = f"{place.schema}_migration"
-    await _discard(place, staging, guard)
+    staging = _staging(place)
     database = await open_database(place.ledger, staging, 1)
     try:
         # Before anybody asks for it: the names of objects may contain it.
@@ -105,17 +114,36 @@ async def _migrate(
     return Migrated(source.cluster_id, copied)
 
 
-async def _discard(place: Remote, staging: str, guard: Any) -> None:
-    """Delete what an interrupted migration has left."""
+def _staging(place: Remote) -> str:
+    return f"{place.schema}_migration"
+
+
+async def _discard(place: Remote, staging: str, guard: Any, tell: Callable[[str], None]) -> None:
+    """Delete what an interrupted migration has left. Its objects may be gone, or at another address."""
     if await guard.fetchval("SELECT to_regclass($1) IS NULL", f'"{staging}".meta'):
         return
-    store = await _opened(place, staging)
+    database = await open_database(place.ledger, staging, 1)
     try:
-        known = await store.ledger.database.fetch("SELECT object_id FROM objects")
-        await store.chunks.objects.delete([number for (number,) in known])
-        await store.chunks.objects.unmark()
+        cluster_id = await database.value("SELECT value FROM meta WHERE name = 'cluster_id'")
+        folder = await folder_of(database, cluster_id)
+        numbers = [number for (number,) in await database.fetch("SELECT object_id FROM objects")]
     finally:
-        await store.close()
+        await database.close()
+    objects = Objects.open(place.chunks)
+    try:
+        objects.belong_to(folder)
+        if await objects.is_marked():
+            await objects.delete(numbers)
+            await objects.unmark()
+        elif numbers:
+            tell(
+                f"An interrupted migration wrote to a folder {folder} that is not in {place.chunks}. If it is"
+                " elsewhere, delete it there: nothing needs it."
+            )
+    except OSError as error:
+        raise StoreRefused(str(error)) from error
+    finally:
+        objects.close()
     await guard.execute(f'DROP SCHEMA "{staging}" CASCADE')
 
 

@@ -17,9 +17,10 @@ from support.raw_transactions import RawProducer, committed, describe, make_topi
 from support.waiting import until
 
 import semel as package
-from semel.client import Admin, Client, Consumer, Isolation
+from semel.client import Admin, Client, Consumer, Isolation, NewTopic, Producer
 from semel.client.acls import Acl
 from semel.client.quotas import QuotaEntity
+from semel.core.facts import PolicyChanged, ProducerIdAllocated, TopicCreated
 from semel.store import copying
 from semel.store.interface import StoreDamaged
 from semel.store.opening import Remote
@@ -385,6 +386,38 @@ def test_a_copy_that_differs_is_found(everything: Everything, ledger: str, chunk
     with pytest.raises(StoreDamaged, match="the copy differs from its original in the batches of"):
         asyncio.run(migrate(everything.directory, Remote(ledger, chunks.as_uri()), spoil))
     assert "there is no cluster" in semel("cluster", "status", "--ledger", ledger, code=1).stderr.lower()
+
+
+@pytest.mark.parametrize(
+    ("spoilt", "where"),
+    [
+        (PolicyChanged, "users, ACLs, quotas and configs"),
+        (TopicCreated, "topic orders"),
+        (ProducerIdAllocated, "ClusterKey"),
+    ],
+)
+def test_a_fact_that_is_not_copied_is_found(
+    spoilt: type, where: str, tmp_path: Path, ledger: str, chunks: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with package.embedded(tmp_path / "data") as broker, Client(broker.bootstrap_servers) as client:
+        Admin(client).topics.create(NewTopic("orders", 1, configs={"retention.ms": "-1"}))
+        Admin(client).users.put("ann", "secret")
+        with Producer(client) as producer:
+            producer.send("orders", b"one")
+    add, spoilt_facts = copying.Copy._add, []
+
+    async def forgetful(self: copying.Copy, fact: Any, data: Any = None) -> None:
+        if isinstance(fact, spoilt):
+            spoilt_facts.append(fact)
+            if not isinstance(fact, TopicCreated):
+                return
+            fact = TopicCreated(fact.topic.but(configs={}))
+        await add(self, fact, data)
+
+    monkeypatch.setattr(copying.Copy, "_add", forgetful)
+    with pytest.raises(StoreDamaged, match=f"the copy differs from its original in {where}"):
+        asyncio.run(migrate(tmp_path / "data", Remote(ledger, chunks.as_uri()), quiet))
+    assert spoilt_facts
 
 
 def test_a_damaged_batch_is_refused_by_name(tmp_path: Path, ledger: str, chunks: Path) -> None:

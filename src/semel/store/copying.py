@@ -123,11 +123,8 @@ class Copy:
             await self._add(FeatureChanged(cluster.transaction_version, cluster.features_epoch))
 
     async def _policies(self) -> None:
-        after: PolicyKey | None = None
-        while page := await self._source.ledger.policies(after=after):
-            for key, body in page:
-                await self._add(PolicyChanged(key, body))
-            after = page[-1][0]
+        async for key, body in policies(self._source.ledger):
+            await self._add(PolicyChanged(key, body))
 
     async def _topic(self, topic: Topic) -> None:
         await self._add(TopicCreated(topic))
@@ -257,7 +254,11 @@ class Copy:
     async def _compare_entities(self) -> None:
         source, target = self._source.ledger, self._target.ledger
         _same("the numbers of entities", await source.counts(), await target.counts())
+        await self._compare_values([ClusterKey()])
+        bodies = [[each async for each in policies(ledger)] for ledger in (source, target)]
+        _same("users, ACLs, quotas and configs", *bodies)
         async for topic in topics(source):
+            _same(f"topic {topic.name}", topic, await target.topic_by_id(topic.topic_id))
             keys = partitions(topic)
             await self._compare_values([*keys])
             for key in keys:
@@ -299,6 +300,15 @@ def _same(what: str, before: Any, after: Any) -> None:
 def partitions(topic: Topic) -> list[PartitionKey]:
     """Return the partitions of a topic."""
     return [PartitionKey(topic.topic_id, index) for index in range(topic.partitions)]
+
+
+async def policies(ledger: Ledger) -> AsyncIterator[tuple[PolicyKey, str]]:
+    """Yield all users, ACLs, quotas and configs of brokers and groups."""
+    after: PolicyKey | None = None
+    while page := await ledger.policies(after=after, limit=PAGE):
+        for each in page:
+            yield each
+        after = page[-1][0]
 
 
 async def topics(ledger: Ledger) -> AsyncIterator[Topic]:

@@ -13,16 +13,20 @@ from pathlib import Path
 
 import asyncpg
 import pytest
-from support.members import database, members
+from support.members import Member, database, members
 from support.pages import blocks, sessions
 from support.postgres import binaries
 from support.process import free_port
+from support.raw_transactions import RawProducer
+from support.routed import RoutedClient
 from support.waiting import until
 
-from semel.client import Admin, Client, Consumer, NewTopic, Producer
+from semel.client import Admin, Client, Consumer, Isolation, NewTopic, Producer
 from semel.config import Settings
+from semel.wire.errors import ErrorCode
 
 PAGE = Path(__file__).parents[2] / "docs/cluster.md"
+FENCED = {ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.INVALID_TXN_STATE}
 SCRIPTS = str(Path(sys.executable).parent)
 
 
@@ -136,14 +140,21 @@ def test_a_backup_is_restored_as_the_page_says(ledger: str, postgres_dsn: str, t
     large = os.urandom(400_000)
     (dump,), (query,) = blocks(PAGE, "sh"), blocks(PAGE, "sql")
     options = ("--set", "semel.roll.interval.ms=20")
-    with members(ledger, chunks, 0, 1, options=options) as brokers, Client(brokers[0].bootstrap) as client:
-        Admin(client).topics.create(NewTopic("orders", 4), NewTopic("noise", 4))
+    with (
+        members(ledger, chunks, 0, 1, options=options) as brokers,
+        Client(brokers[0].bootstrap) as client,
+        RoutedClient(all_of(brokers)) as routed,
+    ):
+        Admin(client).topics.create(NewTopic("orders", 4), NewTopic("noise", 4), NewTopic("torn", 1))
+        torn = RawProducer(routed, generation=2)
+        torn.write("torn", b"in the backup")
         with Producer(client) as producer:
             for number in range(4):
                 producer.send("orders", b"small %d" % number, partition=number)
                 producer.send("orders", large, partition=number)
         with Writing(brokers[0].bootstrap):
             run_with_postgres(dump, tmp_path, SEMEL_LEDGER=ledger)
+            torn.write("torn", b"after the backup")
             # Objects are copied after the database, and so are some that it does not know.
             with Producer(client) as producer:
                 for number in range(20):
@@ -162,14 +173,22 @@ def test_a_backup_is_restored_as_the_page_says(ledger: str, postgres_dsn: str, t
                 [large] * 4 + [b"small %d" % each for each in range(4)]
             )
             assert set(read_all(client, "noise")) <= {b"small"}
+            # Half of the transaction is lost, and its producer does not know of the restore.
+            with RoutedClient(all_of(brokers)) as torn.client:
+                assert torn.end(commit=True).error_code in FENCED
+            assert read_all(client, "torn") == []
             with Producer(client) as producer:
                 for number in range(4):
                     producer.send("orders", large, partition=number)
             assert len(read_all(client, "orders")) == 12
 
 
+def all_of(brokers: list[Member]) -> str:
+    return ",".join(each.bootstrap for each in brokers)
+
+
 def read_all(client: Client, topic: str) -> list[bytes]:
-    with Consumer(client, topic) as consumer:
+    with Consumer(client, topic, isolation=Isolation.READ_COMMITTED) as consumer:
         return sorted(each.value or b"" for each in consumer.read_to_end())
 
 

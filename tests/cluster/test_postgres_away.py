@@ -5,11 +5,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.cluster import query
 from support.members import members, semel
 from support.postgres import PostgresServer, postgres_server, why_not
 from support.waiting import until
 
-from semel.client import Admin, Client, Consumer, NewTopic, Producer
+from semel.client import Admin, Client, ClientError, Consumer, KafkaError, NewTopic, Producer
 
 LEASE_SECONDS = 1.0
 
@@ -52,3 +53,40 @@ def test_no_broker_replaces_another_that_could_not_renew_its_lease(
         status = semel("cluster", "status", "--ledger", server.dsn).stdout
         assert until(lambda: status.count(" live ")) == 3
         assert "256, 0 without an owner" in status
+
+
+def test_writes_that_are_forbidden_for_longer_than_a_lease(server: PostgresServer, tmp_path: Path) -> None:
+    """A renewal is a write, so brokers serve nobody then, and go on afterwards."""
+    (tmp_path / "chunks").mkdir()
+    options = ("--set", f"semel.lease.ms={LEASE_SECONDS * 1000:.0f}")
+    with members(server.dsn, tmp_path / "chunks", 0, 1, options=options) as brokers:
+        bootstrap = ",".join(each.bootstrap for each in brokers)
+        with Client(bootstrap) as client:
+            Admin(client).topics.create(NewTopic("orders", 4))
+            with Producer(client) as producer:
+                for number in range(4):
+                    producer.send("orders", b"%d" % number, partition=number)
+        allow_writes(server, False)
+        for each in brokers:
+            until(lambda broker=each: "the lease is over" in broker.log.read_text())
+        assert how_many(bootstrap) is None
+        allow_writes(server, True)
+        until(lambda: how_many(bootstrap) == 4)
+        with Client(bootstrap) as client, Producer(client) as producer:
+            producer.send("orders", b"more", partition=0)
+        assert how_many(bootstrap) == 5
+        assert [each.process and each.process.poll() for each in brokers] == [None] * 2
+
+
+def allow_writes(server: PostgresServer, are_allowed: bool) -> None:
+    query(server.dsn, f"ALTER SYSTEM SET default_transaction_read_only = {'off' if are_allowed else 'on'}")
+    query(server.dsn, "SELECT pg_reload_conf()")
+
+
+def how_many(bootstrap: str) -> int | None:
+    """The records of a topic; None if nobody answers."""
+    try:
+        with Client(bootstrap, timeout_s=1) as client, Consumer(client, "orders") as consumer:
+            return len(list(consumer.read_to_end()))
+    except (ClientError, KafkaError):
+        return None

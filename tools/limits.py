@@ -7,7 +7,7 @@ cannot be set are shown with their constants. A house test checks that no settin
 from semel.broker.fetch_planner import BATCHES_MAX, BATCHES_OF_ALL_MAX
 from semel.broker.pending_commands import COMMANDS_MAX
 from semel.config import Settings
-from semel.core.groups.migration import METADATA_BYTES_MAX, TOPICS_MAX
+from semel.core.groups.migration import TOPICS_MAX
 from semel.core.names import CLIENT_ID_CHARS_MAX, ID_CHARS_MAX
 from semel.core.topics import NAME_LENGTH_MAX
 from semel.handlers.commit_transactions import TRANSACTIONS_MAX
@@ -16,6 +16,7 @@ from semel.handlers.metadata import PARTITIONS_PER_RESPONSE_MAX
 from semel.handlers.offsets import COMMITTED_AT_ONCE
 from semel.handlers.produce import PARTITIONS_AT_ONCE
 from semel.server.dispatch import ELEMENTS_MAX
+from semel.wire.consumer_protocol import ENTRIES_MAX
 from semel.wire.invalid_records import NAMED_MAX
 from semel.wire.primitives import HEADER_TAGS_MAX, MAX_STRING
 
@@ -154,8 +155,9 @@ FIXED_STORED: list[tuple[str, str, str]] = [
         "INCONSISTENT_GROUP_PROTOCOL; a classic group with such a member stays classic",
     ),
     (
-        "bytes of different subscriptions in a classic group that becomes a KIP-848 group",
-        f"{METADATA_BYTES_MAX:,}",
+        "topics and partitions in the different subscriptions and the assignments of a classic group that"
+        " becomes a KIP-848 group",
+        f"{ENTRIES_MAX:,}",
         "GROUP_ID_NOT_FOUND for the KIP-848 member; the group stays classic",
     ),
     (

@@ -9,10 +9,11 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 from support.browsing import Browsing
-from support.chromium import chromium, page_of
+from support.chromium import chromium, page_of, searched
 from support.waiting import until
 
 from semel.client import Admin, Client, Codec, NewTopic, Producer, TransactionalProducer
+from semel.console.pages import messages
 
 ROWS = "table.messages tbody tr"
 
@@ -106,11 +107,13 @@ def test_the_switch_between_committed_and_uncommitted(page: Any, client: Client,
     begun(client, topic, "b", b"aborted value").abort()
     writer = begun(client, topic, "c", b"open value")
     page.goto(f"/topics/{topic}/messages")
+    searched(page)
     assert page.locator(ROWS).count() == 1
     assert "1 aborted record hidden" in page.inner_text("#says")
     assert "open transaction holds readers back" in page.inner_text("main")
     page.keyboard.press("u")
     page.wait_for_url("**isolation=uncommitted**")
+    searched(page)
     assert [text.split()[-1] for text in page.locator("td.state").all_inner_texts()] == [
         "open",
         "aborted",
@@ -118,6 +121,7 @@ def test_the_switch_between_committed_and_uncommitted(page: Any, client: Client,
     ]
     page.check("text=markers")
     page.wait_for_url("**control=1**")
+    searched(page)
     assert page.locator(ROWS).count() == 5
     page.keyboard.press("u")
     page.wait_for_url(lambda url: "isolation=uncommitted" not in url)
@@ -153,6 +157,7 @@ def test_a_search_shows_progress_and_can_be_stopped_and_continued(page: Any, cli
 def test_a_record_opens_beside_the_list_by_keys(page: Any, client: Client, topic: str) -> None:
     fill(client, topic)
     page.goto(f"/topics/{topic}/messages")
+    searched(page)
     page.keyboard.press("ArrowDown")
     page.keyboard.press("ArrowDown")
     chosen = page.inner_text("tr.chosen td.key")
@@ -177,19 +182,23 @@ def test_jumps(page: Any, client: Client, topic: str) -> None:
     page.fill("input[name=partition]", "1")
     page.keyboard.press("Enter")
     page.wait_for_url("**from=40**")
+    searched(page)
     assert page.locator("a.record").first.inner_text() == "1/40"
     page.click("text=the end")
     page.wait_for_url(lambda url: "from=40" not in url)
+    searched(page)
     assert page.locator("a.record").first.inner_text() == "1/49"
     page.fill("input[name=from]", "-1h")
     page.keyboard.press("Enter")
     page.wait_for_url("**from=-1h**")
+    searched(page)
     assert page.locator("a.record").first.inner_text() == "1/0"
 
 
 def test_what_was_searched_for_is_highlighted(page: Any, client: Client, topic: str) -> None:
     fill(client, topic)
     page.goto(f'/topics/{topic}/messages?q=key:K42 value:"42"')
+    searched(page)
     found = page.evaluate("() => [...CSS.highlights.get('found')].map(String)")
     assert sorted(found) == ["42", "42", "k42"]
 
@@ -197,11 +206,32 @@ def test_what_was_searched_for_is_highlighted(page: Any, client: Client, topic: 
 def test_older_messages_follow(page: Any, client: Client, topic: str) -> None:
     fill(client, topic)
     page.goto(f"/topics/{topic}/messages?limit=60")
+    searched(page)
     first = set(page.locator("a.record").all_inner_texts())
     page.keyboard.press("n")
     page.wait_for_url("**left=**")
+    searched(page)
     second = set(page.locator("a.record").all_inner_texts())
     assert (len(first), len(second), len(first | second)) == (60, 40, 100)
+
+
+def test_a_page_that_is_shown_early_is_filled_while_it_is_looked_at(
+    page: Any, client: Client, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(messages, "FIRST_SECONDS", 0.0)
+    fill(client, topic)
+    begun(client, topic, "a", b"aborted value").abort()
+    page.goto(f"/topics/{topic}/messages?limit=60")
+    searched(page)
+    assert page.inner_text("#says") == "60 records · 1 aborted record hidden"
+    assert page.locator(ROWS).count() == 60
+    page.keyboard.press("n")
+    page.wait_for_url("**left=**")
+    searched(page)
+    assert page.inner_text("#says") == "40 records"
+    page.goto(f"/topics/{topic}/messages?q=key:k42")
+    searched(page)
+    assert page.inner_text("#says") == "1 match in 102 of 102 offsets · 1 aborted record hidden"
 
 
 def test_exports_are_downloads(page: Any, client: Client, topic: str, tmp_path: Any) -> None:
@@ -260,6 +290,7 @@ def test_views_are_saved_as_links(page: Any, client: Client, topic: str) -> None
     page.click("text=Saved views…")
     page.click("text=forty-two")
     page.wait_for_url("**q=key:k42")
+    searched(page)
     assert page.locator(ROWS).count() == 1
 
 

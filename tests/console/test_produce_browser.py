@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from support.browsing import Browsing
-from support.chromium import chromium, page_of
+from support.chromium import chromium, page_of, searched
 
 from semel.client import Admin, Client, Consumer, NewTopic, Producer
 
@@ -62,6 +62,7 @@ def test_several_as_one_transaction(page: Any, client: Client, topic: str) -> No
     page.click("#many button.primary")
     page.wait_for_url("**/messages?done=**")
     assert "in one transaction of by-hand, which is committed" in page.inner_text(".notice.good")
+    searched(page)
     assert page.locator(f"{ROWS} .tag.good").count() == 3
     assert {record.key: record.value for record in read(client, topic)} == {
         b"a": b"1",
@@ -76,6 +77,7 @@ def test_a_transaction_that_is_aborted_on_purpose(page: Any, client: Client, top
     page.check("#one input[value=abort]")
     page.click("#one button.primary")
     page.wait_for_url("**isolation=uncommitted**")
+    searched(page)
     assert page.inner_text(f"{ROWS} td.state").strip() == "aborted"
     assert read(client, topic) == []
 
@@ -103,6 +105,7 @@ def test_replay_of_selected_messages(page: Any, client: Client, topic: str) -> N
             producer.send(topic, b"%d" % number, key=b"k", headers=[("h", b"x")], partition=0)
     Admin(client).topics.create(NewTopic(f"{topic}-again", 1))
     page.goto(f"/topics/{topic}/messages")
+    searched(page)
     page.keyboard.press("ArrowDown")
     page.keyboard.press("x")
     page.keyboard.press("ArrowDown")
@@ -114,6 +117,7 @@ def test_replay_of_selected_messages(page: Any, client: Client, topic: str) -> N
     page.fill("input[name=target]", f"{topic}-again")
     page.click("button.primary")
     page.wait_for_url(f"**/topics/{topic}-again/messages?done=**")
+    searched(page)
     assert page.locator(f"{ROWS} .tag.good").count() == 2
     records = read(client, f"{topic}-again")
     assert [(record.key, record.value, record.headers) for record in records] == [

@@ -33,6 +33,11 @@ def chromium() -> Iterator[Any]:
             browser.close()
 
 
+def searched(page: Any) -> None:
+    """Wait for the rest of the messages: after half a second, a page is shown with what it has."""
+    page.wait_for_selector("#found:not([data-searching='1'])")
+
+
 @contextmanager
 def page_of(browser: Any, address: str, **options: Any) -> Iterator[Any]:
     """Open a window on a console. Errors of scripts, and what the policy forbids, fail the test."""

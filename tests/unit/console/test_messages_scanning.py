@@ -134,6 +134,31 @@ def test_hidden_records_are_counted(client: Client) -> None:
     assert scan.progress.scanned == scan.progress.total
 
 
+@pytest.mark.parametrize("order", ["oldest", "newest"])
+@pytest.mark.parametrize("matches", [1, 3, 1000])
+def test_hidden_records_are_counted_once(client: Client, order: str, matches: int) -> None:
+    """A limit cuts the scan in the middle of what was fetched, which is then read again."""
+    Admin(client).topics.create(NewTopic("t", 2))
+    writer = TransactionalProducer(client, "w")
+    writer.init()
+    for number in range(20):
+        writer.begin()
+        for _ in range(3):
+            writer.send("t", b"value", partition=number % 2)
+        writer.flush()
+        (writer.abort if number % 4 < 2 else writer.commit)()
+    for records in (1, 7, 10_000):
+        ask, hidden, shown = Ask.of({"order": order}), 0, 0
+        while True:
+            scan = scan_of(client, ask, ScanLimits(matches, records, 1 << 30, 60))
+            shown += sum(len(rows) for rows in scan.rounds())
+            hidden += scan.progress.hidden
+            if not any(each.size for each in scan.left.values()):
+                break
+            ask = continued(ask, scan)
+        assert (shown, hidden) == (30, 30)
+
+
 def write_many(client: Client, count: int = 1000, partitions: int = 3) -> None:
     Admin(client).topics.create(NewTopic("t", partitions))
     with Producer(client) as producer:

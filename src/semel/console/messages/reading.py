@@ -79,13 +79,11 @@ class Piece:
     data: Buffer = b""
     batches: list[tuple[int, BatchHeader, Mark]] = field(default_factory=list)
 
-    def aborted(self, begin: int, end: int) -> int:
-        """How many offsets of a range belong to records of aborted transactions."""
-        return sum(
-            max(0, min(header.last_offset + 1, end) - max(header.base_offset, begin))
-            for _, header, mark in self.batches
-            if mark is Mark.ABORTED
-        )
+    def aborted(self) -> Iterator[tuple[int, int]]:
+        """The offsets of aborted records, batch by batch: the first, and the one after the last."""
+        for _, header, mark in self.batches:
+            if mark is Mark.ABORTED:
+                yield header.base_offset, header.last_offset + 1
 
 
 def bounds_of(client: Client, topic: str, partitions: list[int]) -> dict[int, Bounds]:

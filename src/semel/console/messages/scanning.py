@@ -82,6 +82,10 @@ class Range:
         """How many offsets there are."""
         return max(0, self.end - self.begin)
 
+    def shared(self, begin: int, end: int) -> int:
+        """How many offsets it has in common with another range."""
+        return max(0, min(self.end, end) - max(self.begin, begin))
+
 
 @dataclass(frozen=True, slots=True)
 class Progress:
@@ -102,6 +106,7 @@ class _Taken(Generic[T]):
 
     rows: list[tuple[int, int, T]] = field(default_factory=list)  # timestamp, offset, what was made
     covered: int = 0
+    aborted: list[Range] = field(default_factory=list)
 
 
 class Scan(Generic[T]):
@@ -203,12 +208,16 @@ class Scan(Generic[T]):
             counts[number] += 1
         for number, each in taken.items():
             whole = counts[number] == len(each.rows)
+            left = self.left[number]
+            begin, end = left.begin, left.end
             if self._order is Order.OLDEST:
-                at = each.covered if whole else last.get(number, self.left[number].begin - 1) + 1
-                self.left[number].begin = max(self.left[number].begin, at)
+                at = each.covered if whole else last.get(number, begin - 1) + 1
+                left.begin = end = max(begin, at)
             else:
-                at = each.covered if whole else last.get(number, self.left[number].end)
-                self.left[number].end = min(self.left[number].end, at)
+                at = each.covered if whole else last.get(number, end)
+                left.end = begin = min(end, at)
+            # Only now: what a limit has cut off is read again.
+            self._hidden += sum(aborted.shared(begin, end) for aborted in each.aborted)
         return rows
 
     @property
@@ -242,7 +251,7 @@ class Scan(Generic[T]):
         return taken
 
     def _take_first(self, piece: Piece, begin: int, end: int) -> _Taken[T]:
-        taken: _Taken[T] = _Taken(covered=min(piece.next_offset, end))
+        taken: _Taken[T] = _Taken(covered=min(piece.next_offset, end), aborted=self._aborted(piece))
         most = self._rows_max
         for marked in self._looked_at(piece, begin, end):
             if self._wanted.matches(marked):
@@ -255,6 +264,10 @@ class Scan(Generic[T]):
         if self._cut is not None:
             taken.covered = min(self._cut, taken.covered)
         return taken
+
+    def _aborted(self, piece: Piece) -> list[Range]:
+        """The offsets of aborted records that a reader of committed ones does not see."""
+        return [Range(*offsets) for offsets in piece.aborted()] if self._reader.committed else []
 
     def _is_over(self) -> bool:
         """Whether a limit was reached, if it is time to look again."""
@@ -271,8 +284,6 @@ class Scan(Generic[T]):
         is continued again and again comes to its end.
         """
         self._cut = None
-        if self._reader.committed:
-            self._hidden += piece.aborted(begin, end)
         for header, records in self._reader.batches(piece, begin, end):
             if self._is_begun and self._exceeded() is not None:
                 self._cut = max(begin, header.base_offset)
@@ -298,6 +309,7 @@ class Scan(Generic[T]):
         found: dict[int, deque[tuple[int, int, T]]] = {
             number: deque(maxlen=self._rows_max) for number in windows
         }
+        aborted: dict[int, list[Range]] = {number: [] for number in windows}
         dropped: set[int] = set()
         sizes = dict.fromkeys(windows, 0)
         positions = {number: each.begin for number, each in windows.items()}
@@ -306,6 +318,7 @@ class Scan(Generic[T]):
             for piece in self._reader.fetch(positions, self._fetch):
                 number, window = piece.partition, windows[piece.partition]
                 sizes[number] += len(piece.data)
+                aborted[number] += self._aborted(piece)
                 if not self._take_last(piece, window, found[number], dropped):
                     break  # A limit was reached; this window is incomplete.
                 positions[number] = piece.next_offset
@@ -317,6 +330,7 @@ class Scan(Generic[T]):
                     window.begin = window.end - self._windows[number]
                     positions[number], sizes[number] = window.begin, 0
                     found[number].clear()
+                    aborted[number].clear()
                     dropped.discard(number)
             if positions == before:
                 self._stop.wait(0.05)
@@ -329,6 +343,7 @@ class Scan(Generic[T]):
             number: _Taken(
                 list(reversed(found[number])),
                 found[number][0][1] if number in dropped else window.begin,
+                aborted[number],
             )
             for number, window in windows.items()
         }

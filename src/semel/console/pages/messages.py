@@ -256,9 +256,10 @@ async def search(request: Request) -> Response:
     ask = asked_of(request)
     wanted = filter_of(request, ask)
     settings = request.app.state.settings
+    shown = request.query_params.get("shown", "")  # What a page that was shown early has found already.
     limits = replace(
         SEARCH,
-        matches=ask.limit,
+        matches=max(1, ask.limit - (int(shown) if is_number(shown) else 0)),
         seconds=min(SEARCH.seconds, settings.scan_seconds),
         read_bytes=min(SEARCH.read_bytes, settings.scan_bytes),
     )

@@ -24,6 +24,8 @@ function size(bytes) {
 }
 
 const whole = (value) => value.toLocaleString("en");
+const count = (value, one, many = `${one}s`) => `${whole(value)} ${value === 1 ? one : many}`;
+const isQuery = found?.dataset.query.includes("q=");
 
 // ---- rows, as in templates/messages_parts.html
 
@@ -137,8 +139,9 @@ function told(state, isOver) {
   const matched = begun.matched + state.matched;
   bar.value = begun.total ? scanned / begun.total : 1;
   const hidden = state.hidden + begun.hidden;
-  says.textContent = `${whole(matched)} ${matched === 1 ? "match" : "matches"} in ${whole(scanned)} of ${whole(begun.total)} offsets`
-    + (hidden ? ` · ${whole(hidden)} aborted hidden` : "") + (isOver ? "" : ` · ${size(state.bytes)} read`);
+  const place = isQuery || !isOver ? ` in ${whole(scanned)} of ${count(begun.total, "offset")}` : "";
+  says.textContent = (isQuery ? count(matched, "match", "matches") : count(matched, "record")) + place
+    + (hidden ? ` · ${count(hidden, "aborted record")} hidden` : "") + (isOver ? "" : ` · ${size(state.bytes)} read`);
   found.dataset.next = state.next ?? "";
   begun.last = { scanned, matched, hidden };
 }
@@ -186,12 +189,12 @@ function searchOn(next) {
 function startSearching() {
   stop.addEventListener("click", () => ended("Stopped. The rest was not searched."));
   more.addEventListener("click", (event) => {
-    if (!found.dataset.query.includes("q=") || event.metaKey || event.ctrlKey || event.shiftKey) return;
+    if (!isQuery || event.metaKey || event.ctrlKey || event.shiftKey) return;
     event.preventDefault();
     searchOn(found.dataset.next);
   });
   const isUnfinished = !["end", "matches"].includes(found.dataset.reason) && found.dataset.next;
-  if (isUnfinished && !found.dataset.problem) searchOn(found.dataset.next);
+  if (isUnfinished && !found.dataset.problem) searchOn(`${found.dataset.next}&shown=${found.dataset.matched}`);
 }
 
 // The address holds what is asked for, and not what is left at its default.
@@ -236,8 +239,7 @@ function arrive(event) {
   seen += round.seen;
   show(round.rows, true);
   round.outcomes.forEach(decide);
-  const isFiltered = found.dataset.query.includes("q=");
-  says.textContent = (isFiltered ? `${whole(arrived)} of ${whole(seen)} new records match` : `${whole(arrived)} new`) + (skipped ? ` · ${whole(skipped)} left out: they arrive faster than they can be shown` : "");
+  says.textContent = (isQuery ? `${whole(arrived)} of ${whole(seen)} new records match` : `${whole(arrived)} new`) + (skipped ? ` · ${whole(skipped)} left out: they arrive faster than they can be shown` : "");
 }
 
 function follow() {

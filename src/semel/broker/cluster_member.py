@@ -106,7 +106,9 @@ class ClusterMember:
         """Renew the lease until cancelled."""
         while True:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._sender.look_again.wait(), self._interval)
+                # Not `wait_for`: in Python 3.11 it loses a cancellation that comes together with the event.
+                async with asyncio.timeout(self._interval):
+                    await self._sender.look_again.wait()
             self._sender.look_again.clear()
             try:
                 await self._renew()

@@ -156,7 +156,8 @@ class Server:
 
     async def _all_gone(self, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._server.emptied.wait(), seconds)
+            async with asyncio.timeout(seconds):
+                await self._server.emptied.wait()
 
     def _close_listeners(self) -> None:
         self._server.is_closing = True

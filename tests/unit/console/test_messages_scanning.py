@@ -358,6 +358,33 @@ def wait_until(condition: Any, seconds: float = 10.0) -> None:
         time.sleep(0.01)
 
 
+@pytest.mark.parametrize("order", list(Order))
+def test_a_scan_without_time_gets_on_and_comes_to_its_end(client: Client, order: Order) -> None:
+    """The machine may stall for longer than a page may take, before its first request."""
+    write_many(client, 5, 1)
+    ask, seen = Ask.of({"order": order.value}), list[int]()
+    for _ in range(5):
+        scan = scan_of(client, ask, ScanLimits(100, 1000, 1 << 30, 0.0))
+        made = [m.offset for rows in scan.rounds() for m in rows]
+        assert made
+        seen += made
+        if not any(each.size for each in scan.left.values()):
+            break
+        assert scan.reason is Reason.TIME
+        ask = continued(ask, scan)
+    assert seen == (list(range(5)) if order is Order.OLDEST else list(range(4, -1, -1)))
+
+
+def test_a_scan_without_time_waits_for_no_leader(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_many(client, 5, 1)
+    fetches = []
+    monkeypatch.setattr(Reader, "fetch", lambda *_: fetches.append(1) or [])
+    for number, order in enumerate(Order, 1):
+        scan = scan_of(client, Ask.of({"order": order.value}), ScanLimits(100, 1000, 1 << 30, 0.0))
+        assert not any(scan.rounds())
+        assert (scan.reason, scan.progress.scanned, len(fetches)) == (Reason.TIME, 0, number)
+
+
 class SlowFilter(Filter):
     """Takes a while for every record, as twenty paths into a large value do."""
 

@@ -137,7 +137,7 @@ class Scan(Generic[T]):
         self._windows = dict.fromkeys(self.left, WINDOW_FIRST)
         self._pieces: dict[int, Piece] = {}
         self._next_look = self._began + CHECKED_SECONDS
-        self._is_begun = self._is_least = False
+        self._is_asked = self._is_begun = self._is_least = False
         self._cut: int | None = None
 
     @property
@@ -187,7 +187,13 @@ class Scan(Generic[T]):
             return Reason.RECORDS
         if self._reader.read_bytes >= limits.read_bytes:
             return Reason.BYTES
-        return Reason.TIME if time.monotonic() - self._began >= limits.seconds else None
+        # However late it is, the broker is asked once: a scan that is continued gets on.
+        is_late = self._is_asked and time.monotonic() - self._began >= limits.seconds
+        return Reason.TIME if is_late else None
+
+    def _ask(self, positions: Mapping[int, int]) -> list[Piece]:
+        self._is_asked = True
+        return self._reader.fetch(positions, self._fetch)
 
     def _emit(self, taken: Mapping[int, _Taken[T]]) -> list[T]:
         """Merge by time up to the limit, and move the ranges past what was emitted."""
@@ -240,7 +246,7 @@ class Scan(Generic[T]):
             if each.size and number not in self._pieces
         }
         if positions:
-            for piece in self._reader.fetch(positions, self._fetch):
+            for piece in self._ask(positions):
                 self._pieces[piece.partition] = piece
         taken: dict[int, _Taken[T]] = {}
         self._taken_bytes = 0
@@ -315,7 +321,7 @@ class Scan(Generic[T]):
         positions = {number: each.begin for number, each in windows.items()}
         while positions and self._exceeded() is None:
             before = dict(positions)
-            for piece in self._reader.fetch(positions, self._fetch):
+            for piece in self._ask(positions):
                 number, window = piece.partition, windows[piece.partition]
                 sizes[number] += len(piece.data)
                 aborted[number] += self._aborted(piece)

@@ -1,5 +1,6 @@
 // Live pages: when the server says that something was sampled again, the page is fetched and its live parts
-// are replaced. A part that is being used (a focused field, an open dialog or details) is left alone.
+// are replaced. A part that is being used (a focused field, an open dialog or details, a button or link that is
+// held down: a click is lost if its target goes before the button is released) is left alone.
 const main = document.querySelector("main[data-live]");
 const lamp = document.querySelector(".live");
 const AGAIN_MS = 10_000;
@@ -17,6 +18,7 @@ function show(isOn) {
 function isUsed(part) {
   const focused = document.activeElement;
   if (part.contains(focused) && focused.matches("input, textarea, select")) return true;
+  if (part.matches(":active")) return true;
   return Boolean(part.querySelector("dialog[open], details[open]"));
 }
 

@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -64,8 +65,21 @@ class Browsing:
         return reply
 
 
+def is_closed(raw: socket.socket) -> bool:
+    """Whether the console closes the connection, without another byte."""
+    try:
+        return raw.recv(1024) == b""
+    except ConnectionError:  # It was sent to after that.
+        return True
+
+
 @contextmanager
 def console(bootstrap: str, **settings: Any) -> Iterator[Browsing]:
-    """Run a console on a free port."""
-    with Beside(ConsoleSettings(bootstrap=bootstrap, port=0, **settings)) as running:
+    """Run a console on a free port. Its samples do not rest.
+
+    By default they rest for fifty times as long as they took: after one stall of half a second, a test would
+    wait for the next sample in vain.
+    """
+    given = {"sample_share": 1.0, **settings}
+    with Beside(ConsoleSettings(bootstrap=bootstrap, port=0, **given)) as running:
         yield Browsing(running.address)

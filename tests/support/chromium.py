@@ -49,7 +49,7 @@ def page_of(browser: Any, address: str, **options: Any) -> Iterator[Any]:
         "console",
         lambda message: problems.append(message.text) if "Content Security Policy" in message.text else None,
     )
-    # Samples rest for fifty times as long as they take, which is some time on a busy machine.
+    # A busy machine takes its time.
     page.set_default_timeout(60_000)
     try:
         yield page

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.browsing import Browsing, Reply, console
@@ -38,11 +39,19 @@ def pipeline(bootstrap: str) -> Iterator[str]:
         task.abort()
 
 
+def _written(browsing: Browsing, pipeline: str) -> Any:
+    """The pipeline, once it is shown with its batch and with the one that it writes."""
+    found = browsing.get(f"/pipelines/{pipeline}.json").json
+    doing = [each["doing"] for each in found.get("transactions", [])]
+    return found if (found.get("batch"), doing) == (6, ["writing"]) else None
+
+
 def test_a_pipeline_is_shown_by_its_decisions(browsing: Browsing, pipeline: str) -> None:
-    (row,) = until(lambda: browsing.get("/pipelines.json").json["pipelines"])
+    # A sample may have been taken while the pipeline was being made.
+    found = until(lambda: _written(browsing, pipeline))
+    (row,) = browsing.get("/pipelines.json").json["pipelines"]
     assert (row["pipeline"], row["batch"], row["decision"], row["rows"]) == ("billing", 6, 7, 5)
     assert row["lag"] == 20 - 7
-    found = browsing.get("/pipelines/billing.json").json
     (task,) = found["transactions"]
     assert (task["doing"], task["purpose"]) == ("writing", "a task writes the current batch")
     assert {(each["partition"], each["offset"]) for each in found["input"]} == {(0, 3), (1, 4)}

@@ -1,6 +1,7 @@
 """Pages while a part of the cluster is away, and requests with values that Kafka cannot carry."""
 
 import socket
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
@@ -12,10 +13,11 @@ from semel.client import Admin, Client, NewTopic, Node, Producer
 
 
 @pytest.fixture
-def dead_broker(monkeypatch: pytest.MonkeyPatch) -> None:
+def dead_broker(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A broker is listed that refuses connections."""
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        dead = Node(99, "127.0.0.1", taken.getsockname()[1])
+    taken = socket.socket()
+    taken.bind(("127.0.0.1", 0))  # It is nobody else's, and does not listen.
+    dead = Node(99, "127.0.0.1", taken.getsockname()[1])
     describe = Client.describe
 
     def described(self: Client, *args: Any, **kwargs: Any) -> Any:
@@ -24,6 +26,8 @@ def dead_broker(monkeypatch: pytest.MonkeyPatch) -> None:
         return replace(found, nodes=(*(each for each in found.nodes if each.node_id != 99), dead))
 
     monkeypatch.setattr(Client, "describe", described)
+    with taken:
+        yield
 
 
 @pytest.mark.usefixtures("dead_broker")
@@ -35,7 +39,7 @@ def test_a_broker_that_is_away_is_shown_as_such(bootstrap: str, client: Client) 
         assert alive["directories"]
         assert dead["problem"]
         assert browsing.get("/topics/solo.json").status == 200
-        (topic,) = browsing.get("/topics.json").json["topics"]
+        (topic,) = browsing.get("/topics.json?q=solo").json["topics"]
         assert topic["bytes"] == 0
 
 

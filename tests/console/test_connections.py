@@ -1,15 +1,15 @@
 """Connections that send no whole request are closed, and one address does not take all of them."""
 
+import asyncio
 import socket
-import time
 from contextlib import ExitStack
 from urllib.parse import urlsplit
 
 import pytest
-from support.browsing import Browsing, console
+from support.browsing import Browsing, console, is_closed
 from support.waiting import until
 
-from semel.console import connections
+from semel.console import connections, serving
 
 REQUEST = b"GET /login HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
@@ -17,13 +17,6 @@ REQUEST = b"GET /login HTTP/1.1\r\nHost: localhost\r\n\r\n"
 def connected(browsing: Browsing) -> socket.socket:
     parts = urlsplit(browsing.address)
     return socket.create_connection((parts.hostname or "", parts.port or 0), timeout=10)
-
-
-def is_closed(raw: socket.socket) -> bool:
-    try:
-        return raw.recv(1024) == b""
-    except ConnectionError:
-        return True
 
 
 @pytest.mark.parametrize("begun", [b"", b"GET / HTTP/1.1\r\nHost: "])
@@ -41,10 +34,7 @@ def test_a_head_that_comes_drop_by_drop_is_not_waited_for(
 ) -> None:
     monkeypatch.setattr(connections, "HEAD_SECONDS", 0.3)
     with console(bootstrap) as browsing, connected(browsing) as raw:
-        began = time.monotonic()
-        while not _is_refused(raw, b"G"):
-            time.sleep(0.02)  # a slow sender is what is tested
-            assert time.monotonic() - began < 5
+        until(lambda: _is_refused(raw, b"G"))  # It sends, and pauses, again and again.
 
 
 def test_a_body_that_comes_drop_by_drop_is_not_waited_for(
@@ -54,10 +44,7 @@ def test_a_body_that_comes_drop_by_drop_is_not_waited_for(
     head = "POST /topics HTTP/1.1\r\nHost: localhost\r\nOrigin: {}\r\nContent-Length: 1000\r\n\r\n"
     with console(bootstrap) as browsing, connected(browsing) as raw:
         raw.sendall(head.format(browsing.address).encode())
-        began = time.monotonic()
-        while not _is_refused(raw, b"n"):
-            time.sleep(0.02)  # a slow sender is what is tested
-            assert time.monotonic() - began < 5
+        until(lambda: _is_refused(raw, b"n"))
 
 
 def _is_refused(raw: socket.socket, data: bytes) -> bool:
@@ -71,16 +58,30 @@ def _is_refused(raw: socket.socket, data: bytes) -> bool:
 def test_a_connection_is_used_again_and_a_slow_answer_is_waited_for(
     bootstrap: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connections, "HEAD_SECONDS", 0.5)
+    timers: list[asyncio.TimerHandle | None] = []
+
+    class Noted(connections.BoundedProtocol):
+        def _await(self, state: object) -> None:
+            super()._await(state)
+            timers.append(self._timer)
+
+    def running() -> list[asyncio.TimerHandle]:
+        """The timers that would close a connection."""
+        return [each for each in timers if each is not None and not each.cancelled()]
+
+    monkeypatch.setattr(serving, "BoundedProtocol", Noted)
     with console(bootstrap, sample_seconds=0.2) as browsing, connected(browsing) as raw:
+        until(running)
         raw.sendall(REQUEST)
         assert b"303" in raw.recv(4096)
+        until(lambda: len(running()) == 1)
         raw.sendall(b"GET /changes?of=catalogue HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        until_s, received = time.monotonic() + 1.5, b""
-        while time.monotonic() < until_s:
+        received = b""
+        while received.count(b'{"catalogue":') < 3:
             received += (got := raw.recv(4096))
             assert got
-        assert b"catalogue" in received
+            # However long it takes, nothing ends it.
+            assert running() == []
 
 
 def test_one_address_does_not_take_all_connections(bootstrap: str, monkeypatch: pytest.MonkeyPatch) -> None:

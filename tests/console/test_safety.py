@@ -3,7 +3,6 @@
 import re
 import socket
 import threading
-import time
 from collections.abc import Iterator
 from urllib.parse import urlsplit
 
@@ -147,10 +146,13 @@ def test_logging_out_ends_the_session(guarded: str) -> None:
 
 
 def test_a_session_ends_when_it_is_not_used(guarded: str) -> None:
-    with console(guarded, client=SASL, login=True, session_seconds=0.5) as browsing:
-        session = logged_in(browsing.address, "reader")
+    settings = ConsoleSettings(bootstrap=guarded, port=0, client=SASL, login=True, session_seconds=60.0)
+    app = create_app(settings)
+    with Beside(settings, app) as running:
+        session = logged_in(running.address, "reader")
         assert session.get("/login").status == 303
-        time.sleep(0.6)  # the very thing that is tested: a session without a request
+        (kept,) = app.state.sessions._by_token.values()
+        kept.used -= 61.0  # as if it had not been used since
         assert session.get("/topics.json").status == 401
 
 

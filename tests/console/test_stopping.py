@@ -3,6 +3,7 @@
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
@@ -10,9 +11,11 @@ from urllib.parse import urlsplit
 import pytest
 from starlette.applications import Starlette
 from support.browsing import Browsing, console
+from support.clocks import later
 from support.waiting import until
 
 from semel.client import Admin, Client
+from semel.console import workers
 from semel.console.app import create_app
 from semel.console.messages import producing
 from semel.console.messages.scanning import Scan
@@ -80,11 +83,14 @@ def test_a_browser_that_leaves_does_not_leave_a_transaction_open(
 
 
 def test_a_change_that_took_too_long_may_have_been_made(
-    bootstrap: str, client: Client, slow_send: Slow
+    bootstrap: str, client: Client, slow_send: Slow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Admin(client).topics.create("late")
-    with console(bootstrap, request_seconds=1.0) as browsing:
-        reply = browsing.post("/topics/late/produce.json", {"value": "once"})
+    with console(bootstrap) as browsing, ThreadPoolExecutor() as threads:
+        change = threads.submit(browsing.post, "/topics/late/produce.json", {"value": "once"})
+        assert slow_send.begun.wait(20)
+        monkeypatch.setattr(workers, "time", later(ConsoleSettings().request_seconds))
+        reply = change.result()
         assert reply.status == 504
         assert "may have been made" in reply.json["message"]
         assert "look before you try again" in reply.json["message"]

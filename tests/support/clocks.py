@@ -1,8 +1,16 @@
 """Clocks that a test turns."""
 
+import time
+from types import SimpleNamespace
+
 from semel.broker.clock import Clock
 
 TODAY_MS = 1_700_000_000_000
+
+
+def later(seconds: float) -> SimpleNamespace:
+    """Stands for the module `time` where that is asked how much time has passed: so much more than has."""
+    return SimpleNamespace(monotonic=lambda: time.monotonic() + seconds)
 
 
 class TurnedClock(Clock):

@@ -64,7 +64,7 @@ def test_a_tail_shows_what_a_producer_writes(page: Any, client: Client, topic: s
     assert "There are no messages" in page.inner_text("#nothing")
     page.keyboard.press("l")
     holds(page, "document.getElementById('says').textContent.startsWith('Following')")
-    assert "live=1" in page.url
+    page.wait_for_url("**live=1**")
     stop = threading.Event()
 
     def write() -> None:
@@ -84,7 +84,7 @@ def test_a_tail_shows_what_a_producer_writes(page: Any, client: Client, topic: s
         thread.join()
     assert "<b>message" in page.inner_text(ROWS)
     page.keyboard.press("l")
-    assert "live=1" not in page.url
+    page.wait_for_url(lambda url: "live=1" not in url)
     count = page.locator(ROWS).count()
     fill(client, topic, 4)
     time.sleep(0.5)
@@ -128,7 +128,24 @@ def test_the_switch_between_committed_and_uncommitted(page: Any, client: Client,
     writer.abort()
 
 
-def test_a_search_shows_progress_and_can_be_stopped_and_continued(page: Any, client: Client) -> None:
+@pytest.fixture
+def may_go_on(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Searches pause when they have told how far they are, until this is set or they are stopped."""
+    go_on, search = threading.Event(), messages._search
+
+    def held(client: Client, stop: threading.Event, *arguments: Any) -> Iterator[tuple[str, Any]]:
+        for name, data in search(client, stop, *arguments):
+            yield name, data
+            while name == "progress" and not go_on.is_set() and not stop.wait(0.02):
+                pass
+
+    monkeypatch.setattr(messages, "_search", held)
+    return go_on
+
+
+def test_a_search_shows_progress_and_can_be_stopped_and_continued(
+    page: Any, client: Client, may_go_on: threading.Event
+) -> None:
     Admin(client).topics.create(NewTopic("long", 1))
     with Producer(client, codec=Codec.GZIP) as producer:
         producer.send("long", b"the first needle")
@@ -147,6 +164,7 @@ def test_a_search_shows_progress_and_can_be_stopped_and_continued(page: Any, cli
     assert "Stopped" in page.inner_text("#more-says")
     assert page.locator(ROWS).count() == 0
     scanned = page.evaluate("document.getElementById('progress').value")
+    may_go_on.set()
     page.click("#more")
     page.wait_for_selector(f"{ROWS}:has-text('needle')", timeout=60_000)
     holds(page, "document.getElementById('progress').value === 1")

@@ -41,6 +41,7 @@ def read(client: Client, topic: str) -> list[Any]:
 def test_one_message(page: Any, client: Client, topic: str) -> None:
     page.goto(f"/topics/{topic}/messages")
     page.click("nav >> text=Produce")
+    page.wait_for_url("**/produce")  # with its script, which sends the form by a key
     page.fill("#one input[name=key]", "customer-7")
     page.fill("#one textarea[name=value]", '{"a": 1,\n "b": 2}')
     page.fill("#one textarea[name=headers]", "trace: abc")

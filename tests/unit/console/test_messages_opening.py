@@ -52,9 +52,9 @@ def test_a_million_headers_are_counted_and_not_decoded() -> None:
     data = encode_batch([Record(0, 1, b"k", b"v", headers), Record(0, 2, None, b"next")])
     del headers
     tracemalloc.start()
-    began = time.monotonic()
+    began = time.thread_time()  # A machine that stalls is not at work.
     first, second = open_batch(data, 0, read_header(data))
-    assert time.monotonic() - began < 2
+    assert time.thread_time() - began < 2
     assert tracemalloc.get_traced_memory()[1] < 2 * len(data)
     tracemalloc.stop()
     assert (first.header_count, len(first.headers), second.value) == (1_000_000, 200, b"next")

@@ -141,6 +141,49 @@ def test_a_page_does_not_wait_for_ever_for_the_first_sample() -> None:
     asyncio.run(run())
 
 
+def _observer() -> Observer:
+    return Observer(Session("a", None), SimpleNamespace(), ConsoleSettings(), lambda _: None)  # type: ignore[arg-type]
+
+
+def test_sampling_stops_although_a_section_waits_for_another() -> None:
+    """What it waits for is given up at the moment at which it is cancelled."""
+    is_waiting = asyncio.Event()
+
+    async def never(observer: Observer) -> int:
+        return await asyncio.get_running_loop().create_future()
+
+    async def dependent(observer: Observer) -> int:
+        is_waiting.set()
+        return int(await observer.sections["first"].get())
+
+    async def run() -> None:
+        observer = _observer()
+        observer.sections = {"first": Section(never, 60.0), "second": Section(dependent, 60.0)}
+        observer.start()
+        await is_waiting.wait()
+        await asyncio.sleep(0)
+        stopped = asyncio.create_task(observer.stop())
+        done, _ = await asyncio.wait({stopped}, timeout=10.0)
+        assert done
+
+    asyncio.run(run())
+
+
+def test_a_browser_that_leaves_at_the_moment_of_a_change_waits_for_no_other() -> None:
+    async def run() -> None:
+        observer = _observer()
+        waiting = asyncio.create_task(observer.wait_for_change({"catalogue": 0}, 3600.0))
+        for _ in range(3):
+            await asyncio.sleep(0)
+        observer._announce()
+        waiting.cancel()
+        done, _ = await asyncio.wait({waiting}, timeout=10.0)
+        assert done
+        assert waiting.cancelled()
+
+    asyncio.run(run())
+
+
 def test_a_change_does_not_wait_for_the_rests_of_a_sample_in_the_background() -> None:
     begun = asked = 0
 

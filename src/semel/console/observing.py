@@ -43,6 +43,13 @@ _rests_until: ContextVar[float] = ContextVar("rests_until", default=0.0)
 _EXPECTED = (KafkaError, ClientError, ProtocolError, TookTooLong, Busy)
 
 
+async def _within(seconds: float, event: asyncio.Event) -> None:
+    """Wait for an event. TimeoutError if it does not come."""
+    # Not `wait_for`: in Python 3.11 it loses a cancellation that comes together with the event.
+    async with asyncio.timeout(seconds):
+        await event.wait()
+
+
 class Section(Generic[T]):
     """One thing that is sampled: its newest value, or why there is none."""
 
@@ -116,7 +123,7 @@ class Section(Generic[T]):
     async def get(self) -> T:
         """Return the newest value; wait for the first one. Raises why there is none."""
         try:
-            await asyncio.wait_for(self._first.wait(), self._within_s)
+            await _within(self._within_s, self._first)
         except TimeoutError:
             raise TookTooLong(
                 f"the broker did not answer within {self._within_s:g} seconds. Try again."
@@ -175,10 +182,8 @@ class Observer:
         """Ask the cluster. The same task rests before it asks again, in proportion to how long this took."""
         hurry = _hurry.get()
         if hurry is not None:
-            # Not `wait_for`: in Python 3.11 it loses a cancellation that comes together with the event.
             with suppress(TimeoutError):
-                async with asyncio.timeout(_rests_until.get() - time.monotonic()):
-                    await hurry.wait()
+                await _within(_rests_until.get() - time.monotonic(), hurry)
         started = time.monotonic()
         answer = await self._workers.run_as(self.session, function, *args, **kwargs)
         ended = time.monotonic()
@@ -201,7 +206,7 @@ class Observer:
                 return now
             changed = self._changed
             try:
-                await asyncio.wait_for(changed.wait(), left)
+                await _within(left, changed)
             except TimeoutError:
                 break
         return self.versions(versions)

@@ -165,7 +165,8 @@ def test_a_transaction_that_blocks_is_found_and_aborted_with_a_confirmation(page
         assert Admin(client).transactions.describe("stuck-producer").state == "Ongoing"
         page.get_by_role("button", name="Abort what blocks it…").click()
         dialog.get_by_role("button", name="Abort the transaction").click()
-        page.wait_for_selector(".notice.good")
+        # The page itself says that no reader waits, as soon as it is sampled again.
+        page.wait_for_url("**/transactions/stuck-producer?done=**")
         assert "Aborted the transaction of stuck-producer" in page.inner_text(".notice.good")
         assert Admin(client).transactions.describe("stuck-producer").state != "Ongoing"
 

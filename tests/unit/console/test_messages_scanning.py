@@ -218,7 +218,7 @@ def test_large_records_shrink_the_window(client: Client) -> None:
         for number in range(12):
             producer.send("t", bytes([number]) * 5_000_000)
             producer.flush()
-    scan = scan_of(client, Ask.of({}), PAGE)
+    scan = scan_of(client, Ask.of({}), replace(PAGE, seconds=60.0))
     seen = [m.record.value[0] for rows in scan.rounds() for m in rows if m.record.value]
     assert seen == list(range(11, 11 - len(seen), -1))
     assert scan.reason is Reason.BYTES

@@ -6,11 +6,11 @@ are synchronous and partitions are given up in order, so no record is read twice
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import count
 
 import pytest
-from confluent_kafka import ConsumerGroupType, TopicPartition
+from confluent_kafka import ConsumerGroupType, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 from support.confluent import WAIT_SECONDS, Fresh, Reader, create, done, produce
 from support.process import BrokerProcess
@@ -18,6 +18,7 @@ from support.waiting import until
 
 PARTITIONS = 6
 STRATEGIES = ["range", "roundrobin", "cooperative-sticky"]
+REBALANCING = {KafkaError.ILLEGAL_GENERATION, KafkaError.REBALANCE_IN_PROGRESS}
 QUICK = (
     *("--set", "group.initial.rebalance.delay.ms=0"),
     *("--set", "group.min.session.timeout.ms=500"),
@@ -47,24 +48,33 @@ class Rolling:
         else:
             config["group.protocol"] = protocol
         member = Reader(self.bootstrap, self.group, **config)
-        member.consumer.subscribe([self.topic], on_revoke=lambda *_: self._commit(member))
+        member.consumer.subscribe([self.topic], on_revoke=lambda _, revoked: self._commit(member, revoked))
         self.members.append(member)
         return member
 
     def stop(self, member: Reader) -> None:
-        self._take(member)
+        until(lambda: self._take(member), WAIT_SECONDS, "a commit of what was read")
         self.members.remove(member)
         member.consumer.close()
         self._note(member)
 
-    def _take(self, member: Reader) -> None:
+    def _take(self, member: Reader) -> bool:
+        """Read and commit. False if that must be tried again."""
         member.poll(0.02)
-        self._commit(member)
+        try:
+            self._commit(member, member.consumer.assignment())
+        except KafkaException as error:
+            # Cooperative members keep partitions in a rebalance. Before they hear of the new generation they
+            # commit in the old one.
+            if error.args[0].code() not in REBALANCING:
+                raise
+            return False
         self._note(member)
+        return True
 
-    def _commit(self, member: Reader) -> None:
+    def _commit(self, member: Reader, partitions: Iterable[TopicPartition]) -> None:
         ends = {(each.topic(), each.partition()): each.offset() + 1 for each in member.messages}
-        owned = {(each.topic, each.partition) for each in member.consumer.assignment()}
+        owned = {(each.topic, each.partition) for each in partitions}
         offsets = [TopicPartition(*key, offset) for key, offset in ends.items() if key in owned]
         if offsets:
             member.consumer.commit(offsets=offsets, asynchronous=False)

@@ -27,7 +27,9 @@ SETTINGS = {
     "group.initial.rebalance.delay.ms": 0,
     "group.min.session.timeout.ms": 500,
     "group.consumer.heartbeat.interval.ms": 200,
-    "group.consumer.session.timeout.ms": 2_000,
+    # A member must outlast a pause of the machine. Groups whose members die have a shorter one of their own.
+    "group.consumer.session.timeout.ms": 30_000,
+    "group.consumer.min.session.timeout.ms": 500,
 }
 
 _run = uuid.uuid4().hex[:8]

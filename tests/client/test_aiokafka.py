@@ -76,8 +76,13 @@ class Reader:
 
     def __init__(self, bootstrap: str, group: str | None, **config: Any) -> None:
         self.records: list[ConsumerRecord] = []
-        options = {"auto_offset_reset": "earliest", "session_timeout_ms": 3_000, "heartbeat_interval_ms": 200}
-        options |= {"retry_backoff_ms": 50, "metadata_max_age_ms": 2_000, "rebalance_timeout_ms": 10_000}
+        options = {"auto_offset_reset": "earliest", "session_timeout_ms": 30_000}
+        options |= {
+            "heartbeat_interval_ms": 200,
+            "retry_backoff_ms": 50,
+            "metadata_max_age_ms": 2_000,
+            "rebalance_timeout_ms": 10_000,
+        }
         self.consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap, group_id=group, **{**options, **config})
 
     async def poll(self, timeout_ms: int = 50) -> list[ConsumerRecord]:

@@ -189,7 +189,7 @@ async def member(bootstrap: str, group: str, topic: str) -> AsyncIterator[AIOKaf
         enable_auto_commit=False,
         auto_offset_reset="earliest",
         isolation_level="read_committed",
-        session_timeout_ms=3_000,
+        session_timeout_ms=30_000,
         heartbeat_interval_ms=200,
         retry_backoff_ms=50,
     )

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import ConsumerGroupState, ConsumerGroupType, KafkaError, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 from support.confluent import WAIT_SECONDS, Fresh, Reader, create, done, produce, reader, shared
 from support.process import BrokerProcess
 from support.waiting import until
@@ -216,12 +216,22 @@ while True:
 """
 
 
+def set_session(admin: AdminClient, group: str, milliseconds: int) -> None:
+    """Set the session timeout of the consumer protocol; members of the classic one bring their own."""
+    entry = ConfigEntry(
+        "consumer.session.timeout.ms", str(milliseconds), incremental_operation=AlterConfigOpType.SET
+    )
+    resource = ConfigResource(ResourceType.GROUP, group, incremental_configs=[entry])
+    done(admin.incremental_alter_configs([resource]))
+
+
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
 def test_the_partitions_of_a_member_that_died_are_taken_over(
     bootstrap: str, admin: AdminClient, fresh: Fresh, protocol: str
 ) -> None:
     """It does not say goodbye, so the coordinator finds out by the session timeout."""
     topic, group = create(admin, fresh("dying"), 4), fresh("group")
+    set_session(admin, group, 2_000)
     with reader(bootstrap, group, topic, **{"group.protocol": protocol}) as survivor:
         until(lambda: len(survivor.partitions) == 4, WAIT_SECONDS, "joining")
         command = [sys.executable, "-c", DYING, bootstrap, group, protocol, topic]

@@ -11,7 +11,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from support.reading import WAIT_SECONDS, PollingReader, subscribed
 
 Fresh = Callable[[str], str]
-FAST_CLASSIC = {"session.timeout.ms": 3_000, "heartbeat.interval.ms": 200}
+# Members hear of each other soon, and outlast a pause of the machine.
+FAST_CLASSIC = {"session.timeout.ms": 30_000, "heartbeat.interval.ms": 200}
 
 
 def create(admin: AdminClient, name: str, partitions: int = 1, **configs: str) -> str:

@@ -78,8 +78,14 @@ class Reader(PollingReader):
 
     def __init__(self, bootstrap: str, group: str | None, **config: Any) -> None:
         self.records: list[Any] = []
-        options = {"auto_offset_reset": "earliest", "session_timeout_ms": 3_000, "heartbeat_interval_ms": 200}
-        options |= {"retry_backoff_ms": 50, "metadata_max_age_ms": 2_000, "reconnect_backoff_max_ms": 500}
+        # Longer than a pause of the machine, and short enough to wait for one that has lost a rebalance.
+        options = {"auto_offset_reset": "earliest", "session_timeout_ms": 10_000}
+        options |= {
+            "heartbeat_interval_ms": 200,
+            "retry_backoff_ms": 50,
+            "metadata_max_age_ms": 2_000,
+            "reconnect_backoff_max_ms": 500,
+        }
         self.consumer = KafkaConsumer(bootstrap_servers=bootstrap, group_id=group, **{**options, **config})
 
     def poll(self, timeout_ms: int = 3_000) -> list[Any]:

@@ -70,6 +70,18 @@ def broker(killable: BrokerProcess) -> Iterator[BrokerProcess]:
 
 
 @contextmanager
+def hasty(bootstrap: str, patience_s: float | None = PATIENCE_S) -> Iterator[Client]:
+    """A client that has found the broker, and from then on waits for an answer for a moment only.
+
+    It has no patience before, so a broker on a busy machine gets the usual time for the first answer.
+    """
+    with Client(bootstrap, patience_s=patience_s) as client:
+        client.describe()
+        client.timeout_s = TIMEOUT_S
+        yield client
+
+
+@contextmanager
 def away(broker: BrokerProcess) -> Iterator[None]:
     """The broker is dead at the beginning of the block, and comes back by itself."""
     broker.kill()
@@ -88,15 +100,14 @@ def restart(broker: BrokerProcess) -> None:
 
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_an_operation_waits_for_the_broker(broker: BrokerProcess, name: str) -> None:
-    with Client(broker.bootstrap, timeout_s=TIMEOUT_S, patience_s=PATIENCE_S) as client:
+    with hasty(broker.bootstrap) as client:
         OPERATIONS[name](client)
         with away(broker):
             OPERATIONS[name](client)
 
 
 def test_a_client_without_patience_gives_up(broker: BrokerProcess) -> None:
-    with Client(broker.bootstrap, timeout_s=TIMEOUT_S) as client:
-        client.describe()
+    with hasty(broker.bootstrap, patience_s=None) as client:
         broker.kill()
         for operation in OPERATIONS.values():
             with pytest.raises((ClientError, KafkaError)):
@@ -105,7 +116,7 @@ def test_a_client_without_patience_gives_up(broker: BrokerProcess) -> None:
 
 
 def test_records_are_written_once(broker: BrokerProcess) -> None:
-    with Client(broker.bootstrap, timeout_s=TIMEOUT_S, patience_s=PATIENCE_S) as client:
+    with hasty(broker.bootstrap) as client:
         with Producer(client, delivery_timeout_s=client.patience_s) as producer:
             producer.send("t", b"before").result()
             with away(broker):
@@ -115,8 +126,8 @@ def test_records_are_written_once(broker: BrokerProcess) -> None:
 
 def test_an_attempt_goes_on(broker: BrokerProcess) -> None:
     """It begins while the broker is away; its transaction survives a kill, and is committed after another."""
-    with Client(broker.bootstrap, timeout_s=TIMEOUT_S, patience_s=PATIENCE_S) as client:
-        run = Run("p/driver", Coordinator(client, "p/driver", client.timeout_s).init(60_000).identity)
+    with hasty(broker.bootstrap) as client:
+        run = Run("p/driver", Coordinator(client, "p/driver", PATIENCE_S).init(60_000).identity)
         attempt = AttemptProducer(client, f"p/{run.identity.epoch}/0", run, timeout_s=PATIENCE_S)
         with away(broker):
             attempt.begin()
@@ -133,10 +144,7 @@ def test_an_attempt_goes_on(broker: BrokerProcess) -> None:
 @pytest.mark.parametrize("api", [InitProducerIdRequest, BeginAttemptRequest, CommitTransactionsRequest])
 def test_an_answer_is_lost_and_the_broker_dies(broker: BrokerProcess, api: type[Request]) -> None:
     """What was done is not done twice, and what is asked again is not refused."""
-    with (
-        Proxy(broker.bootstrap) as proxy,
-        Client(proxy.bootstrap, timeout_s=TIMEOUT_S, patience_s=PATIENCE_S) as client,
-    ):
+    with Proxy(broker.bootstrap) as proxy, hasty(proxy.bootstrap) as client:
         first = Coordinator(client, "p/driver", PATIENCE_S).init(60_000).identity
         lost = proxy.on(api.api_key, Act.CUT_ANSWER)
         killer = threading.Thread(target=lambda: lost.answered.wait(PATIENCE_S) and restart(broker))

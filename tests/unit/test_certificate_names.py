@@ -187,6 +187,6 @@ def test_patterns_that_are_refused(pattern: str) -> None:
 def test_a_rule_cannot_hang() -> None:
     rules = parse_rules("RULE:^(a+)+$/x/,RULE:^(.*?,)*(.*?,)*(.*?,)*x$/y/,DEFAULT")
     name = "a" * 50_000 + "!"
-    began = time.perf_counter()
+    began = time.process_time()
     assert rules.user(name) == name
-    assert time.perf_counter() - began < 5
+    assert time.process_time() - began < 5

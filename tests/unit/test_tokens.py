@@ -244,7 +244,7 @@ def test_an_answer_that_does_not_come(monkeypatch: pytest.MonkeyPatch, endpoint:
     began = time.monotonic()
     with pytest.raises(BrokerUnreachable, match="timed out"):
         endpoint.source()()
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 30
     hang.set()
 
 
@@ -254,7 +254,7 @@ class _Hanging(list[Any]):
         self._until = until
 
     def append(self, _: Any) -> None:
-        self._until.wait(10)
+        self._until.wait(60)
 
 
 def test_a_redirect_does_not_get_the_secret(endpoint: Endpoint) -> None:

@@ -307,6 +307,14 @@ class Scene(NamedTuple):
         self.producer.send("t", b"v", partition=0)
         return self.producer
 
+    @contextlib.contextmanager
+    def impatient(self) -> Iterator[None]:
+        """The coordinator has a moment to answer. Only here: a busy machine may need longer for the rest."""
+        coordinator = self.producer._coordinator
+        patience_s, coordinator._timeout_s = coordinator._timeout_s, 0.2
+        yield
+        coordinator._timeout_s = patience_s
+
 
 @pytest.fixture
 def stage(fake_broker: Callable[[Script], FakeBroker]) -> Iterator[Callable[..., Scene]]:

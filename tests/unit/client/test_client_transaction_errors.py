@@ -20,10 +20,10 @@ from semel.client.transaction_state import State
 
 
 def test_a_commit_without_an_answer_has_an_unknown_outcome_and_can_be_asked_again(stage: Any) -> None:
-    scene = stage(2, timeout_s=0.2)
+    scene = stage(2)
     producer = scene.begin()
     scene.script.errors = {"EndTxn": [scene.script.LOST] * 50}
-    with pytest.raises(OutcomeUnknown, match="call commit again") as caught:
+    with scene.impatient(), pytest.raises(OutcomeUnknown, match="call commit again") as caught:
         producer.commit()
     assert not caught.value.retriable
     with pytest.raises(TransactionMisuse, match="whose outcome is unknown"):
@@ -35,21 +35,21 @@ def test_a_commit_without_an_answer_has_an_unknown_outcome_and_can_be_asked_agai
 
 
 def test_closing_without_knowing_the_outcome_says_so(stage: Any) -> None:
-    scene = stage(2, timeout_s=0.2)
+    scene = stage(2)
     producer = scene.begin()
     scene.script.errors = {"EndTxn": [scene.script.LOST] * 50}
-    with pytest.raises(OutcomeUnknown):
+    with scene.impatient(), pytest.raises(OutcomeUnknown):
         producer.commit()
-    with pytest.raises(OutcomeUnknown, match="was closed before"):
+    with scene.impatient(), pytest.raises(OutcomeUnknown, match="was closed before"):
         producer.close()
 
 
 def test_an_abort_without_an_answer_can_be_asked_again(stage: Any) -> None:
-    scene = stage(2, timeout_s=0.2)
+    scene = stage(2)
     producer = scene.begin()
     producer.flush()
     scene.script.errors = {"EndTxn": [51] * 50}
-    with pytest.raises(KafkaError) as caught:
+    with scene.impatient(), pytest.raises(KafkaError) as caught:
         producer.abort()
     assert caught.value.code is ErrorCode.CONCURRENT_TRANSACTIONS
     scene.script.errors.clear()
@@ -141,10 +141,10 @@ def test_a_producer_that_ends_says_if_its_commit_may_have_happened(stage: Any, e
 
 @pytest.mark.parametrize("is_known", [False, True])
 def test_a_doubt_lasts_until_the_outcome_is_known(stage: Any, is_known: bool) -> None:
-    scene = stage(2, timeout_s=0.2)
+    scene = stage(2)
     producer = scene.begin()
     scene.script.errors = {"EndTxn": [scene.script.LOST] * 50}
-    with pytest.raises(OutcomeUnknown):
+    with scene.impatient(), pytest.raises(OutcomeUnknown):
         producer.commit()
     scene.script.errors.clear()
     if is_known:

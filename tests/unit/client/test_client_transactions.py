@@ -126,12 +126,12 @@ def test_the_version_changes_between_transactions_only(stage: Any) -> None:
 
 
 def test_a_new_version_is_tried_again_by_the_next_begin(stage: Any) -> None:
-    scene = stage(1, timeout_s=0.2)
+    scene = stage(1)
     scene.begin().commit()
     scene.broker.features = {"transaction.version": 2}
     scene.client.close()
     scene.script.errors = {"InitProducerId": [scene.script.LOST] * 50}
-    with pytest.raises(ClientError):
+    with scene.impatient(), pytest.raises(ClientError):
         scene.producer.begin()
     assert (scene.producer.state, scene.producer.version) == (State.READY, 1)
     scene.script.errors.clear()

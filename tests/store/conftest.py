@@ -24,6 +24,7 @@ from semel.store.interface import BatchLocation, ChunkStore, Ledger, StoredBatch
 from semel.store.local_chunks import LocalChunks
 from semel.store.memory_chunks import MemoryChunks
 from semel.store.objects import Objects
+from semel.store.postgres import opening
 from semel.store.postgres.ledger import PostgresLedger
 from semel.store.postgres.store import ClusterStore
 from semel.store.sqlite_ledger import SqliteLedger
@@ -140,7 +141,11 @@ def durable_ledgers(request: pytest.FixtureRequest) -> LedgerOpener | PostgresOp
 
 
 @pytest.fixture(params=list(SHARED_STORES))
-def shared_stores(request: pytest.FixtureRequest) -> SharedOpener:
+def shared_stores(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> SharedOpener:
+    # A broker must not lose its locks because the machine pauses between two steps of a test.
+    monkeypatch.setitem(opening.SESSION, "idle_in_transaction_session_timeout", "20s")
+    monkeypatch.setitem(opening.SESSION, "lock_timeout", "25s")
+    monkeypatch.setitem(opening.SESSION, "statement_timeout", "30s")
     return SHARED_STORES[request.param](request)
 
 

@@ -7,7 +7,7 @@ import socket
 import time
 import traceback
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -182,7 +182,7 @@ async def test_too_many_connections_at_the_start_are_waited_for(place: Place) ->
 
 
 async def test_too_many_connections_for_long(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(opening, "CONNECT_SECONDS", 0.5)
+    monkeypatch.setattr(opening, "CONNECT_SECONDS", 3.0)
     held = await _all_connections(place.dsn)
     with pytest.raises(StoreBroken, match=r"cannot be reached: .*too many clients"):
         await _open_and_commit(place)
@@ -229,18 +229,19 @@ async def test_too_many_connections_later_are_waited_for(place: Place) -> None:
 async def test_queries_are_refused_if_the_server_is_away_for_long_and_commits_wait(
     server: PostgresServer, place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (database, ledger):
-        monkeypatch.setattr(module, "QUERY_PATIENCE_SECONDS", 0.3)
     async with place.opened(lease_seconds=0.3) as store:
         server.stop()
-        for call in (
-            store.ledger.load([KEY]),
-            store.load([KEY], locks=True),
-            store.membership.renew(),
-            store.ledger.sweep(limit=1),
-        ):
-            with pytest.raises(StoreRefused, match="PostgreSQL does not answer"):
-                await asyncio.wait_for(call, PATIENCE)
+        with monkeypatch.context() as patch:
+            for module in (database, ledger):
+                patch.setattr(module, "QUERY_PATIENCE_SECONDS", 0.3)
+            for call in (
+                store.ledger.load([KEY]),
+                store.load([KEY], locks=True),
+                store.membership.renew(),
+                store.ledger.sweep(limit=1),
+            ):
+                with pytest.raises(StoreRefused, match="PostgreSQL does not answer"):
+                    await asyncio.wait_for(call, PATIENCE)
         committed = asyncio.create_task(store.commit([changed(1)], []))
         await asyncio.wait([committed], timeout=0.5)
         assert not committed.done()
@@ -334,11 +335,14 @@ async def test_a_query_that_takes_too_long(place: Place, monkeypatch: pytest.Mon
 async def test_a_commit_that_takes_too_long_is_repeated(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(opening.SESSION, "statement_timeout", "300ms")
+    # Making the tables may take longer.
+    async with place.opened():
+        pass
+    monkeypatch.setitem(opening.SESSION, "statement_timeout", "1s")
     async with place.opened() as store:
         await place.fail_commits("PERFORM pg_sleep(60)")
         committed = asyncio.create_task(store.commit([changed(1)], []))
-        await asyncio.wait([committed], timeout=1.0)
+        await asyncio.wait([committed], timeout=2.5)
         assert not committed.done()
         # The lock on the table waits for the commit that is under way, which is cancelled.
         await place.stop_failing()
@@ -355,10 +359,18 @@ async def test_a_server_that_falls_silent(place: Place) -> None:
             begun = time.monotonic()
             with pytest.raises(StoreRefused, match="PostgreSQL does not answer: no answer in time"):
                 await store.membership.renew()
-            assert time.monotonic() - begun < 2
+            assert time.monotonic() - begun < opening.COMMAND_SECONDS / 2
         finally:
             os.kill(pid, signal.SIGCONT)
+        await until_async(lambda: _renews(store), PATIENCE, "a renewal")
+
+
+async def _renews(store: ClusterStore) -> bool:
+    """Whether there is an answer within this lease, for which a busy machine may need several tries."""
+    with suppress(StoreRefused):
         await store.membership.renew()
+        return True
+    return False
 
 
 async def test_a_lock_that_is_held_for_long_is_waited_for(

@@ -45,7 +45,7 @@ FENCED = (ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH)
 def abandon(broker: BrokerProcess, topic: str, number: int) -> None:
     """Somebody begins, and is never heard of again: the broker ends it when its time is over."""
     with StubbornClient(broker.bootstrap) as client:
-        producer = RawProducer(client, f"abandoned-{number}", generation=1 + number % 2, timeout_ms=2_000)
+        producer = RawProducer(client, f"abandoned-{number}", generation=1 + number % 2, timeout_ms=5_000)
         for partition in range(PARTITIONS):
             note = Noted(1_000 + number, 0, False, PARTITIONS, partition, 0)
             producer.write(topic, note.encode(), partition=partition)

@@ -286,7 +286,7 @@ async def test_two_instances_that_fence_each_other(bootstrap: str, topic: str, f
 async def test_a_transaction_that_takes_too_long_is_aborted(bootstrap: str, topic: str, fresh: Fresh) -> None:
     """The broker ends it, the producer hears of it, and the next instance goes on."""
     name = fresh("id")
-    async with transactional(bootstrap, name, transaction_timeout_ms=1_000) as slow:
+    async with transactional(bootstrap, name, transaction_timeout_ms=3_000) as slow:
         await write(slow, topic, numbered("slow"))
         await produce(bootstrap, topic, [b"behind"])
         await asyncio.to_thread(wait_for_abort, bootstrap, name)

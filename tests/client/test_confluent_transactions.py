@@ -299,7 +299,7 @@ def test_two_instances_that_fence_each_other(bootstrap: str, topic: str, fresh: 
 def test_a_transaction_that_takes_too_long_is_aborted(bootstrap: str, topic: str, fresh: Fresh) -> None:
     """The broker ends it, the producer hears of it, and the next instance goes on."""
     name = fresh("id")
-    slow = transactional(bootstrap, name, **{"transaction.timeout.ms": 1_000})
+    slow = transactional(bootstrap, name, **{"transaction.timeout.ms": 3_000})
     write(slow, topic, numbered("slow"))
     assert slow.flush(WAIT_SECONDS) == 0
     produce(bootstrap, topic, [b"behind"])

@@ -224,7 +224,7 @@ def test_two_instances_that_fence_each_other(bootstrap: str, topic: str, fresh: 
 def test_a_transaction_that_takes_too_long_is_aborted(bootstrap: str, topic: str, fresh: Fresh) -> None:
     """The broker ends it, the producer hears of it, and the next instance goes on."""
     name = fresh("id")
-    with transactional(bootstrap, name, transaction_timeout_ms=1_000) as slow:
+    with transactional(bootstrap, name, transaction_timeout_ms=3_000) as slow:
         write(slow, topic, numbered("slow"))
         produce(bootstrap, topic, [b"behind"])
         wait_for_abort(bootstrap, name)

@@ -118,10 +118,11 @@ def test_the_coordinator_frees_records_of_a_transaction_that_runs_out_of_time(
     group = new_group(client)
     put(client, jobs)
     (name,) = cluster.names_at(other_than(cluster, jobs))
-    producer = TransactionalProducer(client, name, transaction_timeout_ms=1_000)
+    producer = TransactionalProducer(client, name, transaction_timeout_ms=4_000)
     with ShareConsumer(client, group, jobs) as consumer:
+        held = taken(consumer, PARTITIONS)
         producer.begin()
-        producer.acknowledge(consumer, *taken(consumer, PARTITIONS))
+        producer.acknowledge(consumer, *held)
         again = taken(consumer, PARTITIONS)
         assert {each.deliveries for each in again} == {2}
         with pytest.raises((TransactionAborted, ProducerFenced, MustAbort)):

@@ -97,7 +97,7 @@ def test_an_aborted_transaction_leaves_nothing_open(
     topic = spread()
     coordinator = other_than(cluster, topic)
     (name,) = cluster.names_at(coordinator)
-    producer = RawProducer(raw, name, generation=generation, timeout_ms=500)
+    producer = RawProducer(raw, name, generation=generation, timeout_ms=3_000)
     producer.write(topic, b"late")
     from support.waiting import until
 

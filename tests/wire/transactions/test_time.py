@@ -25,10 +25,13 @@ from semel.wire.errors import ErrorCode
 from semel.wire.messages.topics import DeleteTopicsRequest
 
 SHORT_MS = 300
+"""For a transaction that one request begins and writes to, so that it cannot be over in between."""
+FIRST_MS = 2_000
+"""For one of the first generation: a request begins it, and the next has to write before it is over."""
 
 
 def test_behaviour_70_the_broker_aborts_what_takes_too_long(client: RawClient, log: Log) -> None:
-    producer = RawProducer(client, timeout_ms=SHORT_MS)
+    producer = RawProducer(client, timeout_ms=FIRST_MS)
     producer.write(log.topic, b"v")
     until(lambda: log.is_settled, what="the broker aborts")
     found = describe(client, producer.transactional_id)
@@ -53,7 +56,7 @@ def test_a_transaction_within_its_time_is_left_alone(client: RawClient, log: Log
     patient = RawProducer(client, timeout_ms=60_000)
     patient.write(log.topic, b"v")
     topic = make_topic(client)
-    hasty = RawProducer(client, timeout_ms=SHORT_MS)
+    hasty = RawProducer(client, generation=2, timeout_ms=SHORT_MS)
     hasty.write(topic, b"v")
     until(lambda: Log(client, topic).is_settled, what="the broker aborts the other")
     patient.commit()
@@ -67,7 +70,7 @@ def test_behaviour_72_a_commit_that_was_answered_is_never_aborted(tmp_path: Path
     with semel.embedded(tmp_path, settings=settings) as broker:
         with RawClient(broker.bootstrap_servers) as client:
             client.create_topic("t", 3)
-            producer = RawProducer(client, "id", timeout_ms=1_000)
+            producer = RawProducer(client, "id", timeout_ms=5_000)
             for index in range(3):
                 producer.write("t", b"v", partition=index)
             producer.commit()
@@ -172,7 +175,8 @@ def test_behaviour_77_a_full_disk_changes_nothing_and_the_retry_works(
 @ours
 def test_behaviour_76_an_id_that_is_not_used_is_forgotten() -> None:
     settings = {
-        "transactional.id.expiration.ms": 50,
+        # Longer than a pause of the machine between the first two requests of the one that is busy.
+        "transactional.id.expiration.ms": 2_000,
         "transaction.remove.expired.transaction.cleanup.interval.ms": 20,
     }
     with semel.embedded(settings=settings) as broker, RawClient(broker.bootstrap_servers) as client:

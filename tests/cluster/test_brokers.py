@@ -18,8 +18,11 @@ from semel.server.run import EXIT_BROKEN, EXIT_LOCKED, EXIT_OK
 
 from .conftest import Create
 
-PATIENCE_SECONDS = 6.0
-"""What a client may need beyond the lease, on a busy machine: it looks for the leader, and tries again."""
+PATIENCE_SECONDS = 12.0
+"""What a client may need beyond the lease, on a busy machine: it looks for the leader, and tries again.
+
+Less than the time after which clients give up, which is half a minute or more.
+"""
 Tell = Callable[[str, object], None]
 
 
@@ -141,11 +144,13 @@ def test_a_broker_is_started_again_before_its_lease_is_over(cluster: Cluster) ->
 @pytest.mark.parametrize("how", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.long)])
 def test_a_broker_that_stops_gives_its_shards_away_at_once(cluster: Cluster, how: signal.Signals) -> None:
     member = cluster.brokers[0]
+    replaced = f"broker {member.node_id} has not renewed its lease and was replaced"
+    before = cluster.logs().count(replaced)
     os.kill(member.pid, how)
-    begun = time.monotonic()
     assert member.wait() == EXIT_OK
     assert None not in cluster.owners()
     assert member.node_id not in cluster.owners()
-    assert time.monotonic() - begun < LEASE_SECONDS
+    # Nobody had to wait for its lease, however long the process took to end.
+    assert cluster.logs().count(replaced) == before
     member.start()
     cluster.settle()

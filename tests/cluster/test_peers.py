@@ -15,6 +15,8 @@ from semel.client import Admin, Client, NewTopic
 from .conftest import Create
 
 PARTITIONS = 6
+PATIENCE_SECONDS = 12.0
+"""What a busy machine may need beyond the lease. Clients wait much longer for an answer."""
 
 
 @pytest.fixture(params=["cut", pytest.param("silence", marks=pytest.mark.long)])
@@ -37,7 +39,7 @@ def test_a_commit_is_visible_when_it_is_acknowledged(
             producer.write(topic, b"%d" % number, partition=partition)
         begun = time.monotonic()
         producer.commit()
-        assert time.monotonic() - begun < LEASE_SECONDS + 3
+        assert time.monotonic() - begun < LEASE_SECONDS + PATIENCE_SECONDS
         told = [b"%d" % each for each in range(number + 1)]
         with RoutedClient(apart.bootstrap) as reader:
             assert [Log(reader, topic, each).values() for each in range(PARTITIONS)] == [told] * PARTITIONS

@@ -93,7 +93,8 @@ class BrokerProcess:
         process = self.process
         assert process is not None
         assert process.stdout is not None
-        os.kill(process.pid, how)
+        # It may have ended by itself, and somebody may have looked.
+        process.send_signal(how)
         code = process.wait(timeout=30)
         process.stdout.close()
         self.process = None

@@ -17,8 +17,8 @@ from support.waiting import until
 from semel.wire.errors import ErrorCode
 from semel.wire.messages import ConsumerGroupDescribeRequest, DescribeGroupsRequest
 
-OPTIONS = (
-    *("--set", "group.initial.rebalance.delay.ms=0"),
+AT_ONCE = ("--set", "group.initial.rebalance.delay.ms=0")
+SHORT_SESSIONS = (
     *("--set", "group.min.session.timeout.ms=500"),
     *("--set", "group.consumer.session.timeout.ms=1500"),
 )
@@ -26,7 +26,7 @@ OPTIONS = (
 
 @pytest.mark.parametrize("end", [BrokerProcess.kill, BrokerProcess.stop])
 def test_members_go_on_in_the_same_generation(tmp_path: Path, end: Callable[[BrokerProcess], object]) -> None:
-    with BrokerProcess(tmp_path / "data", *OPTIONS) as broker:
+    with BrokerProcess(tmp_path / "data", *AT_ONCE) as broker:
         with RawClient(broker.bootstrap) as client:
             client.create_topic("t", 3)
             classic = ClassicMember(client, "classic")
@@ -51,15 +51,15 @@ def test_members_go_on_in_the_same_generation(tmp_path: Path, end: Callable[[Bro
 
 def test_members_that_died_with_the_broker_are_lost_in_time(tmp_path: Path) -> None:
     """Nobody touches their groups after the start, and their sessions end all the same."""
-    with BrokerProcess(tmp_path / "data", *OPTIONS) as broker:
+    with BrokerProcess(tmp_path / "data", *AT_ONCE, *SHORT_SESSIONS) as broker:
         with RawClient(broker.bootstrap) as client:
             client.create_topic("t")
             classic = ClassicMember(client, "classic", session_timeout_ms=600)
             ConsumerMember(client, "consumer", "t")
         broker.kill()
         broker.start()
-        # Longer than both sessions: the test must not be what keeps the groups awake.
-        time.sleep(2.5)
+        # Longer than both sessions, and a pause of the broker. The test must not be what keeps groups awake.
+        time.sleep(5)
         with RawClient(broker.bootstrap) as client:
             (group,) = client.ask(DescribeGroupsRequest(groups=["classic"]), 5).groups
             assert (group.group_state, group.members) == ("Empty", [])

@@ -85,6 +85,11 @@ def bulk(bootstrap: str, partition: int, stopping: threading.Event, sent: list[i
             sent.append(len(record))
 
 
+def goes_on(deadline: float, is_enough: bool) -> bool:
+    """Until the deadline, and longer if a busy machine has not done enough by then."""
+    return time.monotonic() < deadline + (0 if is_enough else 60)
+
+
 def test_memory_descriptors_and_threads_are_bounded(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path / "data", *OPTIONS) as broker:
         process = psutil.Process(broker.pid)
@@ -108,7 +113,7 @@ def test_memory_descriptors_and_threads_are_bounded(tmp_path: Path) -> None:
         with ExitStack() as stack:
             consumers = [stack.enter_context(slow_consumer(broker.bootstrap)) for _ in range(50)]
             deadline = time.monotonic() + SECONDS
-            while time.monotonic() < deadline:
+            while goes_on(deadline, sum(sent) > 2 * REQUESTS):
                 for consumer in consumers[:25]:
                     nibble(consumer)
                 peak = max(peak, process.memory_info().rss)
@@ -140,7 +145,7 @@ def test_the_memory_of_a_burst_is_given_back(tmp_path: Path) -> None:
         with ExitStack() as stack:
             consumers = [stack.enter_context(slow_consumer(broker.bootstrap)) for _ in range(50)]
             deadline = time.monotonic() + SECONDS
-            while time.monotonic() < deadline:
+            while goes_on(deadline, peak > AFTER_BURST):
                 for consumer in consumers:
                     nibble(consumer)
                 peak = max(peak, process.memory_info().rss)

@@ -483,7 +483,7 @@ def test_a_silent_client_is_closed_but_not_one_that_waits() -> None:
             await go.wait()
             return FetchResponse()
 
-        async with serving({1: fetch}, connections_max_idle_ms=80) as under_test:
+        async with serving({1: fetch}, connections_max_idle_ms=1_500) as under_test:
             waiting, silent = await under_test.connect(), await under_test.connect()
             waiting.send(FetchRequest(), 12)
             assert await silent.is_closed()

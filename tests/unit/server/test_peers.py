@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import hmac
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import pytest
@@ -15,16 +15,16 @@ SECRET = b"s" * 32
 
 
 async def echo(message: bytes) -> bytes:
-    if message == b"slow":
-        await asyncio.sleep(0.05)
     if message == b"foreign":
         raise ValueError("of another version")
     return b"<" + message + b">"
 
 
 @asynccontextmanager
-async def listening(secret: bytes = SECRET) -> AsyncIterator[Peer]:
-    listener = PeerListener(secret, echo)
+async def listening(
+    secret: bytes = SECRET, answer: Callable[[bytes], Awaitable[bytes]] = echo
+) -> AsyncIterator[Peer]:
+    listener = PeerListener(secret, answer)
     port = await listener.start("127.0.0.1", 0)
     try:
         yield Peer(1, 1, {}, ("127.0.0.1", port), None, True)
@@ -41,15 +41,21 @@ async def test_messages_are_answered() -> None:
 
 
 async def test_a_slow_answer_does_not_delay_others() -> None:
-    async with listening() as peer:
+    has_begun, may_end = asyncio.Event(), asyncio.Event()
+
+    async def answer(message: bytes) -> bytes:
+        if message == b"slow":
+            has_begun.set()
+            await may_end.wait()
+        return await echo(message)
+
+    async with listening(answer=answer) as peer:
         peers = PeerConnections(SECRET)
-        order: list[bytes] = []
-
-        async def ask(message: bytes) -> None:
-            order.append(await peers.send(peer, message))
-
-        await asyncio.gather(ask(b"slow"), ask(b"quick"))
-        assert order == [b"<quick>", b"<slow>"]
+        slow = asyncio.create_task(peers.send(peer, b"slow"))
+        await has_begun.wait()
+        assert await peers.send(peer, b"quick") == b"<quick>"
+        may_end.set()
+        assert await slow == b"<slow>"
         peers.close()
 
 

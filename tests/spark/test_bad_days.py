@@ -67,6 +67,8 @@ def test_a_broker_that_cannot_be_reached(pipeline: Pipeline, spark: SparkSession
     with pytest.raises(PySparkException, match=rf"(?s){nobody}.*Is a broker running there"):
         reader.load().count()
     fill(pipeline.bootstrap, "in", range(10))
+    for options in (away.source_options, away.sink_options):
+        del options["kafka.request.timeout.ms"]
     away.bootstrap = pipeline.bootstrap
     away.run()
     assert committed(pipeline.bootstrap, "out") == values(range(10))

@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 WAIT_SECONDS = 180.0
 BATCH = 300
-SHORT_SECONDS = 2
+SHORT_SECONDS = 4
 SHORT = {"kafka.request.timeout.ms": f"{SHORT_SECONDS * 1000}"}
 
 
@@ -125,8 +125,8 @@ def restart(broker: BrokerProcess, queries: Queries, away_seconds: float) -> Non
 
 
 def test_queries_survive_a_restart_of_the_broker(broker: BrokerProcess, queries: Queries) -> None:
-    """It takes three times as long as an answer may take."""
-    restart(broker, queries, 3 * SHORT_SECONDS)
+    """It takes twice as long as an answer may take."""
+    restart(broker, queries, 2 * SHORT_SECONDS)
 
 
 @pytest.mark.long

@@ -16,7 +16,7 @@ from support.sparking import Numbers, Pipeline
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
-REQUEST_SECONDS = 2
+REQUEST_SECONDS = 4
 
 SHORT = [("extended", "before the decision"), ("extended", "after the ends")]
 KILLS = [

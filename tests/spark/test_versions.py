@@ -22,8 +22,8 @@ from semel.wire.messages import EndTxnRequest
 
 pytestmark = pytest.mark.spark
 
-#: Nobody comes back.
-IMPATIENT = {"kafka.request.timeout.ms": "1000", "kafka.default.api.timeout.ms": "1000"}
+#: Nobody comes back. What comes before that has to be answered in this time, too.
+IMPATIENT = {"kafka.request.timeout.ms": "5000", "kafka.default.api.timeout.ms": "5000"}
 
 
 def numbers(spark: SparkSession, begin: int, end: int) -> DataFrame:

@@ -23,7 +23,7 @@ from confluent_kafka.admin import (
     OffsetSpec,
     ResourceType,
 )
-from support.confluent import WAIT_SECONDS, Fresh, code, create, done, produce, reader
+from support.confluent import MANUAL, WAIT_SECONDS, Fresh, code, create, done, produce, reader
 
 
 @pytest.fixture(scope="module")
@@ -182,7 +182,7 @@ def test_groups_are_listed_described_and_deleted(
 ) -> None:
     group = fresh("group")
     produce(bootstrap, topic, [b"0", b"1"])
-    with reader(bootstrap, group, topic, **{"client.id": "somebody"}) as each:
+    with reader(bootstrap, group, topic, **{"client.id": "somebody"}, **MANUAL) as each:
         each.read(2)
         each.consumer.commit(asynchronous=False)
         listed = admin.list_consumer_groups().result(WAIT_SECONDS)

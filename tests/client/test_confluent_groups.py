@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import ConsumerGroupState, ConsumerGroupType, KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
-from support.confluent import WAIT_SECONDS, Fresh, Reader, create, done, produce, reader, shared
+from support.confluent import MANUAL, WAIT_SECONDS, Fresh, Reader, create, done, produce, reader, shared
 from support.process import BrokerProcess
 from support.waiting import until
 
@@ -43,7 +43,7 @@ def test_two_members_share_and_take_over(bootstrap: str, admin: AdminClient, fre
     topic, group = create(admin, fresh("shared"), 4), fresh("group")
     with reader(bootstrap, group, topic) as first:
         until(lambda: first.partitions == {0, 1, 2, 3}, WAIT_SECONDS, "all partitions for one")
-        with reader(bootstrap, group, topic) as second:
+        with reader(bootstrap, group, topic, **MANUAL) as second:
             until(lambda: shared(first, second, 4), WAIT_SECONDS, "sharing")
             check_shared(bootstrap, topic, first, second)
             second.consumer.commit(asynchronous=False)
@@ -133,7 +133,7 @@ def test_consumer_protocol_two_members_share_and_take_over(
 ) -> None:
     """KIP-848, behaviour of the new group protocol with a real client."""
     topic, group = create(admin, fresh("consumer"), 4), fresh("group")
-    config = {"group.protocol": "consumer"}
+    config = {"group.protocol": "consumer", **MANUAL}
     with reader(bootstrap, group, topic, **config) as first:
         until(lambda: first.partitions == {0, 1, 2, 3}, WAIT_SECONDS, "all partitions for one")
         with reader(bootstrap, group, topic, **config) as second:
@@ -258,6 +258,7 @@ def test_a_group_carries_on_when_the_broker_was_restarted(
     options = ["--set", "group.initial.rebalance.delay.ms=0", "--set", "group.min.session.timeout.ms=500"]
     options += ["--set", "group.consumer.heartbeat.interval.ms=200"]
     config = {"group.protocol": protocol, "reconnect.backoff.max.ms": 200, "reconnect.backoff.ms": 50}
+    config |= MANUAL
     if protocol == "classic":
         config |= {"session.timeout.ms": 10_000, "heartbeat.interval.ms": 200}
     with BrokerProcess(tmp_path / "data", *options) as broker, ExitStack() as stack:

@@ -9,6 +9,7 @@ from confluent_kafka import Consumer as LibrdkafkaConsumer
 from confluent_kafka import Producer as LibrdkafkaProducer
 from confluent_kafka import TopicPartition
 from support.cluster import Cluster
+from support.confluent import MANUAL
 from support.kafka_python import KafkaConsumer, KafkaProducer
 from support.waiting import until
 
@@ -49,7 +50,12 @@ def test_librdkafka(cluster: Cluster, spread: Create) -> None:
         producer.produce(topic, value, partition=number % PARTITIONS)
     assert producer.flush(20) == 0
     consumer = LibrdkafkaConsumer(
-        {"bootstrap.servers": cluster.bootstrap, "group.id": topic, "auto.offset.reset": "earliest"}
+        {
+            "bootstrap.servers": cluster.bootstrap,
+            "group.id": topic,
+            "auto.offset.reset": "earliest",
+            **MANUAL,
+        }
     )
     consumer.subscribe([topic])
     found: list[bytes] = []

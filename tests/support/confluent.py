@@ -14,6 +14,9 @@ Fresh = Callable[[str], str]
 # Members hear of each other soon, and outlast a pause of the machine.
 FAST_CLASSIC = {"session.timeout.ms": 30_000, "heartbeat.interval.ms": 200}
 
+# Whoever commits is the only one: what librdkafka has committed by itself, every five seconds, is refused.
+MANUAL = {"enable.auto.commit": False}
+
 
 def create(admin: AdminClient, name: str, partitions: int = 1, **configs: str) -> str:
     done(admin.create_topics([NewTopic(name, partitions, 1, config=configs)]))

@@ -147,6 +147,15 @@ def librdkafka(broker: Secured, protocol: str, mechanism: str, user: str, passwo
 AUTHENTICATION = {confluent_kafka.KafkaError._AUTHENTICATION}
 
 
+@contextmanager
+def sockets_left_open() -> Iterator[None]:
+    """A producer that is not let in leaves sockets open. Python warns when it finds them, now or later."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        yield
+        gc.collect()
+
+
 class _AioTokens(AbstractTokenProvider):
     def __init__(self, token: str) -> None:
         self._token = token
@@ -176,15 +185,12 @@ def by_aiokafka(broker: Secured, protocol: str, mechanism: str, user: str, passw
             await producer.stop()
 
     refused = ""
-    try:
-        asyncio.run(write())
-    except aiokafka.errors.KafkaError as error:
-        refused = repr(error)
+    with sockets_left_open():
+        try:
+            asyncio.run(write())
+        except aiokafka.errors.KafkaError as error:
+            refused = repr(error)
     if refused:
-        # A producer that is not let in leaves a transport open, of which Python would warn later.
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ResourceWarning)
-            gc.collect()
         raise Denied(refused)
 
 
@@ -204,23 +210,27 @@ def kafka_python(
     given: dict[str, Any] = {"sasl_plain_username": user, "sasl_plain_password": password}
     if mechanism == "OAUTHBEARER":
         given = {"sasl_oauth_token_provider": _KafkaPythonTokens(broker.token(user))}
-    try:
-        producer = kafka.KafkaProducer(
-            bootstrap_servers=broker.address(protocol),
-            security_protocol=protocol,
-            sasl_mechanism=mechanism,
-            ssl_context=broker.ssl_context() if protocol == "SASL_SSL" else None,
-            # Connect when a record is sent: a producer that cannot connect leaves sockets open.
-            api_version=(3, 9),
-            bootstrap_timeout_ms=None,
-            max_block_ms=3_000,
-            retries=0,
-            **given,
-        )
-        with closing(producer):
-            producer.send(topic, b"x").get(timeout=15)
-    except kafka.errors.KafkaError as error:
-        raise Denied(repr(error)) from error
+    refused = ""
+    with sockets_left_open():
+        try:
+            producer = kafka.KafkaProducer(
+                bootstrap_servers=broker.address(protocol),
+                security_protocol=protocol,
+                sasl_mechanism=mechanism,
+                ssl_context=broker.ssl_context() if protocol == "SASL_SSL" else None,
+                # Connect when a record is sent: a producer that cannot connect leaves sockets open.
+                api_version=(3, 9),
+                bootstrap_timeout_ms=None,
+                max_block_ms=5_000,
+                retries=0,
+                **given,
+            )
+            with closing(producer):
+                producer.send(topic, b"x").get(timeout=15)
+        except kafka.errors.KafkaError as error:
+            refused = repr(error)
+    if refused:
+        raise Denied(refused)
 
 
 CLIENTS: dict[str, Act] = {"librdkafka": librdkafka, "aiokafka": by_aiokafka, "kafka-python": kafka_python}

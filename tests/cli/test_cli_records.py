@@ -209,8 +209,7 @@ def test_a_group_with_members_is_neither_reset_nor_deleted(cli, broker) -> None:
         Client(broker.bootstrap_servers) as client,
         Consumer(client, "busy", group_id="busy-group") as consumer,
     ):
-        consumer.poll(0.1)
-        assert consumer.assignment
+        until(lambda: consumer.poll(0.1) == [] and consumer.assignment, what="an assignment")
         assert "stop them" in cli("groups", "reset", "busy-group", "-t", "busy", "--to-latest", code=1).err
         assert "Stop the members" in cli("groups", "delete", "busy-group", code=1).err
         (member,) = cli("groups", "describe", "busy-group", "--json").json["members"]

@@ -19,7 +19,7 @@ from semel.wire.messages import ApiVersionsResponse, ProduceRequest, ProduceResp
 from semel.wire.schema import Request
 
 
-async def until(condition: Callable[[], bool], seconds: float = 5.0) -> None:
+async def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
     """Wait for something that a server does in its own time."""
     async with asyncio.timeout(seconds):
         while not condition():  # noqa: ASYNC110  what is looked at has no event to wait for
@@ -102,14 +102,14 @@ class Client:
         self.writer.write(self.frame(message, version))
         return self._correlation_id
 
-    async def receive(self, seconds: float = 5.0) -> tuple[int, bytes]:
+    async def receive(self, seconds: float = 20.0) -> tuple[int, bytes]:
         """The next response: its correlation id and the rest."""
         async with asyncio.timeout(seconds):
             size = struct.unpack(">i", await self.reader.readexactly(4))[0]
             frame = await self.reader.readexactly(size)
         return struct.unpack_from(">i", frame)[0], frame[4:]
 
-    async def is_closed(self, seconds: float = 5.0) -> bool:
+    async def is_closed(self, seconds: float = 20.0) -> bool:
         """Whether the server closes the connection, without another byte, within this time."""
         try:
             async with asyncio.timeout(seconds):
@@ -142,7 +142,7 @@ class ServerUnderTest:
         self._clients.append(client)
         return client
 
-    async def until(self, condition: Callable[[], bool], seconds: float = 5.0) -> None:
+    async def until(self, condition: Callable[[], bool], seconds: float = 20.0) -> None:
         await until(condition, seconds)
 
     async def leave(self) -> None:

@@ -141,7 +141,7 @@ def test_a_client_that_comes_during_a_stop_is_not_waited_for(
 
 
 def test_a_silent_client_is_closed(serve_broker: Callable[..., Any]) -> None:
-    with serve_broker(connections_max_idle_ms=200) as served, served.connect() as wire:
+    with serve_broker(connections_max_idle_ms=2_000) as served, served.connect() as wire:
         assert wire.ask(MetadataRequest(topics=None), 9).brokers
         assert wire.receive_frame() is None
 

@@ -327,9 +327,9 @@ def stage(fake_broker: Callable[[Script], FakeBroker]) -> Iterator[Callable[...,
         script.port = broker.port
         broker.features = {"transaction.version": version} if version else {}
         broker.versions = versions or {}
-        client = Client(broker.address, timeout_s=5)
+        client = Client(broker.address)
         clients.append(client)
-        producer = TransactionalProducer(client, "x", **{"timeout_s": 5.0, **options})
+        producer = TransactionalProducer(client, "x", **options)
         return Scene(producer, script, broker, client)
 
     yield make

@@ -87,7 +87,7 @@ async def test_an_abort_wakes_fetches_that_wait(by: str) -> None:
         await asyncio.sleep(0.1)
         assert not waiting.done()
         await (end(broker, producer, commit=False) if by == "abort" else init(broker))
-        assert await asyncio.wait_for(waiting, 5) == [(0, 0, 2)]
+        assert await asyncio.wait_for(waiting, 15) == [(0, 0, 2)]
 
 
 async def test_the_end_of_the_session_does_not_free_pending_records() -> None:

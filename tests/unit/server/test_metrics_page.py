@@ -22,7 +22,7 @@ async def ask(port: int, request: bytes) -> bytes:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
         writer.write(request)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             return await reader.read()
     except ConnectionError:
         return b""

@@ -212,7 +212,7 @@ async def test_a_transaction_ends_with_its_connection_if_the_settings_say_so() -
         given = await ask(client, begin, 4)
         await ask(client, adding(given), 0)
         await client.close()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             while True:
                 await broker.flush()
                 [transaction] = await broker.store.ledger.transactions()

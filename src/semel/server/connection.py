@@ -28,7 +28,7 @@ from semel.handlers.context import Handler
 from semel.server.budgets import FRAME_OVERHEAD_BYTES
 from semel.server.byte_stream import ByteStream
 from semel.server.dispatch import PRODUCE
-from semel.server.in_flight import InFlightRequest, handle_long, respond
+from semel.server.in_flight import BEFORE_GOODBYES, GOODBYES, InFlightRequest, handle_long, respond
 from semel.server.throttling import EXEMPT, ClientThrottle, told
 from semel.store.interface import StoreBroken
 from semel.wire.errors import ProtocolError
@@ -78,8 +78,11 @@ class Connection(ByteStream):
         """The client sends nothing more. Returns whether to stay open for the requests it has sent.
 
         Waiting Produce requests are processed: a client with acks=0 may close right after sending them.
+        So are the goodbyes of members.
         """
-        if not self._waiting or self._is_held() or self._outgoing is None or self._outgoing.is_tls:
+        if not self._waiting or self._outgoing is None or self._outgoing.is_tls:
+            return False
+        if self._is_held() and not self._has_said_goodbye():
             return False
         self._has_ended = True
         self._schedule_turn()
@@ -106,6 +109,12 @@ class Connection(ByteStream):
     def _is_held(self) -> bool:
         """Whether a request other than Produce is in flight: no other starts before it is answered."""
         return bool(self._in_flight) and self._in_flight[0].api_key != PRODUCE
+
+    def _has_said_goodbye(self) -> bool:
+        """Whether a goodbye waits for a request that is answered soon."""
+        if self._in_flight[0].api_key not in BEFORE_GOODBYES:
+            return False
+        return any(int.from_bytes(frame[:2]) in GOODBYES for frame in self._waiting)
 
     def _advance(self) -> None:
         """Start the waiting requests that may start."""
@@ -158,7 +167,7 @@ class Connection(ByteStream):
         ASKER.set(context.connection_id)
         server.requests.begin(self, is_produce=is_produce)
         if not isinstance(message, Request):
-            in_flight.is_submitted = is_produce
+            in_flight.is_submitted |= is_produce
             handler = self._handler(api_key)
             work = handle_long(server, in_flight, message, context, handler, self._decoded)
             self._run(in_flight.timed(work) if counts_time else work, in_flight)

@@ -6,17 +6,31 @@ counted two levels deep: topics and their partitions, groups and their members.
 
 import time
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from semel.handlers.context import Handler, RequestContext
 from semel.server.dispatch import PRODUCE, Decoding, HandlerResult
 from semel.server.timed import Timed
 from semel.wire.decoding import SLICE_ELEMENTS
-from semel.wire.messages import FetchRequest
+from semel.wire.messages import (
+    ConsumerGroupHeartbeatRequest,
+    FetchRequest,
+    HeartbeatRequest,
+    LeaveGroupRequest,
+    OffsetCommitRequest,
+    ShareGroupHeartbeatRequest,
+)
 from semel.wire.schema import Encoded, Request, Response
 
 if TYPE_CHECKING:
     from semel.server.server_context import ServerContext
+
+_BEATS: Final = {ConsumerGroupHeartbeatRequest.api_key, ShareGroupHeartbeatRequest.api_key}
+GOODBYES: Final = frozenset({LeaveGroupRequest.api_key} | _BEATS)
+"""With these, members leave their groups, and may disconnect right behind them. If a goodbye were lost,
+nobody would read the partitions of the member until its session is over."""
+BEFORE_GOODBYES: Final = frozenset({HeartbeatRequest.api_key, OffsetCommitRequest.api_key} | _BEATS)
+"""What a member may have under way when it leaves, and what is answered soon."""
 
 
 class Asker(Protocol):
@@ -55,7 +69,7 @@ class InFlightRequest:
         self.spent = 0.0
         """Seconds for reading the request and beginning to handle it, if that was measured."""
         self.is_done = False
-        self.is_submitted = False
+        self.is_submitted = api_key in GOODBYES
         """Whether it continues after its client has disconnected."""
         self.outcome: HandlerResult | BaseException = None
         self.work: Timed | None = None

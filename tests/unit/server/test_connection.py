@@ -20,6 +20,8 @@ from semel.wire.messages import (
     FetchResponse,
     HeartbeatRequest,
     HeartbeatResponse,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
     MetadataRequest,
     MetadataResponse,
     ProduceRequest,
@@ -388,6 +390,36 @@ def test_produce_without_acks_counts_though_the_client_left_right_after(loop_fac
                 assert produces.waiting[0][0].timeout_ms == expected
                 produces.answer(0, None)
             assert await client.is_closed()
+
+    run(main(), loop_factory)
+
+
+def test_a_goodbye_counts_though_the_client_left_right_after(loop_factory: Any) -> None:
+    """Behind a heartbeat that takes its time."""
+
+    async def main() -> None:
+        begun, go, left = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+        async def heartbeat(broker: Any, request: Any, context: Any) -> HeartbeatResponse:
+            begun.set()
+            await go.wait()
+            return HeartbeatResponse()
+
+        async def leave(broker: Any, request: Any, context: Any) -> LeaveGroupResponse:
+            left.set()
+            return LeaveGroupResponse()
+
+        async with serving({12: heartbeat, 13: leave}) as under_test:
+            client = await under_test.connect()
+            client.send(HeartbeatRequest(), 0)
+            client.send(LeaveGroupRequest(), 0)
+            await begun.wait()
+            client.writer.write_eof()
+            await asyncio.sleep(0.05)
+            go.set()
+            async with asyncio.timeout(20):
+                await left.wait()
+            await under_test.until(lambda: not under_test.context.connections)
 
     run(main(), loop_factory)
 

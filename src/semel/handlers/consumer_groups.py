@@ -71,8 +71,9 @@ async def consumer_group_heartbeat(
         (GROUP_ID_NOT_FOUND), and a classic one again when only members of the classic protocol are left.
     Versions:  v1 regular expressions, and the client chooses its member id.
     Differs:   targets of up to 100 members and regular expressions are computed at once, in Kafka
-        asynchronously. A static member may rejoin under its own member id; in Kafka that is
-        UNRELEASED_INSTANCE_ID.
+        asynchronously. The first heartbeat by a connection gets the assignment; in Kafka members get it again
+        if they list what they own, which librdkafka does not do after a timeout. A static member may rejoin
+        under its own member id; in Kafka that is UNRELEASED_INSTANCE_ID.
     """
     try:
         if error := coordination_error(broker, request.group_id):
@@ -157,6 +158,7 @@ def _command(
         topic_regex=request.subscribed_topic_regex,
         assignor=request.server_assignor,
         owned=_owned(request.topic_partitions),
+        connection_id=context.connection_id,
         session_timeout_ms=timeouts.session_timeout_ms,
         heartbeat_interval_ms=timeouts.heartbeat_interval_ms,
         members_max=settings.group_consumer_max_size,

@@ -67,6 +67,27 @@ def test_partitions_are_revoked_before_they_are_given_to_another() -> None:
     assert rules.consumer.state_name == "Stable"
 
 
+def test_a_member_that_comes_by_another_connection_is_told_its_assignment_again() -> None:
+    """An answer may have been lost with the connection, while the epoch has stayed."""
+    rules, topic = with_topic(6)
+    everything = rules.consumer_join("a", connection_id=1).assignment
+    rules.consumer_join("b", connection_id=2)
+    kept = rules.beat("a", 1, connection_id=1).assignment
+    assert kept is not None
+    assert rules.beat("a", 1, connection_id=1).assignment is None
+    again = rules.beat("a", 1, connection_id=3)
+    assert (again.epoch, again.assignment) == (1, kept)
+    assert rules.beat("a", 1, connection_id=3).assignment is None
+    rules.beat("a", 1, owned=kept, connection_id=3)
+    rest = frozenset((topic, index) for index in range(6)) - kept
+    assert everything == rest | kept
+    assert rules.beat("b", 2, connection_id=2).assignment == rest
+    assert rules.beat("b", 2, connection_id=4).assignment == rest
+    assert rules.beat("b", 2, connection_id=4).assignment is None
+    rules.restart()
+    assert rules.beat("b", 2, connection_id=4).assignment == rest, "that connection is another one"
+
+
 def test_three_members_settle_evenly() -> None:
     rules, _ = with_topic(10)
     owned: dict[str, Any] = {}

@@ -174,6 +174,8 @@ class ConsumerHeartbeat(Data):
     assignor: str | None = None
     owned: Assignment | None = None
     """The partitions that the member says it owns; None if it did not say."""
+    connection_id: int = 0
+    """By which the heartbeat came."""
     topics: Mapping[str, TopicShape | None] = NOTHING
     """The group's subscribed topics as the caller looked them up; None for topics that do not exist."""
     regex_matches: Mapping[str, tuple[str, ...]] = NOTHING

@@ -7,7 +7,9 @@ come.
 
 A member with a wrong epoch is fenced: it drops its partitions and joins again with epoch 0. One mismatch is
 accepted: the previous epoch together with no more than the assigned partitions, because then only an answer
-was lost. Epoch 0 from a known member is a rejoin: the member owns nothing and starts again.
+was lost. An answer may also be lost while the epoch stays: so a member that comes by another connection is
+told its assignment again, which Kafka does only if the member lists what it owns. Epoch 0 from a known member
+is a rejoin: the member owns nothing and starts again.
 
 Static members: leaving with epoch -2 keeps the place (and the partitions) until the session expires; another
 member id may take it over with epoch 0. Until the place is released, that is UNRELEASED_INSTANCE_ID.
@@ -216,7 +218,8 @@ def _live(turn: ConsumerTurn, command: ConsumerHeartbeat) -> Decision:
         and (command.topic_names is not None or command.topic_regex is not None)
         and command.owned is not None
     )
-    is_told = is_full or before is None or settled.assigned != before.assigned
+    is_another = turn.came_by(command.member_id, command.connection_id)
+    is_told = is_full or is_another or before is None or settled.assigned != before.assigned
     return turn.decision(
         ConsumerAnswer(
             ErrorCode.NONE,

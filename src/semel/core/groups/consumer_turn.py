@@ -122,6 +122,14 @@ class ConsumerTurn:
         """Extend the session of a member."""
         self.session = self.session.heard(member_id, self.now + session_timeout_ms)
 
+    def came_by(self, member_id: str, connection_id: int) -> bool:
+        """Note the connection of a heartbeat. Returns whether it is not that of the heartbeat before."""
+        if self.session.connections.get(member_id) == connection_id:
+            return False
+        connections = put(self.session.connections, member_id, connection_id)
+        self.session = self.session.but(connections=connections)
+        return True
+
     def expect_step(self, member: ConsumerMember) -> None:
         """Give a member its rebalance timeout for its next step."""
         deadline_ms = self.now + member.rebalance_timeout_ms

@@ -71,6 +71,8 @@ class Session(Data):
     rebalance_deadlines: Mapping[str, int] = NOTHING
     """When a member is removed unless it has taken its next step: revoked partitions, or, if it speaks the
     classic protocol, sent JoinGroup or SyncGroup."""
+    connections: Mapping[str, int] = NOTHING
+    """By which connection the last heartbeat of a member came."""
     subscribed: frozenset[str] | None = None
     """The topics that members subscribe to by name; None if they have to be collected."""
     assigned_ms: int = -1
@@ -106,6 +108,7 @@ class Session(Data):
             newcomers=drop(self.newcomers, member_ids),
             unsynced=drop(self.unsynced, member_ids),
             rebalance_deadlines=drop(self.rebalance_deadlines, member_ids),
+            connections=drop(self.connections, member_ids),
         )
 
     def counting(self, before: Member | None, after: Member | None) -> "Session":

@@ -215,7 +215,12 @@ def chunks(tmp_path: Path) -> Path:
     return tmp_path / "chunks"
 
 
-OPTIONS = tuple(word for name, value in SETTINGS.items() for word in ("--set", f"{name}={value}"))
+# The lease outlasts a pause of the machine.
+OPTIONS = tuple(
+    word
+    for name, value in (SETTINGS | {"semel.lease.ms": 15_000}).items()
+    for word in ("--set", f"{name}={value}")
+)
 
 
 def test_clients_go_on_where_they_were(everything: Everything, ledger: str, chunks: Path) -> None:

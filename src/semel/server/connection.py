@@ -28,7 +28,7 @@ from semel.handlers.context import Handler
 from semel.server.budgets import FRAME_OVERHEAD_BYTES
 from semel.server.byte_stream import ByteStream
 from semel.server.dispatch import PRODUCE
-from semel.server.in_flight import BEFORE_GOODBYES, GOODBYES, InFlightRequest, handle_long, respond
+from semel.server.in_flight import InFlightRequest, handle_long, respond
 from semel.server.throttling import EXEMPT, ClientThrottle, told
 from semel.store.interface import StoreBroken
 from semel.wire.errors import ProtocolError
@@ -78,11 +78,8 @@ class Connection(ByteStream):
         """The client sends nothing more. Returns whether to stay open for the requests it has sent.
 
         Waiting Produce requests are processed: a client with acks=0 may close right after sending them.
-        So are the goodbyes of members.
         """
-        if not self._waiting or self._outgoing is None or self._outgoing.is_tls:
-            return False
-        if self._is_held() and not self._has_said_goodbye():
+        if not self._waiting or self._is_held() or self._outgoing is None or self._outgoing.is_tls:
             return False
         self._has_ended = True
         self._schedule_turn()
@@ -109,12 +106,6 @@ class Connection(ByteStream):
     def _is_held(self) -> bool:
         """Whether a request other than Produce is in flight: no other starts before it is answered."""
         return bool(self._in_flight) and self._in_flight[0].api_key != PRODUCE
-
-    def _has_said_goodbye(self) -> bool:
-        """Whether a goodbye waits for a request that is answered soon."""
-        if self._in_flight[0].api_key not in BEFORE_GOODBYES:
-            return False
-        return any(int.from_bytes(frame[:2]) in GOODBYES for frame in self._waiting)
 
     def _advance(self) -> None:
         """Start the waiting requests that may start."""

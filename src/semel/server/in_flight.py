@@ -15,9 +15,7 @@ from semel.wire.decoding import SLICE_ELEMENTS
 from semel.wire.messages import (
     ConsumerGroupHeartbeatRequest,
     FetchRequest,
-    HeartbeatRequest,
     LeaveGroupRequest,
-    OffsetCommitRequest,
     ShareGroupHeartbeatRequest,
 )
 from semel.wire.schema import Encoded, Request, Response
@@ -25,12 +23,15 @@ from semel.wire.schema import Encoded, Request, Response
 if TYPE_CHECKING:
     from semel.server.server_context import ServerContext
 
-_BEATS: Final = {ConsumerGroupHeartbeatRequest.api_key, ShareGroupHeartbeatRequest.api_key}
-GOODBYES: Final = frozenset({LeaveGroupRequest.api_key} | _BEATS)
+GOODBYES: Final = frozenset(
+    {
+        LeaveGroupRequest.api_key,
+        ConsumerGroupHeartbeatRequest.api_key,
+        ShareGroupHeartbeatRequest.api_key,
+    }
+)
 """With these, members leave their groups, and may disconnect right behind them. If a goodbye were lost,
 nobody would read the partitions of the member until its session is over."""
-BEFORE_GOODBYES: Final = frozenset({HeartbeatRequest.api_key, OffsetCommitRequest.api_key} | _BEATS)
-"""What a member may have under way when it leaves, and what is answered soon."""
 
 
 class Asker(Protocol):

@@ -286,6 +286,11 @@ class Broker:
         """Milliseconds of the system clock: for timestamps, and for retention over days."""
         return self.clock.time_of_day()
 
+    async def advance(self, ms: int) -> None:
+        """Move the clock ahead, and do what is due then. StoreRefused."""
+        self.clock.advance(ms)
+        await self._housekeeping.catch_up()
+
     def new_ticket(self) -> int:
         """A ticket for a command that may be parked."""
         return next(self._tickets)

@@ -23,17 +23,18 @@ class Clock:
         self._system = self._time_of_day = time_of_day
         self._steady = steady
         self._anchor_ms = time_of_day() * 1000 - steady() * 1000
+        self._advanced_ms = 0
         self._ahead_seconds = 0.0
         self._ahead_ms = 0
         self._followed: Callable[[], float] = lambda: self._ahead_seconds + steady()
 
     def now(self) -> int:
         """The monotonic time."""
-        return int(self._anchor_ms + self._steady() * 1000)
+        return int(self._anchor_ms + self._steady() * 1000) + self._advanced_ms
 
     def time_of_day(self) -> int:
         """The time of the system clock."""
-        return int(self._time_of_day() * 1000)
+        return int(self._time_of_day() * 1000) + self._advanced_ms
 
     def ahead_ms(self) -> int:
         """How far the time of day is ahead of ``now``. It changes only if one of the clocks was set.
@@ -59,6 +60,10 @@ class Clock:
         if is_first:
             self._time_of_day = self._followed
             self._anchor_ms = time_of_day_ms - steady() * 1000
+
+    def advance(self, ms: int) -> None:
+        """Move both times ahead, as if so much time had passed."""
+        self._advanced_ms += ms
 
     def not_before(self, moment_ms: int) -> None:
         """Let ``now`` continue from a moment that an earlier run of the broker has seen.

@@ -40,6 +40,23 @@ EXPIRE_AT_ONCE: Final = 500
 """Commands that expiry adds to one tick."""
 
 
+class _Round:
+    """Work that is done at intervals, and never twice at the same time."""
+
+    def __init__(
+        self, name: str, interval_ms: Callable[[Settings], int], work: Callable[[], Awaitable[None]]
+    ) -> None:
+        self.name = name
+        self.interval_ms = interval_ms
+        self._work = work
+        self._turn = asyncio.Lock()
+
+    async def run(self) -> None:
+        """Do the work once."""
+        async with self._turn:
+            await self._work()
+
+
 class Housekeeping:
     """The rounds of one broker."""
 
@@ -48,41 +65,44 @@ class Housekeeping:
         self._woken_for = -1
         self._rescheduled = asyncio.Event()
         self.compaction = Compaction(broker)
-
-    async def run(self) -> None:
-        """Run all rounds until cancelled."""
-        rounds: list[tuple[str, Callable[[Settings], int], Callable[[], Awaitable[None]]]] = [
-            ("group deadlines", lambda settings: GROUP_TICK_MS, self._groups),
-            ("counts", lambda settings: COUNT_MS, self._broker.count),
-            ("retention", lambda settings: settings.log_retention_check_interval_ms, self.retain),
-            ("compaction", lambda settings: settings.log_cleaner_backoff_ms, self._compact),
-            ("expiry", lambda settings: settings.producer_id_expiration_check_interval_ms, self.expire),
-            (
+        self._rounds = [
+            _Round("group deadlines", lambda settings: GROUP_TICK_MS, self._groups),
+            _Round("counts", lambda settings: COUNT_MS, broker.count),
+            _Round("retention", lambda settings: settings.log_retention_check_interval_ms, self.retain),
+            _Round("compaction", lambda settings: settings.log_cleaner_backoff_ms, self._compact),
+            _Round("expiry", lambda settings: settings.producer_id_expiration_check_interval_ms, self.expire),
+            _Round(
                 "transaction timeouts",
                 lambda settings: settings.transaction_abort_timed_out_transaction_cleanup_interval_ms,
                 self.abort_overdue,
             ),
-            (
+            _Round(
                 "transactional id expiry",
                 lambda settings: settings.transaction_remove_expired_transaction_cleanup_interval_ms,
                 self.forget_transactions,
             ),
         ]
+
+    async def run(self) -> None:
+        """Run all rounds until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            for name, interval_ms, round_ in rounds:
-                tasks.create_task(self._every(interval_ms, round_), name=name)
+            for each in self._rounds:
+                tasks.create_task(self._every(each), name=each.name)
+
+    async def catch_up(self) -> None:
+        """Run every round once, because the clock was moved ahead. StoreRefused."""
+        for each in self._rounds:
+            await each.run()
 
     def reschedule(self) -> None:
         """Have the rounds wait for their new intervals, because settings have changed."""
         self._rescheduled.set()
         self._rescheduled = asyncio.Event()
 
-    async def _every(
-        self, interval_ms: Callable[[Settings], int], round_: Callable[[], Awaitable[None]]
-    ) -> None:
+    async def _every(self, round_: _Round) -> None:
         while True:
-            await self._pause(interval_ms)
-            await self._unless_full(round_)
+            await self._pause(round_.interval_ms)
+            await self._unless_full(round_.run)
 
     async def _pause(self, interval_ms: Callable[[Settings], int]) -> None:
         """Wait for an interval, which may be changed meanwhile."""

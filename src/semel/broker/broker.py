@@ -43,7 +43,7 @@ from semel.broker.promise import Promise
 from semel.broker.published_log import PublishedLog, Publisher
 from semel.broker.reads import Reads
 from semel.broker.scrub import Scrub
-from semel.broker.shard_ownership import ShardOwnership, lease_clock
+from semel.broker.shard_ownership import ShardOwnership
 from semel.broker.shared_commit_loop import SharedCommitLoop
 from semel.broker.slices import Slices
 from semel.config import Settings
@@ -53,7 +53,7 @@ from semel.core.transactions.commands import AbortOpen
 from semel.core.types import Cluster, ClusterKey, Command, ErrorCode, PartitionKey, ShareKey, TransactionKey
 from semel.store.interface import Counts, Store
 from semel.store.opening import Remote, open_remote, open_store
-from semel.store.sharing import SharedStore
+from semel.store.sharing import SharedStore, lease_clock
 
 log = logging.getLogger("semel.broker")
 

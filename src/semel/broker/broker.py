@@ -180,7 +180,7 @@ class Broker:
             await self.store.sweep_orphans()
         await self._begin()
         self._start("commit loop", self._loop.run())
-        self._start("housekeeping", self._housekeeping.run())
+        self._housekeeping_task = self._start("housekeeping", self._housekeeping.run())
         if isinstance(self.store, SharedStore):
             for name, work in self.store.upkeep(self.ownership.is_janitor).items():
                 self._start(name, work)
@@ -208,12 +208,15 @@ class Broker:
         """Give everything that this broker owns to other brokers, because it stops."""
         if self.member is not None and not self._has_left:
             self._has_left = True
+            # Its commands would be refused from now on. The next owners do what is due.
+            self._housekeeping_task.cancel()
             await self.member.leave()
 
-    def _start(self, name: str, work: Any) -> None:
+    def _start(self, name: str, work: Any) -> "asyncio.Task[None]":
         task: asyncio.Task[None] = asyncio.create_task(work, name=name)
         task.add_done_callback(self._ended)
         self._tasks.append(task)
+        return task
 
     def _ended(self, task: "asyncio.Task[None]") -> None:
         if not task.cancelled() and (error := task.exception()) is not None:

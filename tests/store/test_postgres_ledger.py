@@ -449,6 +449,19 @@ async def test_a_ledger_of_version_1_is_upgraded(postgres_dsn: str, schema: str)
         )
 
 
+async def test_a_schema_that_an_administrator_has_made_is_enough(postgres_dsn: str, schema: str) -> None:
+    await _execute(
+        postgres_dsn,
+        f"""
+        CREATE ROLE {schema} LOGIN;
+        CREATE SCHEMA {schema};
+        GRANT CREATE, USAGE ON SCHEMA {schema} TO {schema};
+        """,
+    )
+    async with opened(postgres_dsn.replace("semel@", f"{schema}@"), schema) as ledger:
+        await ledger.commit([TransactionChanged(Transaction("t", 1, 0, 1))], [])
+
+
 async def test_a_ledger_is_not_upgraded_under_running_brokers(postgres_dsn: str, schema: str) -> None:
     async with opened(postgres_dsn, schema):
         pass

@@ -175,7 +175,9 @@ _TABLES: Final = (
 
 
 async def _make_tables(connection: Any, schema: str) -> None:
-    await connection.execute(f'CREATE SCHEMA IF NOT EXISTS "{schema}"')
+    # Whoever may create tables in a schema that exists need not be allowed to create one.
+    if not await connection.fetchval("SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = $1)", schema):
+        await connection.execute(f'CREATE SCHEMA "{schema}"')
     for name in _TABLES:
         await connection.execute((_HERE / name).read_text(encoding="utf-8"))
     await connection.execute(

@@ -43,6 +43,7 @@ from semel.store.interface import StoreBroken, StoreDamaged, StoreFenced, StoreM
 from semel.store.postgres import committing
 from semel.store.postgres.fold import Call
 from semel.store.postgres.ledger import PostgresLedger
+from semel.store.postgres.opening import SCHEMA_VERSION
 from semel.store.postgres.texts import original, stored
 from semel.store.sharing import TermEnded
 
@@ -285,11 +286,33 @@ async def test_a_ledger_of_a_newer_version_is_refused(postgres_dsn: str, schema:
     async with opened(postgres_dsn, schema):
         pass
     await _execute(postgres_dsn, f"UPDATE {schema}.meta SET value = '99' WHERE name = 'schema_version'")
-    with pytest.raises(StoreDamaged, match="schema version 99, and this Semel knows version 7"):
+    with pytest.raises(
+        StoreDamaged, match=f"schema version 99, and this Semel knows version {SCHEMA_VERSION}"
+    ):
         await PostgresLedger.open(postgres_dsn, schema=schema)
 
 
-WITHOUT_NUMBERING = """
+WITHOUT_RENEWALS = """
+    ALTER TABLE brokers DROP COLUMN lease, DROP COLUMN renewals, DROP COLUMN now_ms;
+    DROP FUNCTION take_place(integer, bytea, interval, bigint);
+    DROP FUNCTION join_cluster(integer, bigint, interval, text, text, text);
+    DROP FUNCTION renew_lease(integer, bigint, interval, bigint);
+    DROP FUNCTION take_over(integer, bigint, integer, bigint, bigint, integer[], integer[]);
+    DROP FUNCTION is_noticed(integer, bigint, integer, bigint, bigint, bigint);
+    DROP TYPE member;
+    CREATE TYPE member AS (is_live boolean);
+    CREATE FUNCTION take_place(integer, bytea, interval) RETURNS void LANGUAGE sql AS '';
+    CREATE FUNCTION join_cluster(integer, bigint, interval, text, text, text) RETURNS void LANGUAGE sql AS '';
+    CREATE FUNCTION renew_lease(integer, bigint, interval, OUT members member[])
+        LANGUAGE sql AS 'SELECT NULL::member[]';
+    CREATE FUNCTION take_over(integer, bigint, integer, bigint, integer[], integer[])
+        RETURNS void LANGUAGE sql AS '';
+    CREATE FUNCTION is_noticed(integer, bigint, integer, bigint, bigint) RETURNS void LANGUAGE sql AS '';
+    CREATE FUNCTION is_live(integer, bigint) RETURNS void LANGUAGE sql AS '';
+"""
+"""What version 7 did not have, or had otherwise."""
+WITHOUT_NUMBERING = f"""
+    {WITHOUT_RENEWALS}
     DROP TABLE numbering;
     DROP FUNCTION skip_numbers();
 """
@@ -366,6 +389,38 @@ async def test_a_ledger_of_version_6_knows_its_numbers(postgres_dsn: str, schema
         assert await ledger.database.value("SELECT last_object FROM numbering") == first + 1000
 
 
+async def test_a_ledger_of_version_7_becomes_as_a_new_one(postgres_dsn: str, schema: str) -> None:
+    async with opened(postgres_dsn, schema) as ledger:
+        new = await _shape(ledger, schema)
+    await _execute(
+        postgres_dsn,
+        f"""
+        SET search_path = {schema};
+        {WITHOUT_RENEWALS}
+        UPDATE meta SET value = '7' WHERE name = 'schema_version';
+        """,
+    )
+    async with opened(postgres_dsn, schema) as ledger:
+        assert await _shape(ledger, schema) == new
+        await ledger.commit([TransactionChanged(Transaction("t", 1, 0, 1))], [])
+
+
+async def _shape(ledger: PostgresLedger, schema: str) -> set[tuple[str, str, str]]:
+    """Columns and functions."""
+    rows = await ledger.database.fetch(
+        """
+        SELECT relname, attname, format_type(atttypid, atttypmod)
+        FROM pg_attribute JOIN pg_class ON attrelid = pg_class.oid
+        WHERE relnamespace = $1::regnamespace AND attnum > 0 AND NOT attisdropped
+        UNION ALL
+        SELECT proname, pg_get_function_arguments(oid), prosrc FROM pg_proc
+        WHERE pronamespace = $1::regnamespace
+        """,
+        schema,
+    )
+    return {tuple(row) for row in rows}
+
+
 async def test_a_ledger_of_version_1_is_upgraded(postgres_dsn: str, schema: str) -> None:
     async with opened(postgres_dsn, schema):
         pass
@@ -383,13 +438,28 @@ async def test_a_ledger_of_version_1_is_upgraded(postgres_dsn: str, schema: str)
     )
     async with opened(postgres_dsn, schema) as ledger:
         assert await ledger.policies() == []
-        assert await ledger.database.value("SELECT value FROM meta WHERE name = 'schema_version'") == "7"
+        assert await ledger.database.value("SELECT value FROM meta WHERE name = 'schema_version'") == str(
+            SCHEMA_VERSION
+        )
         names = "SELECT count(*) FROM pg_proc WHERE proname = 'hand_over' AND pronamespace = $1::regnamespace"
         assert await ledger.database.value(names, schema) == 1
         place = ledger.place
         await ledger.database.value(
             "SELECT hand_over($1, $2, '{0}', '{1}', '{0}')", place.broker_id, place.epoch
         )
+
+
+async def test_a_schema_that_an_administrator_has_made_is_enough(postgres_dsn: str, schema: str) -> None:
+    await _execute(
+        postgres_dsn,
+        f"""
+        CREATE ROLE {schema} LOGIN;
+        CREATE SCHEMA {schema};
+        GRANT CREATE, USAGE ON SCHEMA {schema} TO {schema};
+        """,
+    )
+    async with opened(postgres_dsn.replace("semel@", f"{schema}@"), schema) as ledger:
+        await ledger.commit([TransactionChanged(Transaction("t", 1, 0, 1))], [])
 
 
 async def test_a_ledger_is_not_upgraded_under_running_brokers(postgres_dsn: str, schema: str) -> None:

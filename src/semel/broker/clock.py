@@ -50,16 +50,21 @@ class Clock:
         """How far the system clock is ahead of the time of day that is followed."""
         return self._system() - self._time_of_day()
 
-    def follow(self, time_of_day_ms: int) -> None:
+    @property
+    def is_following(self) -> bool:
+        """Whether ``now`` is that of a cluster."""
+        return self._time_of_day is self._followed
+
+    def follow(self, time_of_day_ms: int, now_ms: int) -> None:
         """Take the time of day from the ledger of the cluster, which all brokers share.
 
-        ``now`` starts with the first such time and then follows the monotonic clock.
+        ``now`` starts at the first ``now_ms`` and then follows the monotonic clock, as those of others do.
         """
-        steady, is_first = self._steady, self._time_of_day is not self._followed
+        steady, is_first = self._steady, not self.is_following
         self._ahead_seconds = time_of_day_ms / 1000 - steady()
         if is_first:
             self._time_of_day = self._followed
-            self._anchor_ms = time_of_day_ms - steady() * 1000
+            self._anchor_ms = now_ms - steady() * 1000
 
     def advance(self, ms: int) -> None:
         """Move both times ahead, as if so much time had passed."""

@@ -25,6 +25,7 @@ from semel.core.partition import ExpireProducer
 from semel.core.shares.commands import ShareTick
 from semel.core.transactions.commands import AbortOpen, ForgetTransaction
 from semel.core.types import PartitionKey
+from semel.rate_limit import RateLimit
 from semel.store.interface import Store, StoreRefused
 
 if TYPE_CHECKING:
@@ -36,6 +37,8 @@ SWEEP_ROWS: Final = 5_000
 """Rows per sweep: a sweep occupies the ledger's writer, and commits wait for it."""
 COUNT_MS: Final = 5_000
 """How often the entities that clients have created are counted."""
+WAITS_SECONDS: Final = 60.0
+"""How often to say that housekeeping waits: some rounds are tried ten times a second."""
 EXPIRE_AT_ONCE: Final = 500
 """Commands that expiry adds to one tick."""
 
@@ -64,6 +67,7 @@ class Housekeeping:
         self._broker = broker
         self._woken_for = -1
         self._rescheduled = asyncio.Event()
+        self._limit = RateLimit(lines=1, seconds=WAITS_SECONDS)
         self.compaction = Compaction(broker)
         self._rounds = [
             _Round("group deadlines", lambda settings: GROUP_TICK_MS, self._groups),
@@ -120,7 +124,8 @@ class Housekeeping:
         try:
             await round_()
         except StoreRefused as full:
-            log.warning("housekeeping waits until the store accepts writes: %s", full)
+            if self._limit.suppressed("waits") is not None:
+                log.warning("housekeeping waits until the store accepts writes: %s", full)
 
     async def _groups(self) -> None:
         changes = self._broker.ownership.changes

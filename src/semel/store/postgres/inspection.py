@@ -22,7 +22,7 @@ LIVE, DRAINING, DEAD, GONE = "live", "draining", "dead", "gone"
 lease and wait to be replaced; *gone* ones have left or were replaced."""
 
 _STATE: Final = """
-    CASE WHEN NOT is_member THEN 'gone' WHEN lease_until <= clock_timestamp() THEN 'dead'
+    CASE WHEN NOT is_member THEN 'gone' WHEN lease = '0' OR lease_until <= clock_timestamp() THEN 'dead'
     WHEN is_leaving THEN 'draining' ELSE 'live' END
 """
 
@@ -34,7 +34,8 @@ class BrokerStatus(NamedTuple):
     state: str
     shards: int
     lease_ms: int
-    """How long its lease runs, by the clock of PostgreSQL; 0 if it is over."""
+    """How long its lease runs, by the clock of PostgreSQL; 0 if it is over. A whole lease if that clock was
+    set back since."""
     epoch: int
     commits: int
     notices: int
@@ -173,7 +174,7 @@ def _broker(row: Any) -> BrokerStatus:
 
 _BROKERS: Final = f"""
     SELECT broker_id, {_STATE}, (SELECT count(*) FROM shards WHERE owner = broker_id),
-        greatest(0, extract(epoch FROM lease_until - clock_timestamp()) * 1000)::bigint,
+        greatest(0, extract(epoch FROM least(lease_until - clock_timestamp(), lease)) * 1000)::bigint,
         epoch, sequence, (SELECT count(*) FROM notices WHERE to_broker = broker_id),
         endpoints, internal, rack
     FROM brokers ORDER BY broker_id

@@ -52,7 +52,9 @@ LEASE_SECONDS: Final = 3.0
 TOPIC_COLUMNS: Final = "name, topic_id, partitions, configs"
 _ABANDON: Final = """
     UPDATE objects SET state = 'abandoned', since = clock_timestamp()
-    WHERE state = 'uploading' AND NOT EXISTS (SELECT FROM brokers WHERE lease_until > clock_timestamp())
+    WHERE state = 'uploading' AND NOT EXISTS (
+        SELECT FROM brokers WHERE lease > '0' AND lease_until > clock_timestamp()
+    )
 """
 """Nobody is there who could still commit them (``reconciling``)."""
 PAGE_FIRST: Final = 32

@@ -1,7 +1,7 @@
 """The brokers that share a ledger in PostgreSQL. Implements ``sharing.Membership``.
 
 Each call is one call of a function in the database (``membership.sql``), which checks that this broker was
-not replaced.
+not replaced. Whether others live is told by ``leases``.
 """
 
 import json
@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import Any
 
 from semel.store.postgres.database import Database
+from semel.store.postgres.leases import Leases
 from semel.store.postgres.place import Place
 from semel.store.sharing import ClusterView, Peer, Shard
 
@@ -24,6 +25,7 @@ class PostgresMembership:
         self.epoch = place.epoch
         self.lease_seconds = lease_seconds
         self.secret = secret
+        self._leases = Leases()
 
     async def join(
         self, endpoints: Mapping[str, tuple[str, int]], internal: tuple[str, int], rack: str | None
@@ -31,27 +33,31 @@ class PostgresMembership:
         """Announce the addresses, and begin the lease."""
         await self._call("join_cluster", self._lease, json.dumps(endpoints), json.dumps(internal), rack)
 
-    async def renew(self) -> ClusterView:
+    async def renew(self, now_ms: int = 0) -> ClusterView:
         """Prolong the own lease."""
+        asked_at = self._leases.clock()
         # An answer that takes longer than a lease is of no use.
         row = await self._database.row_within(
             self.lease_seconds,
-            "SELECT * FROM renew_lease($1, $2, $3)",
+            "SELECT * FROM renew_lease($1, $2, $3, $4)",
             self.broker_id,
             self.epoch,
             self._lease,
+            now_ms,
         )
-        members, owners, epochs, numbers, bodies, time_of_day_ms = row
+        members, owners, epochs, numbers, bodies, time_of_day_ms, shared_now_ms = row
         return ClusterView(
-            [_peer(each) for each in members or ()],
+            [self._peer(each, asked_at) for each in members or ()],
             [Shard(owner, epoch) for owner, epoch in zip(owners, epochs, strict=True)],
             list(zip(numbers or (), bodies or (), strict=True)),
             time_of_day_ms,
+            shared_now_ms,
         )
 
     async def take_over(self, dead: Peer, owners: Mapping[int, int]) -> bool:
         """Fence a broker whose lease is over, and give its shards to new owners. False if it lives."""
-        (is_taken,) = await self._call("take_over", dead.broker_id, dead.epoch, *_columns(owners))
+        over = self._leases.over(dead.broker_id, dead.epoch, self._leases.clock())
+        (is_taken,) = await self._call("take_over", dead.broker_id, dead.epoch, over, *_columns(owners))
         return bool(is_taken)
 
     async def hand_over(self, owners: Mapping[int, int], epochs: Mapping[int, int]) -> None:
@@ -73,24 +79,29 @@ class PostgresMembership:
 
     async def is_noticed(self, peer: Peer, number: int) -> bool:
         """Whether the broker has seen the notice, or will before it serves anybody again."""
-        (is_noticed,) = await self._call("is_noticed", peer.broker_id, peer.epoch, number)
+        over = self._leases.over(peer.broker_id, peer.epoch, self._leases.clock())
+        row = await self._call("is_noticed", peer.broker_id, peer.epoch, over, number)
+        is_noticed, renewals, lease_seconds = row
+        if not is_noticed:
+            self._leases.saw(peer.broker_id, peer.epoch, renewals, lease_seconds)
         return bool(is_noticed)
 
     async def drop_notices(self, numbers: Sequence[int]) -> None:
         """Forget own notices, which were carried out."""
         await self._call("drop_notices", list(numbers))
 
+    def _peer(self, row: Any, asked_at: float) -> Peer:
+        broker_id, epoch, endpoints, internal, rack, renewals, lease_seconds, is_leaving = row
+        self._leases.saw(broker_id, epoch, renewals, lease_seconds)
+        is_live = lease_seconds > 0 and self._leases.over(broker_id, epoch, asked_at) is None
+        addresses = {name: (host, port) for name, (host, port) in json.loads(endpoints).items()}
+        host, port = json.loads(internal)
+        return Peer(broker_id, epoch, addresses, (host, port), rack, is_live, is_leaving)
+
     async def _call(self, function: str, *arguments: Any) -> Any:
         marks = ", ".join(f"${number}" for number in range(1, len(arguments) + 3))
         query = f"SELECT * FROM {function}({marks})"
         return await self._database.row(query, self.broker_id, self.epoch, *arguments)
-
-
-def _peer(row: Any) -> Peer:
-    broker_id, epoch, endpoints, internal, rack, is_live, is_leaving = row
-    addresses = {name: (host, port) for name, (host, port) in json.loads(endpoints).items()}
-    host, port = json.loads(internal)
-    return Peer(broker_id, epoch, addresses, (host, port), rack, is_live, is_leaving)
 
 
 def _columns(owners: Mapping[int, int]) -> tuple[list[int], list[int]]:

@@ -11,7 +11,7 @@ import asyncpg  # type: ignore[import-untyped]
 from semel.store.interface import StoreBroken, StoreDamaged, StoreMisconfigured, StoreRefused
 from semel.store.postgres.database import ConnectionLost, Database, patiently
 
-SCHEMA_VERSION: Final = 7
+SCHEMA_VERSION: Final = 8
 _UPGRADES: Final = {
     1: ("from_1.sql",),
     2: ("from_2.sql",),
@@ -19,6 +19,7 @@ _UPGRADES: Final = {
     4: ("from_4.sql", "shares.sql", "locking.sql"),
     5: ("from_5.sql", "writing.sql"),
     6: ("from_6.sql", "numbering.sql", "replacing.sql"),
+    7: ("from_7.sql", "membership.sql"),
 }
 """What upgrades each version to the next."""
 SERVER_VERSION_MIN: Final = 140_000
@@ -174,7 +175,9 @@ _TABLES: Final = (
 
 
 async def _make_tables(connection: Any, schema: str) -> None:
-    await connection.execute(f'CREATE SCHEMA IF NOT EXISTS "{schema}"')
+    # Whoever may create tables in a schema that exists need not be allowed to create one.
+    if not await connection.fetchval("SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = $1)", schema):
+        await connection.execute(f'CREATE SCHEMA "{schema}"')
     for name in _TABLES:
         await connection.execute((_HERE / name).read_text(encoding="utf-8"))
     await connection.execute(

@@ -74,6 +74,13 @@ class Reconciler:
     async def _condemned(self) -> list[int]:
         """Return objects that are to be deleted, and that no commit can refer to from now on."""
         async with self._database.transaction() as connection:
+            # The clock was set back. That readers are given enough time is certain only if it begins anew.
+            await connection.execute(
+                """
+                UPDATE objects SET since = clock_timestamp()
+                WHERE state <> 'stored' AND since > clock_timestamp()
+                """
+            )
             rows = await connection.fetch(
                 """
                 UPDATE objects SET state = 'deleting'

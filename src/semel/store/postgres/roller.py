@@ -82,7 +82,8 @@ class Roller:
         current, is_due, *filled = await self._database.row(
             """
             SELECT generation,
-                since + make_interval(secs => $1) <= clock_timestamp()
+                -- If the clock was set back, it is not waited for.
+                clock_timestamp() NOT BETWEEN since AND since + make_interval(secs => $1)
                 OR pg_table_size(format('inline_%s', generation)::regclass) >= $2,
                 EXISTS (SELECT FROM inline_0), EXISTS (SELECT FROM inline_1),
                 EXISTS (SELECT FROM inline_2), EXISTS (SELECT FROM inline_3)

@@ -35,6 +35,10 @@ CREATE UNLOGGED TABLE term (
 --
 -- endpoints is a JSON object: the host and port that clients of each listener get; internal is a JSON array, the
 -- address for other brokers. A broker is a member from when it joins until it leaves or is replaced.
+--
+-- Its lease is so long, from the moment it was last renewed on; 0 if it was ended. renewals counts how often that was, so
+-- that others notice when it is not renewed any more. lease_until is for people, and for the next process with this id.
+-- now_ms is the time by which the broker counted deadlines then, 0 if it had none yet.
 CREATE TABLE brokers (
     broker_id        integer NOT NULL PRIMARY KEY CHECK (broker_id >= 0),
     slot             integer NOT NULL UNIQUE GENERATED ALWAYS AS IDENTITY (MINVALUE 0 START WITH 0 MAXVALUE 524287),
@@ -43,7 +47,10 @@ CREATE TABLE brokers (
     session          bigint NOT NULL DEFAULT 0 CHECK (session >= 0),
     sequence         bigint NOT NULL DEFAULT 0 CHECK (sequence >= 0),
     next_producer_id bigint NOT NULL DEFAULT 0 CHECK (next_producer_id >= 0),
+    lease            interval NOT NULL DEFAULT '0',
+    renewals         bigint NOT NULL DEFAULT 0 CHECK (renewals >= 0),
     lease_until      timestamptz NOT NULL,
+    now_ms           bigint NOT NULL DEFAULT 0 CHECK (now_ms >= 0),
     is_member        boolean NOT NULL DEFAULT false,
     is_leaving       boolean NOT NULL DEFAULT false,
     endpoints        text NOT NULL DEFAULT '{}',

@@ -10,6 +10,7 @@ import contextlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
+from semel.broker.damage import gap_in
 from semel.core.types import PartitionKey
 from semel.store.interface import LedgerDamaged, StoredBatch, StoreRefused
 
@@ -62,6 +63,8 @@ class Scrub:
             )
             if not batches:
                 return
+            if gap := gap_in(batches, offset):
+                await self._broker.damage.is_missing(key, gap)
             await self._step(key, batches)
             offset = batches[-1].last_offset + 1
             size = sum(batch.location.length for batch in batches)

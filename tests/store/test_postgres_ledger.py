@@ -39,7 +39,7 @@ from semel.core.types import (
     TransactionKey,
     TransactionState,
 )
-from semel.store.interface import StoreBroken, StoreDamaged, StoreFenced, StoreMisconfigured
+from semel.store.interface import LedgerDamaged, StoreBroken, StoreDamaged, StoreFenced, StoreMisconfigured
 from semel.store.postgres import committing
 from semel.store.postgres.fold import Call
 from semel.store.postgres.ledger import PostgresLedger
@@ -229,6 +229,10 @@ async def test_a_table_that_has_grown_is_not_read_as_a_whole(
         facts += [TransactionChanged(Transaction(str(number), 7, 0, 1)) for number in range(1_000)]
         facts += [GroupChanged(ClassicGroup(str(number))) for number in range(1_000)]
         facts += [PendingChanged(str(number), ()) for number in range(1_000)]
+        await ledger.database.row(
+            "INSERT INTO topics SELECT encode(id, 'hex'), id, 1, '{}', 1 FROM unnest($1::bytea[]) AS id",
+            [key.topic_id for key in many],
+        )
         await ledger.commit(facts, [])
         before = await _full_reads(ledger, tables)
         for number in range(10):
@@ -285,11 +289,17 @@ async def test_a_ledger_of_a_newer_version_is_refused(postgres_dsn: str, schema:
     async with opened(postgres_dsn, schema):
         pass
     await _execute(postgres_dsn, f"UPDATE {schema}.meta SET value = '99' WHERE name = 'schema_version'")
-    with pytest.raises(StoreDamaged, match="schema version 99, and this Semel knows version 7"):
+    with pytest.raises(StoreDamaged, match="schema version 99, and this Semel knows version 8"):
         await PostgresLedger.open(postgres_dsn, schema=schema)
 
 
-WITHOUT_NUMBERING = """
+WITHOUT_REFERENCES = """
+    ALTER TABLE chunks DROP CONSTRAINT chunks_in_object;
+    ALTER TABLE partitions DROP CONSTRAINT partitions_of_topic;
+"""
+"""What version 7 did not have."""
+WITHOUT_NUMBERING = f"""
+    {WITHOUT_REFERENCES}
     DROP TABLE numbering;
     DROP FUNCTION skip_numbers();
 """
@@ -366,6 +376,30 @@ async def test_a_ledger_of_version_6_knows_its_numbers(postgres_dsn: str, schema
         assert await ledger.database.value("SELECT last_object FROM numbering") == first + 1000
 
 
+async def test_a_ledger_of_version_7_that_is_damaged_gets_references(postgres_dsn: str, schema: str) -> None:
+    """Rows that are lost already are no obstacle. From then on, others cannot be lost in the same way."""
+    async with opened(postgres_dsn, schema) as ledger:
+        await ledger.database.value("SELECT put_topic('kept', $1, 1, '{}', 1)", b"k" * 16)
+        await ledger.database.value("SELECT put_topic('lost', $1, 1, '{}', 1)", b"l" * 16)
+    await _execute(
+        postgres_dsn,
+        f"""
+        SET search_path = {schema};
+        {WITHOUT_REFERENCES}
+        DELETE FROM topics WHERE name = 'lost';
+        INSERT INTO chunks VALUES (1, 1, 1, 0);
+        UPDATE meta SET value = '7' WHERE name = 'schema_version';
+        """,
+    )
+    async with opened(postgres_dsn, schema) as ledger:
+        with pytest.raises(LedgerDamaged, match="violates foreign key constraint"):
+            await ledger.database.row("DELETE FROM topics")
+        with pytest.raises(LedgerDamaged, match="violates foreign key constraint"):
+            await ledger.database.row("INSERT INTO chunks VALUES (2, 1, 1, 0)")
+        partition = PartitionKey(b"l" * 16, 0)
+        assert await ledger.load([partition]) == [Partition()]
+
+
 async def test_a_ledger_of_version_1_is_upgraded(postgres_dsn: str, schema: str) -> None:
     async with opened(postgres_dsn, schema):
         pass
@@ -383,7 +417,7 @@ async def test_a_ledger_of_version_1_is_upgraded(postgres_dsn: str, schema: str)
     )
     async with opened(postgres_dsn, schema) as ledger:
         assert await ledger.policies() == []
-        assert await ledger.database.value("SELECT value FROM meta WHERE name = 'schema_version'") == "7"
+        assert await ledger.database.value("SELECT value FROM meta WHERE name = 'schema_version'") == "8"
         names = "SELECT count(*) FROM pg_proc WHERE proname = 'hand_over' AND pronamespace = $1::regnamespace"
         assert await ledger.database.value(names, schema) == 1
         place = ledger.place

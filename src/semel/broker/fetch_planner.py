@@ -96,9 +96,12 @@ class FetchPlanner:
         """Plan all ranges, in order, within one byte budget."""
         get = self._views.get
         loaded: dict[PartitionKey, Partition | None] = {}
+        damaged: set[PartitionKey] = set()
         async for some in self._slices.over(ranges):
             if any(get(each.partition) is None for each in some):
-                loaded |= await self._views.load(each.partition for each in some)
+                found, bad = await self._views.load_sound(each.partition for each in some)
+                loaded |= found
+                damaged |= bad
         left = max_bytes
         batches_left = BATCHES_OF_ALL_MAX
         is_first = True
@@ -109,6 +112,8 @@ class FetchPlanner:
             partition = get(wanted.partition) or loaded.get(wanted.partition)
             limit = max(0, min(wanted.max_bytes, left)) if batches_left > 0 else 0
             plan = self._in_memory(wanted, partition, limit, is_first)
+            if plan is not None and partition is None and wanted.partition in damaged:
+                plan.error = ErrorCode.KAFKA_STORAGE_ERROR
             if plan is None:
                 assert partition is not None
                 plan = await self.in_ledger(wanted, partition, limit, at_least_one=is_first)

@@ -150,6 +150,8 @@ class Roller:
                 [chunk_id for chunk_id, _ in rows],
             )
             if found:
+                # First, because it is refused if the object may be deleted.
+                await connection.execute("SELECT store_objects($1)", [(number, size, None, None)])
                 await connection.execute(
                     """
                     UPDATE chunks SET object_id = $1, object_position = moved.position
@@ -160,7 +162,6 @@ class Roller:
                     [chunk_id for chunk_id, _ in rows],
                     positions,
                 )
-                await connection.execute("SELECT store_objects($1)", [(number, size, None, None)])
         return len(found)
 
     async def _is_truncated(self, generation: int) -> bool:

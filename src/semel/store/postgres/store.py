@@ -79,6 +79,11 @@ class ClusterStore:
         return cls(ledger, ClusterChunks(ledger.database, objects, settings), membership, settings)
 
     @property
+    def lost_rows(self) -> int:
+        """How often a query met a row that the ledger has lost."""
+        return self.ledger.lost_rows.met
+
+    @property
     def cluster_id(self) -> str:
         """The id of the cluster."""
         return self.ledger.cluster_id

@@ -1,0 +1,268 @@
+"""Rows that somebody has deleted from a ledger in PostgreSQL: clients are told, and nothing else is lost."""
+
+import logging
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import pytest
+from support.chunked import SETTINGS as ROLLING
+from support.chunked import Place, age, append, listed, opened, parts, read, states
+from support.shelf import PLENTY, offsets
+from support.waiting import until_async
+
+from semel.broker.broker import Broker
+from semel.broker.reads import FetchRange, FetchResult
+from semel.config import Settings
+from semel.core.partition import Append
+from semel.core.placement import SHARDS
+from semel.core.topics import CreateTopic, DeleteTopic
+from semel.core.types import ErrorCode, PartitionKey
+from semel.handlers.context import RequestContext
+from semel.handlers.list_offsets import list_offsets
+from semel.store.interface import LedgerDamaged
+from semel.store.opening import Remote
+from semel.store.postgres import merging
+from semel.store.sharing import Shard
+from semel.wire.messages.fetch import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from semel.wire.records import Record, encode_batch, read_header
+
+TOPIC_ID = bytes(range(16))
+KEY, OTHER = PartitionKey(TOPIC_ID, 0), PartitionKey(TOPIC_ID, 1)
+BATCHES = 12
+SETTINGS = Settings(semel_roll_interval_ms=0, semel_merge_age_ms=0, log_retention_ms=-1)
+LARGE = ROLLING.semel_inline_bytes_max + 1
+
+
+@pytest.fixture
+def place(postgres_dsn: str, tmp_path: Path) -> Place:
+    return Place.new(postgres_dsn, tmp_path.as_uri())
+
+
+async def execute(place: Place, statement: str, *arguments: Any) -> None:
+    """As an administrator whom no constraint stops: damage is not only done by DELETE."""
+    connection: Any = await asyncpg.connect(place.dsn, server_settings={"search_path": place.schema})
+    try:
+        await connection.execute("SET session_replication_role = replica")
+        await connection.execute(statement, *arguments)
+    finally:
+        await connection.close()
+
+
+async def produce(broker: Broker, key: PartitionKey) -> ErrorCode:
+    data = encode_batch([Record(0, 1_000, None, b"value")])
+    answer = await broker.ask(Append(key, read_header(data), data))
+    error: ErrorCode = answer.error
+    return error
+
+
+@asynccontextmanager
+async def filled(place: Place, settings: Settings = SETTINGS) -> AsyncIterator[Broker]:
+    """A broker with batches of one record in two partitions."""
+    broker = await Broker.open(settings, Remote(place.dsn, place.address, place.schema))
+    try:
+        await broker.ask(CreateTopic("orders", TOPIC_ID, 2, {}))
+        for _ in range(BATCHES):
+            for key in (KEY, OTHER):
+                assert await produce(broker, key) is ErrorCode.NONE
+        yield broker
+    finally:
+        await broker.close()
+
+
+async def fetch(broker: Broker, offset: int, *keys: PartitionKey) -> Sequence[FetchResult]:
+    ranges = [FetchRange(key, offset, PLENTY) for key in keys]
+    return await broker.reads.fetch(ranges, 1, PLENTY, 0)
+
+
+def store_of(broker: Broker) -> Any:
+    return broker.store
+
+
+def forget(broker: Broker) -> None:
+    """Forget what is in memory, as after a restart."""
+    chunks = store_of(broker).chunks
+    chunks._places.clear()
+    chunks.cache._kept.clear()
+    for key in (KEY, OTHER):
+        broker._publisher.drop((key,))
+        broker._loop.state.forget((key,))  # type: ignore[attr-defined]
+
+
+# -- batches ------------------------------------------------------------------------------------------------
+
+
+async def test_a_lost_batch_is_an_error_at_its_offset(place: Place) -> None:
+    async with filled(place) as broker:
+        await execute(place, "DELETE FROM batches WHERE partition_index = 0 AND base_offset = 5")
+        (before,) = await fetch(broker, 0, KEY)
+        assert offsets(before) == [0, 1, 2, 3, 4]
+        at, neighbour = await fetch(broker, 5, KEY, OTHER)
+        assert at.error is ErrorCode.CORRUPT_MESSAGE
+        assert offsets(neighbour) == list(range(5, BATCHES))
+        (behind,) = await fetch(broker, 6, KEY)
+        assert offsets(behind) == list(range(6, BATCHES))
+        assert broker.metrics.damaged_batches == 1
+
+
+async def test_a_lost_run_of_batches(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(merging, "RUN_BATCHES", 4)
+    async with filled(place) as broker:
+        store = store_of(broker)
+        await store.roller.roll_once()
+        assert await store.merger.merge_once()
+        await execute(place, "DELETE FROM batches WHERE partition_index = 0 AND base_offset = 4")
+        forget(broker)
+        (before,) = await fetch(broker, 0, KEY)
+        assert offsets(before) == [0, 1, 2, 3]
+        for offset in (4, 7):
+            (at,) = await fetch(broker, offset, KEY)
+            assert at.error is ErrorCode.CORRUPT_MESSAGE
+        (behind,) = await fetch(broker, 8, KEY)
+        assert offsets(behind) == [8, 9, 10, 11]
+
+
+# -- partitions ---------------------------------------------------------------------------------------------
+
+
+async def test_a_lost_partition_is_an_error_of_its_own(
+    place: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with filled(place) as broker:
+        await execute(place, "DELETE FROM partitions WHERE partition_index = 0")
+        forget(broker)
+        with caplog.at_level(logging.ERROR):
+            for _ in range(3):
+                at, neighbour = await fetch(broker, 0, KEY, OTHER)
+                assert at.error is ErrorCode.KAFKA_STORAGE_ERROR
+                assert offsets(neighbour)[:BATCHES] == list(range(BATCHES))
+                with pytest.raises(LedgerDamaged):
+                    await produce(broker, KEY)
+                assert await produce(broker, OTHER) is ErrorCode.NONE
+                for timestamp in (-1, -2, 500):
+                    asked = [
+                        ListOffsetsPartition(partition_index=index, timestamp=timestamp) for index in (0, 1)
+                    ]
+                    request = ListOffsetsRequest(topics=[ListOffsetsTopic(name="orders", partitions=asked)])
+                    listed = await list_offsets(broker, request, RequestContext(6, None, "", "", 1))
+                    errors = [each.error_code for each in listed.topics[0].partitions]
+                    assert errors == [ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NONE]
+                await broker._housekeeping.retain()
+        (line,) = [each.getMessage() for each in caplog.records]
+        assert "the ledger has lost the row of partition 0 of topic orders" in line
+        assert store_of(broker).lost_rows > 10
+        # The topic can still be deleted.
+        await broker.ask(DeleteTopic("orders"))
+        (at,) = await fetch(broker, 0, KEY)
+        assert at.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+async def test_a_partition_that_does_not_exist_is_not_lost(place: Place) -> None:
+    async with filled(place) as broker:
+        for key in (PartitionKey(TOPIC_ID, 2), PartitionKey(b"t" * 16, 0)):
+            (at,) = await fetch(broker, 0, key)
+            assert at.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert store_of(broker).lost_rows == 0
+
+
+async def test_a_topic_that_has_partitions_cannot_be_deleted_by_hand(place: Place) -> None:
+    async with filled(place) as broker:
+        for table in ("topics", "objects"):
+            await store_of(broker).roller.roll_once()
+            with pytest.raises(LedgerDamaged, match="a row is lost that others need"):
+                await store_of(broker).ledger.database.row(f"DELETE FROM {table}")
+
+
+# -- objects ------------------------------------------------------------------------------------------------
+
+
+async def test_a_lost_object_row_is_an_error_until_it_is_written_again(
+    place: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = Settings(semel_roll_interval_ms=0, semel_object_delete_delay_ms=0)
+    async with filled(place, settings) as broker:
+        store = store_of(broker)
+        await store.roller.roll_once()
+        await execute(place, "DELETE FROM objects WHERE state = 'stored'")
+        forget(broker)
+        (result,) = await fetch(broker, 0, KEY)
+        assert result.error is ErrorCode.KAFKA_STORAGE_ERROR
+        assert "the ledger has lost the row of object" in caplog.text
+        assert await store.reconciler.reconcile_once() == []
+        assert "which was written again" in caplog.text
+        forget(broker)
+        (result,) = await fetch(broker, 0, KEY)
+        assert offsets(result) == list(range(BATCHES))
+
+
+@pytest.mark.parametrize("state", ["uploading", "unused", "abandoned", "deleting"])
+async def test_an_object_with_a_chunk_is_not_deleted_whatever_its_state(
+    place: Place, scribe: Any, state: str
+) -> None:
+    async with opened(place) as store:
+        (key,) = await scribe.create(store.ledger)
+        (batch,) = parts(LARGE)
+        await append(store, scribe, key, batch)
+        await execute(place, "UPDATE objects SET state = $1 WHERE state = 'stored'", state)
+        await age(store, state)
+        await store.sweep_orphans()
+        assert await read(store, key) == [batch]
+        assert list((await states(store)).values()).count(state) == 1
+
+
+async def test_an_object_whose_chunk_is_lost_is_kept(
+    place: Place, scribe: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with opened(place) as store:
+        (key,) = await scribe.create(store.ledger)
+        await append(store, scribe, key, *parts(LARGE))
+        await execute(place, "DELETE FROM chunks")
+        await store.reconciler.reconcile_once()
+        await age(store, "unused")
+        await store.sweep_orphans()
+        assert len(await listed(store.chunks.objects)) == 1
+        assert "the ledger has lost a row of chunks; the object is kept" in caplog.text
+
+
+# -- shards -------------------------------------------------------------------------------------------------
+
+
+async def test_a_lost_shard_has_no_owner_for_a_lease_and_is_written_again(
+    shared_stores: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    one, other = [await shared_stores.open(number, lease_seconds=1.0) for number in (0, 1)]
+    for number, store in enumerate((one, other)):
+        await store.membership.join({"plain": ("host", 9092)}, ("inside", 9990 + number), None)
+    epochs = {number: each.epoch for number, each in enumerate((await one.membership.renew()).shards)}
+    await one.membership.hand_over(dict.fromkeys(range(SHARDS), 0), epochs)
+    before = (await one.membership.renew()).shards
+    place = Place(shared_stores._dsn, "", {}, shared_stores.schema)
+    await execute(place, "DELETE FROM shards WHERE shard IN (7, 8)")
+    seen = time.monotonic()
+    for store in (one, other):
+        view = await store.membership.renew()
+        assert [number for number, each in enumerate(view.shards) if each.owner is None] == [7, 8]
+        assert len(view.shards) == SHARDS
+
+    async def is_back() -> bool:
+        await other.membership.renew()
+        shards: Any = (await one.membership.renew()).shards
+        return bool(shards[7] != Shard(None, 0))
+
+    await until_async(is_back)
+    # By then, the lease of a broker that has not seen it is over.
+    assert time.monotonic() - seen > 1.0
+    after = (await one.membership.renew()).shards
+    assert after[7].epoch == after[8].epoch > max(each.epoch for each in before)
+    assert [each for number, each in enumerate(after) if number not in (7, 8)] == [
+        each for number, each in enumerate(before) if number not in (7, 8)
+    ]
+    await one.membership.hand_over({7: 1, 8: 1}, {number: after[number].epoch for number in (7, 8)})
+    assert (await one.membership.renew()).shards[7].owner == 1
+    # Both brokers say once that rows are lost, and one of them that they are back.
+    assert [each.levelname for each in caplog.records if "shards" in each.getMessage()].count("ERROR") == 2
+    for store in (one, other):
+        await store.close()

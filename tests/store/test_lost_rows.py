@@ -1,5 +1,6 @@
 """Rows that somebody has deleted from a ledger in PostgreSQL: clients are told, and nothing else is lost."""
 
+import contextlib
 import logging
 import time
 from collections.abc import AsyncIterator, Sequence
@@ -23,7 +24,7 @@ from semel.core.topics import CreateTopic, DeleteTopic
 from semel.core.types import ErrorCode, PartitionKey
 from semel.handlers.context import RequestContext
 from semel.handlers.list_offsets import list_offsets
-from semel.store.interface import LedgerDamaged
+from semel.store.interface import LedgerDamaged, StoreDamaged
 from semel.store.opening import Remote
 from semel.store.postgres import merging
 from semel.store.sharing import Shard
@@ -266,3 +267,27 @@ async def test_a_lost_shard_has_no_owner_for_a_lease_and_is_written_again(
     assert [each.levelname for each in caplog.records if "shards" in each.getMessage()].count("ERROR") == 2
     for store in (one, other):
         await store.close()
+
+
+# -- what every ledger has ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("table", ["cluster", "numbering", "inline_generation"])
+async def test_a_broker_goes_on_without_a_basic_row_and_does_not_start(place: Place, table: str) -> None:
+    async with filled(place) as broker:
+        await execute(place, f"DELETE FROM {table}")
+        store = store_of(broker)
+        for work in (store.roller.roll_once, store.reconciler.reconcile_once):
+            with contextlib.suppress(LedgerDamaged):
+                await work()
+        assert await produce(broker, KEY) is ErrorCode.NONE
+    with pytest.raises(StoreDamaged, match=f"no broker can do without: {table}. Restore it"):
+        await Broker.open(SETTINGS, Remote(place.dsn, place.address, place.schema))
+
+
+async def test_a_broker_does_not_start_without_meta(place: Place) -> None:
+    async with filled(place):
+        pass
+    await execute(place, "DELETE FROM meta WHERE name IN ('schema_version', 'secret')")
+    with pytest.raises(StoreDamaged, match="do without: meta schema_version, meta secret"):
+        await Broker.open(SETTINGS, Remote(place.dsn, place.address, place.schema))

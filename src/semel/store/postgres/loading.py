@@ -231,14 +231,16 @@ async def _shares(fetch: Fetch, keys: list[ShareKey]) -> Found:
 
 
 async def _cluster(fetch: Fetch, broker_id: int) -> Found:
-    (row,) = await fetch(
+    rows = await fetch(
         """
         SELECT next_producer_id, transaction_version, features_epoch
         FROM cluster, brokers WHERE broker_id = $1
         """,
         broker_id,
     )
-    return {ClusterKey(): Versioned(Cluster(*row), ABSENT)}
+    if not rows:
+        raise LedgerDamaged(f"the ledger has lost the row of broker {broker_id}, or that of the cluster")
+    return {ClusterKey(): Versioned(Cluster(*rows[0]), ABSENT)}
 
 
 def _columns(keys: Sequence[Any]) -> list[list[Any]]:

@@ -52,6 +52,16 @@ _LOCK: Final = 0x53454D454C
 """An advisory lock for those who make the tables: several brokers may start at once."""
 
 
+LOST_BASICS: Final = """
+    SELECT 'meta ' || name FROM unnest(ARRAY['schema_version', 'cluster_id', 'secret', 'folder']) AS name
+    WHERE NOT EXISTS (SELECT FROM meta WHERE meta.name = name.name)
+    UNION ALL SELECT 'cluster' WHERE NOT EXISTS (SELECT FROM cluster)
+    UNION ALL SELECT 'numbering' WHERE NOT EXISTS (SELECT FROM numbering)
+    UNION ALL SELECT 'inline_generation' WHERE NOT EXISTS (SELECT FROM inline_generation)
+"""
+"""The rows that every ledger has, as far as they are lost."""
+
+
 async def open_database(dsn: str, schema: str, connections_max: int) -> Database:
     """Connect to a ledger, whose tables are made if there are none. StoreBroken, StoreDamaged."""
     try:
@@ -141,6 +151,9 @@ async def _prepare(connection: Any, schema: str) -> None:
             await _make_tables(connection, schema)
         await _upgrade(connection)
         found = await connection.fetchval("SELECT value FROM meta WHERE name = 'schema_version'")
+        if lost := await connection.fetch(LOST_BASICS):
+            names = ", ".join(name for (name,) in lost)
+            raise StoreDamaged(f"the ledger has lost rows that no broker can do without: {names}. Restore it")
     if found != str(SCHEMA_VERSION):
         raise StoreDamaged(
             f"the ledger has schema version {found}, and this Semel knows version {SCHEMA_VERSION}:"

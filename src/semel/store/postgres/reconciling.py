@@ -9,6 +9,9 @@ time without any broker is kept for a day: the ledger may have been restored fro
 An object without a row can still appear, if a delayed upload arrives after the deletion. And objects may
 vanish, if somebody deletes them behind Semel's back. So the list of objects is compared with the ledger now
 and then. Strangers are deleted, missing objects are reported and never forgotten.
+
+What a chunk is in is never deleted, whatever the row of the object says. If that row is lost, it is written
+again; an object without any chunk is kept, because the row of its chunk may be what is lost.
 """
 
 import asyncio
@@ -17,7 +20,7 @@ from collections.abc import Callable
 from typing import Final
 
 from semel.config import Settings
-from semel.store.interface import StoreRefused
+from semel.store.interface import LedgerDamaged, StoreRefused
 from semel.store.objects import Listed, Objects
 from semel.store.postgres.database import Database
 from semel.store.postgres.roller import always
@@ -104,7 +107,9 @@ class Reconciler:
         """Compare the objects with the ledger. Return the numbers of strangers, which were deleted."""
         await self._report_idle()
         # Numbers that were not reserved when the listing begins are none of our business.
-        last: int = await self._database.value("SELECT last_object FROM numbering")
+        last: int | None = await self._database.value("SELECT last_object FROM numbering")
+        if last is None:
+            raise LedgerDamaged("the ledger has lost the row of numbering")
         strangers: list[int] = []
         missing: list[int] = []
         after = 0

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from semel.config import Settings
-from semel.store.interface import StoreRefused
+from semel.store.interface import LedgerDamaged, StoreRefused
 from semel.store.postgres.chunks import ClusterChunks
 from semel.store.postgres.database import Database
 
@@ -79,7 +79,7 @@ class Roller:
         return moved
 
     async def _look(self) -> "_Look":
-        current, is_due, *filled = await self._database.row(
+        row = await self._database.row(
             """
             SELECT generation,
                 since + make_interval(secs => $1) <= clock_timestamp()
@@ -91,6 +91,9 @@ class Roller:
             self._interval_seconds,
             self._object_bytes,
         )
+        if row is None:
+            raise LedgerDamaged("the ledger has lost the row of inline_generation")
+        current, is_due, *filled = row
         return _Look(current, is_due, filled)
 
     async def _advance(self, current: int) -> None:

@@ -190,6 +190,12 @@ ALTERED = {
         "chunk_id = 987654",
         "in chunk 987654, whose row is lost",
     ),
+    "too few bytes in use": (
+        "chunks",
+        f"chunk_id = (SELECT chunk_id FROM semel.batches WHERE {at('orders')} AND base_offset = 1)",
+        "live_bytes = live_bytes - 1",
+        "it will be deleted while batches need it",
+    ),
     "a position": ("batches", f"{at('orders')} AND base_offset = 1", "position = 99999999", "beyond the end"),
     "a high watermark": ("partitions", at("orders"), "high_watermark = 9", "at offsets 4 to 8 are lost"),
     "an old high watermark": ("partitions", at("orders"), "high_watermark = 2", "but has batches up to 4"),
@@ -244,7 +250,7 @@ def test_a_topic_that_is_lost_with_its_partitions_is_found(filled: Cluster) -> N
     which = f"topic_id = ({topic_id('journal')})"
     with without(filled, "partitions", which), without(filled, "topics", which):
         found = checked(filled)
-    assert {each.kind for each in found.findings} == {"batches", "staged", "producers"}
+    assert {each.kind for each in found.findings} == {"batches", "staged", "producers"}, found
     assert all("belong to nothing" in each.what for each in found.findings)
 
 
@@ -268,18 +274,17 @@ def test_a_lost_object_is_found(filled: Cluster) -> None:
 def test_the_command(filled: Cluster) -> None:
     options = ("--ledger", filled.dsn, "--chunks", filled.chunks)
     ran = semel("cluster", "check", *options)
-    assert "5 partitions" in ran.stdout
-    assert ran.stdout.endswith("Findings: 0.\n")
+    assert ran.stdout.startswith("Findings: 0 (partitions: 5, rows of batches: ")
     assert "Comparing the tables of the ledger." in ran.stderr
     with without(filled, "batches", f"{at('orders')} AND base_offset = 1"):
         ran = semel("cluster", "check", *options, code=1)
         assert "batches: the batches of orders-0 at offsets 1 to 1 are lost" in ran.stdout
         assert "  What to do: restore the ledger from a backup" in ran.stdout
         found = json.loads(semel("cluster", "check", *options, "--json", code=1).stdout)
-        assert (found["total"], found["compared_objects"]) == (1, True)
-        assert found["findings"][0]["kind"] == "batches"
+        assert (found["total"], found["compared_objects"]) == (2, True)
+        assert [each["kind"] for each in found["findings"]] == ["batches", "chunks"]
     ran = semel("cluster", "check", "--ledger", filled.dsn)
-    assert "which were not compared with the object store (--chunks)" in ran.stdout
+    assert "The objects were not compared with the object store: give --chunks" in ran.stdout
 
 
 # -- what clients see ---------------------------------------------------------------------------------------

@@ -128,12 +128,11 @@ def check(ledger: RequiredLedger, chunks: Chunks = None, as_json: Json = False) 
             show(f"  What to do: {each.advice}.")
         if checked.total > len(checked.findings):
             show(f"{checked.total - len(checked.findings)} more findings are not listed.")
-        objects = f"{checked.objects} objects"
         if not checked.compared_objects:
-            objects += ", which were not compared with the object store (--chunks)"
+            show("The objects were not compared with the object store: give --chunks for that.")
         show(
-            f"{checked.partitions} partitions, {checked.batches} rows of batches, {checked.chunks} chunks,"
-            f" {objects}. Findings: {checked.total}."
+            f"Findings: {checked.total} (partitions: {checked.partitions},"
+            f" rows of batches: {checked.batches}, chunks: {checked.chunks})."
         )
     if checked.total:
         raise typer.Exit(1)

@@ -220,6 +220,36 @@ CHECKS: Final = (
 )
 
 
+_SIZES: Final = """
+    SELECT chunk_id, live_bytes, coalesce(used, 0) FROM chunks LEFT JOIN (
+        SELECT chunk_id, sum(length)::bigint AS used FROM (
+            SELECT chunk_id, length FROM batches
+            UNION ALL SELECT chunk_id, length FROM staged
+            UNION ALL SELECT chunk_id, length FROM dropped
+        ) AS each GROUP BY chunk_id
+    ) AS uses USING (chunk_id)
+    WHERE live_bytes <> coalesce(used, 0) ORDER BY chunk_id
+"""
+SIZES_SECONDS: Final = 300.0
+"""The largest of all statements: it reads every row of batches once, some million in a second."""
+
+
+async def size_problems(connection: Any) -> AsyncIterator[Finding]:
+    """Yield chunks whose bytes are not as many as those that refer to them. TimeoutError.
+
+    When nothing is left of a chunk, it is deleted: one that counts too little is deleted too early.
+    """
+    for chunk_id, counted, used in await connection.fetch(_SIZES, timeout=SIZES_SECONDS):
+        what = f"chunk {chunk_id} counts {counted} bytes in use, but {used} bytes are"
+        if counted < used:
+            what += ": it will be deleted while batches need it"
+            advice = "stop all brokers, set live_bytes of the chunk to what is in use, and start them again"
+        else:
+            what += ": its space is never freed"
+            advice = "rows of batches, staged or dropped are lost; see the other findings"
+        yield Finding("chunks", what, advice)
+
+
 async def problems(connection: Any) -> AsyncIterator[Finding]:
     """Yield what is found by all these checks."""
     for single in SINGLES:

@@ -28,6 +28,9 @@ async def check_cluster(dsn: str, schema: str, chunks: str | None, progress: Pro
         async for finding in rows.problems(connection):
             findings.add(finding)
         partitions, batches = await _walk_all(connection, findings, progress)
+        progress("Adding up the bytes of chunks.")
+        async for finding in rows.size_problems(connection):
+            findings.add(finding)
         if chunks is not None:
             progress("Comparing the objects with the object store.")
             objects = await places.open_objects(connection, chunks)

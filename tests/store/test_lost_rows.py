@@ -10,13 +10,16 @@ from typing import Any
 
 import asyncpg
 import pytest
+from support.brokering import J0, M0, Producer, make_topics, plain
+from support.brokering import fetch as read_at
 from support.chunked import SETTINGS as ROLLING
 from support.chunked import Place, age, append, listed, opened, parts, read, states
 from support.shelf import PLENTY, offsets
 from support.waiting import until_async
 
 from semel.broker.broker import Broker
-from semel.broker.reads import FetchRange, FetchResult
+from semel.broker.reads import FetchRange, FetchResult, Isolation
+from semel.broker.scrub import Scrub
 from semel.config import Settings
 from semel.core.partition import Append
 from semel.core.placement import SHARDS
@@ -24,9 +27,10 @@ from semel.core.topics import CreateTopic, DeleteTopic
 from semel.core.types import ErrorCode, PartitionKey
 from semel.handlers.context import RequestContext
 from semel.handlers.list_offsets import list_offsets
-from semel.store.interface import LedgerDamaged, StoreDamaged
+from semel.store.interface import LedgerDamaged, StoreDamaged, StoreRefused
 from semel.store.opening import Remote
 from semel.store.postgres import merging
+from semel.store.postgres.checking.run import check_cluster
 from semel.store.sharing import Shard
 from semel.wire.messages.fetch import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from semel.wire.records import Record, encode_batch, read_header
@@ -115,7 +119,10 @@ async def test_a_lost_run_of_batches(place: Place, monkeypatch: pytest.MonkeyPat
         store = store_of(broker)
         await store.roller.roll_once()
         assert await store.merger.merge_once()
+        assert (await check_cluster(place.dsn, place.schema, None, print)).findings == []
         await execute(place, "DELETE FROM batches WHERE partition_index = 0 AND base_offset = 4")
+        finding, _ = (await check_cluster(place.dsn, place.schema, None, print)).findings
+        assert "orders-0 at offsets 4 to 7 are lost" in finding.what
         forget(broker)
         (before,) = await fetch(broker, 0, KEY)
         assert offsets(before) == [0, 1, 2, 3]
@@ -291,3 +298,121 @@ async def test_a_broker_does_not_start_without_meta(place: Place) -> None:
     await execute(place, "DELETE FROM meta WHERE name IN ('schema_version', 'secret')")
     with pytest.raises(StoreDamaged, match="do without: meta schema_version, meta secret"):
         await Broker.open(SETTINGS, Remote(place.dsn, place.address, place.schema))
+
+
+# -- every table --------------------------------------------------------------------------------------------
+
+WITHOUT_TRACE = {
+    # Nothing else in the ledger counts with these rows.
+    *("offsets", "pending_offsets", "policies", "groups", "shares"),
+    # Work that waits, and notes of what was done: at worst, space is used that could be free.
+    *("leftovers", "notices", "merged"),
+    # Tables of bytes that are not in use.
+    *("inline_0", "inline_1", "inline_2", "inline_3"),
+}
+TELLING = {
+    "producers": "transaction_first_offset >= 0",
+    "transactions": "state = 'Ongoing'",
+}
+"""Which rows leave a trace. A producer that has nothing open can be forgotten."""
+
+
+async def filled_everywhere(broker: Broker, place: Place) -> None:
+    """Something in every table of the ledger."""
+    await make_topics(broker)
+    one = await Producer(broker, "ended").init()
+    for key in (M0, J0):
+        await one.send(key)
+        await plain(broker, key)
+    await one.end(is_commit=False)
+    two = await Producer(broker, "open").init()
+    for key in (M0, J0):
+        await two.send(key)
+    other = M0
+    await execute(
+        place,
+        """
+        INSERT INTO pending_versions VALUES ('g', 1);
+        INSERT INTO pending_offsets VALUES ('g', 0, 7, 'marked', 0, 0, 0, '', 0, false);
+        """,
+    )
+    await store_of(broker).roller.roll_once()
+    await plain(broker, other)
+
+
+async def everything(broker: Broker) -> None:
+    """All that brokers do with the ledger. It may be refused, but nothing else may happen."""
+    store, housekeeping = store_of(broker), broker._housekeeping
+    assert broker.member is not None
+    rounds = [
+        *(housekeeping.retain, housekeeping.expire, housekeeping.abort_overdue),
+        *(housekeeping.forget_transactions, housekeeping.compaction.compact, housekeeping.wake_groups),
+        *(store.roller.roll_once, store.merger.merge_once, store.reconciler.reconcile_once),
+        *(store.sweep_orphans, broker.count, broker.policies.load, broker.member._renew),
+        *(broker._loop.load_open_transactions, broker._loop.forget_copies),  # type: ignore[attr-defined]
+        *(lambda key=key: plain(broker, key) for key in (M0, J0)),
+        *(lambda key=key: read_all(broker, key) for key in (M0, J0)),
+        Scrub(broker).round,
+    ]
+    for work in rounds:
+        with contextlib.suppress(StoreRefused):
+            await work()
+
+
+async def read_all(broker: Broker, key: PartitionKey) -> None:
+    for isolation in Isolation:
+        result = await read_at(broker, key, 0, isolation)
+        assert result.error in (ErrorCode.NONE, ErrorCode.CORRUPT_MESSAGE, ErrorCode.KAFKA_STORAGE_ERROR)
+        if not result.error and result.buffers:
+            seen = offsets(result)
+            assert seen == list(range(len(seen))), "an offset is skipped"
+
+
+async def tables_of(place: Place) -> list[str]:
+    connection: Any = await asyncpg.connect(place.dsn)
+    try:
+        rows = await connection.fetch("SELECT tablename FROM pg_tables WHERE schemaname = $1", place.schema)
+        return [name for (name,) in rows]
+    finally:
+        await connection.close()
+
+
+async def test_whatever_row_is_lost_brokers_go_on_and_the_check_finds_it(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A table that is added must be found by the check, too, or named above."""
+    broker = await Broker.open(SETTINGS, Remote(place.dsn, place.address, place.schema))
+    failed: list[BaseException] = []
+    broker.fatal = failed.append
+    try:
+        await filled_everywhere(broker, place)
+        assert (await check_cluster(place.dsn, place.schema, None, print)).findings == []
+        unfound: set[str] = set()
+        # A broker whose own row is lost ends, and a term begins when the row of the last one is lost. Dropped
+        # batches come first, because they are swept.
+        tables = set(await tables_of(place)) - {"brokers", "term"}
+        for table in sorted(tables, key=lambda each: (each != "dropped", each)):
+            which = TELLING.get(table, "true")
+            await execute(
+                place,
+                f"""
+                CREATE TABLE kept AS SELECT * FROM {table};
+                DELETE FROM {table} WHERE ctid = (SELECT min(ctid) FROM {table} WHERE {which});
+                """,
+            )
+            is_empty = await store_of(broker).ledger.database.value("SELECT NOT EXISTS (SELECT FROM kept)")
+            if is_empty or not (await check_cluster(place.dsn, place.schema, None, print)).findings:
+                unfound.add(table)
+            if not is_empty:
+                await everything(broker)
+            await execute(
+                place,
+                f"""
+                INSERT INTO {table} OVERRIDING SYSTEM VALUE SELECT * FROM kept ON CONFLICT DO NOTHING;
+                DROP TABLE kept;
+                """,
+            )
+            assert failed == [], table
+        assert unfound - WITHOUT_TRACE == set()
+    finally:
+        await broker.close()

@@ -178,28 +178,30 @@ class FetchPlanner:
             if plan.must_answer:
                 return plan
         batches: list[StoredBatch] = []
-        may_have_gaps = partition.compactions > 0
+        # Once rows have been compacted, they may have gaps.
+        follows, size = wanted.offset, 0
         for row in rows:
             if row.last_offset >= bound:
                 break
-            if batches and row.base_offset > plan.end_offset and not may_have_gaps:
+            if row.base_offset > follows and batches and not partition.compactions:
                 # The next plan finds out why.
                 plan.is_full = True
                 break
-            if plan.size_bytes + row.location.length > limit and (batches or not at_least_one):
+            size += row.location.length
+            if size > limit and (batches or not at_least_one):
+                size -= row.location.length
                 plan.is_full = True
                 break
             batches.append(row)
-            plan.size_bytes += row.location.length
-            plan.end_offset = row.last_offset + 1
-        plan.batches = batches
+            follows = row.last_offset + 1
+        plan.batches, plan.size_bytes, plan.end_offset = batches, size, follows
         if batches:
-            plan.is_full = plan.is_full or plan.end_offset < bound
+            plan.is_full = plan.is_full or follows < bound
         if plan.is_full:
             rest = rows[len(batches) :]
-            if rest and rest[0].base_offset > plan.end_offset and not may_have_gaps:
+            if rest and rest[0].base_offset > follows and not partition.compactions:
                 rest = ()
-            self._ahead.keep(wanted.partition, plan.end_offset, rest, partition.compactions)
+            self._ahead.keep(wanted.partition, follows, rest, partition.compactions)
         return plan
 
     async def _explain_gap(self, plan: FetchPlan, rows: Sequence[StoredBatch]) -> None:

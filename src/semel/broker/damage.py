@@ -10,22 +10,17 @@ Damage is counted each time it is found, and logged by topic, partition and offs
 fetch the same batch repeatedly.
 """
 
-import asyncio
 import logging
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from semel.broker.batch_bytes import Piece, count_whole, read_batches
 from semel.broker.metrics import Metrics
 from semel.core.types import ErrorCode, PartitionKey
 from semel.store.interface import Store, StoredBatch
+from semel.store.logged_once import LoggedOnce
 
 log = logging.getLogger("semel.damage")
-
-AGAIN_SECONDS: Final = 60.0
-"""A batch is logged once within this time."""
-LOGGED_MAX: Final = 100
-"""Batches that are logged within that time."""
 
 
 class Gap(NamedTuple):
@@ -60,7 +55,7 @@ class Damage:
     def __init__(self, store: Store, metrics: Metrics) -> None:
         self._store = store
         self._metrics = metrics
-        self._logged: dict[tuple[PartitionKey, int], float] = {}
+        self._logged = LoggedOnce()
 
     async def readable(self, batches: Sequence[StoredBatch]) -> Readable:
         """Read batches up to the first damaged one."""
@@ -114,14 +109,7 @@ class Damage:
     def _is_news(self, key: PartitionKey, offset: int) -> bool:
         """Count damage. Returns whether to log it."""
         self._metrics.damaged_batches += 1
-        now = asyncio.get_running_loop().time()
-        logged = self._logged
-        for each in [each for each, at in logged.items() if at + AGAIN_SECONDS <= now]:
-            del logged[each]
-        if (key, offset) in logged or len(logged) >= LOGGED_MAX:
-            return False
-        logged[key, offset] = now
-        return True
+        return self._logged.is_news((key, offset))
 
     async def _topic(self, key: PartitionKey) -> str:
         topic = await self._store.ledger.topic_by_id(key.topic_id)

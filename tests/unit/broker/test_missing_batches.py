@@ -133,6 +133,7 @@ async def test_an_embedded_ledger_too(tmp_path: Path, caplog: pytest.LogCaptureF
         assert offsets(await fetch(broker, 3)) == [3]
         assert "offsets 2 to 2 of topic orders partition 0 are missing" in caplog.text
         # The scrub finds it, too.
+        await lose(broker, 3)
         await Scrub(broker).round()
         assert broker.metrics.damaged_batches == 2
     finally:

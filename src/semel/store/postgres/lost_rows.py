@@ -1,22 +1,13 @@
-"""Counts and logs queries that met a row that the ledger has lost.
-
-They are logged at a bounded rate: clients repeat their requests.
-"""
+"""Counts and logs queries that met a row that the ledger has lost."""
 
 import logging
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final
 
 from semel.store.interface import LedgerDamaged
+from semel.store.logged_once import LoggedOnce
 
 log = logging.getLogger("semel.damage")
-
-AGAIN_SECONDS: Final = 60.0
-"""The same is logged once within this time."""
-LOGGED_MAX: Final = 100
-"""Lines within that time."""
 
 
 class LostRows:
@@ -24,7 +15,7 @@ class LostRows:
 
     def __init__(self) -> None:
         self.met = 0
-        self._logged: dict[str, float] = {}
+        self._logged = LoggedOnce()
 
     @contextmanager
     def watched(self) -> Iterator[None]:
@@ -32,14 +23,7 @@ class LostRows:
         try:
             yield
         except LedgerDamaged as damaged:
-            self._note(str(damaged))
+            self.met += 1
+            if self._logged.is_news(str(damaged)):
+                log.error("%s", damaged)
             raise
-
-    def _note(self, text: str) -> None:
-        self.met += 1
-        now = time.monotonic()
-        for each in [each for each, at in self._logged.items() if at + AGAIN_SECONDS <= now]:
-            del self._logged[each]
-        if text not in self._logged and len(self._logged) < LOGGED_MAX:
-            self._logged[text] = now
-            log.error("%s", text)

@@ -1,5 +1,6 @@
 """Rows that somebody has deleted from a ledger in PostgreSQL: clients are told, and nothing else is lost."""
 
+import asyncio
 import contextlib
 import logging
 import time
@@ -180,8 +181,48 @@ async def test_a_topic_that_has_partitions_cannot_be_deleted_by_hand(place: Plac
     async with filled(place) as broker:
         for table in ("topics", "objects"):
             await store_of(broker).roller.roll_once()
-            with pytest.raises(LedgerDamaged, match="a row is lost that others need"):
+            with pytest.raises(LedgerDamaged, match="a row is lost or altered that others need"):
                 await store_of(broker).ledger.database.row(f"DELETE FROM {table}")
+
+
+async def test_commits_that_contradict_the_ledger_are_refused_alone(
+    place: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The row of the partition is older than its batches. Nothing may be overwritten, and nobody may end."""
+    async with filled(place) as broker:
+        await execute(place, "UPDATE partitions SET high_watermark = 2 WHERE partition_index = 0")
+        forget(broker)
+        refused, done = await asyncio.gather(
+            produce(broker, KEY), produce(broker, OTHER), return_exceptions=True
+        )
+        assert isinstance(refused, LedgerDamaged)
+        assert done is ErrorCode.NONE
+        assert "duplicate key value violates unique constraint" in caplog.text
+        assert store_of(broker).lost_rows > 0
+
+
+async def test_a_transaction_whose_staged_batch_is_lost_cannot_commit(place: Place) -> None:
+    async with filled(place) as broker:
+        await make_topics(broker)
+        producer = await Producer(broker, "torn").init()
+        for _ in range(2):
+            await producer.send(J0)
+        await execute(place, "DELETE FROM staged WHERE stage_number = (SELECT min(stage_number) FROM staged)")
+        with pytest.raises(LedgerDamaged, match="has lost staged batches of partition 0"):
+            await producer.end(is_commit=True)
+        assert (await read_at(broker, J0)).high_watermark == 0
+        assert await producer.end(is_commit=False) is ErrorCode.NONE
+
+
+async def test_a_sweep_that_contradicts_the_ledger_is_refused(place: Place) -> None:
+    async with filled(place) as broker:
+        await execute(place, "UPDATE chunks SET live_bytes = 1")
+        await broker.delete_records(KEY, BATCHES)
+        with pytest.raises(LedgerDamaged, match="violates check constraint"):
+            await broker._housekeeping.sweep()
+        for offset in range(BATCHES):
+            (result,) = await fetch(broker, offset, OTHER)
+            assert result.error is ErrorCode.NONE
 
 
 # -- objects ------------------------------------------------------------------------------------------------

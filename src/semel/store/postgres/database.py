@@ -168,8 +168,8 @@ def refusal(error: asyncpg.PostgresError) -> StoreRefused | StoreFenced | None:
         return StoreFenced(str(error))
     if error.sqlstate == EXPIRED:
         return StoreRefused(str(error))
-    if isinstance(error, asyncpg.ForeignKeyViolationError):
-        return LedgerDamaged(f"a row is lost that others need: {error}; see 'semel cluster check'")
+    if isinstance(error, asyncpg.IntegrityConstraintViolationError):
+        return LedgerDamaged(f"a row is lost or altered that others need: {error}; see 'semel cluster check'")
     if isinstance(error, asyncpg.DiskFullError):
         return StoreFull(f"PostgreSQL has no room: {error}")
     if isinstance(error, asyncpg.ReadOnlySQLTransactionError):

@@ -128,9 +128,10 @@ class ClusterStore:
         begun = time.perf_counter()
         locations, contents = await self._placed(batches) if batches else ((), NO_BYTES)
         try:
-            number = await self.ledger.commit(
-                facts, locations, contents, expected=expected or {}, defers_sync=defers_sync
-            )
+            with self.ledger.lost_rows.watched():
+                number = await self.ledger.commit(
+                    facts, locations, contents, expected=expected or {}, defers_sync=defers_sync
+                )
         except StoreRefused:
             self.chunks.numbers.forget()
             raise

@@ -4,6 +4,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import asyncpg
@@ -39,7 +40,7 @@ from semel.core.types import (
     TransactionKey,
     TransactionState,
 )
-from semel.store.interface import StoreBroken, StoreDamaged, StoreFenced, StoreMisconfigured
+from semel.store.interface import LedgerDamaged, StoreBroken, StoreDamaged, StoreFenced, StoreMisconfigured
 from semel.store.postgres import committing
 from semel.store.postgres.fold import Call
 from semel.store.postgres.ledger import PostgresLedger
@@ -230,6 +231,10 @@ async def test_a_table_that_has_grown_is_not_read_as_a_whole(
         facts += [TransactionChanged(Transaction(str(number), 7, 0, 1)) for number in range(1_000)]
         facts += [GroupChanged(ClassicGroup(str(number))) for number in range(1_000)]
         facts += [PendingChanged(str(number), ()) for number in range(1_000)]
+        await ledger.database.row(
+            "INSERT INTO topics SELECT encode(id, 'hex'), id, 1, '{}', 1 FROM unnest($1::bytea[]) AS id",
+            [key.topic_id for key in many],
+        )
         await ledger.commit(facts, [])
         before = await _full_reads(ledger, tables)
         for number in range(10):
@@ -311,8 +316,13 @@ WITHOUT_RENEWALS = """
     CREATE FUNCTION is_live(integer, bigint) RETURNS void LANGUAGE sql AS '';
 """
 """What version 7 did not have, or had otherwise."""
+WITHOUT_REFERENCES = """
+    ALTER TABLE chunks DROP CONSTRAINT chunks_in_object;
+    ALTER TABLE partitions DROP CONSTRAINT partitions_of_topic;
+"""
+SINCE_7 = WITHOUT_RENEWALS + WITHOUT_REFERENCES
 WITHOUT_NUMBERING = f"""
-    {WITHOUT_RENEWALS}
+    {SINCE_7}
     DROP TABLE numbering;
     DROP FUNCTION skip_numbers();
 """
@@ -389,15 +399,42 @@ async def test_a_ledger_of_version_6_knows_its_numbers(postgres_dsn: str, schema
         assert await ledger.database.value("SELECT last_object FROM numbering") == first + 1000
 
 
-async def test_a_ledger_of_version_7_becomes_as_a_new_one(postgres_dsn: str, schema: str) -> None:
+async def test_a_ledger_of_version_7_that_is_damaged_gets_references(postgres_dsn: str, schema: str) -> None:
+    """Rows that are lost already are no obstacle. From then on, others cannot be lost in the same way."""
     async with opened(postgres_dsn, schema) as ledger:
-        new = await _shape(ledger, schema)
+        await ledger.database.value("SELECT put_topic('kept', $1, 1, '{}', 1)", b"k" * 16)
+        await ledger.database.value("SELECT put_topic('lost', $1, 1, '{}', 1)", b"l" * 16)
     await _execute(
         postgres_dsn,
         f"""
         SET search_path = {schema};
-        {WITHOUT_RENEWALS}
+        {SINCE_7}
+        DELETE FROM topics WHERE name = 'lost';
+        INSERT INTO chunks VALUES (1, 1, 1, 0);
         UPDATE meta SET value = '7' WHERE name = 'schema_version';
+        """,
+    )
+    async with opened(postgres_dsn, schema) as ledger:
+        with pytest.raises(LedgerDamaged, match="violates foreign key constraint"):
+            await ledger.database.row("DELETE FROM topics")
+        with pytest.raises(LedgerDamaged, match="violates foreign key constraint"):
+            await ledger.database.row("INSERT INTO chunks VALUES (2, 1, 1, 0)")
+        partition = PartitionKey(b"l" * 16, 0)
+        assert await ledger.load([partition]) == [Partition()]
+
+
+async def test_a_ledger_of_version_7_becomes_as_a_new_one(postgres_dsn: str, schema: str) -> None:
+    async with opened(postgres_dsn, schema) as ledger:
+        new = await _shape(ledger, schema)
+    old = (Path(__file__).parent / "postgres_schema_7.sql").read_text()
+    await _execute(postgres_dsn, f"DROP SCHEMA {schema} CASCADE; CREATE SCHEMA {schema}")
+    await _execute(
+        postgres_dsn,
+        f"""
+        SET search_path = {schema};
+        {old}
+        INSERT INTO meta
+        VALUES ('schema_version', '7'), ('cluster_id', 'c'), ('secret', '00'), ('folder', 'f');
         """,
     )
     async with opened(postgres_dsn, schema) as ledger:
@@ -406,15 +443,25 @@ async def test_a_ledger_of_version_7_becomes_as_a_new_one(postgres_dsn: str, sch
 
 
 async def _shape(ledger: PostgresLedger, schema: str) -> set[tuple[str, str, str]]:
-    """Columns and functions."""
+    """Columns, constraints, indexes and functions, without comments."""
     rows = await ledger.database.fetch(
         """
         SELECT relname, attname, format_type(atttypid, atttypmod)
+            || (CASE WHEN attnotnull THEN ' not null' ELSE '' END)
+            || coalesce(' ' || pg_get_expr(adbin, adrelid), '')
         FROM pg_attribute JOIN pg_class ON attrelid = pg_class.oid
+        LEFT JOIN pg_attrdef ON adrelid = attrelid AND adnum = attnum
         WHERE relnamespace = $1::regnamespace AND attnum > 0 AND NOT attisdropped
         UNION ALL
-        SELECT proname, pg_get_function_arguments(oid), prosrc FROM pg_proc
-        WHERE pronamespace = $1::regnamespace
+        SELECT conrelid::regclass::text, '', pg_get_constraintdef(oid) FROM pg_constraint
+        WHERE connamespace = $1::regnamespace
+        UNION ALL
+        SELECT indrelid::regclass::text, '', pg_get_indexdef(indexrelid) FROM pg_index
+        JOIN pg_class ON indexrelid = pg_class.oid WHERE relnamespace = $1::regnamespace
+        UNION ALL
+        SELECT proname, pg_get_function_arguments(oid),
+            regexp_replace(prosrc, '(--[^\n]*|[[:space:]])+', ' ', 'g')
+        FROM pg_proc WHERE pronamespace = $1::regnamespace
         """,
         schema,
     )

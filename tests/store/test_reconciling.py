@@ -260,15 +260,6 @@ async def test_a_missing_object_is_reported_and_never_forgotten(
             await read(store, key)
 
 
-async def test_an_object_that_a_crash_left_unused_is_found(nearby: Place, scribe: Any) -> None:
-    async with opened(nearby) as store:
-        (key,) = await scribe.create(store.ledger)
-        await append(store, scribe, key, *parts(LARGE))
-        await store.ledger.database.row("DELETE FROM chunks")
-        await store.reconciler.reconcile_once()
-        assert "unused" in (await states(store)).values()
-
-
 async def test_a_broker_starts_while_the_object_store_is_away(
     nearby: Place, scribe: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

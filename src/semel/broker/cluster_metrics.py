@@ -5,6 +5,7 @@ from semel.broker.cluster_member import ClusterMember
 from semel.broker.metrics import Metrics
 from semel.broker.shard_ownership import ShardOwnership
 from semel.broker.shared_commit_loop import SharedCommitLoop
+from semel.store.sharing import SharedStore
 
 
 def register(
@@ -13,6 +14,7 @@ def register(
     sender: NoticeSender,
     loop: SharedCommitLoop,
     member: ClusterMember,
+    store: SharedStore,
 ) -> None:
     """Show what this broker owns, knows of the others, and waits for."""
     gauge, counter = metrics.gauge, metrics.counter
@@ -35,3 +37,4 @@ def register(
     counter("notices_sent", "Messages with notices that other brokers have taken.", lambda: sender.sent)
     counter("notices_left", "Messages with notices left in the ledger.", lambda: sender.left)
     counter("notices_received", "Messages with notices of other brokers.", lambda: member.received)
+    counter("lost_rows", "How often a row was met that the ledger has lost.", lambda: store.lost_rows)

@@ -14,6 +14,7 @@ other error ends the process, as in every task of the broker.
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final
@@ -26,7 +27,7 @@ from semel.core.shares.commands import ShareTick
 from semel.core.transactions.commands import AbortOpen, ForgetTransaction
 from semel.core.types import PartitionKey
 from semel.rate_limit import RateLimit
-from semel.store.interface import Store, StoreRefused
+from semel.store.interface import LedgerDamaged, Store, StoreRefused
 
 if TYPE_CHECKING:
     from semel.broker.broker import Broker
@@ -158,10 +159,17 @@ class Housekeeping:
         """Abort the transactions whose deadline has passed, and fence their producers."""
         coordinates = self._broker.ownership.coordinates
         overdue = [each for each in self._broker.overdue_transactions() if coordinates(each)]
+        refused: StoreRefused | None = None
         for start in range(0, len(overdue), EXPIRE_AT_ONCE):
-            await self._broker.submit(
-                [AbortOpen(each, overdue_only=True) for each in overdue[start : start + EXPIRE_AT_ONCE]]
-            )
+            # Each by itself, so that one whose rows are damaged is refused alone.
+            some = overdue[start : start + EXPIRE_AT_ONCE]
+            for each in [self._broker.submit([AbortOpen(name, overdue_only=True)]) for name in some]:
+                try:
+                    await each
+                except StoreRefused as error:
+                    refused = error
+        if refused is not None:
+            raise refused
 
     async def forget_transactions(self) -> None:
         """Forget transactional ids that have expired."""
@@ -187,7 +195,9 @@ class Housekeeping:
         for topic in await self._broker.catalog.all():
             for key in self._broker.catalog.limits(topic).partitions:
                 if self._broker.ownership.leads(key):
-                    await self._retain_partition(key)
+                    # Damage in the ledger's rows of one partition must not keep others from being retained.
+                    with contextlib.suppress(LedgerDamaged):
+                        await self._retain_partition(key)
 
     async def _retain_partition(self, key: PartitionKey) -> None:
         # The current value: configs may change during a long round.

@@ -246,7 +246,11 @@ class Objects:
 
     async def has(self, number: int) -> bool:
         """Whether an object is there. OSError."""
-        return await self._patiently(self._size, self._path_of(number)) is not None
+        return await self.size(number) is not None
+
+    async def size(self, number: int) -> int | None:
+        """The size of an object; None if it is not there. OSError."""
+        return await self._patiently(self._size, self._path_of(number))
 
     # -- deleting and listing -----------------------------------------------------------------------------
 

@@ -149,6 +149,10 @@ class SharedStore(Protocol):
         """The brokers that share the store."""
 
     @property
+    def lost_rows(self) -> int:
+        """How often a query met a row that the ledger has lost."""
+
+    @property
     def cluster_id(self) -> str:
         """The id of the cluster."""
 

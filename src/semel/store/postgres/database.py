@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 
 import asyncpg  # type: ignore[import-untyped]
 
-from semel.store.interface import StoreFenced, StoreFull, StoreRefused
+from semel.store.interface import LedgerDamaged, StoreFenced, StoreFull, StoreRefused
 
 T = TypeVar("T")
 
@@ -168,6 +168,8 @@ def refusal(error: asyncpg.PostgresError) -> StoreRefused | StoreFenced | None:
         return StoreFenced(str(error))
     if error.sqlstate == EXPIRED:
         return StoreRefused(str(error))
+    if isinstance(error, asyncpg.IntegrityConstraintViolationError):
+        return LedgerDamaged(f"a row is lost or altered that others need: {error}; see 'semel cluster check'")
     if isinstance(error, asyncpg.DiskFullError):
         return StoreFull(f"PostgreSQL has no room: {error}")
     if isinstance(error, asyncpg.ReadOnlySQLTransactionError):

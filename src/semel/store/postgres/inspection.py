@@ -85,7 +85,7 @@ class ClusterStatus(NamedTuple):
 async def cluster_status(dsn: str, schema: str) -> ClusterStatus:
     """Return the state of a cluster. StoreMisconfigured if there is none, StoreRefused."""
     async with (
-        _connected(dsn, schema) as connection,
+        connected(dsn, schema) as connection,
         connection.transaction(isolation="repeatable_read", readonly=True),
     ):
         return ClusterStatus(
@@ -106,7 +106,7 @@ async def set_draining(dsn: str, schema: str, broker_id: int, is_leaving: bool) 
     The broker finds it with its next renewal. StoreRefused if it does not run, or no other broker can take
     its shards.
     """
-    async with _connected(dsn, schema) as connection, connection.transaction():
+    async with connected(dsn, schema) as connection, connection.transaction():
         rows = await connection.fetch(
             f"SELECT broker_id, {_STATE} FROM brokers ORDER BY broker_id FOR UPDATE"
         )
@@ -124,7 +124,7 @@ async def set_draining(dsn: str, schema: str, broker_id: int, is_leaving: bool) 
 
 async def shards_left(dsn: str, schema: str, broker_id: int) -> AsyncIterator[int]:
     """Yield how many shards a broker owns, again and again until it owns none. StoreRefused if it stops."""
-    async with _connected(dsn, schema) as connection:
+    async with connected(dsn, schema) as connection:
         while True:
             shards, state = await connection.fetchrow(
                 f"""
@@ -142,7 +142,8 @@ async def shards_left(dsn: str, schema: str, broker_id: int) -> AsyncIterator[in
 
 
 @asynccontextmanager
-async def _connected(dsn: str, schema: str) -> AsyncIterator[Any]:
+async def connected(dsn: str, schema: str) -> AsyncIterator[Any]:
+    """A connection to the ledger of a cluster. StoreMisconfigured if there is none, StoreRefused."""
     connection = await connect(dsn, schema, "semel cluster")
     try:
         if await connection.fetchval("SELECT to_regclass('meta') IS NULL"):

@@ -38,6 +38,7 @@ from semel.store.postgres.database import QUERY_PATIENCE_SECONDS, ConnectionLost
 from semel.store.postgres.fold import Bytes
 from semel.store.postgres.listing import list_groups, list_transactions
 from semel.store.postgres.loading import load
+from semel.store.postgres.lost_rows import LostRows
 from semel.store.postgres.opening import open_database
 from semel.store.postgres.place import Place, take_place
 from semel.store.postgres.runs import batches_of
@@ -70,6 +71,7 @@ class PostgresLedger:
         self.place = place
         self.committer = committer
         self.cluster_id = cluster_id
+        self.lost_rows = LostRows()
 
     @classmethod
     async def open(
@@ -135,19 +137,22 @@ class PostgresLedger:
                 await self.committer.make_durable(versions, connection)
                 return found
 
-        return [each.value for each in await patiently(work, QUERY_PATIENCE_SECONDS)]
+        with self.lost_rows.watched():
+            return [each.value for each in await patiently(work, QUERY_PATIENCE_SECONDS)]
 
     async def load_versioned(self, keys: Sequence[Key], *, locks: bool) -> list[Versioned]:
         """Return entities and their versions. With ``locks``, they are locked until the next commit."""
         if not locks:
-            return await load(self.database.fetch, keys, self.place.broker_id, at_once=True)
+            with self.lost_rows.watched():
+                return await load(self.database.fetch, keys, self.place.broker_id, at_once=True)
 
         async def work() -> list[Versioned]:
             async with self.committer.locks.taken(keys) as connection:
                 return await load(connection.fetch, keys, self.place.broker_id)
 
         try:
-            return await patiently(work, QUERY_PATIENCE_SECONDS)
+            with self.lost_rows.watched():
+                return await patiently(work, QUERY_PATIENCE_SECONDS)
         except BaseException:
             await self.committer.locks.give_up()
             raise

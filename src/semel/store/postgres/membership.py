@@ -2,17 +2,30 @@
 
 Each call is one call of a function in the database (``membership.sql``), which checks that this broker was
 not replaced. Whether others live is told by ``leases``.
+
+The ledger has a row for each shard. One that is lost counts as a shard without an owner, so every broker
+stops serving it with its next renewal, or when its lease is over. A broker that has missed the row for longer
+than a lease writes it again: nobody serves the shard then.
 """
 
 import json
+import logging
+import time
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, Final
 
+from semel.core.placement import SHARDS
 from semel.store.postgres.database import Database
 from semel.store.postgres.leases import Leases
 from semel.store.postgres.place import Place
 from semel.store.sharing import ClusterView, Peer, Shard
+
+log = logging.getLogger("semel.store")
+
+EPOCHS_AHEAD: Final = 1_000
+"""A shard whose row was lost continues with an epoch that is certainly new: all shards change about equally
+often."""
 
 
 class PostgresMembership:
@@ -26,6 +39,8 @@ class PostgresMembership:
         self.lease_seconds = lease_seconds
         self.secret = secret
         self._leases = Leases()
+        self._lost: dict[int, float] = {}
+        """Shards without a row, and since when this broker has missed it."""
 
     async def join(
         self, endpoints: Mapping[str, tuple[str, int]], internal: tuple[str, int], rack: str | None
@@ -46,13 +61,44 @@ class PostgresMembership:
             now_ms,
         )
         members, owners, epochs, numbers, bodies, time_of_day_ms, shared_now_ms = row
+        shards = [Shard(owner, epoch) for owner, epoch in zip(owners or (), epochs or (), strict=True)]
+        if self._lost or len(shards) != SHARDS:
+            shards = await self._whole()
         return ClusterView(
             [self._peer(each, asked_at) for each in members or ()],
-            [Shard(owner, epoch) for owner, epoch in zip(owners, epochs, strict=True)],
+            shards,
             list(zip(numbers or (), bodies or (), strict=True)),
             time_of_day_ms,
             shared_now_ms,
         )
+
+    async def _whole(self) -> list[Shard]:
+        """Return all shards, though some have no row. Write a row that was missed for longer than a lease."""
+        rows = await self._database.fetch("SELECT shard, owner, epoch FROM shards")
+        found = {number: Shard(owner, epoch) for number, owner, epoch in rows}
+        now = time.monotonic()
+        before = self._lost
+        self._lost = {number: before.get(number, now) for number in range(SHARDS) if number not in found}
+        if new := self._lost.keys() - before.keys():
+            log.error(
+                "the ledger has lost the rows of %d shards (%s): their partitions, groups and transactional"
+                " ids are not served until the rows are written again, after a lease. What else is lost,"
+                " 'semel cluster check' tells",
+                *(len(new), ", ".join(map(str, sorted(new)[:10]))),
+            )
+        due = [number for number, since in self._lost.items() if now - since > self.lease_seconds]
+        if due:
+            await self._database.row(
+                """
+                INSERT INTO shards
+                SELECT number, NULL, (SELECT coalesce(max(epoch), 0) FROM shards) + $2
+                FROM unnest($1::integer[]) AS number ON CONFLICT DO NOTHING
+                """,
+                due,
+                EPOCHS_AHEAD,
+            )
+            log.warning("the rows of %d shards were written again", len(due))
+        return [found.get(number, Shard(None, 0)) for number in range(SHARDS)]
 
     async def take_over(self, dead: Peer, owners: Mapping[int, int]) -> bool:
         """Fence a broker whose lease is over, and give its shards to new owners. False if it lives."""

@@ -19,7 +19,7 @@ _UPGRADES: Final = {
     4: ("from_4.sql", "shares.sql", "locking.sql"),
     5: ("from_5.sql", "writing.sql"),
     6: ("from_6.sql", "numbering.sql", "replacing.sql"),
-    7: ("from_7.sql", "membership.sql"),
+    7: ("from_7.sql", "membership.sql", "references.sql"),
 }
 """What upgrades each version to the next."""
 SERVER_VERSION_MIN: Final = 140_000
@@ -50,6 +50,16 @@ _HERE: Final = Path(__file__).parent
 logging.getLogger("asyncpg.pool").setLevel(logging.ERROR)
 _LOCK: Final = 0x53454D454C
 """An advisory lock for those who make the tables: several brokers may start at once."""
+
+
+LOST_BASICS: Final = """
+    SELECT 'meta ' || name FROM unnest(ARRAY['schema_version', 'cluster_id', 'secret', 'folder']) AS name
+    WHERE NOT EXISTS (SELECT FROM meta WHERE meta.name = name.name)
+    UNION ALL SELECT 'cluster' WHERE NOT EXISTS (SELECT FROM cluster)
+    UNION ALL SELECT 'numbering' WHERE NOT EXISTS (SELECT FROM numbering)
+    UNION ALL SELECT 'inline_generation' WHERE NOT EXISTS (SELECT FROM inline_generation)
+"""
+"""The rows that every ledger has, as far as they are lost."""
 
 
 async def open_database(dsn: str, schema: str, connections_max: int) -> Database:
@@ -141,6 +151,9 @@ async def _prepare(connection: Any, schema: str) -> None:
             await _make_tables(connection, schema)
         await _upgrade(connection)
         found = await connection.fetchval("SELECT value FROM meta WHERE name = 'schema_version'")
+        if lost := await connection.fetch(LOST_BASICS):
+            names = ", ".join(name for (name,) in lost)
+            raise StoreDamaged(f"the ledger has lost rows that no broker can do without: {names}. Restore it")
     if found != str(SCHEMA_VERSION):
         raise StoreDamaged(
             f"the ledger has schema version {found}, and this Semel knows version {SCHEMA_VERSION}:"
@@ -171,6 +184,7 @@ async def _upgrade(connection: Any) -> None:
 _TABLES: Final = (
     *("schema.sql", "chunks.sql", "numbering.sql", "versions.sql", "shares.sql", "locking.sql"),
     *("writing.sql", "functions.sql", "replacing.sql", "membership.sql", "views.sql"),
+    "references.sql",
 )
 
 

@@ -79,6 +79,11 @@ class ClusterStore:
         return cls(ledger, ClusterChunks(ledger.database, objects, settings), membership, settings)
 
     @property
+    def lost_rows(self) -> int:
+        """How often a query met a row that the ledger has lost."""
+        return self.ledger.lost_rows.met
+
+    @property
     def cluster_id(self) -> str:
         """The id of the cluster."""
         return self.ledger.cluster_id
@@ -123,9 +128,10 @@ class ClusterStore:
         begun = time.perf_counter()
         locations, contents = await self._placed(batches) if batches else ((), NO_BYTES)
         try:
-            number = await self.ledger.commit(
-                facts, locations, contents, expected=expected or {}, defers_sync=defers_sync
-            )
+            with self.ledger.lost_rows.watched():
+                number = await self.ledger.commit(
+                    facts, locations, contents, expected=expected or {}, defers_sync=defers_sync
+                )
         except StoreRefused:
             self.chunks.numbers.forget()
             raise

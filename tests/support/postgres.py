@@ -78,6 +78,10 @@ class PostgresServer:
             self._binaries = directory / binaries.relative_to(package.parent)
 
     @property
+    def port(self) -> int:
+        return self._port
+
+    @property
     def dsn(self) -> str:
         return f"postgresql://semel@127.0.0.1:{self._port}/postgres"
 
@@ -85,6 +89,10 @@ class PostgresServer:
         """Make the files of a new server."""
         options = ["--auth=trust", "--username=semel", "--encoding=UTF8", "--locale=C", "--no-sync"]
         self._run("initdb", "-D", str(self.data), *options)
+
+    def copy(self, primary: "PostgresServer") -> None:
+        """Make the files of a standby of another server."""
+        self._run("pg_basebackup", "-D", str(self.data), "-d", primary.dsn, "-R", "-c", "fast", "--no-sync")
 
     def start(self) -> None:
         options = [word for name, value in self._settings.items() for word in ("-c", f"{name}={value}")]

@@ -17,11 +17,12 @@ from typing import Any, Final
 import asyncpg  # type: ignore[import-untyped]
 
 from semel.core.types import ClusterKey, Fact, Key
-from semel.store.interface import BatchLocation, StoreBroken, StoreFenced, StoreRefused
-from semel.store.postgres.database import COLLIDED, ConnectionLost, Database, pauses, refusal
+from semel.store.interface import BatchLocation, StoreBroken, StoreDamaged, StoreFenced, StoreRefused
+from semel.store.postgres.database import COLLIDED, ConnectionLost, Database, confirmed, pauses, refusal
 from semel.store.postgres.fold import WRITE_ROWS, WRITE_SHARES, Bytes, Call, Fold
 from semel.store.postgres.locking import Locks
 from semel.store.postgres.place import Place
+from semel.store.postgres.terms import Terms
 from semel.store.postgres.versions import SLOT_SHIFT, Expectations
 from semel.store.sharing import Conflict, TermEnded
 
@@ -41,9 +42,10 @@ _FLUSH: Final = "SELECT pg_logical_emit_message(true, 'semel', '')"
 class Committer:
     """One commit at a time."""
 
-    def __init__(self, database: Database, place: Place, term: int) -> None:
+    def __init__(self, database: Database, place: Place, terms: Terms, term: int) -> None:
         self._database = database
         self._place = place
+        self.terms = terms
         self.term = term
         self.locks = Locks(database)
         self._sequence = place.sequence
@@ -105,7 +107,8 @@ class Committer:
             if number > self._durable.get(slot, 0):
                 seen[slot] = max(number, seen.get(slot, 0))
         if seen:
-            await connection.fetchval(_FLUSH)
+            with confirmed(connection):
+                await connection.fetchval(_FLUSH)
             for slot, number in seen.items():
                 self._durable[slot] = max(number, self._durable.get(slot, 0))
 
@@ -162,10 +165,20 @@ class Committer:
         if isinstance(error, asyncpg.UniqueViolationError) and error.table_name == "topics":
             # A commit that did not say which topics it expects.
             raise Conflict from error
-        raise refusal(error) or StoreBroken(f"a commit in PostgreSQL failed: {error}") from error
+        refused = refusal(error)
+        if isinstance(refused, StoreFenced):
+            await self._check_loss()
+        raise refused or StoreBroken(f"a commit in PostgreSQL failed: {error}") from error
+
+    async def _check_loss(self) -> None:
+        """StoreDamaged if the ledger lacks commits that were confirmed."""
+        rows = await self._database.fetch("SELECT slot, epoch, sequence FROM brokers")
+        check_loss(self._place, self._durable, {slot: (epoch, sequence) for slot, epoch, sequence in rows})
 
     async def _begin_term(self) -> None:
-        self.term = await self._database.value("SELECT current_term()")
+        term = await self.terms.begin()
+        await self._check_loss()
+        self.term = term
         # What was not flushed is lost, or recovered and flushed.
         self._durable[self._place.slot] = self._sequence
 
@@ -191,11 +204,27 @@ class Committer:
                     # It has no room or allows no writes for a while, and the outcome is still unknown.
                     continue
                 raise refused or StoreBroken(f"PostgreSQL does not tell about a commit: {error}") from error
+            await self._check_loss()
             if row is None:
                 raise StoreFenced(f"another process took the place of broker {place.broker_id}")
             self._place = place._replace(session=row["session"])
             return int(row["sequence"])
         raise AssertionError("there is always another pause")
+
+
+def check_loss(place: Place, durable: Mapping[int, int], found: Mapping[int, tuple[int, int]]) -> None:
+    """StoreDamaged if the ledger is older than what this broker has seen in it.
+
+    ``durable`` has the last durable commit of brokers, by slot; ``found`` their epochs and last commits.
+    """
+    for slot, number in durable.items():
+        epoch, last = found.get(slot, (0, 0))
+        if last < number or (slot == place.slot and epoch < place.epoch):
+            raise StoreDamaged(
+                "PostgreSQL has lost commits that it had confirmed: a broker's last commit was number"
+                f" {number}, and now it is {last}. A standby that was not synchronous was promoted, or a"
+                " backup was restored. Stop all brokers, and see 'What a failure does' in docs/cluster.md"
+            )
 
 
 @asynccontextmanager

@@ -42,6 +42,7 @@ from semel.store.postgres.opening import open_database
 from semel.store.postgres.place import Place, take_place
 from semel.store.postgres.runs import batches_of
 from semel.store.postgres.sweeping import leftovers, sweep
+from semel.store.postgres.terms import Terms
 from semel.store.postgres.texts import original, stored
 from semel.store.rows import batch_of, offset_of, producer_of, topic_of
 from semel.store.sharing import Versioned
@@ -71,25 +72,34 @@ class PostgresLedger:
 
     @classmethod
     async def open(
-        cls, dsn: str, *, schema: str = "semel", broker_id: int = 0, lease_seconds: float = LEASE_SECONDS
+        cls,
+        dsn: str,
+        *,
+        schema: str = "semel",
+        broker_id: int = 0,
+        lease_seconds: float = LEASE_SECONDS,
+        unsafe: Collection[str] = (),
     ) -> "PostgresLedger":
         """Open the ledger, and take the place of the last process with this id.
 
+        ``unsafe`` are settings of PostgreSQL that need not be durable (``sessions``).
+
         StoreBroken, StoreDamaged; StoreLocked if another process runs with this id.
         """
-        database = await open_database(dsn, schema, CONNECTIONS_MAX)
+        database = await open_database(dsn, schema, CONNECTIONS_MAX, unsafe)
         try:
             cluster_id = await database.value("SELECT value FROM meta WHERE name = 'cluster_id'")
             await database.row(_ABANDON)
             place = await take_place(database, broker_id, lease_seconds)
-            term = await database.value("SELECT current_term()")
+            terms = Terms(database)
+            term = await terms.begin()
         except StoreRefused as error:
             await database.close()
             raise StoreBroken(f"the ledger cannot be opened: {error}") from error
         except BaseException:
             await database.close()
             raise
-        return cls(database, place, Committer(database, place, term), cluster_id)
+        return cls(database, place, Committer(database, place, terms, term), cluster_id)
 
     async def close(self) -> None:
         """End the lease, and close the connections."""

@@ -1,0 +1,105 @@
+"""A standby is promoted and the old primary comes back: no broker uses a server that was left behind."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import pytest
+from support.failover import Pair, pair
+from support.postgres import why_not
+from support.waiting import until_async
+
+from semel.core.facts import TransactionChanged
+from semel.core.types import Transaction
+from semel.store.objects import Objects
+from semel.store.postgres.database import ConnectionLost, Database
+from semel.store.postgres.store import ClusterStore
+from semel.store.sharing import TermEnded
+
+PATIENCE = 30.0
+
+
+@pytest.fixture
+def servers() -> Iterator[Pair]:
+    if (reason := why_not()) is not None:
+        pytest.skip(reason)
+    with pair() as servers:
+        yield servers
+
+
+@asynccontextmanager
+async def opened(dsn: str, tmp_path: Path, broker_id: int = 0) -> AsyncIterator[ClusterStore]:
+    (tmp_path / "objects").mkdir(exist_ok=True)
+    objects = Objects.open((tmp_path / "objects").as_uri())
+    store = await ClusterStore.open(dsn, objects, broker_id=broker_id, lease_seconds=0.5)
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+def of_id(name: str) -> TransactionChanged:
+    return TransactionChanged(Transaction(name, 0, 0, 1))
+
+
+async def ids(store: ClusterStore) -> list[str]:
+    return [each.transactional_id for each in await store.ledger.transactions()]
+
+
+async def ports_of(store: ClusterStore, count: int) -> set[int]:
+    """The servers that so many connections at once reach, which may have to be made again."""
+
+    async def ports() -> set[int]:
+        found: set[int] = set()
+        try:
+            found = await _ports_of(store.ledger.database, count)
+        except* ConnectionLost:
+            pass
+        return found
+
+    return await until_async(ports, PATIENCE, "an answer by every connection")
+
+
+async def _ports_of(database: Database, count: int) -> set[int]:
+    async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as group:
+        barrier = asyncio.Barrier(count)
+
+        async def port() -> int:
+            async with database.connection() as connection:
+                await barrier.wait()
+                return int(await connection.fetchval("SELECT inet_server_port()"))
+
+        tasks = [group.create_task(port()) for _ in range(count)]
+    return {each.result() for each in tasks}
+
+
+async def end_half(dsn: str) -> None:
+    """End every other session of a broker."""
+    connection: Any = await asyncpg.connect(dsn)
+    await connection.execute(
+        """
+        SELECT pg_terminate_backend(pid) FROM (
+            SELECT pid, row_number() OVER () AS number FROM pg_stat_activity WHERE application_name = 'semel'
+        ) AS each WHERE number % 2 = 0
+        """
+    )
+    await connection.close()
+
+
+async def test_a_broker_never_goes_back_to_an_old_primary(servers: Pair, tmp_path: Path) -> None:
+    async with opened(servers.address(), tmp_path) as store:
+        await store.commit([of_id("before")], [])
+        assert await ports_of(store, 4) == {servers.primary.port}
+        await asyncio.to_thread(servers.fail_over)
+        with pytest.raises(TermEnded):
+            await asyncio.wait_for(store.commit([of_id("refused")], []), PATIENCE)
+        await store.commit([of_id("after")], [])
+        await asyncio.to_thread(servers.return_alone)
+        assert await ports_of(store, 8) == {servers.standby.port}
+        await end_half(servers.standby.dsn)
+        assert await ports_of(store, 8) == {servers.standby.port}
+        await store.commit([of_id("later")], [])
+        assert await ids(store) == ["after", "before", "later"]

@@ -14,7 +14,9 @@ from support.waiting import until_async
 
 from semel.core.facts import TransactionChanged
 from semel.core.types import Transaction
+from semel.store.interface import StoreMisconfigured, StoreRefused
 from semel.store.objects import Objects
+from semel.store.postgres import database, terms
 from semel.store.postgres.database import ConnectionLost, Database
 from semel.store.postgres.store import ClusterStore
 from semel.store.sharing import TermEnded
@@ -103,3 +105,53 @@ async def test_a_broker_never_goes_back_to_an_old_primary(servers: Pair, tmp_pat
         assert await ports_of(store, 8) == {servers.standby.port}
         await store.commit([of_id("later")], [])
         assert await ids(store) == ["after", "before", "later"]
+
+
+async def test_a_broker_that_starts_takes_the_newest_of_all_servers(servers: Pair, tmp_path: Path) -> None:
+    """It remembers nothing, and no broker has begun a term at the new primary."""
+    async with opened(servers.primary.dsn, tmp_path) as store:
+        await store.commit([of_id("before")], [])
+    await asyncio.to_thread(servers.fail_over)
+    await asyncio.to_thread(servers.return_alone)
+    async with opened(servers.address(), tmp_path) as store:
+        assert await ports_of(store, 3) == {servers.standby.port}
+        assert await ids(store) == ["before"]
+    # The other one comes first here.
+    async with opened(servers.address(old_first=False), tmp_path) as store:
+        assert await ports_of(store, 3) == {servers.standby.port}
+
+
+async def test_an_old_primary_is_refused_by_who_has_seen_no_other(
+    servers: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the old one can be reached: the object store knows that the cluster has gone on without it."""
+    monkeypatch.setattr(terms, "LOOK_SECONDS", 0.05)
+    async with opened(servers.primary.dsn, tmp_path, 1) as stale:
+        await stale.commit([of_id("before")], [])
+        watching = asyncio.create_task(stale.ledger.committer.terms.watch())
+        # Nobody has stopped it, and nobody keeps it from taking commits.
+        await asyncio.to_thread(servers.promote)
+        await asyncio.to_thread(servers.be_alone)
+        await stale.commit([of_id("will be lost")], [])
+        async with opened(servers.standby.dsn, tmp_path) as store:
+            assert await ids(store) == ["before"]
+        monkeypatch.setattr(database, "QUERY_PATIENCE_SECONDS", 0.2)
+        await until_async(lambda: _is_refused(stale), PATIENCE, "a refusal")
+        watching.cancel()
+    with pytest.raises(StoreMisconfigured, match="left behind: the cluster has gone on with term 2"):
+        async with opened(servers.primary.dsn, tmp_path):
+            pass
+    # It cannot begin that term for itself either.
+    servers.primary.stop(mode="immediate")
+    await asyncio.to_thread(servers.primary.start)
+    with pytest.raises(StoreMisconfigured, match="left behind: the cluster has gone on with term 2"):
+        async with opened(servers.primary.dsn, tmp_path):
+            pass
+
+
+async def _is_refused(store: ClusterStore) -> bool:
+    try:
+        await store.ledger.database.value("SELECT 1")
+    except StoreRefused as refused:
+        return "it was left behind by a failover: it does not know the term" in str(refused)
+    return False

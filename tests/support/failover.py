@@ -40,6 +40,11 @@ class Pair:
         execute(self.standby.dsn, "SELECT pg_reload_conf()")
         assert execute(self.standby.dsn, "SELECT pg_promote()") is True
 
+    def be_alone(self) -> None:
+        """Have the primary wait for no standby any more."""
+        execute(self.primary.dsn, "ALTER SYSTEM RESET synchronous_standby_names")
+        execute(self.primary.dsn, "SELECT pg_reload_conf()")
+
     def return_alone(self) -> None:
         """Start the primary again, as if nothing had happened; it waits for no standby."""
         (self.primary.data / "postgresql.auto.conf").write_text("")

@@ -24,30 +24,23 @@ class Pair:
 
     def start(self) -> None:
         self.primary.create()
-        self.primary.start()
         self.standby.copy(self.primary)
+        _configure(self.primary, "synchronous_standby_names = '*'")
+        self.primary.start()
         self.standby.start()
-        self.be_synchronous()
-
-    def be_synchronous(self) -> None:
-        """Have the primary wait for its standby."""
-        execute(self.primary.dsn, "ALTER SYSTEM SET synchronous_standby_names = '*'")
-        execute(self.primary.dsn, "SELECT pg_reload_conf()")
 
     def promote(self) -> None:
         """Have the standby be a primary, with nobody to wait for."""
-        (self.standby.data / "postgresql.auto.conf").write_text("")
-        execute(self.standby.dsn, "SELECT pg_reload_conf()")
         assert execute(self.standby.dsn, "SELECT pg_promote()") is True
 
     def be_alone(self) -> None:
         """Have the primary wait for no standby any more."""
-        execute(self.primary.dsn, "ALTER SYSTEM RESET synchronous_standby_names")
+        _configure(self.primary, "")
         execute(self.primary.dsn, "SELECT pg_reload_conf()")
 
     def return_alone(self) -> None:
         """Start the primary again, as if nothing had happened; it waits for no standby."""
-        (self.primary.data / "postgresql.auto.conf").write_text("")
+        _configure(self.primary, "")
         self.primary.start()
 
     def fail_over(self) -> None:
@@ -66,10 +59,14 @@ class Pair:
             each.stop(mode="immediate")
 
 
+def _configure(server: PostgresServer, settings: str) -> None:
+    (server.data / "postgresql.auto.conf").write_text(settings)
+
+
 def _server(directory: Path, found: Path) -> PostgresServer:
     directory.mkdir()
     directory.chmod(0o755)
-    return PostgresServer(directory, found, {"max_connections": "50"})
+    return PostgresServer(directory, found, {"max_connections": "100"})
 
 
 def execute(dsn: str, statement: str) -> Any:

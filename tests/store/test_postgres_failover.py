@@ -14,9 +14,9 @@ from support.waiting import until_async
 
 from semel.core.facts import TransactionChanged
 from semel.core.types import Transaction
-from semel.store.interface import StoreMisconfigured, StoreRefused
+from semel.store.interface import StoreDamaged, StoreMisconfigured, StoreRefused
 from semel.store.objects import Objects
-from semel.store.postgres import database, terms
+from semel.store.postgres import database, watching
 from semel.store.postgres.database import ConnectionLost, Database
 from semel.store.postgres.store import ClusterStore
 from semel.store.sharing import TermEnded
@@ -125,10 +125,10 @@ async def test_an_old_primary_is_refused_by_who_has_seen_no_other(
     servers: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only the old one can be reached: the object store knows that the cluster has gone on without it."""
-    monkeypatch.setattr(terms, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(watching, "LOOK_SECONDS", 0.05)
     async with opened(servers.primary.dsn, tmp_path, 1) as stale:
         await stale.commit([of_id("before")], [])
-        watching = asyncio.create_task(stale.ledger.committer.terms.watch())
+        watch = asyncio.create_task(watching.watch(stale.ledger.database, stale.ledger.committer.terms))
         # Nobody has stopped it, and nobody keeps it from taking commits.
         await asyncio.to_thread(servers.promote)
         await asyncio.to_thread(servers.be_alone)
@@ -137,7 +137,7 @@ async def test_an_old_primary_is_refused_by_who_has_seen_no_other(
             assert await ids(store) == ["before"]
         monkeypatch.setattr(database, "QUERY_PATIENCE_SECONDS", 0.2)
         await until_async(lambda: _is_refused(stale), PATIENCE, "a refusal")
-        watching.cancel()
+        watch.cancel()
     with pytest.raises(StoreMisconfigured, match="left behind: the cluster has gone on with term 2"):
         async with opened(servers.primary.dsn, tmp_path):
             pass
@@ -155,3 +155,16 @@ async def _is_refused(store: ClusterStore) -> bool:
     except StoreRefused as refused:
         return "it was left behind by a failover: it does not know the term" in str(refused)
     return False
+
+
+async def test_a_standby_that_lacked_commits_is_called_by_its_name(servers: Pair, tmp_path: Path) -> None:
+    async with opened(servers.address(), tmp_path) as store:
+        await store.commit([of_id("before")], [])
+        await asyncio.to_thread(servers.be_alone)
+        servers.standby.stop()
+        await store.commit([of_id("lost")], [])
+        servers.primary.stop(mode="immediate")
+        await asyncio.to_thread(servers.standby.start)
+        await asyncio.to_thread(servers.promote)
+        with pytest.raises(StoreDamaged, match="PostgreSQL has lost commits that it had confirmed"):
+            await asyncio.wait_for(store.commit([of_id("refused")], []), PATIENCE)

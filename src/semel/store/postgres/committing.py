@@ -38,6 +38,8 @@ _AT_ONCE: Final = {WRITE_ROWS: "commit_rows", WRITE_SHARES: "commit_shares"}
 _FLUSH: Final = "SELECT pg_logical_emit_message(true, 'semel', '')"
 """A transaction that changes nothing. It has a record in the write-ahead log, so its end flushes the log."""
 
+_LAST_COMMITS: Final = "SELECT slot, epoch, sequence FROM brokers"
+
 
 class Committer:
     """One commit at a time."""
@@ -167,17 +169,16 @@ class Committer:
             raise Conflict from error
         refused = refusal(error)
         if isinstance(refused, StoreFenced):
-            await self._check_loss()
+            self._check_loss(await self._database.fetch(_LAST_COMMITS))
         raise refused or StoreBroken(f"a commit in PostgreSQL failed: {error}") from error
 
-    async def _check_loss(self) -> None:
+    def _check_loss(self, found: Iterable[Any]) -> None:
         """StoreDamaged if the ledger lacks commits that were confirmed."""
-        rows = await self._database.fetch("SELECT slot, epoch, sequence FROM brokers")
-        check_loss(self._place, self._durable, {slot: (epoch, sequence) for slot, epoch, sequence in rows})
+        check_loss(self._place, self._durable, {slot: (epoch, last) for slot, epoch, last in found})
 
     async def _begin_term(self) -> None:
         term = await self.terms.begin()
-        await self._check_loss()
+        self._check_loss(await self._database.fetch(_LAST_COMMITS))
         self.term = term
         # What was not flushed is lost, or recovered and flushed.
         self._durable[self._place.slot] = self._sequence
@@ -196,6 +197,7 @@ class Committer:
                         place.broker_id,
                         place.epoch,
                     )
+                    found = await connection.fetch(_LAST_COMMITS)
             except (ConnectionLost, *COLLIDED):
                 continue
             except asyncpg.PostgresError as error:
@@ -204,7 +206,7 @@ class Committer:
                     # It has no room or allows no writes for a while, and the outcome is still unknown.
                     continue
                 raise refused or StoreBroken(f"PostgreSQL does not tell about a commit: {error}") from error
-            await self._check_loss()
+            self._check_loss(found)
             if row is None:
                 raise StoreFenced(f"another process took the place of broker {place.broker_id}")
             self._place = place._replace(session=row["session"])

@@ -5,7 +5,7 @@ because its outcome is unknown then (``committing``).
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any, Final, Protocol, TypeVar
 
@@ -74,6 +74,9 @@ class Newest(Protocol):
 
     def learn(self, term: str) -> None:
         """Refuse servers without this term, which the one in use has."""
+
+    def check_settings(self, unsafe: Sequence[str]) -> None:
+        """StoreMisconfigured if the server in use gives durability away by these settings."""
 
     def require(self, term: str) -> None:
         """Refuse servers without this term, and end all connections."""

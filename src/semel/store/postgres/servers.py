@@ -21,15 +21,7 @@ import asyncpg  # type: ignore[import-untyped]
 
 from semel.store.interface import StoreMisconfigured
 from semel.store.postgres.database import ConnectionLost
-from semel.store.postgres.sessions import (
-    Server,
-    begin,
-    is_pooled,
-    pooler,
-    refuse_unsafe,
-    server_of,
-    unsafe_settings,
-)
+from semel.store.postgres.sessions import UNSAFE, Server, begin, check_unsafe, is_pooled, pooler, server_of
 
 log = logging.getLogger("semel.store")
 
@@ -107,7 +99,8 @@ class Servers:
     def __init__(self, dsn: str, unsafe: Collection[str] | None = None) -> None:
         self._addresses = addresses(dsn)
         self._unsafe = unsafe
-        """Settings that need not be durable. None: it is only said that they are not."""
+        """Settings that may be unsafe. None: all, because nothing is served."""
+        self._said: set[str] = set()
         self._seen = Seen()
         self._current: Server | None = None
         self._sessions: WeakKeyDictionary[Any, Server] = WeakKeyDictionary()
@@ -161,9 +154,7 @@ class Servers:
         try:
             await begin(session, {name: given[name] for name in READ_BACK if name in given})
             server = await server_of(session)
-            unsafe = await unsafe_settings(session)
-            if self._unsafe is not None:
-                refuse_unsafe(unsafe, self._unsafe)
+            self.check_settings([name for (name,) in await session.fetch(UNSAFE)])
             if (why := why_refused(self._seen, server)) is not None:
                 self._say(f"the PostgreSQL server at {_host(address)} is not used: {why}")
                 raise ConnectionLost(f"the server at {_host(address)} is not used: {why}")
@@ -189,6 +180,19 @@ class Servers:
         self._current = server
         self._sessions[session] = server
         return session
+
+    def check_settings(self, unsafe: Sequence[str]) -> None:
+        """StoreMisconfigured if a server gives durability away by these settings, and they are not allowed.
+
+        It is logged if they are.
+        """
+        check_unsafe(unsafe, self._unsafe)
+        if unsafe and set(unsafe) - self._said:
+            self._said.update(unsafe)
+            log.warning(
+                "PostgreSQL runs with %s off: a crash of its machine loses or damages what was confirmed",
+                " and ".join(unsafe),
+            )
 
     def _end_others(self, server: Server | None) -> None:
         for session, at in list(self._sessions.items()):

@@ -48,6 +48,12 @@ _TIMELINE: Final = """
 """
 
 
+UNSAFE: Final = f"""
+    SELECT name FROM unnest(ARRAY['{"', '".join(DURABLE)}']) AS name WHERE current_setting(name) <> 'on'
+"""
+"""The settings of a server that give durability away."""
+
+
 class Server(NamedTuple):
     """Which server a session is at, and what that server knows of the cluster."""
 
@@ -103,20 +109,13 @@ async def server_of(session: Any) -> Server:
     return Server(system, int(timeline or "0", 16), is_standby, started, tuple(terms))
 
 
-async def unsafe_settings(session: Any) -> list[str]:
-    """The settings of the server that give durability away."""
-    rows = await session.fetch(
-        "SELECT name FROM unnest($1::text[]) AS name WHERE current_setting(name) <> 'on'", list(DURABLE)
-    )
-    return [name for (name,) in rows]
-
-
-def refuse_unsafe(unsafe: Collection[str], allowed: Collection[str]) -> None:
-    """StoreMisconfigured if the server gives durability away by a setting that was not allowed."""
-    if refused := sorted(set(unsafe) - set(allowed)):
+def check_unsafe(unsafe: Collection[str], allowed: Collection[str] | None) -> None:
+    """StoreMisconfigured if settings give durability away that are not allowed to. None: all are."""
+    refused = [] if allowed is None else [each for each in unsafe if each not in allowed]
+    if refused:
         names = " and ".join(refused)
         raise StoreMisconfigured(
             f"PostgreSQL runs with {names} off, so a crash of its machine loses or damages what was"
-            f" confirmed. Turn {names} on. For a server of tests, or a file system that writes whole pages,"
-            f" allow it: semel.ledger.unsafe={','.join(refused)}"
+            f" confirmed: turn {names} on. On a server for tests, and full_page_writes on a file system that"
+            f" never writes half a page, allow it by semel.ledger.unsafe={','.join(refused)}"
         )

@@ -21,6 +21,7 @@ from semel.store.postgres.membership import PostgresMembership
 from semel.store.postgres.merging import Merger
 from semel.store.postgres.reconciling import Reconciler
 from semel.store.postgres.roller import Roller
+from semel.store.postgres.watching import watch
 from semel.store.sharing import Versioned
 
 
@@ -171,7 +172,7 @@ class ClusterStore:
             "roller": self.roller.run(is_mine),
             "merger": self.merger.run(is_mine),
             "reconciler": self.reconciler.run(is_mine),
-            "terms": self.ledger.committer.terms.watch(),
+            "server": watch(self.ledger.database, self.ledger.committer.terms),
         }
 
     async def checkpoint(self) -> None:

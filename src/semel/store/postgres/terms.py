@@ -6,17 +6,13 @@ back after a failover, it cannot begin the term that the promoted standby has be
 object store is a witness that is at neither of the servers.
 """
 
-import asyncio
 import logging
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 from semel.store.interface import StoreMisconfigured, StoreRefused
 from semel.store.postgres.database import QUERY_PATIENCE_SECONDS, Database, patiently
 
 log = logging.getLogger("semel.store")
-
-LOOK_SECONDS: Final = 10.0
-"""How often to look whether another server has gone on."""
 
 
 class Witness(Protocol):
@@ -59,15 +55,6 @@ class Terms:
                 f"{error}. After a failover, give the address of the new primary, or of all servers. If the"
                 " database was restored from a backup, see 'Restoring' in docs/cluster.md"
             ) from None
-
-    async def watch(self) -> None:
-        """Look whether another server has gone on, until cancelled."""
-        while True:
-            await asyncio.sleep(LOOK_SECONDS)
-            try:
-                await self.begin()
-            except StoreRefused as refused:
-                log.warning("whether another server has gone on is checked later: %s", refused)
 
     async def _note(self, term: int, term_id: str, is_noted: bool) -> None:
         if self._witness is None:

@@ -285,11 +285,14 @@ async def test_a_ledger_of_a_newer_version_is_refused(postgres_dsn: str, schema:
     async with opened(postgres_dsn, schema):
         pass
     await _execute(postgres_dsn, f"UPDATE {schema}.meta SET value = '99' WHERE name = 'schema_version'")
-    with pytest.raises(StoreDamaged, match="schema version 99, and this Semel knows version 7"):
+    with pytest.raises(StoreDamaged, match="schema version 99, and this Semel knows version 8"):
         await PostgresLedger.open(postgres_dsn, schema=schema)
 
 
-WITHOUT_NUMBERING = """
+WITHOUT_TERMS = "DROP TABLE terms;"
+"""What version 7 did not have."""
+WITHOUT_NUMBERING = f"""
+    {WITHOUT_TERMS}
     DROP TABLE numbering;
     DROP FUNCTION skip_numbers();
 """
@@ -347,6 +350,22 @@ async def test_a_ledger_of_version_5_keeps_its_transactions_and_share_partitions
         assert await ledger.load([transaction_key]) == [joined]
 
 
+async def test_a_ledger_of_version_7_gets_an_id_for_its_term(postgres_dsn: str, schema: str) -> None:
+    async with opened(postgres_dsn, schema) as ledger:
+        term = ledger.committer.term
+    await _execute(
+        postgres_dsn,
+        f"""
+        SET search_path = {schema};
+        {WITHOUT_TERMS}
+        UPDATE meta SET value = '7' WHERE name = 'schema_version';
+        """,
+    )
+    async with opened(postgres_dsn, schema) as ledger:
+        assert ledger.committer.term == term
+        assert await ledger.database.value("SELECT array_agg(term) FROM terms") == [term]
+
+
 async def test_a_ledger_of_version_6_knows_its_numbers(postgres_dsn: str, schema: str) -> None:
     async with opened(postgres_dsn, schema) as ledger:
         first = await ledger.database.value("SELECT reserve_objects(50)")
@@ -383,7 +402,7 @@ async def test_a_ledger_of_version_1_is_upgraded(postgres_dsn: str, schema: str)
     )
     async with opened(postgres_dsn, schema) as ledger:
         assert await ledger.policies() == []
-        assert await ledger.database.value("SELECT value FROM meta WHERE name = 'schema_version'") == "7"
+        assert await ledger.database.value("SELECT value FROM meta WHERE name = 'schema_version'") == "8"
         names = "SELECT count(*) FROM pg_proc WHERE proname = 'hand_over' AND pronamespace = $1::regnamespace"
         assert await ledger.database.value(names, schema) == 1
         place = ledger.place

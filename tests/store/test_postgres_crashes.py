@@ -94,6 +94,18 @@ async def test_a_crash_ends_the_term_of_every_broker(
         assert await ids(again) == ["later", "synced"]
 
 
+async def test_unsynced_work_that_is_lost_is_no_loss(server: PostgresServer, tmp_path: Path) -> None:
+    async with opened(server, tmp_path, 1) as (store,):
+        await store.commit([of_id("synced")], [])
+        await store.commit([of_id("unsynced")], [], defers_sync=True)
+        for _ in range(2):
+            await crash(server, "the server is killed")
+            with pytest.raises(TermEnded):
+                await store.check_term()
+        await store.commit([of_id("later")], [])
+        assert await ids(store) == ["later", "synced"]
+
+
 async def test_a_crash_is_found_without_a_commit(server: PostgresServer, tmp_path: Path) -> None:
     async with opened(server, tmp_path) as stores:
         one, other = stores

@@ -168,3 +168,19 @@ async def test_a_standby_that_lacked_commits_is_called_by_its_name(servers: Pair
         await asyncio.to_thread(servers.promote)
         with pytest.raises(StoreDamaged, match="PostgreSQL has lost commits that it had confirmed"):
             await asyncio.wait_for(store.commit([of_id("refused")], []), PATIENCE)
+
+
+async def test_a_promotion_beside_a_primary_that_lives_is_noticed(
+    servers: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Commits wait for a standby that is none any more, and no connection ends."""
+    monkeypatch.setattr(watching, "LOOK_SECONDS", 0.05)
+    async with opened(servers.address(), tmp_path) as store:
+        await store.commit([of_id("before")], [])
+        watch = asyncio.create_task(watching.watch(store.ledger.database, store.ledger.committer.terms))
+        await asyncio.to_thread(servers.promote)
+        with pytest.raises(TermEnded):
+            await asyncio.wait_for(store.commit([of_id("refused")], []), PATIENCE)
+        await store.commit([of_id("after")], [])
+        assert await ids(store) == ["after", "before"]
+        watch.cancel()

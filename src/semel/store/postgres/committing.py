@@ -53,6 +53,9 @@ class Committer:
         self._sequence = place.sequence
         # Taking the place was flushed, and everything before it.
         self._durable: dict[int, int] = {place.slot: place.sequence}
+        """The last commit of each broker, by slot, that need not be flushed any more."""
+        self._flushed: dict[int, int] = {place.slot: place.sequence}
+        """The last one that was flushed. Those after it may be lost."""
 
     @property
     def has_unsynced(self) -> bool:
@@ -94,7 +97,7 @@ class Committer:
                     break
         self._sequence = number
         if is_synced:
-            self._durable[self._place.slot] = number
+            self._durable[self._place.slot] = self._flushed[self._place.slot] = number
         return number
 
     def version(self, number: int) -> int:
@@ -112,7 +115,7 @@ class Committer:
             with confirmed(connection):
                 await connection.fetchval(_FLUSH)
             for slot, number in seen.items():
-                self._durable[slot] = max(number, self._durable.get(slot, 0))
+                self._durable[slot] = self._flushed[slot] = max(number, self._durable.get(slot, 0))
 
     async def check_term(self) -> None:
         """Raise TermEnded if the term is over. StoreRefused."""
@@ -174,7 +177,7 @@ class Committer:
 
     def _check_loss(self, found: Iterable[Any]) -> None:
         """StoreDamaged if the ledger lacks commits that were confirmed."""
-        check_loss(self._place, self._durable, {slot: (epoch, last) for slot, epoch, last in found})
+        check_loss(self._place, self._flushed, {slot: (epoch, last) for slot, epoch, last in found})
 
     async def _begin_term(self) -> None:
         term = await self.terms.begin()
@@ -214,12 +217,12 @@ class Committer:
         raise AssertionError("there is always another pause")
 
 
-def check_loss(place: Place, durable: Mapping[int, int], found: Mapping[int, tuple[int, int]]) -> None:
+def check_loss(place: Place, flushed: Mapping[int, int], found: Mapping[int, tuple[int, int]]) -> None:
     """StoreDamaged if the ledger is older than what this broker has seen in it.
 
-    ``durable`` has the last durable commit of brokers, by slot; ``found`` their epochs and last commits.
+    ``flushed`` has the last flushed commit of brokers, by slot; ``found`` their epochs and last commits.
     """
-    for slot, number in durable.items():
+    for slot, number in flushed.items():
         epoch, last = found.get(slot, (0, 0))
         if last < number or (slot == place.slot and epoch < place.epoch):
             raise StoreDamaged(

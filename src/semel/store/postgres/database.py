@@ -72,14 +72,17 @@ def confirmed(session: Any) -> Iterator[None]:
 class Newest(Protocol):
     """Keeps connections from servers that were left behind (``servers``)."""
 
-    def learn(self, term: str) -> None:
+    def learn(self, number: int, term: str) -> None:
         """Refuse servers without this term, which the one in use has."""
 
     def check_settings(self, unsafe: Sequence[str]) -> None:
         """StoreMisconfigured if the server in use gives durability away by these settings."""
 
-    def require(self, term: str) -> None:
+    def require(self, number: int, term: str) -> None:
         """Refuse servers without this term, and end all connections."""
+
+    async def look_around(self) -> None:
+        """Move to another server if it has gone on for longer than the one in use."""
 
 
 class Database:

@@ -13,6 +13,7 @@ newest. What other processes have seen it learns from the object store (``terms`
 import asyncio
 import logging
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qsl, urlencode, urlsplit
 from weakref import WeakKeyDictionary
@@ -32,6 +33,8 @@ SAY_SECONDS: Final = 5.0
 READ_BACK: Final = ("application_name", "search_path", "client_min_messages")
 """Settings of a session that a pooler may lose; PostgreSQL shows them as they were given."""
 
+_CLIENT_ERRORS: Final = (asyncpg.InterfaceError, asyncpg.InternalClientError)
+
 
 class Seen(NamedTuple):
     """The newest that a process knows."""
@@ -40,6 +43,8 @@ class Seen(NamedTuple):
     timeline: int = 0
     term: str | None = None
     """The id of the newest term."""
+    number: int = 0
+    """Its number."""
 
 
 def why_refused(seen: Seen, server: Server) -> str | None:
@@ -57,7 +62,8 @@ def why_refused(seen: Seen, server: Server) -> str | None:
 
 def seen_at(seen: Seen, server: Server) -> Seen:
     """What a process knows that uses this server."""
-    return Seen(server.system or seen.system, max(seen.timeline, server.timeline), seen.term)
+    timeline = max(seen.timeline, server.timeline)
+    return seen._replace(system=server.system or seen.system, timeline=timeline)
 
 
 def newest(servers: Sequence[Server]) -> int:
@@ -105,12 +111,14 @@ class Servers:
         self._current: Server | None = None
         self._sessions: WeakKeyDictionary[Any, Server] = WeakKeyDictionary()
         self._say_at = 0.0
+        self._options: dict[str, Any] = {}
 
     async def connect(self, _dsn: str | None = None, **options: Any) -> Any:
         """Open a session at the newest server. ConnectionLost if only others answer, StoreMisconfigured.
 
         What `asyncpg.connect` raises if there is no answer.
         """
+        self._options = options
         return self._taken(await self._look(options))
 
     async def _look(self, options: Mapping[str, Any]) -> _Found:
@@ -154,7 +162,8 @@ class Servers:
         try:
             await begin(session, {name: given[name] for name in READ_BACK if name in given})
             server = await server_of(session)
-            self.check_settings([name for (name,) in await session.fetch(UNSAFE)])
+            if not server.is_standby:
+                self.check_settings([name for (name,) in await session.fetch(UNSAFE)])
             if (why := why_refused(self._seen, server)) is not None:
                 self._say(f"the PostgreSQL server at {_host(address)} is not used: {why}")
                 raise ConnectionLost(f"the server at {_host(address)} is not used: {why}")
@@ -199,14 +208,22 @@ class Servers:
             if not session.is_closed() and (server is None or not _is_same(at, server)):
                 session.terminate()
 
-    def learn(self, term: str) -> None:
-        """The server in use has begun this term, or has it."""
-        self._seen = self._seen._replace(term=term)
+    def learn(self, number: int, term: str) -> None:
+        """Refuse servers without this term, which the one in use has."""
+        if number > self._seen.number:
+            self._seen = self._seen._replace(term=term, number=number)
 
-    def require(self, term: str) -> None:
-        """The cluster has gone on with this term at another server, so the one in use was left behind."""
-        self.learn(term)
+    def require(self, number: int, term: str) -> None:
+        """Refuse servers without this term, with which another has gone on. End all sessions."""
+        self._seen = self._seen._replace(term=term, number=number)
         self._end_others(None)
+
+    async def look_around(self) -> None:
+        """Move to another host if it has gone on for longer than the one in use."""
+        if len(self._addresses) > 1 and self._options:
+            with suppress(OSError, ConnectionLost, asyncpg.PostgresError, *_CLIENT_ERRORS):
+                session = await self.connect(**self._options)
+                session.terminate()
 
     def _say(self, sentence: str) -> None:
         now = asyncio.get_running_loop().time()

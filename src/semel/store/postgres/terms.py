@@ -41,7 +41,7 @@ class Terms:
                 return await connection.fetchrow("SELECT * FROM terms WHERE term = $1", term)
 
         term, term_id, is_noted = await patiently(work, QUERY_PATIENCE_SECONDS)
-        self._database.servers.learn(term_id)
+        self._database.servers.learn(term, term_id)
         await self._note(term, term_id, is_noted)
         return int(term)
 
@@ -73,7 +73,7 @@ class Terms:
                 f" only server: {error}"
             ) from error
         if newest is not None and not await self._continues(*newest):
-            self._database.servers.require(newest[1])
+            self._database.servers.require(*newest)
             raise LeftBehind(
                 f"this PostgreSQL server was left behind: the cluster has gone on with term {newest[0]}"
                 " elsewhere"

@@ -17,7 +17,7 @@ log = logging.getLogger("semel.store")
 LOOK_SECONDS: Final = 1.0
 """As often as a lease is renewed by default."""
 TERMS_EVERY: Final = 10
-"""Looks at the settings for one at the terms, which costs a request to the object store."""
+"""Looks at the settings for one at other hosts, and at the terms in the object store."""
 
 
 async def watch(database: Database, terms: Terms) -> None:
@@ -29,6 +29,7 @@ async def watch(database: Database, terms: Terms) -> None:
         try:
             database.servers.check_settings([name for (name,) in await database.fetch(UNSAFE)])
             if looks % TERMS_EVERY == 0:
+                await database.servers.look_around()
                 await terms.begin()
         except StoreRefused as refused:
             log.warning("whether this is still the right PostgreSQL server is checked later: %s", refused)

@@ -44,10 +44,10 @@ _LAST_COMMITS: Final = "SELECT slot, epoch, sequence FROM brokers"
 class Committer:
     """One commit at a time."""
 
-    def __init__(self, database: Database, place: Place, terms: Terms, term: int) -> None:
+    def __init__(self, database: Database, place: Place, term: int) -> None:
         self._database = database
         self._place = place
-        self.terms = terms
+        self.terms = Terms(database)
         self.term = term
         self.locks = Locks(database)
         self._sequence = place.sequence

@@ -51,11 +51,6 @@ NO_BYTES: Final = Bytes()
 CONNECTIONS_MAX: Final = 8
 LEASE_SECONDS: Final = 3.0
 TOPIC_COLUMNS: Final = "name, topic_id, partitions, configs"
-_ABANDON: Final = """
-    UPDATE objects SET state = 'abandoned', since = clock_timestamp()
-    WHERE state = 'uploading' AND NOT EXISTS (SELECT FROM brokers WHERE lease_until > clock_timestamp())
-"""
-"""Nobody is there who could still commit them (``reconciling``)."""
 PAGE_FIRST: Final = 32
 """Batches in the first page: most answers need one page, and few batches are read for nothing."""
 PAGE_MAX: Final = 1024
@@ -89,17 +84,15 @@ class PostgresLedger:
         database = await open_database(dsn, schema, CONNECTIONS_MAX, unsafe)
         try:
             cluster_id = await database.value("SELECT value FROM meta WHERE name = 'cluster_id'")
-            await database.row(_ABANDON)
             place = await take_place(database, broker_id, lease_seconds)
-            terms = Terms(database)
-            term = await terms.begin()
+            term = await Terms(database).begin()
         except StoreRefused as error:
             await database.close()
             raise StoreBroken(f"the ledger cannot be opened: {error}") from error
         except BaseException:
             await database.close()
             raise
-        return cls(database, place, Committer(database, place, terms, term), cluster_id)
+        return cls(database, place, Committer(database, place, term), cluster_id)
 
     async def close(self) -> None:
         """End the lease, and close the connections."""

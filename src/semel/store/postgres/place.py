@@ -9,12 +9,18 @@ import json
 import logging
 import os
 from datetime import timedelta
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from semel.store.interface import StoreLocked
 from semel.store.postgres.database import Database
 
 log = logging.getLogger("semel.store")
+
+_ABANDON: Final = """
+    UPDATE objects SET state = 'abandoned', since = clock_timestamp()
+    WHERE state = 'uploading' AND NOT EXISTS (SELECT FROM brokers WHERE lease_until > clock_timestamp())
+"""
+"""Nobody is there who could still commit them (``reconciling``)."""
 
 
 class Place(NamedTuple):
@@ -29,6 +35,7 @@ class Place(NamedTuple):
 
 async def take_place(database: Database, broker_id: int, lease_seconds: float) -> Place:
     """Take the place of the last process with this id, and begin a lease. StoreLocked, StoreRefused."""
+    await database.row(_ABANDON)
     instance = os.urandom(16)
     lease = timedelta(seconds=lease_seconds)
     first_lease = None

@@ -10,6 +10,7 @@ import asyncpg
 import pytest
 from support.failover import Pair, pair
 from support.postgres import why_not
+from support.tcp_proxy import TcpProxy
 from support.waiting import until_async
 
 from semel.core.facts import TransactionChanged
@@ -136,7 +137,7 @@ async def test_an_old_primary_is_refused_by_who_has_seen_no_other(
         async with opened(servers.standby.dsn, tmp_path) as store:
             assert await ids(store) == ["before"]
         monkeypatch.setattr(database, "QUERY_PATIENCE_SECONDS", 0.2)
-        await until_async(lambda: _is_refused(stale), PATIENCE, "a refusal")
+        await until_async(lambda: _is_refused(stale, "does not know the term"), PATIENCE, "a refusal")
         watch.cancel()
     with pytest.raises(StoreMisconfigured, match="left behind: the cluster has gone on with term 2"):
         async with opened(servers.primary.dsn, tmp_path):
@@ -149,11 +150,11 @@ async def test_an_old_primary_is_refused_by_who_has_seen_no_other(
             pass
 
 
-async def _is_refused(store: ClusterStore) -> bool:
+async def _is_refused(store: ClusterStore, why: str) -> bool:
     try:
         await store.ledger.database.value("SELECT 1")
     except StoreRefused as refused:
-        return "it was left behind by a failover: it does not know the term" in str(refused)
+        return "it was left behind by a failover" in str(refused) and why in str(refused)
     return False
 
 
@@ -184,3 +185,24 @@ async def test_a_promotion_beside_a_primary_that_lives_is_noticed(
         await store.commit([of_id("after")], [])
         assert await ids(store) == ["after", "before"]
         watch.cancel()
+
+
+async def test_a_name_that_moves_takes_all_connections_with_it(
+    servers: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A proxy stands for a virtual IP, which points to the old primary again for a while."""
+    monkeypatch.setattr(database, "QUERY_PATIENCE_SECONDS", 0.2)
+    old, new = servers.primary, servers.standby
+    with TcpProxy(("127.0.0.1", old.port)) as proxy:
+        dsn = f"postgresql://semel@127.0.0.1:{proxy.port}/postgres"
+        async with opened(dsn, tmp_path) as store:
+            assert await ports_of(store, 4) == {old.port}
+            await asyncio.to_thread(servers.promote)
+            proxy.upstream = ("127.0.0.1", new.port)
+            await end_half(old.dsn)
+            assert await ports_of(store, 8) == {new.port}
+            proxy.upstream = ("127.0.0.1", old.port)
+            proxy.drop()
+            await until_async(lambda: _is_refused(store, "timeline 1, not 2"), PATIENCE, "a refusal")
+            proxy.upstream = ("127.0.0.1", new.port)
+            assert await ports_of(store, 4) == {new.port}

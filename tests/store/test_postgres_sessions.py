@@ -1,7 +1,9 @@
 """What a session of PostgreSQL must prove: nobody shares it, and its server keeps what it confirms."""
 
 import asyncio
+import socket
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -15,11 +17,12 @@ from support.tcp_proxy import TcpProxy
 from semel.config import Settings
 from semel.store.interface import StoreMisconfigured
 from semel.store.objects import Objects
-from semel.store.postgres import watching
+from semel.store.postgres import opening, servers, watching
 from semel.store.postgres.inspection import cluster_status
 from semel.store.postgres.ledger import PostgresLedger
 from semel.store.postgres.reaching import connect
-from semel.store.postgres.servers import addresses
+from semel.store.postgres.servers import Seen, addresses, why_refused
+from semel.store.postgres.sessions import Server, server_of
 from semel.store.postgres.store import ClusterStore
 
 PATIENCE = 20.0
@@ -144,3 +147,65 @@ async def test_a_pooler_is_refused(postgres_dsn: str) -> None:
 def test_an_address_of_several_hosts_is_one_for_each(dsn: str, each: list[str]) -> None:
     # Without a host, the slashes before it may be missing.
     assert [urlsplit(found) for found in addresses(dsn)] == [urlsplit(one) for one in each]
+
+
+async def test_a_host_that_is_silent_is_not_waited_for(
+    server: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(servers, "OTHERS_SECONDS", 0.1)
+    monkeypatch.setattr(opening, "CONNECT_SECONDS", 600.0)
+    with socket.create_server(("127.0.0.1", 0)) as silent, closed_port() as closed:
+        hosts = f"127.0.0.1:{silent.getsockname()[1]},127.0.0.1:{closed},127.0.0.1:{server.port}"
+        dsn = f"postgresql://semel@{hosts}/postgres?target_session_attrs=read-write"
+        async with asyncio.timeout(60):
+            ledger = await PostgresLedger.open(dsn, schema=f"s_{tmp_path.name}")
+        await ledger.close()
+
+
+@contextmanager
+def closed_port() -> Iterator[int]:
+    """A port where nobody listens."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        yield bound.getsockname()[1]
+
+
+async def test_a_service_that_does_not_tell_its_timeline(server: PostgresServer, tmp_path: Path) -> None:
+    secret = "FUNCTION pg_control_system(), pg_walfile_name(pg_lsn) FROM PUBLIC"
+    admin: Any = await asyncpg.connect(server.dsn)
+    await admin.execute(
+        f"CREATE ROLE plain LOGIN; GRANT CREATE ON DATABASE postgres TO plain; REVOKE ALL ON {secret}"
+    )
+    await admin.close()
+    ledger = await PostgresLedger.open(
+        server.dsn.replace("semel@", "plain@"), schema=f"s_{tmp_path.name}", broker_id=1
+    )
+    async with ledger.database.connection() as connection:
+        told = await server_of(connection)
+    assert (told.system, told.timeline) == (None, 0)
+    assert len(told.terms) == 1
+    await ledger.close()
+
+
+HERE = Server("a", 2, False, "today", ("t1", "t2"))
+
+
+@pytest.mark.parametrize(
+    ("seen", "server", "why"),
+    [
+        (Seen(), HERE, None),
+        (Seen("a", 2, "t2", 2), HERE, None),
+        (Seen("a", 1, "t1", 1), HERE, None),
+        (Seen(), HERE._replace(is_standby=True, timeline=0), None),
+        (Seen("b", 2, "t2", 2), HERE, "another database system"),
+        (Seen("a", 3, "t2", 2), HERE, "timeline 2, not 3"),
+        (Seen("a", 2, "t3", 3), HERE, "does not know the term t3"),
+        (Seen("a", 2, "t2", 2), HERE._replace(is_standby=True), "a standby"),
+        # A service that tells neither.
+        (Seen("a", 2, "t2", 2), HERE._replace(system=None, timeline=0), None),
+        (Seen(None, 0, "t3", 3), HERE._replace(system=None, timeline=0), "does not know the term t3"),
+    ],
+)
+def test_which_servers_are_refused(seen: Seen, server: Server, why: str | None) -> None:
+    found = why_refused(seen, server)
+    assert found is None if why is None else why in str(found)

@@ -43,6 +43,7 @@ async def connect(dsn: str, schema: str, purpose: str) -> Any:
             command_timeout=COMMAND_SECONDS,
             server_settings={
                 "application_name": purpose,
+                "client_min_messages": "warning",
                 "search_path": f'"{schema}"',
                 # An idle connection must survive what forgets idle connections on the way.
                 "tcp_keepalives_idle": "30",

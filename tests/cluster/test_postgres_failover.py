@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from support.failover import Pair, execute, pair
 from support.members import members
-from support.postgres import why_not
 from support.waiting import until
 
 from semel.client import Admin, Client, Consumer, NewTopic, Producer
@@ -22,8 +21,6 @@ END_HALF = """
 
 @pytest.fixture
 def servers() -> Iterator[Pair]:
-    if (reason := why_not()) is not None:
-        pytest.skip(reason)
     with pair() as servers:
         yield servers
 

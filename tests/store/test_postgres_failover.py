@@ -9,7 +9,6 @@ from typing import Any
 import asyncpg
 import pytest
 from support.failover import Pair, pair
-from support.postgres import why_not
 from support.tcp_proxy import TcpProxy
 from support.waiting import until_async
 
@@ -27,8 +26,6 @@ PATIENCE = 30.0
 
 @pytest.fixture
 def servers() -> Iterator[Pair]:
-    if (reason := why_not()) is not None:
-        pytest.skip(reason)
     with pair() as servers:
         yield servers
 

@@ -8,7 +8,6 @@ from typing import Any
 import asyncpg
 import pytest
 from support.failover import Pair, pair
-from support.postgres import why_not
 from support.waiting import until_async
 
 from semel.core.facts import TransactionChanged
@@ -21,8 +20,6 @@ KEY = TransactionKey("t")
 
 @pytest.fixture(scope="module")
 def servers() -> Iterator[Pair]:
-    if (reason := why_not()) is not None:
-        pytest.skip(reason)
     with pair() as servers:
         yield servers
 

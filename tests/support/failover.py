@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import asyncpg  # type: ignore[import-untyped]
+import pytest
 
-from support.postgres import PostgresServer, binaries
+from support.postgres import PostgresServer, binaries, why_not
 
 
 class Pair:
@@ -84,7 +85,9 @@ def execute(dsn: str, statement: str) -> Any:
 
 @contextlib.contextmanager
 def pair() -> Iterator[Pair]:
-    """Two servers that run."""
+    """Two servers that run. Skips the test if there can be none here."""
+    if (reason := why_not()) is not None:
+        pytest.skip(reason)
     directory = Path(tempfile.mkdtemp(prefix="semel-pair-"))
     directory.chmod(0o755)
     servers = Pair(directory)

@@ -14,6 +14,7 @@ from support.postgres import PostgresServer, postgres_server, why_not
 
 from semel.core.facts import TransactionChanged
 from semel.core.types import Key, Transaction, TransactionKey
+from semel.store.interface import StoreRefused
 from semel.store.objects import Objects
 from semel.store.postgres.store import ClusterStore
 from semel.store.sharing import TermEnded
@@ -104,6 +105,25 @@ async def test_unsynced_work_that_is_lost_is_no_loss(server: PostgresServer, tmp
                 await store.check_term()
         await store.commit([of_id("later")], [])
         assert await ids(store) == ["later", "synced"]
+
+
+async def test_a_term_that_cannot_be_noted_is_waited_for(server: PostgresServer, tmp_path: Path) -> None:
+    """Another server may have begun it. Work of a term that was noted goes on without the object store."""
+    async with opened(server, tmp_path, 1) as (store,):
+        await store.commit([of_id("before")], [])
+        (folder,) = [each for each in tmp_path.iterdir() if each.is_dir()]
+        await asyncio.to_thread(folder.rename, tmp_path.with_name(f"{tmp_path.name}-away"))
+        await store.ledger.committer.terms.begin()
+        await store.commit([of_id("without")], [])
+        for _ in range(2):
+            await crash(server, "the server is killed")
+            with pytest.raises(StoreRefused, match="the term . cannot be noted in the object store"):
+                await store.commit([of_id("refused")], [])
+        await asyncio.to_thread(tmp_path.with_name(f"{tmp_path.name}-away").rename, folder)
+        with pytest.raises(TermEnded):
+            await store.commit([of_id("refused")], [])
+        await store.commit([of_id("after")], [])
+        assert await ids(store) == ["after", "before", "without"]
 
 
 async def test_a_crash_is_found_without_a_commit(server: PostgresServer, tmp_path: Path) -> None:

@@ -320,7 +320,8 @@ WITHOUT_REFERENCES = """
     ALTER TABLE chunks DROP CONSTRAINT chunks_in_object;
     ALTER TABLE partitions DROP CONSTRAINT partitions_of_topic;
 """
-SINCE_7 = WITHOUT_RENEWALS + WITHOUT_REFERENCES
+WITHOUT_TERMS = "DROP TABLE terms;"
+SINCE_7 = WITHOUT_RENEWALS + WITHOUT_REFERENCES + WITHOUT_TERMS
 WITHOUT_NUMBERING = f"""
     {SINCE_7}
     DROP TABLE numbering;
@@ -378,6 +379,22 @@ async def test_a_ledger_of_version_5_keeps_its_transactions_and_share_partitions
         joined = ongoing.but(shares=(share_key,))
         await ledger.commit([TransactionChanged(joined)], [], expected={transaction_key: version})
         assert await ledger.load([transaction_key]) == [joined]
+
+
+async def test_a_ledger_of_version_7_gets_an_id_for_its_term(postgres_dsn: str, schema: str) -> None:
+    async with opened(postgres_dsn, schema) as ledger:
+        term = ledger.committer.term
+    await _execute(
+        postgres_dsn,
+        f"""
+        SET search_path = {schema};
+        {SINCE_7}
+        UPDATE meta SET value = '7' WHERE name = 'schema_version';
+        """,
+    )
+    async with opened(postgres_dsn, schema) as ledger:
+        assert ledger.committer.term == term
+        assert await ledger.database.value("SELECT array_agg(term) FROM terms") == [term]
 
 
 async def test_a_ledger_of_version_6_knows_its_numbers(postgres_dsn: str, schema: str) -> None:

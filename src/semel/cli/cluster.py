@@ -166,7 +166,7 @@ def _overview(found: "ClusterStatus") -> dict[str, Any]:
     return {
         "cluster id": found.cluster_id,
         "term": "ended by a crash of PostgreSQL" if found.term is None else found.term,
-        "PostgreSQL": found.server_version,
+        "PostgreSQL": found.server_version + "".join(f", UNSAFE: {name} is off" for name in found.unsafe),
         "shards": f"{found.shards}, {found.unowned_shards} without an owner",
         "objects": f"{stored.objects} with {stored.object_bytes} bytes",
         "to be deleted": f"{stored.unused_objects} objects with {stored.unused_bytes} bytes",

@@ -1,5 +1,5 @@
 -- Upgrades version 7, whose leases and deadlines follow the clock of the database if it is set. The tables did
--- not refer to one another either. membership.sql and references.sql follow.
+-- not refer to one another, and terms had no ids. membership.sql, terms.sql and references.sql follow.
 
 ALTER TABLE brokers ADD COLUMN lease interval NOT NULL DEFAULT '0';
 ALTER TABLE brokers ADD COLUMN renewals bigint NOT NULL DEFAULT 0 CHECK (renewals >= 0);

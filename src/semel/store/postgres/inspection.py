@@ -12,8 +12,10 @@ from typing import Any, Final, NamedTuple
 import asyncpg  # type: ignore[import-untyped]
 
 from semel.store.interface import StoreMisconfigured, StoreRefused
+from semel.store.postgres.database import ConnectionLost, confirmed
 from semel.store.postgres.opening import CONNECT_SECONDS
 from semel.store.postgres.reaching import connect
+from semel.store.postgres.sessions import UNSAFE
 
 POLL_SECONDS: Final = 0.2
 
@@ -75,6 +77,8 @@ class ClusterStatus(NamedTuple):
     term: int | None
     """None after a crash of PostgreSQL, until a broker begins the next term."""
     server_version: str
+    unsafe: Sequence[str]
+    """Settings of PostgreSQL that give durability away."""
     shards: int
     unowned_shards: int
     brokers: Sequence[BrokerStatus]
@@ -92,6 +96,7 @@ async def cluster_status(dsn: str, schema: str) -> ClusterStatus:
             cluster_id=await connection.fetchval("SELECT value FROM meta WHERE name = 'cluster_id'"),
             term=await connection.fetchval("SELECT term FROM term"),
             server_version=await connection.fetchval("SHOW server_version"),
+            unsafe=[name for (name,) in await connection.fetch(UNSAFE)],
             shards=await connection.fetchval("SELECT count(*) FROM shards"),
             unowned_shards=await connection.fetchval("SELECT count(*) FROM shards WHERE owner IS NULL"),
             brokers=[_broker(row) for row in await connection.fetch(_BROKERS)],
@@ -150,8 +155,11 @@ async def connected(dsn: str, schema: str) -> AsyncIterator[Any]:
             raise StoreMisconfigured(
                 "there is no cluster in this database: the first 'semel serve' makes one"
             )
-        yield connection
+        with confirmed(connection):
+            yield connection
         await connection.close(timeout=CONNECT_SECONDS)
+    except ConnectionLost as error:
+        raise StoreRefused(f"{error}. It may be lost by a failover: look whether it has happened") from error
     except TimeoutError as error:
         raise StoreRefused(
             "PostgreSQL has not answered a query in time: it is overloaded, or another session holds a lock"

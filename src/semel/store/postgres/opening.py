@@ -2,7 +2,7 @@
 
 import logging
 import secrets
-from contextlib import suppress
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, Final
 
@@ -10,6 +10,7 @@ import asyncpg  # type: ignore[import-untyped]
 
 from semel.store.interface import StoreBroken, StoreDamaged, StoreMisconfigured, StoreRefused
 from semel.store.postgres.database import ConnectionLost, Database, patiently
+from semel.store.postgres.servers import Servers
 
 SCHEMA_VERSION: Final = 8
 _UPGRADES: Final = {
@@ -19,7 +20,7 @@ _UPGRADES: Final = {
     4: ("from_4.sql", "shares.sql", "locking.sql"),
     5: ("from_5.sql", "writing.sql"),
     6: ("from_6.sql", "numbering.sql", "replacing.sql"),
-    7: ("from_7.sql", "membership.sql", "references.sql"),
+    7: ("from_7.sql", "membership.sql", "terms.sql", "references.sql"),
 }
 """What upgrades each version to the next."""
 SERVER_VERSION_MIN: Final = 140_000
@@ -28,6 +29,8 @@ COMMAND_SECONDS: Final = 20.0
 """A server that is silent for so long is taken for lost."""
 SESSION: Final = {
     "application_name": "semel",
+    # The warning that a commit was not confirmed must arrive (database.confirmed).
+    "client_min_messages": "warning",
     # A broker that sleeps in a transaction must not keep others waiting.
     "idle_in_transaction_session_timeout": "3s",
     # Longer than that, so that a lock comes free in time.
@@ -58,14 +61,22 @@ LOST_BASICS: Final = """
     UNION ALL SELECT 'cluster' WHERE NOT EXISTS (SELECT FROM cluster)
     UNION ALL SELECT 'numbering' WHERE NOT EXISTS (SELECT FROM numbering)
     UNION ALL SELECT 'inline_generation' WHERE NOT EXISTS (SELECT FROM inline_generation)
+    UNION ALL
+    SELECT 'terms ' || term FROM term WHERE NOT EXISTS (SELECT FROM terms WHERE terms.term = term.term)
 """
 """The rows that every ledger has, as far as they are lost."""
 
 
-async def open_database(dsn: str, schema: str, connections_max: int) -> Database:
-    """Connect to a ledger, whose tables are made if there are none. StoreBroken, StoreDamaged."""
+async def open_database(
+    dsn: str, schema: str, connections_max: int, unsafe: Collection[str] | None = None
+) -> Database:
+    """Connect to a ledger, whose tables are made if there are none. StoreBroken, StoreDamaged.
+
+    ``unsafe`` are settings of the server that need not be durable (``servers``).
+    """
     try:
-        pool = await patiently(lambda: _connect(dsn, schema, connections_max), CONNECT_SECONDS)
+        servers = Servers(dsn, unsafe)
+        pool = await patiently(lambda: _connect(servers, dsn, schema, connections_max), CONNECT_SECONDS)
     except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, StoreRefused) as error:
         raise StoreBroken(f"PostgreSQL cannot be reached: {_explained(error)}") from error
     except ValueError:
@@ -85,10 +96,10 @@ async def open_database(dsn: str, schema: str, connections_max: int) -> Database
     except BaseException:
         await pool.close()
         raise
-    return Database(pool)
+    return Database(pool, servers)
 
 
-async def _connect(dsn: str, schema: str, connections_max: int) -> asyncpg.Pool:
+async def _connect(servers: Servers, dsn: str, schema: str, connections_max: int) -> asyncpg.Pool:
     try:
         return await asyncpg.create_pool(
             dsn,
@@ -96,11 +107,16 @@ async def _connect(dsn: str, schema: str, connections_max: int) -> asyncpg.Pool:
             max_size=connections_max,
             timeout=CONNECT_SECONDS,
             command_timeout=COMMAND_SECONDS,
-            init=_begin,
+            connect=servers.connect,
             reset=_leave,
             server_settings={"search_path": f'"{schema}"', **SESSION},
         )
-    except (TimeoutError, asyncpg.TooManyConnectionsError, asyncpg.CannotConnectNowError) as error:
+    except (
+        TimeoutError,
+        asyncpg.TooManyConnectionsError,
+        asyncpg.CannotConnectNowError,
+        asyncpg.TargetServerAttributeNotMatched,
+    ) as error:
         raise ConnectionLost(str(error) or "no answer in time") from error
 
 
@@ -108,20 +124,6 @@ def _explained(error: Exception) -> str:
     if isinstance(error, asyncpg.InvalidAuthorizationSpecificationError):
         return f"{error}. Check the user and the password: in the address, PGPASSWORD or ~/.pgpass"
     return str(error)
-
-
-async def _begin(connection: Any) -> None:
-    """Begin a session."""
-    # Commits that are acknowledged must be durable, whatever the default of the server or the role is.
-    await connection.execute(
-        """
-        SELECT set_config('synchronous_commit', 'on', false)
-        WHERE current_setting('synchronous_commit') = 'off'
-        """
-    )
-    with suppress(asyncpg.PostgresError):
-        # The server notices during a long wait that the broker is gone, if its operating system tells.
-        await connection.execute("SET client_connection_check_interval = '2s'")
 
 
 async def _leave(connection: Any) -> None:
@@ -183,7 +185,7 @@ async def _upgrade(connection: Any) -> None:
 
 _TABLES: Final = (
     *("schema.sql", "chunks.sql", "numbering.sql", "versions.sql", "shares.sql", "locking.sql"),
-    *("writing.sql", "functions.sql", "replacing.sql", "membership.sql", "views.sql"),
+    *("writing.sql", "functions.sql", "replacing.sql", "membership.sql", "terms.sql", "views.sql"),
     "references.sql",
 )
 

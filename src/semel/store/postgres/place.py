@@ -10,13 +10,21 @@ import json
 import logging
 import os
 from datetime import timedelta
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from semel.store.interface import StoreLocked
 from semel.store.postgres.database import Database
 from semel.store.sharing import lease_clock
 
 log = logging.getLogger("semel.store")
+
+_ABANDON: Final = """
+    UPDATE objects SET state = 'abandoned', since = clock_timestamp()
+    WHERE state = 'uploading' AND NOT EXISTS (
+        SELECT FROM brokers WHERE lease > '0' AND lease_until > clock_timestamp()
+    )
+"""
+"""Nobody is there who could still commit them (``reconciling``)."""
 
 
 class Place(NamedTuple):
@@ -31,6 +39,7 @@ class Place(NamedTuple):
 
 async def take_place(database: Database, broker_id: int, lease_seconds: float) -> Place:
     """Take the place of the last process with this id, and begin a lease. StoreLocked, StoreRefused."""
+    await database.row(_ABANDON)
     instance = os.urandom(16)
     lease = timedelta(seconds=lease_seconds)
     seen: int | None = None

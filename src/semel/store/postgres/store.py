@@ -9,6 +9,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from semel.config import Settings
+from semel.core.topic_configs import words
 from semel.core.types import Buffer, Fact, Key
 from semel.store.interface import BatchLocation, StoreRefused
 from semel.store.objects import Objects
@@ -20,6 +21,7 @@ from semel.store.postgres.membership import PostgresMembership
 from semel.store.postgres.merging import Merger
 from semel.store.postgres.reconciling import Reconciler
 from semel.store.postgres.roller import Roller
+from semel.store.postgres.watching import watch
 from semel.store.sharing import Versioned
 
 
@@ -66,10 +68,15 @@ class ClusterStore:
     ) -> "ClusterStore":
         """Open ledger and chunks. StoreBroken, StoreDamaged; StoreLocked if the broker runs already."""
         ledger = await PostgresLedger.open(
-            dsn, schema=schema, broker_id=broker_id, lease_seconds=lease_seconds
+            dsn,
+            schema=schema,
+            broker_id=broker_id,
+            lease_seconds=lease_seconds,
+            unsafe=words(settings.semel_ledger_unsafe) if settings is not None else (),
         )
         try:
             await connect_objects(ledger.database, objects, ledger.cluster_id)
+            await ledger.committer.terms.have_noted(objects)
             secret = await ledger.database.value("SELECT value FROM meta WHERE name = 'secret'")
         except BaseException:
             await ledger.close()
@@ -171,6 +178,7 @@ class ClusterStore:
             "roller": self.roller.run(is_mine),
             "merger": self.merger.run(is_mine),
             "reconciler": self.reconciler.run(is_mine),
+            "server": watch(self.ledger.database, self.ledger.committer.terms),
         }
 
     async def checkpoint(self) -> None:

@@ -257,7 +257,9 @@ def test_a_checkpoint_of_another_pipeline_is_noticed_without_new_input(client: C
     with pytest.raises(PipelineMismatch, match=advice):
         second.latestOffset(end, second.getDefaultReadLimit())
     Admin(client).groups.set_offsets("second", {("in", 0): 1})
-    with pytest.raises(PipelineMismatch, match=r"Start with a new checkpointLocation$"):
+    with pytest.raises(
+        PipelineMismatch, match=r"keep the id 'first'\. Otherwise start with a new checkpointLocation$"
+    ):
         second.latestOffset(end, second.getDefaultReadLimit())
 
 

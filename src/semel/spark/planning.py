@@ -21,11 +21,18 @@ from semel.spark.errors import PipelineError, PipelineFenced, PipelineMismatch
 from semel.spark.fencing import fenced_text
 from semel.spark.outputs import check_outputs
 from semel.spark.partition_offsets import Span
+from semel.spark.predecessors import ALONE, Predecessor, Relations, find_predecessors
 from semel.spark.versions import NO_BATCH, NO_QUERY, Version, WriteName, check_write
 from semel.wire.messages import DescribeTransactionsRequest
 
 
-def plan_stream(client: Client, pipeline_id: str, checkpoint: Checkpoint, topic: str | None = None) -> Plan:
+def plan_stream(
+    client: Client,
+    pipeline_id: str,
+    checkpoint: Checkpoint,
+    topic: str | None = None,
+    relations: Relations = ALONE,
+) -> Plan:
     """Start a run for the current batch of the query. `topic` is the option of the sink."""
     query_id, batch_id = checkpoint.query_id(), checkpoint.newest_batch()
     step = checkpoint.step(batch_id)
@@ -37,6 +44,7 @@ def plan_stream(client: Client, pipeline_id: str, checkpoint: Checkpoint, topic:
     # Checked before and after: a copy that is behind should stop without fencing the other one.
     before = decisions.read_committed(client, pipeline_id, require_stable=False)
     is_done(before, pipeline_id, query_id, batch_id, step)
+    predecessors = _predecessors(client, pipeline_id, before.decision, step, topic, relations)
     has_lived = before.decision is None and _has_lived(client, pipeline_id)
     run = _begin_run(client, pipeline_id, query_id, before.decision)
     committed = decisions.read_committed(client, pipeline_id)
@@ -68,7 +76,24 @@ def plan_stream(client: Client, pipeline_id: str, checkpoint: Checkpoint, topic:
         inputs_after(committed, step),
         topic,
         last.outputs,
+        predecessors,
     )
+
+
+def _predecessors(
+    client: Client,
+    pipeline_id: str,
+    last: Decision | None,
+    step: Step,
+    topic: str | None,
+    relations: Relations,
+) -> tuple[Predecessor, ...]:
+    """Look for the former self of a pipeline that has not written anything yet."""
+    has_begun = last is not None and last.number != BEGINNING
+    # If rows name their topics, only the first of them tell what the output is.
+    if last is not None and has_begun and (topic is not None or last.outputs):
+        return ()
+    return find_predecessors(client, pipeline_id, relations, step, topic)
 
 
 def plan_batch(

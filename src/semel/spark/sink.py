@@ -176,7 +176,10 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
 
     def _make_plan(self) -> Plan:
         checkpoint = Checkpoint(self._options.checkpoint or "")
-        return planning.plan_stream(self._client, self._pipeline_id, checkpoint, self._options.topic)
+        options = self._options
+        return planning.plan_stream(
+            self._client, self._pipeline_id, checkpoint, options.topic, options.relations
+        )
 
 
 @faces_spark

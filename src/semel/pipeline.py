@@ -131,8 +131,8 @@ class Pipeline:
         for name, each in found.items():
             if isinstance(each, Topic) and each.renamed_from is not None:
                 raise DeclarationError(
-                    f"renamed_from is for sinks, and {name!r} is a source of {self}. Nothing is stored under the "
-                    "name of a source, so it may change"
+                    f"renamed_from is for sinks, and {name!r} is a source of {self}. Nothing is stored under "
+                    "the name of a source, so it may change"
                 )
         if not any(isinstance(each, Topic) for each in found.values()):
             raise DeclarationError(f"{self} reads no stream: one of its sources must be a Topic")

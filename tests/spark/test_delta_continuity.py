@@ -220,3 +220,9 @@ def test_other_pipelines_may_write_to_the_same_table(
     new = Query(tmp_path, servers, "r")
     new.run(0, {topic: 20}, began={topic: {"0": start}}, ids=ids_of(client, topic))
     assert read_position(table_at(tmp_path / "table"), NAME).number == 1
+
+
+def test_source_and_sink_with_different_ids_are_refused(servers: str, tmp_path: Path) -> None:
+    with pytest.raises(PipelineMismatch, match=f"pipeline.id 'source', and its sink has '{NAME}'"):
+        Query(tmp_path, servers).plan(0, {"a": 10}, began={"a": {"0": 0}}, pipeline="source")
+    assert not (tmp_path / "table").exists()

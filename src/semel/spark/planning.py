@@ -15,7 +15,7 @@ from semel.spark import decision as decisions
 from semel.spark import remembered_runs
 from semel.spark.batch_commit import FENCED, ONGOING, Plan, finish, sweep
 from semel.spark.checkpoint import Checkpoint, Step, describe
-from semel.spark.continuity import check_is_of_topics, inputs_after, is_done
+from semel.spark.continuity import check_is_of_topics, check_source, inputs_after, is_done
 from semel.spark.decision import BEGINNING, Committed, Decision
 from semel.spark.errors import PipelineError, PipelineFenced, PipelineMismatch
 from semel.spark.fencing import fenced_text
@@ -41,6 +41,7 @@ def plan_stream(
             "exactly-once needs an input whose offsets can be committed: a source of format 'semel' in this "
             "query. For others set delivery.guarantee=at-least-once"
         )
+    check_source(pipeline_id, step)
     # Checked before and after: a copy that is behind should stop without fencing the other one.
     before = decisions.read_committed(client, pipeline_id, require_stable=False)
     is_done(before, pipeline_id, query_id, batch_id, step)

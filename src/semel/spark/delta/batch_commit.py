@@ -24,6 +24,7 @@ from pyspark.sql.types import StructType
 from semel.client import Client, ClientError, KafkaError, Partition
 from semel.spark.checkpoint import Checkpoint, Step, describe
 from semel.spark.clients import connect
+from semel.spark.continuity import check_source
 from semel.spark.delta import leftovers
 from semel.spark.delta.files import Added
 from semel.spark.delta.group import Group, TableName, follow, read_group
@@ -80,6 +81,7 @@ def plan_stream(options: DeltaOptions, schema: StructType, checkpoint: Checkpoin
             "this query"
         )
     client, app = _client(options), options.pipeline_id
+    check_source(app, step)
     group = read_group(client, app)
     if open_table(options.location) is None:
         _check_may_be_made(options, group, batch_id)

@@ -12,7 +12,7 @@ import pytest
 from support.checkpoints import Query
 from support.sparking import create
 
-from semel.client import Admin, Client, NewTopic
+from semel.client import Admin, Client, Codec, NewTopic, Producer
 from semel.client.group_offsets import commit_offsets
 from semel.embedded import Embedded
 from semel.spark import PipelineMismatch, batch_commit, planning
@@ -125,3 +125,30 @@ def test_a_predecessor_whose_offsets_were_changed_is_still_one(client: Client, t
     commit_offsets(client, "old", {key: each._replace(offset=0) for key, each in known.items()})
     with pytest.raises(PipelineMismatch, match="pipeline 'old' has read in/0 up to offset 10"):
         count(client, "new", batch(tmp_path, client, 0, 20))
+
+
+def test_an_output_with_records_of_unknown_origin(client: Client, tmp_path: Path) -> None:
+    """The group of the predecessor was deleted, or has expired: only its records are left."""
+    with Producer(client) as producer:
+        for _ in range(20):
+            producer.send("in", b"x", partition=0)
+            producer.send("in", b"x", partition=1)
+        producer.send("out", b"y")
+    words = "is new and reads all of its input, and topic out has records"
+    with pytest.raises(PipelineMismatch, match=words):
+        count(client, "new", batch(tmp_path, client, 0, 20))
+    assert not count(client, "later", batch(tmp_path, client, 10, 20)).is_done
+    # Now it is known who writes there.
+    assert not count(client, "other", batch(tmp_path, client, 0, 0, "other-in")).is_done
+
+
+def test_records_of_a_first_batch_that_was_interrupted_are_no_reason_to_refuse(
+    client: Client, tmp_path: Path
+) -> None:
+    first = batch(tmp_path, client, 0, 10)
+    plan = planning.plan_stream(client, "new", first, "out")
+    attempt = batch_commit.begin_attempt(client, plan, "0.0", transaction_timeout_ms=60_000, codec=Codec.NONE)
+    attempt.send("out", b"y")
+    attempt.prepare()
+    assert not count(client, "new", first).is_done
+    assert not count(client, "other", batch(tmp_path, client, 0, 10, "other-in")).is_done

@@ -94,7 +94,7 @@ def _predecessors(
     # If rows name their topics, only the first of them tell what the output is.
     if last is not None and has_begun and (topic is not None or last.outputs):
         return ()
-    return find_predecessors(client, pipeline_id, relations, step, topic)
+    return find_predecessors(client, pipeline_id, relations, step, topic, has_begun=last is not None)
 
 
 def plan_batch(

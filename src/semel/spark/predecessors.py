@@ -11,15 +11,24 @@ of neither whether it will ever run again. So the options say it (`Relations`), 
 refused. A pipeline that has read other topics, or less than where this one starts, is no predecessor.
 """
 
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
-from semel.client import EARLIEST, LATEST, Admin, Client, ErrorCode, KafkaError, Partition
+from semel.client import (
+    EARLIEST,
+    LATEST,
+    Admin,
+    Client,
+    ErrorCode,
+    Isolation,
+    KafkaError,
+    Partition,
+    TopicInfo,
+)
 from semel.client.offsets import list_offsets
 from semel.spark.checkpoint import Step, describe
-from semel.spark.decision import BEGINNING, last_known
+from semel.spark.decision import last_known
 from semel.spark.errors import PipelineError, PipelineMismatch
 from semel.spark.option_reader import OptionReader
 from semel.spark.partition_offsets import PartitionOffsets, TopicIds, id_text
@@ -102,11 +111,12 @@ def overlapping(writers: Iterable[Writer], relations: Relations, step: Step) -> 
 
 
 def find_predecessors(
-    client: Client, pipeline_id: str, relations: Relations, step: Step, topic: str | None
+    client: Client, pipeline_id: str, relations: Relations, step: Step, topic: str | None, *, has_begun: bool
 ) -> tuple[Predecessor, ...]:
     """Return the predecessors, if rows name their topics: those are known when the tasks have written.
 
-    For a given topic: PipelineMismatch if there is a predecessor that has written to it.
+    For a given topic: PipelineMismatch if there is a predecessor that has written to it. A pipeline that has
+    begun may have left records of aborted transactions there.
     """
     if relations.is_new:
         return ()
@@ -114,10 +124,12 @@ def find_predecessors(
     found = tuple(overlapping(writers, relations, step))
     if topic is None:
         return found
-    outputs = {each.name: id_text(each.topic_id) for each in client.describe([topic]).topics}
+    topics = client.describe([topic]).topics
+    outputs = {each.name: id_text(each.topic_id) for each in topics}
     check_predecessors(found, pipeline_id, outputs)
-    if outputs and not any(each.has_written(outputs) for each in writers):
-        _warn_of_unknown(client, pipeline_id, topic, step)
+    if not has_begun and not relations.beside:
+        for each in topics:
+            _check_known(client, pipeline_id, each, writers, step)
     return ()
 
 
@@ -134,12 +146,18 @@ def _writers(client: Client, pipeline_id: str) -> list[Writer]:
     found = []
     for name, known in of_other_groups(client, pipeline_id, last_known):
         last = known.decision
-        if last is not None and last.number != BEGINNING and not is_write(last):
-            outputs = dict(last.outputs)
-            if last.topic is not None:
-                outputs.setdefault(last.topic, "")  # of a broker without topic ids
-            inputs = {topic: topic_id for topic, (topic_id, _) in last.inputs.items()}
-            found.append(Writer(name, known.offsets, inputs, outputs))
+        if last is None:
+            continue
+        if is_write(last):
+            # Its decision is stored beside its output, and what it has read is unknown.
+            found.append(Writer(name, {}, {}, dict.fromkeys((topic for topic, _ in known.offsets), "")))
+            continue
+        outputs = dict(last.outputs)
+        if last.topic is not None:
+            # On a broker without topic ids; or nothing was written yet, or nothing that counts.
+            outputs.setdefault(last.topic, "")
+        inputs = {topic: topic_id for topic, (topic_id, _) in last.inputs.items()}
+        found.append(Writer(name, known.offsets, inputs, outputs))
     return found
 
 
@@ -159,19 +177,22 @@ def of_other_groups(
                 raise
 
 
-def _warn_of_unknown(client: Client, pipeline_id: str, topic: str, step: Step) -> None:
-    """Warn if a pipeline begins at the beginning and its output has records that no known pipeline wrote."""
+def _check_known(
+    client: Client, pipeline_id: str, output: TopicInfo, writers: Iterable[Writer], step: Step
+) -> None:
+    """PipelineMismatch if all input is read, and the output has records of unknown origin."""
+    if any(output.name in each.outputs for each in writers):
+        return
     first = list_offsets(client, dict.fromkeys(step.spans, EARLIEST))
-    if not any(span.start <= first[key].offset < span.end for key, span in step.spans.items()):
+    if any(span.start > first[key].offset for key, span in step.spans.items()):
         return
-    (info,) = client.describe([topic]).topics
-    keys = [(topic, each.partition) for each in info.partitions]
-    start, end = (list_offsets(client, dict.fromkeys(keys, at)) for at in (EARLIEST, LATEST))
-    if all(start[key].offset == end[key].offset for key in keys):
-        return
-    warnings.warn(
-        f"pipeline {pipeline_id!r} begins at the beginning of its input, and topic {topic} has records that "
-        "no pipeline has written which this user may describe. If they are of an earlier pipeline with "
-        "another id, or of one whose group has expired, they will be there twice",
-        stacklevel=1,
-    )
+    keys = [(output.name, each.partition) for each in output.partitions]
+    start = list_offsets(client, dict.fromkeys(keys, EARLIEST))
+    end = list_offsets(client, dict.fromkeys(keys, LATEST), isolation=Isolation.READ_COMMITTED)
+    if any(start[key].offset < end[key].offset for key in keys):
+        raise PipelineMismatch(
+            f"pipeline {pipeline_id!r} is new and reads all of its input, and topic {output.name} has "
+            "records which no pipeline has written that this user may describe. If an earlier one has, whose "
+            "group was deleted or has expired, they would be there twice: set startingOffsets where the "
+            "output ends. If they are of others: pipeline.new=true, or 'semel pipeline run --new'"
+        )

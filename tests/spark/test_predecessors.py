@@ -9,10 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.certificates import needs_openssl
 from support.checkpoints import Query
+from support.secured import secured
 from support.sparking import create
 
-from semel.client import Admin, Client, Codec, NewTopic, Producer
+from semel.client import Admin, Client, Codec, NewTopic, Producer, Security
+from semel.client.acls import Acl
 from semel.client.group_offsets import commit_offsets
 from semel.embedded import Embedded
 from semel.spark import PipelineMismatch, batch_commit, planning
@@ -152,3 +155,31 @@ def test_records_of_a_first_batch_that_was_interrupted_are_no_reason_to_refuse(
     attempt.prepare()
     assert not count(client, "new", first).is_done
     assert not count(client, "other", batch(tmp_path, client, 0, 10, "other-in")).is_done
+
+
+@needs_openssl
+def test_a_pipeline_with_least_rights_sees_its_own_groups(tmp_path: Path) -> None:
+    """The rights of docs/security.md: groups by a prefix. Of others it is unknown what they wrote."""
+    who = "User:shop"
+    with secured(tmp_path / "broker") as broker, broker.admin() as admin:
+        admin.topics.create(NewTopic("in", 2), NewTopic("out", 1))
+        admin.users.put("shop", "s3cret")
+        admin.acls.add(
+            Acl.of(who, "Read", topic="in"),
+            Acl.of(who, "Write", topic="out"),
+            Acl.of(who, "Read", group="shop.", is_prefix=True),
+            Acl.of(who, "Write", transactional_id="shop.", is_prefix=True),
+        )
+        settings = Security.of(broker.settings("SASL_PLAINTEXT", "SCRAM-SHA-256", "shop", "s3cret"))
+        with Client(broker.address("SASL_PLAINTEXT"), security=settings) as client:
+            (tmp_path / "queries").mkdir()
+            directory = tmp_path / "queries"
+            count(client, "shop.dead", batch(directory, client, 0, 10))
+            with pytest.raises(PipelineMismatch, match=r"let it keep its id: pipeline\.id=shop\.dead,"):
+                count(client, "shop.deadletters", batch(directory, client, 0, 20))
+            admin.acls.remove([Acl.of(who, "Read", group="shop.", is_prefix=True)])
+            admin.acls.add(Acl.of(who, "Read", group="shop.deadletters"))
+            with Producer(admin._client) as producer:
+                producer.send("out", b"of shop.dead")
+            with pytest.raises(PipelineMismatch, match="no pipeline has written that this user may"):
+                count(client, "shop.deadletters", batch(directory, client, 0, 20))

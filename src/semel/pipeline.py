@@ -76,9 +76,12 @@ class Pipeline:
         function: Callable[..., Any],
         source: Source | Mapping[str, Source],
         sink: Sink | Mapping[str, Sink],
+        renamed_from: str | None = None,
     ) -> None:
         _check_name("the id of a pipeline", pipeline_id)
+        _check_name(f"renamed_from of pipeline {pipeline_id!r}", renamed_from or pipeline_id)
         self.id = pipeline_id
+        self._first_id = renamed_from or pipeline_id
         self.function = function
         parameters = list(inspect.signature(function).parameters)
         #: By the parameter of the function.
@@ -157,18 +160,25 @@ class Pipeline:
             _check_name(f"the name of a sink of {self}", name)
         former = sink.renamed_from
         if former is None:
-            return f"{self.id}.{name}" if self._has_named_sinks else self.id
+            return f"{self._first_id}.{name}" if self._has_named_sinks else self._first_id
         _check_name(f"renamed_from of a sink of {self}", former)
         # Else it is the former name of a sink of this pipeline.
-        is_id = "." in former or former == self.id or not self._has_named_sinks
-        return former if is_id else f"{self.id}.{former}"
+        is_id = "." in former or former == self._first_id or not self._has_named_sinks
+        return former if is_id else f"{self._first_id}.{former}"
 
 
 def pipeline(
-    pipeline_id: str, *, source: Source | Mapping[str, Source], sink: Sink | Mapping[str, Sink]
+    pipeline_id: str,
+    *,
+    source: Source | Mapping[str, Source],
+    sink: Sink | Mapping[str, Sink],
+    renamed_from: str | None = None,
 ) -> Callable[[Callable[..., Any]], Pipeline]:
-    """Declare a function as a pipeline. Its position is stored under the id, which must stay the same."""
-    return lambda function: Pipeline(pipeline_id, function, source, sink)
+    """Declare a function as a pipeline.
+
+    Its position is stored under the id. If that changes, `renamed_from` is the one that it had at first.
+    """
+    return lambda function: Pipeline(pipeline_id, function, source, sink, renamed_from)
 
 
 def _check_name(what: str, name: str) -> None:

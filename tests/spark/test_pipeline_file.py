@@ -116,6 +116,9 @@ def test_a_sink_that_gets_another_name_keeps_its_id() -> None:
     assert set(declared({"a": Topic("a", renamed_from="p"), "b": Delta("/b")})) == {"p", "p.b"}
     assert set(declared(Delta("/a", renamed_from="p.a"))) == {"p.a"}
     assert set(declared({"a": Topic("a", renamed_from="old.a")}, "new")) == {"old.a"}
+    renamed = Pipeline("new", lambda a: a, Topic("a"), {"b": dead, "c": Topic("c")}, renamed_from="p")
+    assert set(renamed.sinks) == {"p.dead", "p.c"}
+    assert set(Pipeline("new", lambda a: a, Topic("a"), Topic("b"), renamed_from="p").sinks) == {"p"}
     found = Pipeline("p", lambda a: {"deadletters": a}, Topic("a"), {"deadletters": dead})
     assert found.results({"a": 1}) == {"p.dead": 1}
     with pytest.raises(DeclarationError, match="returned 'dead'; its sinks are 'deadletters'"):

@@ -334,3 +334,25 @@ def test_source_and_sink_have_different_ids(world: World, job: Job) -> None:
     world.name_source(job, None)
     assert world.run(job).end is End.WELL
     go_on(world, job)
+
+
+@LONG
+@pytest.mark.parametrize("is_lost", LOST)
+def test_the_source_reads_another_topic(world: World, job: Job, is_lost: bool) -> None:
+    """With the checkpoint it is refused; without, the new topic is read from its beginning."""
+    world.create("in-b")
+    world.write("in-b")
+    job.reads = "in-b"
+    if is_lost:
+        world.lose_checkpoint(job)
+    else:
+        refused = world.run(job)
+        assert refused.end is End.REFUSED
+        assert "do not name it any more" in refused.words
+        world.new_checkpoint(job)
+    assert world.run(job).end is End.WELL
+    job.reads = "in-a"
+    world.write("in-a")
+    world.new_checkpoint(job)
+    assert world.run(job).end is End.WELL
+    go_on(world, job)

@@ -45,8 +45,10 @@ def plan_stream(
     # Checked before and after: a copy that is behind should stop without fencing the other one.
     before = decisions.read_committed(client, pipeline_id, require_stable=False)
     is_done(before, pipeline_id, query_id, batch_id, step)
-    predecessors = _predecessors(client, pipeline_id, before.decision, step, topic, relations)
     has_lived = before.decision is None and _has_lived(client, pipeline_id)
+    predecessors = (
+        () if has_lived else _predecessors(client, pipeline_id, before.decision, step, topic, relations)
+    )
     run = _begin_run(client, pipeline_id, query_id, before.decision)
     committed = decisions.read_committed(client, pipeline_id)
     if committed.decision is None and has_lived and not step.is_of_new_topics:

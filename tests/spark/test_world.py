@@ -304,9 +304,8 @@ def test_extensions_are_switched_in_the_middle_of_a_batch(world: World, fault: s
     go_on(world, job)
 
 
-@pytest.mark.parametrize(
-    "is_kept", [True, pytest.param(False, marks=LONG)], ids=["group kept", "group deleted"]
-)
+@LONG
+@pytest.mark.parametrize("is_kept", [True, False], ids=["group kept", "group deleted"])
 def test_a_pipeline_gets_another_id(world: World, job: Job, is_kept: bool) -> None:
     """As when a sink of a declaration is renamed. The words of the refusal help."""
     world.write("in-a")

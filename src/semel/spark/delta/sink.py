@@ -15,10 +15,10 @@ from pyspark.sql.types import StructType
 
 from semel.spark.checkpoint import Checkpoint
 from semel.spark.delta import batch_commit
-from semel.spark.delta.batch_commit import Plan
 from semel.spark.delta.files import Added, TaskFiles
 from semel.spark.delta.leftovers import Attempt
 from semel.spark.delta.options import DeltaOptions
+from semel.spark.delta.plan import Plan
 from semel.spark.delta.storage import Storage
 from semel.spark.edge import faces_spark
 from semel.spark.errors import PipelineError
@@ -83,7 +83,7 @@ class _Writer:
         if plan.is_done:
             skip(place, plan.version, run, has_rows=any(each.has_skipped for each in written))
             return
-        batch_commit.commit(self._options, plan, winners, added, run)
+        batch_commit.commit(self._options, self._schema, plan, winners, added, run)
         if plan.version is not None and run is not None:
             remember(place, plan.version, run)
 

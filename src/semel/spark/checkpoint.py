@@ -87,6 +87,10 @@ class Checkpoint:
             raise PipelineError(f"the checkpoint {self.location} has no batch yet; is it that of this query?")
         return max(numbers)
 
+    def entry(self, batch_id: int) -> str | None:
+        """Return what Spark has logged of a batch; None if it is not there, or not any more."""
+        return self._find(f"{OFFSETS}/{batch_id}")
+
     def step(self, batch_id: int) -> Step:
         """What a batch reads from Semel, or from any other cluster through this source."""
         began, end, ids, mark = self._batch(batch_id)
@@ -118,14 +122,20 @@ class Checkpoint:
         return _Logged(began, end, ids, mark)
 
     def _read(self, name: str) -> str:
+        found = self._find(name)
+        if found is None:
+            raise PipelineError(
+                f"the checkpoint {self.location} has no file {name}; give the option checkpointLocation as "
+                "the driver sees it"
+            )
+        return found
+
+    def _find(self, name: str) -> str | None:
         try:
             with self._files.open_input_stream(posixpath.join(self._path, name)) as file:
                 return bytes(file.read()).decode()
         except FileNotFoundError:
-            raise PipelineError(
-                f"the checkpoint {self.location} has no file {name}; give the option checkpointLocation as "
-                "the driver sees it"
-            ) from None
+            return None
 
 
 def _sources(text: str) -> list[dict[str, Any]]:

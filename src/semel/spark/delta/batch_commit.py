@@ -31,7 +31,6 @@ from semel.spark.delta.position import (
     NOWHERE,
     Note,
     Position,
-    fingerprint,
     is_of_versions,
     read_position,
 )
@@ -45,8 +44,9 @@ from semel.spark.delta.table_commit import (
     has_version,
 )
 from semel.spark.errors import PipelineError, PipelineMismatch
+from semel.spark.foreach_batch import with_read
 from semel.spark.partition_offsets import PartitionOffsets
-from semel.spark.versions import NO_BATCH, NO_QUERY
+from semel.spark.versions import NO_BATCH, NO_QUERY, fingerprint
 
 # ---- plan
 
@@ -106,7 +106,7 @@ def plan_stream(options: DeltaOptions, schema: StructType, checkpoint: Checkpoin
 
 def plan_batch(options: DeltaOptions, schema: StructType) -> Plan:
     """Determine the number of a batch write, whose input is unknown."""
-    app, version = f"{options.pipeline_id}/write", options.version
+    app, version = f"{options.pipeline_id}/write", with_read(options.version)
     table = _open(options, schema)
     position = read_position(table, app)
     if version is not None:

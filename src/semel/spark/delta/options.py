@@ -18,7 +18,7 @@ from semel.spark.options import (
 from semel.spark.versions import Version
 
 SINK = ("path", "pipeline.id", "partitionBy", "mergeSchema", "mode")
-BATCH_SINK = (*SINK, *VERSIONS)
+BATCH_SINK = (*SINK, *VERSIONS, "checkpointLocation")
 STREAM_SINK = (*SINK, *(name for name in COMMON if name not in SINK), "checkpointLocation", "queryName")
 
 

@@ -22,6 +22,7 @@ from semel.spark.delta.plan import Plan
 from semel.spark.delta.storage import Storage
 from semel.spark.edge import faces_spark
 from semel.spark.errors import PipelineError
+from semel.spark.foreach_batch import check_task
 from semel.spark.remembered_writes import remember, skip
 from semel.spark.versions import current_stream_run, refuse_second_write
 
@@ -59,6 +60,8 @@ class _Writer:
         """Write the rows of one task."""
         plan, context = self._plan, TaskContext.get()
         assert plan is not None, "a writer is planned before it gets to a task"
+        if plan.version is not None:
+            check_task(plan.version)
         assert context is not None, "a task has a context"
         attempt = Attempt(plan.app, plan.number, plan.run, context.partitionId(), context.taskAttemptId())
         files = TaskFiles(Storage(self._options.location), attempt, plan.partition_by, plan.required)

@@ -17,10 +17,18 @@ from pyspark.sql.types import StructType
 from semel.spark.delta.files import Added
 from semel.spark.delta.options import DeltaOptions
 from semel.spark.delta.plan import Plan
-from semel.spark.delta.position import Note, Position, is_of_stream, is_of_versions, read_position
+from semel.spark.delta.position import (
+    Note,
+    Position,
+    is_of_stream,
+    is_of_versions,
+    read_of_version,
+    read_position,
+)
 from semel.spark.delta.schema import delta_schema, required_columns
 from semel.spark.delta.table import Table, check_rows, open_table
 from semel.spark.errors import OptionError, PipelineError, PipelineFenced, PipelineMismatch, TableChanged
+from semel.spark.foreach_batch import is_repeated
 from semel.spark.versions import NO_QUERY, Version
 
 #: How often a commit is tried while others change the table. An attempt fails only if they have committed.
@@ -97,7 +105,8 @@ def _check_number(table: Table, plan: Plan) -> None:
         check_not_restored(table, position, f"pipeline {plan.app!r}", NEW_PIPELINE)
     if plan.version is not None:
         check_not_restored(table, position, f"txnAppId {plan.version.app!r}", NEW_APP)
-        if position.number < plan.number and has_version(table, plan.version):
+        reached = table.transaction_version(plan.version.app)
+        if position.number < plan.number and reached is not None and reached >= plan.version.number:
             raise PipelineFenced(
                 f"another write has put {plan.version}, or a later one, into the table since this one was "
                 "planned, so this one stops. What it wrote does not count"
@@ -115,7 +124,7 @@ def _check_number(table: Table, plan: Plan) -> None:
 
 
 def has_version(table: Table, version: Version) -> bool:
-    """Whether the table contains this version of a write, or a later one, by any writer."""
+    """Whether the table contains this version of a write, or a later one. PipelineMismatch if unclear."""
     reached = table.transaction_version(version.app)
     if reached is None:
         return False
@@ -124,7 +133,7 @@ def has_version(table: Table, version: Version) -> bool:
             f"the table {table.location} knows {version.app!r} as the pipeline.id of a streaming query. Give "
             "this write another txnAppId"
         )
-    return version.number <= reached
+    return is_repeated(version, reached, read_of_version(table, version.app, reached))
 
 
 NEW_PIPELINE = "start with a new pipeline.id and a new checkpointLocation, and startingOffsets where it ends"

@@ -127,12 +127,14 @@ def _crash(situation: Situation) -> None:
 
 def _stop(situation: Situation) -> None:
     _write_some(situation)
-    situation.world.stop_in_batch(situation.job)
+    if not situation.job.in_function:
+        situation.world.stop_in_batch(situation.job)
 
 
 def _zombie(situation: Situation) -> None:
     _write_some(situation)
-    situation.world.run_as_zombie(situation.job)
+    if not situation.job.in_function:
+        situation.world.run_as_zombie(situation.job)
 
 
 def _reuse_id(situation: Situation) -> None:
@@ -140,7 +142,12 @@ def _reuse_id(situation: Situation) -> None:
     world, job = situation.world, situation.job
     if len(world.jobs) >= JOBS_MAX:
         return
-    same = {"pipeline_id": job.pipeline_id, "batch_max": job.batch_max, "writes_table": job.writes_table}
+    same = {
+        "pipeline_id": job.pipeline_id,
+        "batch_max": job.batch_max,
+        "writes_table": job.writes_table,
+        "in_function": job.in_function,
+    }
     how = situation.chance.choice(
         ["all the same", "another output", "another input", "another kind of output"]
     )
@@ -292,6 +299,7 @@ def _declare(world: World, chance: random.Random) -> None:
             PATTERN if is_pattern else ",".join(topics),
             is_pattern=is_pattern,
             writes_table=chance.random() < 0.35,
+            in_function=chance.random() < 0.25,
             batch_max=chance.choice([None, None, 7]),
         )
     for topic in topics:
@@ -326,7 +334,9 @@ def _helped(world: World, chance: random.Random, job: Job, words: str) -> RunRes
 
 def _replace(world: World, job: Job) -> None:
     """A pipeline with a new id and an output of its own must do its work, whatever stopped the old one."""
-    new = world.job(job.reads, is_pattern=job.is_pattern, batch_max=job.batch_max)
+    new = world.job(
+        job.reads, is_pattern=job.is_pattern, in_function=job.in_function, batch_max=job.batch_max
+    )
     world.jobs.remove(job)
     outcome = world.run(new)
     if outcome.end is not End.WELL and "there is no topic" not in outcome.words:

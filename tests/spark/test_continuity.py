@@ -398,3 +398,19 @@ def test_two_versions_at_once_are_not_said_to_be_the_same(client: Client) -> Non
     batch_commit.decide(client, replace(second, spans={("out", 0): Span(0, second.number)}), [])
     with pytest.raises(PipelineFenced, match=r"another batch write\. .* run it again when"):
         batch_commit.decide(client, replace(first, spans={("out", 0): Span(0, first.number)}), [])
+
+
+@pytest.mark.parametrize("name", ["a b", "a#b", "a?b", "a%20b", "ü"])
+def test_a_checkpoint_may_have_an_odd_name(tmp_path: Path, name: str) -> None:
+    """As Spark takes it, in a path as in a URL."""
+    directory = tmp_path / name
+    (directory / "offsets").mkdir(parents=True)
+    (directory / "offsets/3").write_text("v1")
+    for location in (
+        str(directory),
+        f"file:{directory}",
+        f"file://{directory}",
+        f"file://localhost{directory}",
+    ):
+        found = Checkpoint(location)
+        assert (found.newest_batch(), found.entry(3), found.entry(2)) == (3, "v1", None)

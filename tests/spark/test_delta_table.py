@@ -398,6 +398,18 @@ def test_a_position_is_found_also_if_its_commit_is_long_ago(tmp_path: Path) -> N
     assert read_position(opened, "archive", "another query").batch_id == -1
 
 
+def test_a_position_is_found_in_a_table_without_history(tmp_path: Path) -> None:
+    """As a copy is that was made from a checkpoint of the log."""
+    opened = open_for(tmp_path / "t", ROWS)
+    opened.commit([], Note("archive", 1, "abc", "q", 4, {("in", 0): 7}, ("abc-0.0",)))
+    DeltaTable(tmp_path / "t").create_checkpoint()
+    for each in (tmp_path / "t/_delta_log").glob("*.json"):
+        each.unlink()
+    table._opened.clear()
+    found = read_position(open_for(tmp_path / "t", ROWS), "archive", "q", [("in", 0)])
+    assert (found.number, found.batch_id, found.offsets, found.lost_by) == (1, 4, {("in", 0): 7}, None)
+
+
 def test_of_two_commits_with_one_number_one_is_refused(tmp_path: Path) -> None:
     open_for(tmp_path / "t", ROWS)
     copies = [table.Table(str(tmp_path / "t"), DeltaTable(tmp_path / "t")) for _ in range(3)]

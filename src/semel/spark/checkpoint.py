@@ -7,9 +7,9 @@ pyarrow supports (s3, gs, hdfs).
 
 import json
 import posixpath
+import re
 from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.parse import urlsplit
 
 from pyarrow import fs  # type: ignore[import-untyped]
 
@@ -32,6 +32,9 @@ from semel.spark.partition_offsets import (
 METADATA = "metadata"
 OFFSETS = "offsets"
 NO_OFFSET = "-"
+#: Other locations are local paths, in which `#`, `?` and `%` mean nothing else, as to Spark.
+_REMOTE = re.compile(r"(?!file:)[A-Za-z][A-Za-z0-9+.-]*:")
+_FILE_URL = re.compile(r"^file:(//[^/]*)?")
 
 
 class Step(NamedTuple):
@@ -67,11 +70,11 @@ class Checkpoint:
 
     def __init__(self, location: str) -> None:
         self.location = location
-        parts = urlsplit(location)
-        if parts.scheme in ("", "file"):
-            self._files, self._path = fs.LocalFileSystem(), str(Path(parts.path).absolute())
-        else:
+        if _REMOTE.match(location):
             self._files, self._path = fs.FileSystem.from_uri(location)
+        else:
+            path = _FILE_URL.sub("", location)
+            self._files, self._path = fs.LocalFileSystem(), str(Path(path).absolute())
 
     def query_id(self) -> str:
         """The id of the query. It is created with the checkpoint."""

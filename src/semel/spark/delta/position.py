@@ -142,7 +142,8 @@ def read_position(
     starts = _known(table, {key: _start(app, key) for key in keys}) if note is None else note.starts
     offsets |= _known(table, {key: _offset(app, key) for key in keys - offsets.keys()})
     topics |= _known(table, {topic: _topic(app, topic) for topic in {key[0] for key in keys} - topics.keys()})
-    last = next((version for version, each in noted.items() if each.number == number), commits[-1].version)
+    oldest = commits[-1].version if commits else UNKNOWN
+    last = next((version for version, each in noted.items() if each.number == number), oldest)
     batch_id = -1 if batch_id is None else batch_id
     return Position(number, batch_id, offsets, recent, starts, topics, _lost_by(commits, last))
 

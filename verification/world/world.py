@@ -307,7 +307,8 @@ class World:
         self.log[-1] += f": {outcome.end.value}" + (f": {outcome.words}" if outcome.words else "")
         if outcome.end is End.REFUSED:
             self.refusals.append(outcome.words)
-        if outcome.end is End.WELL:
+        # Without a batch the function is not called, so it cannot notice what has become of its checkpoint.
+        if outcome.end is End.WELL and (outcome.had_batch or not job.in_function):
             self.judge(job, had_batch=outcome.had_batch, fails_on_loss=fails_on_loss)
         return outcome
 
@@ -426,7 +427,8 @@ class World:
         for (topic, number), log in self.truth.logs.items():
             if not job.matches(topic):
                 continue
-            counts = [each for each in log if each.fate is Fate.COMMITTED]
+            # What a transaction has open may count later, and nothing behind it is in the output.
+            counts = [each for each in log if each.fate is not Fate.ABORTED]
             left = list(itertools.dropwhile(lambda each: each.number in found, counts))
             if any(each.number in found for each in left):
                 return False

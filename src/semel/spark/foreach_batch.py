@@ -96,7 +96,7 @@ def _entry(version: Version, batch_id: int) -> int | None:
 def check_task(version: Version) -> None:
     """Check in a task that its batch is that of the version. Writes outside of streams have none to compare.
 
-    Nor have those that a function makes in threads of its own, or by Spark Connect: Spark does not tell them.
+    Nor have those by Spark Connect: the server does not tell them.
     """
     from pyspark import TaskContext  # Here, because `status` is read where Spark is not installed.
 

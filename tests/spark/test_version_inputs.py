@@ -11,7 +11,10 @@ from pyspark.sql import DataFrame, SparkSession
 from support.lake import content
 from support.sparking import committed, create, fill, values
 
+from semel.client import ProducerIdAndEpoch
 from semel.embedded import Embedded
+from semel.spark.decision import Committed, Decision, check_untouched
+from semel.spark.errors import PipelineError
 from semel.spark.foreach_batch import is_repeated
 from semel.spark.versions import BatchRead, Version, WriteName
 
@@ -233,3 +236,11 @@ def test_versions_are_equal_by_their_names_and_a_write_keeps_what_it_read() -> N
     for name in (WriteName("app", None, "run"), WriteName("app", "out", None, READ)):
         assert WriteName.of_query_id(name.to_query_id()) == name
     assert WriteName("app", None, "run").to_query_id() == 'write ["app",null,"run"]', "as in older releases"
+
+
+def test_a_decision_that_was_replaced_by_an_offset_is_missed() -> None:
+    last = Decision(0, ProducerIdAndEpoch(1, 0), 'write ["app","out",null]', -1, ())
+    check_untouched(Committed({("out", 0): 0}, last), "app")
+    check_untouched(Committed({}, None, {("out", 1): 0}), "app")
+    with pytest.raises(PipelineError, match="cannot be trusted: the offset of out/1 has no decision"):
+        check_untouched(Committed({("out", 0): 0}, last, {("out", 1): 0}), "app")

@@ -414,3 +414,19 @@ def test_source_and_sink_with_different_ids_are_refused_before_anything_is_writt
     assert decisions.read_committed(client, NAME) == ({}, None, {}, False)
     same = batch(Query(tmp_path, "r"), 0, {"in": {"0": 10, "1": 10}}, began=began, pipeline=NAME)
     assert not count(client, same).is_done
+
+
+@pytest.mark.parametrize("name", ["a b", "a#b", "a?b", "a%20b", "ü"])
+def test_a_checkpoint_may_have_an_odd_name(tmp_path: Path, name: str) -> None:
+    """As Spark takes it, in a path as in a URL."""
+    directory = tmp_path / name
+    (directory / "offsets").mkdir(parents=True)
+    (directory / "offsets/3").write_text("v1")
+    for location in (
+        str(directory),
+        f"file:{directory}",
+        f"file://{directory}",
+        f"file://localhost{directory}",
+    ):
+        found = Checkpoint(location)
+        assert (found.newest_batch(), found.entry(3), found.entry(2)) == (3, "v1", None)

@@ -109,6 +109,19 @@ def test_a_zombie_driver_stops_and_writes_nothing(lake: LakePipeline, tmp_path: 
     assert unnamed_files(lake.table) == []
 
 
+def test_a_delete_while_a_batch_is_written_stops_nothing(lake: LakePipeline) -> None:
+    fill(lake.bootstrap, "in", range(20))
+    lake.run()
+    fill(lake.bootstrap, "in", range(20, 40))
+    lake.fault.write_text("wait_before_commit")
+    query = lake.start()
+    until(lambda: lake.fault.read_text() == WAITING, 60, "the batch")
+    DeltaTable(lake.table).delete("value = 'value 3'")
+    lake.fault.write_text("go on")
+    query.awaitTermination()
+    assert lake.values() == values([*range(3), *range(4, 40)])
+
+
 def test_an_old_checkpoint_skips_nothing(lake: LakePipeline, tmp_path: Path) -> None:
     """Its next batch has a number that the table has, and other offsets."""
     fill(lake.bootstrap, "in", range(10))

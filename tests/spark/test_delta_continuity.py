@@ -17,8 +17,8 @@ from semel.embedded import Embedded
 from semel.spark import PipelineMismatch
 from semel.spark.checkpoint import Checkpoint
 from semel.spark.delta import batch_commit
-from semel.spark.delta.batch_commit import Plan
 from semel.spark.delta.options import DeltaOptions
+from semel.spark.delta.plan import Plan
 from semel.spark.delta.position import RECENT, Note, read_position
 from semel.spark.delta.schema import delta_schema
 from semel.spark.delta.table import Table, open_for
@@ -69,7 +69,7 @@ class Query:
 
     def run(self, number: int, ends: dict[str, int], **more: Any) -> None:
         """Plan a batch without rows, and commit it."""
-        batch_commit.commit(self.options, self.plan(number, ends, **more), [], [])
+        batch_commit.commit(self.options, ROWS, self.plan(number, ends, **more), [], [])
 
 
 def others_commit(table: str, number: int = RECENT + 1) -> None:
@@ -142,7 +142,7 @@ def test_a_table_that_was_restored_to_before_the_last_commit_is_refused(
         ):
             query.plan(2, {"a": 30})
     with pytest.raises(PipelineMismatch, match="restored to an older version"):
-        batch_commit.commit(query.options, planned, [], [])
+        batch_commit.commit(query.options, ROWS, planned, [], [])
     DeltaTable(query.table).restore(restored - 1)
     query.run(2, {"a": 30})
 
@@ -153,7 +153,7 @@ def test_versions_of_a_table_that_was_restored_are_refused(tmp_path: Path) -> No
     def write(version: int) -> None:
         given = {"path": path, "txnAppId": "app", "txnVersion": str(version)}
         options = DeltaOptions.of(given, is_stream=False)
-        batch_commit.commit(options, batch_commit.plan_batch(options, ROWS), [], [])
+        batch_commit.commit(options, ROWS, batch_commit.plan_batch(options, ROWS), [], [])
 
     write(1)
     write(2)

@@ -27,15 +27,14 @@ from pyspark.sql.types import (
 )
 from support.lake import content, unnamed_files
 from support.sparking import create, fill
+from support.table_writes import ROWS, Query, attempt, batch_of, write
 
 from semel.client import Admin, Client, CommittedOffset
 from semel.client.group_offsets import commit_offsets
 from semel.embedded import Embedded
 from semel.spark import OptionError, PipelineFenced, PipelineMismatch
-from semel.spark.checkpoint import Checkpoint
-from semel.spark.delta import batch_commit, files, leftovers, table
-from semel.spark.delta.batch_commit import Plan
-from semel.spark.delta.files import Added, TaskFiles
+from semel.spark.delta import files, leftovers, table
+from semel.spark.delta.files import TaskFiles
 from semel.spark.delta.group import read_group
 from semel.spark.delta.leftovers import Attempt
 from semel.spark.delta.options import DeltaOptions
@@ -49,22 +48,7 @@ from semel.spark.errors import PipelineError
 from semel.spark.options import SourceOptions
 from semel.spark.partition_offsets import of_json
 
-ROWS = StructType([StructField("id", LongType()), StructField("word", StringType())])
 UTC = dt.UTC
-
-
-def attempt(number: int = 1, task: int = 0, run: str = "abc") -> Attempt:
-    return Attempt("archive", number, run, task, task)
-
-
-def write(at: Path, batch: pa.RecordBatch, *partition_by: str, who: Attempt | None = None) -> list[Added]:
-    task = TaskFiles(Storage(str(at)), who or attempt(), partition_by, ())
-    task.write(batch)
-    return task.close()
-
-
-def batch_of(**columns: Any) -> pa.RecordBatch:
-    return pa.record_batch(list(columns.values()), names=list(columns))
 
 
 # ---- partitions and statistics
@@ -322,7 +306,73 @@ def test_places_are_named_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.chdir(tmp_path)
     assert location_of("t") == str(tmp_path / "t")
     assert location_of("file:/a%20b/c") == location_of("file:///a%20b/c") == "/a b/c"
+    assert location_of("file://localhost/a") == location_of("file:///a") == "/a"
+    assert location_of("file:///a://b") == "/a:/b"
     assert location_of("s3://bucket/t/") == "s3://bucket/t"
+    assert location_of("s3://bucket/a%20b") == "s3://bucket/a%20b"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "a b",
+        " a ",
+        "ü日本",
+        "[a]",
+        "{a}",
+        "a*",
+        "50% off",
+        "a%",
+        "a:b",
+        "a;b&c=d+e,f@g",
+        "a'b\"c",
+        "~a",
+        "...",
+        "_a",
+    ],
+)
+def test_a_table_may_have_an_odd_name(tmp_path: Path, name: str) -> None:
+    at = tmp_path / "lake" / name
+    for number in (1, 2, 3):
+        opened = open_for(Path(location_of(at.as_uri() if number == 1 else str(at))), ROWS)
+        assert read_position(opened, "archive").number == number - 1
+        added = write(at, batch_of(id=[number], word=["w"]), who=attempt(number))
+        opened.commit(added, Note("archive", number, "abc", "q", number, {}, ()))
+        table._opened.clear()
+        if number == 2:
+            DeltaTable(at).create_checkpoint()
+    DeltaTable(at).vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
+    assert sorted(content(at)["id"]) == [1, 2, 3]
+    assert [each.name for each in (tmp_path / "lake").iterdir()] == [name]
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("a#b", "cannot contain '#', which deltalake reads as something else: '.*a#b'. Choose another path"),
+        ("a?b", r"cannot contain '\?'"),
+        ("a%20b", "cannot contain '%20'"),
+        ("a\\b", r"cannot contain '\\\\'"),
+        ("a\nb", r"cannot contain '\\n'"),
+        ("lake#1/table", "cannot contain '#'"),
+        ("file:///a%23b", "cannot contain '#'"),
+        ("s3://bucket/a%23b", "cannot contain '#'"),
+        ("s3://bucket/a?b", r"cannot contain '\?'"),
+        ("s3://bucket/a b", "cannot contain ' '"),
+        ("s3:/bucket/t", "is neither a path nor a URL; did you mean s3://bucket/t"),
+        ("file://server/t", "is a file on the machine 'server'"),
+    ],
+)
+def test_a_path_that_deltalake_takes_for_another_is_refused(path: str, message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        DeltaOptions.of({"path": path, "pipeline.id": "archive"}, is_stream=False)
+
+
+def test_a_working_directory_counts_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a#b").mkdir()
+    monkeypatch.chdir(tmp_path / "a#b")
+    with pytest.raises(OptionError, match="cannot contain '#'"):
+        location_of("table")
 
 
 def test_what_cannot_be_reached_is_said_to_be_so(tmp_path: Path) -> None:
@@ -348,6 +398,18 @@ def test_a_position_is_found_also_if_its_commit_is_long_ago(tmp_path: Path) -> N
     assert read_position(opened, "archive", "another query").batch_id == -1
 
 
+def test_a_position_is_found_in_a_table_without_history(tmp_path: Path) -> None:
+    """As a copy is that was made from a checkpoint of the log."""
+    opened = open_for(tmp_path / "t", ROWS)
+    opened.commit([], Note("archive", 1, "abc", "q", 4, {("in", 0): 7}, ("abc-0.0",)))
+    DeltaTable(tmp_path / "t").create_checkpoint()
+    for each in (tmp_path / "t/_delta_log").glob("*.json"):
+        each.unlink()
+    table._opened.clear()
+    found = read_position(open_for(tmp_path / "t", ROWS), "archive", "q", [("in", 0)])
+    assert (found.number, found.batch_id, found.offsets, found.lost_by) == (1, 4, {("in", 0): 7}, None)
+
+
 def test_of_two_commits_with_one_number_one_is_refused(tmp_path: Path) -> None:
     open_for(tmp_path / "t", ROWS)
     copies = [table.Table(str(tmp_path / "t"), DeltaTable(tmp_path / "t")) for _ in range(3)]
@@ -366,39 +428,6 @@ def client(semel_broker: Embedded) -> Iterator[Client]:
     fill(semel_broker.bootstrap_servers, "in", range(200))
     with Client(semel_broker.bootstrap_servers, timeout_s=5) as client:
         yield client
-
-
-class Query:
-    """A query as its checkpoint shows it."""
-
-    def __init__(self, directory: Path, bootstrap: str, query_id: str) -> None:
-        self.directory = directory / query_id
-        self.options = DeltaOptions.of(
-            {
-                "path": str(directory / "table"),
-                "pipeline.id": "archive",
-                "kafka.bootstrap.servers": bootstrap,
-                "checkpointLocation": str(self.directory),
-            },
-            is_stream=True,
-        )
-        (self.directory / "offsets").mkdir(parents=True)
-        (self.directory / "metadata").write_text(json.dumps({"id": query_id}))
-
-    def plan(self, number: int, end: int, began: int | None = None) -> Plan:
-        offsets: dict[str, object] = {"in": {"0": end, "1": end}}
-        if began is not None:
-            offsets["began:"] = {"in": {"0": began, "1": began}}
-        text = "\n".join(["v1", '{"batchWatermarkMs":0}', json.dumps(offsets)])
-        (self.directory / "offsets" / str(number)).write_text(text)
-        return batch_commit.plan_stream(self.options, ROWS, Checkpoint(str(self.directory)))
-
-    def write(self, plan: Plan, number: int) -> list[Added]:
-        who = Attempt(plan.app, plan.number, plan.run, 0, 0)
-        return write(Path(self.options.location), batch_of(id=[number], word=["w"]), who=who)
-
-    def commit(self, plan: Plan, added: list[Added]) -> None:
-        batch_commit.commit(self.options, plan, [f"{plan.run}-0.0"], added)
 
 
 @pytest.fixture

@@ -146,6 +146,14 @@ def test_a_sink_needs_a_checkpoint_that_it_can_see() -> None:
         ({"txnAppId": "a", "txnVersion": "9" * 5_000}, False, "txnVersion must be a whole number of 64 bits"),
         ({"txnAppId": "a b", "txnVersion": "1"}, False, "txnAppId must be 1 to 200 letters"),
         ({"txnAppId": "a", "txnVersion": "1"}, True, "'txnAppId' belongs to batch writes"),
+        ({"txnCompare": "version"}, False, "option txnCompare only with txnAppId and txnVersion"),
+        ({"checkpointLocation": "/c"}, False, "option checkpointLocation only with txnAppId and txnVersion"),
+        (
+            {"txnAppId": "a", "txnVersion": "1", "txnCompare": "no"},
+            False,
+            "txnCompare must be input or version, not 'no'",
+        ),
+        ({"txnCompare": "version"}, True, "'txnCompare' belongs to batch writes"),
         (
             {"txnAppId": "a", "txnVersion": "1", "delivery.guarantee": "at-least-once"},
             False,

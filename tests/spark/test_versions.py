@@ -58,7 +58,15 @@ def test_a_function_that_raises_after_its_write_is_run_again_and_rows_count_once
     versions: list[int] = []
 
     def once(frame: DataFrame, batch_id: int) -> None:
-        write(frame, proxied.bootstrap, batch_id, topic=output, txnAppId=proxied.name)
+        checkpoint = str(proxied.checkpoint)
+        write(
+            frame,
+            proxied.bootstrap,
+            batch_id,
+            topic=output,
+            txnAppId=proxied.name,
+            checkpointLocation=checkpoint,
+        )
         versions.append(batch_id)
         if versions in ([0], [0, 0, 1]):
             raise RuntimeError("a fault after the write")
@@ -191,15 +199,15 @@ def test_a_second_write_of_the_same_names_in_one_function_is_refused(
     pipeline = Pipeline(spark, servers, tmp_path)
     pipeline.source_options = {"subscribe": "in", "startingOffsets": "earliest"}
     fill(servers, "in", range(10))
-    table = str(tmp_path / "table")
+    table, of_query = str(tmp_path / "table"), {"checkpointLocation": str(pipeline.checkpoint)}
 
     def twice(frame: DataFrame, batch_id: int) -> None:
-        write(frame, servers, batch_id)
-        write(frame.selectExpr("concat(value, ' again') AS value"), servers, batch_id)
+        write(frame, servers, batch_id, **of_query)
+        write(frame.selectExpr("concat(value, ' again') AS value"), servers, batch_id, **of_query)
 
     def twice_in_table(frame: DataFrame, batch_id: int) -> None:
-        write_table(frame, table, batch_id)
-        write_table(frame, table, batch_id)
+        write_table(frame, table, batch_id, **of_query)
+        write_table(frame, table, batch_id, **of_query)
 
     for function in (twice, twice_in_table):
         for _ in range(2):  # the second run skips the first write, which the first run has made
@@ -207,16 +215,16 @@ def test_a_second_write_of_the_same_names_in_one_function_is_refused(
                 each_batch(pipeline, function)
 
     def twice_and_once_without_rows(frame: DataFrame, batch_id: int) -> None:
-        write(frame.limit(0), servers, batch_id, txnAppId="empty")
-        write(frame, servers, batch_id, txnAppId="empty")
+        write(frame.limit(0), servers, batch_id, txnAppId="empty", **of_query)
+        write(frame, servers, batch_id, txnAppId="empty", **of_query)
 
     with pytest.raises(PySparkException, match="a second write with the same names"):
         each_batch(pipeline, twice_and_once_without_rows)
 
     def once_each(frame: DataFrame, batch_id: int) -> None:
-        write(frame, servers, batch_id)
-        write(frame, servers, batch_id, txnAppId="another", topic="other")
-        write_table(frame, table, batch_id)
+        write(frame, servers, batch_id, **of_query)
+        write(frame, servers, batch_id, txnAppId="another", topic="other", **of_query)
+        write_table(frame, table, batch_id, **of_query)
 
     each_batch(pipeline, once_each)
     assert committed(servers, "out") == committed(servers, "other") == values(range(10))

@@ -54,6 +54,13 @@ def started(world: World, job: Job) -> Job:
     return job
 
 
+@pytest.fixture(params=["topic", "table"])
+def function(world: World, request: pytest.FixtureRequest) -> Job:
+    """The same with foreachBatch, whose position is in its checkpoint alone."""
+    job = world.job("in-a", writes_table=request.param == "table", in_function=True)
+    return started(world, job)
+
+
 def go_on(world: World, job: Job) -> None:
     """What went wrong in a run may show only in the next."""
     world.run(job)
@@ -355,3 +362,31 @@ def test_the_source_reads_another_topic(world: World, job: Job, is_lost: bool) -
     world.new_checkpoint(job)
     assert world.run(job).end is End.WELL
     go_on(world, job)
+
+
+# ---- foreachBatch
+
+
+@LONG
+def test_a_function_whose_checkpoint_is_lost(world: World, function: Job) -> None:
+    world.lose_checkpoint(function)
+    assert "belongs to another query" in world.run(function).words
+    assert world.rename(function)
+    go_on(world, function)
+
+
+@LONG
+def test_a_function_whose_checkpoint_is_an_older_copy(world: World, function: Job) -> None:
+    world.write("in-a")
+    world.restore_checkpoint(function)
+    assert "was written before with other input" in world.run(function).words
+    world.restore_checkpoint(function, age=0)
+    go_on(world, function)
+
+
+@LONG
+def test_a_function_that_is_run_again(world: World, function: Job) -> None:
+    world.write("in-a")
+    assert world.run(function, fault="raise_after").end is End.FAULT
+    world.write("in-a")
+    go_on(world, function)

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from deltalake import DeltaTable
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from support.sparking import committed
 
@@ -35,6 +35,8 @@ class Job:
     directory: Path
     is_pattern: bool = False
     writes_table: bool = False
+    in_function: bool = False
+    """Whether it writes with foreachBatch and versions. Then only the checkpoint has its position."""
     batch_max: int | None = None
     begun: set[Partition] = field(default_factory=set)
     """The partitions that a run which ended without error has read."""
@@ -95,19 +97,40 @@ class Job:
         self, spark: SparkSession, bootstrap: str, options: dict[str, Any] | None = None
     ) -> StreamingQuery:
         """Start the query with Trigger.AvailableNow, and with the fault of its file if there is one."""
-        both = {"kafka.bootstrap.servers": bootstrap, "pipeline.id": self.pipeline_id}
+        both = {"kafka.bootstrap.servers": bootstrap}
+        if not self.in_function:
+            both["pipeline.id"] = self.pipeline_id
         reading = {"subscribePattern" if self.is_pattern else "subscribe": self.reads, **(options or {})}
         if self.batch_max is not None:
             reading["maxOffsetsPerTrigger"] = self.batch_max
         if self.starting_offsets is not None:
             reading["startingOffsets"] = self.starting_offsets
-        reading["pipeline.id"] = self.source_id or self.pipeline_id
+        elif self.in_function:
+            reading["startingOffsets"] = "earliest"
+        if not self.in_function:
+            reading["pipeline.id"] = self.source_id or self.pipeline_id
         rows = spark.readStream.format("semel").options(**{**both, **reading}).load()
-        name = "semel-delta-faulty" if self.writes_table else "semel-faulty"
-        writer = rows.selectExpr("CAST(value AS string) AS value").writeStream.format(name)
+        writer = rows.selectExpr("CAST(value AS string) AS value").writeStream
+        if self.in_function:
+            writer = writer.foreachBatch(lambda batch, version: self._write(bootstrap, batch, version))
+            return (
+                writer.option("checkpointLocation", str(self.checkpoint)).trigger(availableNow=True).start()
+            )
+        writer = writer.format("semel-delta-faulty" if self.writes_table else "semel-faulty")
         writer = writer.options(**both, **{"fault.file": str(self.fault), "pipeline.new": self.is_new})
         writer = writer.option("checkpointLocation", str(self.checkpoint)).trigger(availableNow=True)
         return writer.start(self.output) if self.writes_table else writer.option("topic", self.output).start()
+
+    def _write(self, bootstrap: str, batch: DataFrame, version: int) -> None:
+        place = {"path": self.output} if self.writes_table else {"topic": self.output}
+        if not self.writes_table:
+            place["kafka.bootstrap.servers"] = bootstrap
+        writer = batch.write.format("semel-delta" if self.writes_table else "semel").options(**place)
+        writer = writer.option("txnAppId", self.pipeline_id).option("txnVersion", version)
+        writer.option("checkpointLocation", str(self.checkpoint)).mode("append").save()
+        if self.fault.exists():
+            self.fault.unlink()
+            raise RuntimeError("a fault after all was done")
 
     def run(
         self,

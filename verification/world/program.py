@@ -127,22 +127,28 @@ def _crash(situation: Situation) -> None:
 
 def _stop(situation: Situation) -> None:
     _write_some(situation)
-    situation.world.stop_in_batch(situation.job)
+    if not situation.job.in_function:
+        situation.world.stop_in_batch(situation.job)
 
 
 def _zombie(situation: Situation) -> None:
     _write_some(situation)
-    situation.world.run_as_zombie(situation.job)
+    if not situation.job.in_function:
+        situation.world.run_as_zombie(situation.job)
 
 
 def _change_id(situation: Situation) -> None:
     """As when a sink is renamed in a declaration; the group of the old name may be gone by then."""
+    if situation.job.in_function:
+        return
     if situation.chance.random() < 0.2:
         situation.world.delete_group(situation.job)
     situation.world.change_id(situation.job)
 
 
 def _name_source(situation: Situation) -> None:
+    if situation.job.in_function:
+        return
     situation.world.name_source(situation.job, f"{situation.job.pipeline_id}-source")
 
 
@@ -151,7 +157,12 @@ def _reuse_id(situation: Situation) -> None:
     world, job = situation.world, situation.job
     if len(world.jobs) >= JOBS_MAX:
         return
-    same = {"pipeline_id": job.pipeline_id, "batch_max": job.batch_max, "writes_table": job.writes_table}
+    same = {
+        "pipeline_id": job.pipeline_id,
+        "batch_max": job.batch_max,
+        "writes_table": job.writes_table,
+        "in_function": job.in_function,
+    }
     how = situation.chance.choice(
         ["all the same", "another output", "another input", "another kind of output"]
     )
@@ -303,6 +314,7 @@ def _declare(world: World, chance: random.Random) -> None:
             PATTERN if is_pattern else ",".join(topics),
             is_pattern=is_pattern,
             writes_table=chance.random() < 0.35,
+            in_function=chance.random() < 0.25,
             batch_max=chance.choice([None, None, 7]),
         )
     for topic in topics:
@@ -346,7 +358,9 @@ def _helped(world: World, chance: random.Random, job: Job, words: str) -> RunRes
 
 def _replace(world: World, job: Job) -> None:
     """A pipeline with a new id and an output of its own must do its work, whatever stopped the old one."""
-    new = world.job(job.reads, is_pattern=job.is_pattern, batch_max=job.batch_max)
+    new = world.job(
+        job.reads, is_pattern=job.is_pattern, in_function=job.in_function, batch_max=job.batch_max
+    )
     world.jobs.remove(job)
     outcome = world.run(new)
     if outcome.end is not End.WELL and "there is no topic" not in outcome.words:

@@ -150,6 +150,9 @@ class World:
                 each.destroyed.update(job.found(self.bootstrap))
         if job.writes_table:
             shutil.rmtree(job.output, ignore_errors=True)
+            if job.in_function:
+                # Nothing but the table says what was in it, and a new output is no reason to refuse.
+                job.forgiven |= job.destroyed
             self.step(f"delete the table of {job.name}")
             return
         with Client(self.bootstrap) as client:
@@ -264,6 +267,7 @@ class World:
         pipeline_id: str | None = None,
         is_pattern: bool = False,
         writes_table: bool = False,
+        in_function: bool = False,
         output: str | None = None,
         batch_max: int | None = None,
     ) -> Job:
@@ -274,13 +278,14 @@ class World:
         place = output or (str(directory / "table") if writes_table else f"out-{number}")
         job = Job(
             name, pipeline_id or f"pipeline-{number}", reads, place, directory,
-            is_pattern=is_pattern, writes_table=writes_table, batch_max=batch_max,
+            is_pattern=is_pattern, writes_table=writes_table, in_function=in_function, batch_max=batch_max,
         )  # fmt: skip
         kind = "the table" if writes_table else "topic"
         self.step(
             f"declare {name}: pipeline.id {job.pipeline_id}, reads "
             f"{'what matches ' if is_pattern else ''}{reads}, writes to {kind} "
-            f"{Path(place).name}{'' if batch_max is None else f', maxOffsetsPerTrigger {batch_max}'}"
+            f"{Path(place).name}{' with foreachBatch' * in_function}"
+            f"{'' if batch_max is None else f', maxOffsetsPerTrigger {batch_max}'}"
         )
         if output is None and not writes_table:
             self.create(place, is_input=False)
@@ -302,7 +307,8 @@ class World:
         self.log[-1] += f": {outcome.end.value}" + (f": {outcome.words}" if outcome.words else "")
         if outcome.end is End.REFUSED:
             self.refusals.append(outcome.words)
-        if outcome.end is End.WELL:
+        # Without a batch the function is not called, so it cannot notice what has become of its checkpoint.
+        if outcome.end is End.WELL and (outcome.had_batch or not job.in_function):
             self.judge(job, had_batch=outcome.had_batch, fails_on_loss=fails_on_loss)
         return outcome
 
@@ -322,7 +328,8 @@ class World:
         job.forgiven |= self.truth.deleted(set(read) - job.begun)
         job.begun.update(read)
         job.resets.clear()
-        job.starting_offsets = None  # the group has the position now
+        if not job.in_function:
+            job.starting_offsets = None  # the group has the position now
         if job.checkpoint.exists():
             job.keep_copy()
 
@@ -445,7 +452,8 @@ class World:
         for (topic, number), log in self.truth.logs.items():
             if not job.matches(topic):
                 continue
-            counts = [each for each in log if each.fate is Fate.COMMITTED]
+            # What a transaction has open may count later, and nothing behind it is in the output.
+            counts = [each for each in log if each.fate is not Fate.ABORTED]
             left = list(itertools.dropwhile(lambda each: each.number in found, counts))
             if any(each.number in found for each in left):
                 return False

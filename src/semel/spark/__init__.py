@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         PipelineFenced,
         PipelineMismatch,
         SnapshotOvertaken,
+        TableChanged,
         TableTooLarge,
     )
     from semel.spark.running import start
@@ -48,6 +49,7 @@ __all__ = [
     "PipelineMismatch",
     "SemelDataSource",
     "SnapshotOvertaken",
+    "TableChanged",
     "TableTooLarge",
     "session",
     "start",

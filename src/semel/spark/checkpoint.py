@@ -7,10 +7,10 @@ pyarrow supports (s3, gs, hdfs).
 
 import json
 import posixpath
+import re
 from collections.abc import Set
 from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.parse import urlsplit
 
 from pyarrow import fs  # type: ignore[import-untyped]
 
@@ -34,6 +34,9 @@ from semel.spark.partition_offsets import (
 METADATA = "metadata"
 OFFSETS = "offsets"
 NO_OFFSET = "-"
+#: Other locations are local paths, in which `#`, `?` and `%` mean nothing else, as to Spark.
+_REMOTE = re.compile(r"(?!file:)[A-Za-z][A-Za-z0-9+.-]*:")
+_FILE_URL = re.compile(r"^file:(//[^/]*)?")
 
 
 class Step(NamedTuple):
@@ -71,11 +74,11 @@ class Checkpoint:
 
     def __init__(self, location: str) -> None:
         self.location = location
-        parts = urlsplit(location)
-        if parts.scheme in ("", "file"):
-            self._files, self._path = fs.LocalFileSystem(), str(Path(parts.path).absolute())
-        else:
+        if _REMOTE.match(location):
             self._files, self._path = fs.FileSystem.from_uri(location)
+        else:
+            path = _FILE_URL.sub("", location)
+            self._files, self._path = fs.LocalFileSystem(), str(Path(path).absolute())
 
     def query_id(self) -> str:
         """The id of the query. It is created with the checkpoint."""
@@ -90,6 +93,10 @@ class Checkpoint:
         if not numbers:
             raise PipelineError(f"the checkpoint {self.location} has no batch yet; is it that of this query?")
         return max(numbers)
+
+    def entry(self, batch_id: int) -> str | None:
+        """Return what Spark has logged of a batch; None if it is not there, or not any more."""
+        return self._find(f"{OFFSETS}/{batch_id}")
 
     def step(self, batch_id: int) -> Step:
         """What a batch reads from Semel, or from any other cluster through this source."""
@@ -127,14 +134,20 @@ class Checkpoint:
         return _Logged(began, end, ids, mark, pipeline_ids)
 
     def _read(self, name: str) -> str:
+        found = self._find(name)
+        if found is None:
+            raise PipelineError(
+                f"the checkpoint {self.location} has no file {name}; give the option checkpointLocation as "
+                "the driver sees it"
+            )
+        return found
+
+    def _find(self, name: str) -> str | None:
         try:
             with self._files.open_input_stream(posixpath.join(self._path, name)) as file:
                 return bytes(file.read()).decode()
         except FileNotFoundError:
-            raise PipelineError(
-                f"the checkpoint {self.location} has no file {name}; give the option checkpointLocation as "
-                "the driver sees it"
-            ) from None
+            return None
 
 
 def _sources(text: str) -> list[dict[str, Any]]:

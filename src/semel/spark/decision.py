@@ -120,6 +120,13 @@ def last_known(client: Client, pipeline_id: str) -> Committed:
     return Committed({key: each.offset for key, each in notes.items()}, _assemble(pipeline_id, notes))
 
 
+def check_untouched(committed: Committed, pipeline_id: str) -> None:
+    """PipelineError if another program has replaced notes by offsets of its own, perhaps the newest ones."""
+    if committed.decision is not None and committed.foreign:
+        topic, number = min(committed.foreign)
+        raise PipelineError(_changed_text(pipeline_id, f"the offset of {topic}/{number} has no decision"))
+
+
 def _changed_text(pipeline_id: str, what: str) -> str:
     return (
         f"the position of pipeline {pipeline_id!r} cannot be trusted: {what}. Another program has reset, "

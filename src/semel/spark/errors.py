@@ -40,6 +40,10 @@ class AttemptsLost(PipelineError):
     """
 
 
+class TableChanged(PipelineError):
+    """Another program changed the table while a batch was written. A restart writes it again, or refuses."""
+
+
 class DecidedTransactionLost(PipelineError):
     """The broker aborted a transaction after the pipeline had decided to commit it."""
 

@@ -15,8 +15,8 @@ _PASSING = re.compile(
     r"(?:^|: )semel\.client\.errors\.(BrokerUnreachable|ConnectionLost|RequestTimedOut): "
     r"|(?:^|: )semel\.wire\.errors\.KafkaError: (COORDINATOR_NOT_AVAILABLE|NOT_COORDINATOR"
     r"|LEADER_NOT_AVAILABLE|NOT_LEADER_OR_FOLLOWER|KAFKA_STORAGE_ERROR): "
-    r"|(?:^|: )semel\.spark\.errors\.(AttemptsLost|SnapshotOvertaken): "
-    r"|Start the query again; it finishes the batch"
+    r"|(?:^|: )semel\.spark\.errors\.(AttemptsLost|SnapshotOvertaken|TableChanged): "
+    r"|Start the query again; it (finishes the batch|updates the group)"
     r"|Python worker (exited unexpectedly|failed to connect back)",
     re.MULTILINE,
 )

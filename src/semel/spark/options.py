@@ -62,8 +62,8 @@ ONLY_STREAM = (
 BATCH_SOURCE, STREAM_SOURCE = (*SOURCE, *ONLY_BATCH), (*SOURCE, *ONLY_STREAM)
 SINK = (*COMMON, "topic", "delivery.guarantee", "transaction.timeout.ms", "kafka.compression.type")
 STREAM_SINK = (*SINK, *RELATIONS, "checkpointLocation", "queryName")
-VERSIONS = ("txnAppId", "txnVersion")
-BATCH_SINK = (*SINK, *VERSIONS)
+VERSIONS = ("txnAppId", "txnVersion", "txnCompare")
+BATCH_SINK = (*SINK, *VERSIONS, "checkpointLocation")
 VERSIONS_ELSEWHERE = dict.fromkeys(
     VERSIONS, "batch writes; the batches of a streaming query are numbered by its checkpoint"
 )
@@ -307,6 +307,9 @@ def write_version(given: OptionReader) -> Version | None:
     """Return the version of a batch write: both options, or neither."""
     app, number = given.name("txnAppId"), given.text("txnVersion")
     if app is None and number is None:
+        for name in ("txnCompare", "checkpointLocation"):
+            if given.text(name) is not None:
+                raise OptionError(f"a batch write has the option {name} only with txnAppId and txnVersion")
         return None
     if app is None:
         raise OptionError("txnVersion counts the writes of an application: give its name as txnAppId")
@@ -314,7 +317,9 @@ def write_version(given: OptionReader) -> Version | None:
         raise OptionError(
             "txnAppId needs txnVersion, which grows with every write: in foreachBatch the batch id"
         )
-    return Version(app, given.number("txnVersion", 0, least=0))
+    compares_input = given.choice("txnCompare", "input", ("input", "version")) == "input"
+    checkpoint = given.text("checkpointLocation")
+    return Version(app, given.number("txnVersion", 0, least=0), checkpoint, compares_input)
 
 
 def check_source_names(options: Mapping[str, str]) -> None:

@@ -106,6 +106,8 @@ def plan_batch(
     # Checked before and after: a refused write must not fence the pipeline that has the name.
     before = decisions.read_committed(client, pipeline_id, require_stable=False)
     check_is_of_topics(before, pipeline_id)
+    if version is not None:
+        decisions.check_untouched(before, pipeline_id)
     check_write(before.decision, pipeline_id, version, topic)
     has_lived = before.decision is None and _has_written(client, pipeline_id, topic)
     run = decisions.take_over(client, pipeline_id)

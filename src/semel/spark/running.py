@@ -18,6 +18,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from semel.pipeline import DeclarationError, Delta, Lookup, Pipeline, Sink, Source
 from semel.spark.errors import PipelineError
 from semel.spark.failures import explain, is_passing
+from semel.spark.first_start import prepare_first_start
 from semel.spark.progress import News, Progress
 
 TRIGGER = "1 second"
@@ -74,6 +75,7 @@ def start(
     """
     place = Place(bootstrap_servers, checkpoint, once, trigger, client or {}, new)
     started: dict[str, StreamingQuery] = {}
+    prepare_first_start(spark)
     try:
         for pipeline_id in pipeline.sinks:
             started[pipeline_id] = start_query(spark, pipeline, pipeline_id, place)
@@ -168,6 +170,7 @@ class Run:
         Yields None if nothing is new. PipelineError if one of them fails for good. However it ends, no query
         is left running; after a requested stop, batches were given time to finish.
         """
+        prepare_first_start(self._spark)
         try:
             for name in self._pipeline.sinks:
                 self._start(name)

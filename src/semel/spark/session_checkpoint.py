@@ -1,4 +1,4 @@
-"""Passes the setting `spark.sql.streaming.checkpointLocation` to the sinks.
+"""Passes the setting `spark.sql.streaming.checkpointLocation` to the sinks, and prepares their first start.
 
 Spark resolves the setting in Java, after the options were passed, and no Python process sees it. So
 `semel.spark.session` adds a step to `DataStreamWriter.start`: a named query without a checkpointLocation of
@@ -11,6 +11,8 @@ from typing import Any
 
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from semel.spark.first_start import prepare_first_start
 
 SETTING = "spark.sql.streaming.checkpointLocation"
 OPTION = "checkpointLocation"
@@ -32,6 +34,7 @@ def pass_checkpoint_setting() -> None:
         queryName: str | None = None,  # noqa: N803
         **options: Any,
     ) -> StreamingQuery:
+        prepare_first_start(self._spark)
         given = self._jwrite.extraOptions()
         name = queryName or (given.apply("queryName") if given.contains("queryName") else None)
         root = self._spark.conf.get(SETTING, None)

@@ -25,11 +25,12 @@ from semel.spark.checkpoint import Checkpoint
 from semel.spark.clients import connect
 from semel.spark.edge import faces_spark
 from semel.spark.errors import OptionError, PipelineError
+from semel.spark.foreach_batch import check_task, with_read
 from semel.spark.options import Guarantee, SinkOptions
 from semel.spark.outputs import merged
 from semel.spark.partition_offsets import Span, TopicIds
 from semel.spark.remembered_writes import skip
-from semel.spark.versions import WriteName, current_stream_run, refuse_second_write
+from semel.spark.versions import BATCH_PROPERTY, WriteName, current_stream_run, refuse_second_write
 from semel.spark.writing import PackedProducer, RowWriter
 
 COLUMNS = {
@@ -39,7 +40,6 @@ COLUMNS = {
     "topic": ("string",),
     "partition": ("int",),
 }
-BATCH_PROPERTY = "streaming.sql.batchId"
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,12 +193,14 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
     def __getstate__(self) -> dict[str, Any]:
         """Plan the write: the writer is about to be sent to the tasks."""
         if self._is_exact and self._plan is None:
-            options = self._options
+            options = self._options = replace(self._options, version=with_read(self._options.version))
             self._plan = planning.plan_batch(self._client, self._pipeline_id, options.version, options.topic)
         return self.__dict__
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write the rows of one task."""
+        if self._options.version is not None:
+            check_task(self._options.version)
         return self._write(iterator)
 
     def _skip(self, plan: Plan) -> None:
@@ -218,7 +220,7 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
             return
         written = [each for each in told if each.prepared is not None]
         if version is not None:
-            name = WriteName(version.app, self._options.topic, run)
+            name = WriteName(version.app, self._options.topic, run, version.read)
             plan = replace(plan, query_id=name.to_query_id())
         # A batch write has no input offsets to commit, so its decision is stored beside its output.
         places = {each.where for each in written[:1] if each.where is not None} or self._places(plan)

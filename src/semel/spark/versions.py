@@ -1,20 +1,22 @@
 """Versions of batch writes: Delta's `txnAppId` and `txnVersion`, so that a repeated write is recognised.
 
 A function of `foreachBatch` runs again if it raised after it wrote. It identifies a write by an application
-and a version, the batch id. A write whose version is not above the last one of its application is skipped.
+and a version, the batch id. A write whose version is not above the last one of its application is skipped, if
+it is the same batch (`foreach_batch`).
 
 The decision of such a write names it in place of a query and a batch (`WriteName`): the application, the
-option `topic`, and the run of the streaming query in which it was made. The last two are there to recognise a
-mistake. Two writes of one function that share an application would count as one, and the rows of the second
-would be lost. So another topic is refused, and so is a second write in the same run of the query, because
-Spark never repeats a batch within a run. A run that has skipped a version is remembered by the driver alone
-(`remembered_writes`).
+option `topic`, the run of the streaming query in which it was made, and what the batch has read. The topic
+and the run are there to recognise a mistake. Two writes of one function that share an application would count
+as one, and the rows of the second would be lost. So another topic is refused, and so is a second write in the
+same run of the query, because Spark never repeats a batch within a run. A run that has skipped a version is
+remembered by the driver alone (`remembered_writes`).
 """
 
+import hashlib
 import json
 import re
-from dataclasses import dataclass
-from typing import Self
+from dataclasses import dataclass, field
+from typing import NamedTuple, Self
 
 from semel.spark.decision import Decision
 from semel.spark.errors import PipelineMismatch
@@ -26,15 +28,31 @@ NO_QUERY, NO_BATCH = "", -1
 MARK = "write "
 #: Spark names the jobs of a streaming query after its run.
 RUN_PROPERTY = "spark.jobGroup.id"
+BATCH_PROPERTY = "streaming.sql.batchId"
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+
+class BatchRead(NamedTuple):
+    """What a batch of a stream has read: fingerprints of its query and of its entry in the checkpoint."""
+
+    query: int
+    entry: int
+
+
+def fingerprint(text: str) -> int:
+    """Return a text as a number of 63 bits, which is what a table's transaction identifier can hold."""
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
 
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """The version of one write, from the options."""
+    """The version of one write, from the options. Two are equal if they are the same of one application."""
 
     app: str
     number: int
+    checkpoint: str | None = field(default=None, compare=False)  # of the query whose foreachBatch writes
+    compares_input: bool = field(default=True, compare=False)
+    read: BatchRead | None = field(default=None, compare=False)
 
     def __str__(self) -> str:
         return f"version {self.number} of txnAppId {self.app!r}"
@@ -47,18 +65,20 @@ class WriteName:
     app: str
     topic: str | None
     stream_run: str | None = None
+    read: BatchRead | None = None
 
     def to_query_id(self) -> str:
         """Format the name as the query id of a decision."""
-        return MARK + json.dumps([self.app, self.topic, self.stream_run], separators=(",", ":"))
+        parts = [self.app, self.topic, self.stream_run, *(self.read or ())]
+        return MARK + json.dumps(parts, separators=(",", ":"))
 
     @classmethod
     def of_query_id(cls, query_id: str) -> Self | None:
         """Parse the name in a decision; None if it belongs to a stream or to a write without versions."""
         if not query_id.startswith(MARK):
             return None
-        app, topic, stream_run = json.loads(query_id.removeprefix(MARK))
-        return cls(app, topic, stream_run)
+        app, topic, stream_run, *read = json.loads(query_id.removeprefix(MARK))
+        return cls(app, topic, stream_run, BatchRead(*read) if read else None)
 
 
 def is_write(decision: Decision) -> bool:
@@ -84,7 +104,9 @@ def check_write(last: Decision | None, pipeline_id: str, version: Version | None
     elif name.topic != topic:
         owner = f"writes to {_describe(name.topic)}, and not to {_describe(topic)}"
     else:
-        return version.number <= last.batch_id
+        from semel.spark.foreach_batch import is_repeated  # Here, because `status` needs no pyarrow.
+
+        return is_repeated(version, last.batch_id, name.read)
     name_given = "pipeline.id" if version is None else "txnAppId, or pipeline.id if both are given,"
     raise PipelineMismatch(
         f"pipeline.id {pipeline_id!r} belongs to {owner}. Give this write a {name_given} of its own"

@@ -6,19 +6,17 @@
 2. **Write** (task attempt). Parquet files with unique names, for the next number. See `files`. 3. **Commit**
 (driver, when all tasks are done). One commit of the table adds the winners' files, and records
    the number, the batch and its end offsets. See `position`. Delta refuses another commit of the same number:
-   of two copies of a pipeline one continues.
+   of two copies of a pipeline one continues. If other programs have changed the table meanwhile, the batch is
+   committed to what it is now, provided that it still fits.
 4. **Follow**. Commit the offsets of the group. After an interruption the next start does it.
 
 Spark's checkpoint is not trusted; it may be old or lost. Nothing is cleaned up when a batch fails, because a
 commit that failed may have been made: the next commit of the same number makes everything else leftovers.
 """
 
-import uuid
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 
-from deltalake.exceptions import CommitFailedError
 from pyspark.sql.types import StructType
 
 from semel.client import Client, ClientError, KafkaError, Partition
@@ -29,44 +27,28 @@ from semel.spark.delta import leftovers
 from semel.spark.delta.files import Added
 from semel.spark.delta.group import Group, TableName, follow, read_group
 from semel.spark.delta.options import DeltaOptions
+from semel.spark.delta.plan import Plan
 from semel.spark.delta.position import (
     NOWHERE,
     Note,
     Position,
-    fingerprint,
-    is_of_stream,
     is_of_versions,
     read_position,
 )
 from semel.spark.delta.predecessors import check_predecessors
 from semel.spark.delta.schema import delta_schema, required_columns
 from semel.spark.delta.table import Table, open_for, open_table
-from semel.spark.errors import PipelineError, PipelineFenced, PipelineMismatch
-from semel.spark.log_marks import Mark
-from semel.spark.partition_offsets import PartitionOffsets, TopicIds
-from semel.spark.versions import NO_BATCH, NO_QUERY, Version
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """The driver's plan for a batch, made before its tasks start. The tasks receive it and return it."""
-
-    app: str  # under which the table numbers commits
-    number: int
-    partition_by: tuple[str, ...]
-    required: tuple[str, ...]
-    query_id: str = NO_QUERY
-    batch_id: int = NO_BATCH
-    begin: PartitionOffsets = field(default_factory=dict)  # the position of the pipeline
-    end: PartitionOffsets = field(default_factory=dict)  # the position after this batch
-    starts: PartitionOffsets = field(default_factory=dict)  # where this batch starts
-    ids: TopicIds = field(default_factory=dict)
-    is_done: bool = False  # the table has it, so that nothing is written again
-    version: Version | None = None  # of a batch write that has one
-    mark: Mark | None = None  # of the log that was read
-    done_in: str | None = None  # the run of a streaming query that has written the version
-    run: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
-
+from semel.spark.delta.table_commit import (
+    NEW_APP,
+    NEW_PIPELINE,
+    check_not_restored,
+    commit_to_table,
+    has_version,
+)
+from semel.spark.errors import PipelineError, PipelineMismatch
+from semel.spark.foreach_batch import with_read
+from semel.spark.partition_offsets import PartitionOffsets
+from semel.spark.versions import NO_BATCH, NO_QUERY, fingerprint
 
 # ---- plan
 
@@ -90,7 +72,7 @@ def plan_stream(options: DeltaOptions, schema: StructType, checkpoint: Checkpoin
     _check_table(group, name, app)
     # The group knows the partitions that the pipeline read once, also those that it does not read any more.
     position = read_position(table, app, query_id, {*step.start, *step.end, *group.offsets})
-    _check_not_restored(table, position, f"pipeline {app!r}", _NEW_PIPELINE)
+    check_not_restored(table, position, f"pipeline {app!r}", NEW_PIPELINE)
     if position.number > 0 and position.number not in position.recent and is_of_versions(table, app):
         raise PipelineMismatch(
             f"the table {table.location} knows {app!r} as the txnAppId of batch writes. Give this query "
@@ -113,6 +95,7 @@ def plan_stream(options: DeltaOptions, schema: StructType, checkpoint: Checkpoin
     return Plan(
         app=app,
         number=position.number + 1,
+        table_id=table.table_id,
         query_id=query_id,
         batch_id=batch_id,
         begin={**known, **new},
@@ -128,35 +111,23 @@ def plan_stream(options: DeltaOptions, schema: StructType, checkpoint: Checkpoin
 
 def plan_batch(options: DeltaOptions, schema: StructType) -> Plan:
     """Determine the number of a batch write, whose input is unknown."""
-    app, version = f"{options.pipeline_id}/write", options.version
+    app, version = f"{options.pipeline_id}/write", with_read(options.version)
     table = _open(options, schema)
     position = read_position(table, app)
     if version is not None:
-        _check_not_restored(table, position, f"txnAppId {version.app!r}", _NEW_APP)
+        check_not_restored(table, position, f"txnAppId {version.app!r}", NEW_APP)
     _clear(table, app, position)
     last = position.recent.get(position.number)
     return Plan(
         app,
         position.number + 1,
+        table_id=table.table_id,
         partition_by=table.partition_by,
         required=tuple(required_columns(table.schema)),
-        is_done=version is not None and _has_version(table, version),
+        is_done=version is not None and has_version(table, version),
         version=version,
         done_in=last.stream_run if last is not None and last.version == version else None,
     )
-
-
-def _has_version(table: Table, version: Version) -> bool:
-    """Whether the table contains this version of a write, or a later one, by any writer."""
-    reached = table.transaction_version(version.app)
-    if reached is None:
-        return False
-    if not is_of_versions(table, version.app) and is_of_stream(table, version.app):
-        raise PipelineMismatch(
-            f"the table {table.location} knows {version.app!r} as the pipeline.id of a streaming query. Give "
-            "this write another txnAppId"
-        )
-    return version.number <= reached
 
 
 def _open(options: DeltaOptions, schema: StructType) -> Table:
@@ -203,23 +174,6 @@ def _none_text(pipeline_id: str, batch_id: int) -> str:
         "the checkpoint of another pipeline, or the table is another one. Start with a new "
         "checkpointLocation, and with startingOffsets where the table ends"
     )
-
-
-_NEW_PIPELINE = (
-    "start with a new pipeline.id and a new checkpointLocation, startingOffsets where it ends, and "
-    "pipeline.new=true"
-)
-_NEW_APP = "choose a new txnAppId, and go on with the first version that is not in the table"
-
-
-def _check_not_restored(table: Table, position: Position, who: str, advice: str) -> None:
-    if position.lost_by is not None:
-        raise PipelineMismatch(
-            f"the table {table.location} was restored to an older version, by its commit {position.lost_by}, "
-            f"after {who} had written to it: rows are gone that the table's transaction identifiers still "
-            f"count. Undo it by a RESTORE to version {position.lost_by - 1}; or, to keep the table as it "
-            f"is, {advice}"
-        )
 
 
 def _check(position: Position, pipeline_id: str, query_id: str, batch_id: int, step: Step) -> bool:
@@ -283,15 +237,13 @@ def _mismatch_text(position: Position, pipeline_id: str, batch_id: int, step: St
 
 def commit(
     options: DeltaOptions,
+    schema: StructType,
     plan: Plan,
     winners: Sequence[str],
     added: Sequence[Added],
     stream_run: str | None = None,
 ) -> None:
     """Commit a batch, and move the group."""
-    table = open_table(options.location)
-    if table is None:
-        raise PipelineError(f"nothing was committed: the table {options.location} is gone")
     note = Note(
         plan.app,
         plan.number,
@@ -306,37 +258,12 @@ def commit(
         stream_run,
         plan.mark,
     )
-    _check_number(table, plan)
-    try:
-        table.commit(added, note)
-    except CommitFailedError as error:
-        table = open_table(options.location) or table
-        _check_number(table, plan)
-        raise PipelineError(
-            f"nothing was committed: the table {options.location} was changed at the same moment ({error}). "
-            "Start the query again"
-        ) from error
+    table = commit_to_table(options, schema, plan, note, added)
     if plan.query_id != NO_QUERY:
         _follow(options, table, plan)
     # The next plan deletes what cannot be deleted now.
     with suppress(OSError):
         leftovers.clear(table.storage, plan.app, plan.number, {plan.number: winners})
-
-
-def _check_number(table: Table, plan: Plan) -> None:
-    position = read_position(table, plan.app)
-    if plan.query_id != NO_QUERY:
-        _check_not_restored(table, position, f"pipeline {plan.app!r}", _NEW_PIPELINE)
-    if position.number >= plan.number:
-        by = position.recent.get(position.number)
-        where = (
-            " on the same checkpoint" if by is not None and by.query_id == plan.query_id != NO_QUERY else ""
-        )
-        who = "" if by is None else f" (commit {by.number} of it, by run {by.run})"
-        raise PipelineFenced(
-            f"another copy of pipeline {plan.app!r}{where} has written to the table since this batch was "
-            f"planned{who}, so this one stops. What it wrote in this batch does not count"
-        )
 
 
 def _follow(options: DeltaOptions, table: Table, plan: Plan) -> None:

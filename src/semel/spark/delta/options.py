@@ -19,7 +19,7 @@ from semel.spark.predecessors import ALONE, RELATIONS, Relations
 from semel.spark.versions import Version
 
 SINK = ("path", "pipeline.id", "partitionBy", "mergeSchema", "mode")
-BATCH_SINK = (*SINK, *VERSIONS)
+BATCH_SINK = (*SINK, *VERSIONS, "checkpointLocation")
 STREAM_SINK = (
     *SINK,
     *(name for name in COMMON if name not in SINK),

@@ -8,7 +8,9 @@ batch of a query (`billing/batch/<query>`), two for the start and end of every i
 once.
 
 A batch write with `txnAppId` and `txnVersion` sets the identifier of that name, as Delta's own writers do. It
-also sets `<app>/versions`, which distinguishes the name from that of a streaming pipeline.
+also sets `<app>/versions`, which distinguishes the name from that of a streaming pipeline. If it is a batch
+of a stream, `<app>/versions/query` and `<app>/versions/input` say what it has read, for the version in
+`<app>/versions/number`: another writer may set the next one without them.
 
 To look identifiers up one by one takes time, so a commit also has them as a note (`userMetadata`, which every
 tool shows in a table's history). It is looked for as far back as the history goes. A note may lack partitions
@@ -19,7 +21,6 @@ A table that is restored to an older version loses rows and keeps its identifier
 looked through for a RESTORE that has taken the last commit of the pipeline back.
 """
 
-import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -29,7 +30,7 @@ from semel.client import Partition
 from semel.spark.log_marks import Mark
 from semel.spark.partition_offsets import MARK as LOG_MARK
 from semel.spark.partition_offsets import PartitionOffsets, TopicIds, ids_of, of_json, to_json
-from semel.spark.versions import Version
+from semel.spark.versions import BatchRead, Version, fingerprint
 
 T = TypeVar("T")
 
@@ -38,6 +39,8 @@ MARK = "semel"
 RECENT, FURTHER = 16, 8
 #: The version to which a table was restored by a time.
 UNKNOWN = -1
+#: The identifiers that say what a version has read.
+_READ = ("number", "query", "input")
 
 
 class Commit(NamedTuple):
@@ -99,7 +102,7 @@ class Note:
         if self.query_id:
             found[_batch(self.app, self.query_id)] = self.batch_id
         if self.version is not None:
-            found |= {self.version.app: self.version.number, _versions(self.version.app): 1}
+            found |= _of_version(self.version)
         found |= {_offset(self.app, key): offset for key, offset in self.offsets.items()}
         found |= {_start(self.app, key): offset for key, offset in self.starts.items()}
         return found | {_topic(self.app, topic): fingerprint(each) for topic, each in self.ids.items()}
@@ -139,7 +142,8 @@ def read_position(
     starts = _known(table, {key: _start(app, key) for key in keys}) if note is None else note.starts
     offsets |= _known(table, {key: _offset(app, key) for key in keys - offsets.keys()})
     topics |= _known(table, {topic: _topic(app, topic) for topic in {key[0] for key in keys} - topics.keys()})
-    last = next((version for version, each in noted.items() if each.number == number), commits[-1].version)
+    oldest = commits[-1].version if commits else UNKNOWN
+    last = next((version for version, each in noted.items() if each.number == number), oldest)
     batch_id = -1 if batch_id is None else batch_id
     return Position(number, batch_id, offsets, recent, starts, topics, _lost_by(commits, last))
 
@@ -177,11 +181,6 @@ def _note_of(commit: Commit, app: str) -> Note | None:
     return note if note is not None and note.app == app else None
 
 
-def fingerprint(topic_id: str) -> int:
-    """Return a topic id as a version of an identifier, which has 63 bits."""
-    return int.from_bytes(hashlib.sha256(topic_id.encode()).digest()[:8], "big") >> 1
-
-
 def _known(table: KnowsTransactions, names: Mapping[T, str]) -> dict[T, int]:
     found = {key: table.transaction_version(name) for key, name in names.items()}
     return {key: version for key, version in found.items() if version is not None}
@@ -195,6 +194,21 @@ def is_of_versions(table: KnowsTransactions, app: str) -> bool:
 def is_of_stream(table: KnowsTransactions, app: str) -> bool:
     """Whether the identifier of this name has the commits of a streaming pipeline. This reads all notes."""
     return any(_note_of(each, app) is not None for each in table.history(None))
+
+
+def read_of_version(table: KnowsTransactions, app: str, number: int) -> BatchRead | None:
+    """What a version has read, the last one of its application; None if it is not known."""
+    of, query, entry = (table.transaction_version(f"{_versions(app)}/{name}") for name in _READ)
+    return None if query is None or entry is None or of != number else BatchRead(query, entry)
+
+
+def _of_version(version: Version) -> dict[str, int]:
+    name = _versions(version.app)
+    found = {version.app: version.number, name: 1}
+    if version.read is None:
+        return found
+    values = (version.number, *version.read)
+    return found | {f"{name}/{part}": value for part, value in zip(_READ, values, strict=True)}
 
 
 def _versions(app: str) -> str:

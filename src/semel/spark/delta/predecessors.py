@@ -10,10 +10,11 @@ from collections.abc import Iterable
 from semel.client import Client
 from semel.spark.checkpoint import Step
 from semel.spark.delta.group import read_group
-from semel.spark.delta.position import Position, fingerprint, read_position, streams_of
+from semel.spark.delta.position import Position, read_position, streams_of
 from semel.spark.delta.table import Table
 from semel.spark.errors import PipelineMismatch
 from semel.spark.predecessors import Relations, Writer, of_other_groups, overlapping
+from semel.spark.versions import fingerprint
 
 
 def check_predecessors(

@@ -15,13 +15,14 @@ from pyspark.sql.types import StructType
 
 from semel.spark.checkpoint import Checkpoint
 from semel.spark.delta import batch_commit
-from semel.spark.delta.batch_commit import Plan
 from semel.spark.delta.files import Added, TaskFiles
 from semel.spark.delta.leftovers import Attempt
 from semel.spark.delta.options import DeltaOptions
+from semel.spark.delta.plan import Plan
 from semel.spark.delta.storage import Storage
 from semel.spark.edge import faces_spark
 from semel.spark.errors import PipelineError
+from semel.spark.foreach_batch import check_task
 from semel.spark.remembered_writes import remember, skip
 from semel.spark.versions import current_stream_run, refuse_second_write
 
@@ -59,6 +60,8 @@ class _Writer:
         """Write the rows of one task."""
         plan, context = self._plan, TaskContext.get()
         assert plan is not None, "a writer is planned before it gets to a task"
+        if plan.version is not None:
+            check_task(plan.version)
         assert context is not None, "a task has a context"
         attempt = Attempt(plan.app, plan.number, plan.run, context.partitionId(), context.taskAttemptId())
         files = TaskFiles(Storage(self._options.location), attempt, plan.partition_by, plan.required)
@@ -83,7 +86,7 @@ class _Writer:
         if plan.is_done:
             skip(place, plan.version, run, has_rows=any(each.has_skipped for each in written))
             return
-        batch_commit.commit(self._options, plan, winners, added, run)
+        batch_commit.commit(self._options, self._schema, plan, winners, added, run)
         if plan.version is not None and run is not None:
             remember(place, plan.version, run)
 

@@ -6,6 +6,8 @@ URL, the store is responsible for that. Credentials come from the environment, a
 
 import os
 import posixpath
+import re
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -13,12 +15,49 @@ from urllib.parse import unquote
 
 from pyarrow import fs  # type: ignore[import-untyped]
 
+from semel.spark.errors import OptionError
+
+#: What deltalake takes for the end of a path, for another separator, or for another character, in some of its
+#: parts: the log is then written in one place and looked for in another.
+_MISREAD = re.compile(r"[#?\\\x00-\x1f\x7f]|%[0-9A-Fa-f]{2}")
+#: The same in a URL, in which pyarrow does not accept these and spaces.
+_MISREAD_IN_URLS = re.compile(r"[#?\\\x00-\x20\x7f]")
+#: Hadoop's form of a URL without a host.
+_ONE_SLASH = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/(?!/)")
+
 
 def location_of(path: str) -> str:
-    """Return the location of a table for every process: an absolute path, or a URL."""
+    """Return the location of a table for every process: an absolute path, or a URL.
+
+    OptionError if deltalake would look for the table, or for a part of its log, in another place.
+    """
+    plain = path
     if path.startswith("file:"):
-        path = unquote("/" + path.removeprefix("file:").lstrip("/"))
-    return path.rstrip("/") if "://" in path else str(Path(path).absolute())
+        plain, host = _of_file_url(path)
+        if host not in ("", "localhost"):
+            raise OptionError(
+                f"{path} is a file on the machine {host!r}. Write file:///… for one on this machine"
+            )
+    elif found := _ONE_SLASH.match(path):
+        raise OptionError(
+            f"{path} is neither a path nor a URL; did you mean {found[1]}://{path[found.end() :]}?"
+        )
+    is_url = plain is path and "://" in path
+    location = path.rstrip("/") if is_url else str(Path(plain).absolute())
+    named = unquote(location) if is_url else location
+    if wrong := (_MISREAD_IN_URLS if is_url else _MISREAD).search(location) or _MISREAD.search(named):
+        raise OptionError(
+            f"the path of a table cannot contain {wrong[0]!r}, which deltalake reads as something else: "
+            f"{location!r}. Choose another path"
+        )
+    return location
+
+
+def _of_file_url(url: str) -> tuple[str, str]:
+    """Return the path of a file URL, and the machine that it names, if any."""
+    rest = url.removeprefix("file:")
+    host, _, path = rest[2:].partition("/") if rest.startswith("//") else ("", "", rest)
+    return unquote("/" + path.lstrip("/")), host
 
 
 class Storage:
@@ -60,6 +99,11 @@ class Storage:
         """Return when a file was written, in nanoseconds; None if it does not exist."""
         (found,) = self._files.get_file_info([self._at(path)])
         return None if found.type is fs.FileType.NotFound else int(found.mtime_ns or 0)
+
+    def missing(self, paths: Sequence[str]) -> list[str]:
+        """Return those of the files that do not exist."""
+        found = self._files.get_file_info([self._at(path) for path in paths])
+        return [path for path, each in zip(paths, found, strict=True) if each.type is fs.FileType.NotFound]
 
     def delete(self, path: str) -> None:
         """Delete a file if it exists."""

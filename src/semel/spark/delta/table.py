@@ -19,7 +19,7 @@ from semel.spark.delta.files import Added
 from semel.spark.delta.position import UNKNOWN, Commit, Note
 from semel.spark.delta.schema import new_columns
 from semel.spark.delta.storage import Storage
-from semel.spark.errors import OptionError, PipelineError
+from semel.spark.errors import OptionError, PipelineError, TableChanged
 
 LOG = "_delta_log"
 #: Tables that a process keeps open.
@@ -130,13 +130,7 @@ def _keep(location: str, table: DeltaTable) -> None:
 def open_for(location: str, rows: dict[str, Any], partition_by: Sequence[str], *, merges: bool) -> Table:
     """Return the table for these rows, created if there is none; OptionError if it does not accept them."""
     table = open_table(location) or _create(location, rows, partition_by)
-    if partition_by and table.partition_by != tuple(partition_by):
-        raise OptionError(
-            f"the table {location} is partitioned by {', '.join(table.partition_by) or 'nothing'}, and not "
-            f"by {', '.join(partition_by)}. Leave partitionBy out"
-        )
-    _check_features(table)
-    new = new_columns(rows, table.schema, table.partition_by)
+    new = check_rows(table, rows, partition_by)
     if not new:
         return table
     names = ", ".join(repr(each["name"]) for each in new)
@@ -148,6 +142,17 @@ def open_for(location: str, rows: dict[str, Any], partition_by: Sequence[str], *
         table._table.alter.add_columns([Field.from_json(json.dumps(each)) for each in new])
     _opened.pop((os.getpid(), location), None)
     return open_for(location, rows, partition_by, merges=False)
+
+
+def check_rows(table: Table, rows: dict[str, Any], partition_by: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the columns of these rows that the table lacks. OptionError if they do not fit it."""
+    if partition_by and table.partition_by != tuple(partition_by):
+        raise OptionError(
+            f"the table {table.location} is partitioned by {', '.join(table.partition_by) or 'nothing'}, and "
+            f"not by {', '.join(partition_by)}. Leave partitionBy out"
+        )
+    _check_features(table)
+    return new_columns(rows, table.schema, table.partition_by)
 
 
 def _create(location: str, rows: dict[str, Any], partition_by: Sequence[str]) -> Table:
@@ -202,7 +207,7 @@ def _explained(location: str) -> Iterator[None]:
     try:
         yield
     except CommitFailedError as error:
-        raise PipelineError(
+        raise TableChanged(
             f"the table {location} was changed at the same moment: {error} Start again"
         ) from error
     except (DeltaError, OSError) as error:

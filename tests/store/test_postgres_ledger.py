@@ -27,12 +27,16 @@ from semel.core.facts import (
 from semel.core.groups import ClassicGroup
 from semel.core.share_partition import AVAILABLE, Run, SharePartition
 from semel.core.types import (
+    Cluster,
+    ClusterKey,
     CommittedOffset,
     GroupKey,
+    Key,
     OffsetKey,
     Partition,
     PartitionKey,
     PendingKey,
+    PendingOffset,
     ProducerState,
     ShareKey,
     Transaction,
@@ -285,11 +289,33 @@ async def test_a_ledger_of_a_newer_version_is_refused(postgres_dsn: str, schema:
     async with opened(postgres_dsn, schema):
         pass
     await _execute(postgres_dsn, f"UPDATE {schema}.meta SET value = '99' WHERE name = 'schema_version'")
-    with pytest.raises(StoreDamaged, match="schema version 99, and this Semel knows version 7"):
+    with pytest.raises(StoreDamaged, match="schema version 99, and this Semel knows version 8"):
         await PostgresLedger.open(postgres_dsn, schema=schema)
 
 
-WITHOUT_NUMBERING = """
+WITHOUT_GENERATIONS = """
+    ALTER TABLE brokers ADD COLUMN session bigint DEFAULT 0, ADD COLUMN sequence bigint DEFAULT 0,
+        ADD COLUMN next_producer_id bigint DEFAULT 0;
+    UPDATE brokers SET (session, sequence, next_producer_id) = (
+        SELECT session, sequence, next_producer_id FROM commits WHERE commits.broker_id = brokers.broker_id
+    );
+    DROP TABLE commits;
+    DROP INDEX inline_generation_newest;
+    DROP FUNCTION last_commit(integer);
+    DROP FUNCTION begin_session(integer, bigint);
+    DROP FUNCTION fence_commits(integer, bigint);
+    ALTER TABLE partitions DROP COLUMN generation, ADD PRIMARY KEY (topic_id, partition_index);
+    ALTER TABLE producers DROP COLUMN generation, ADD PRIMARY KEY (topic_id, partition_index, producer_id);
+    ALTER TABLE offsets DROP COLUMN generation, ADD PRIMARY KEY (group_id, topic, partition_index);
+    ALTER TABLE pending_versions DROP COLUMN generation, ADD PRIMARY KEY (group_id);
+    ALTER TABLE pending_offsets DROP COLUMN row_version, ADD PRIMARY KEY (group_id, position);
+    ALTER TABLE transactions DROP COLUMN generation, ADD PRIMARY KEY (transactional_id);
+    ALTER TABLE groups DROP COLUMN generation, ADD PRIMARY KEY (group_id);
+    ALTER TABLE shares DROP COLUMN generation, ADD PRIMARY KEY (topic_id, partition_index, group_id);
+"""
+"""What version 7 did not have."""
+WITHOUT_NUMBERING = f"""
+    {WITHOUT_GENERATIONS}
     DROP TABLE numbering;
     DROP FUNCTION skip_numbers();
 """
@@ -366,6 +392,69 @@ async def test_a_ledger_of_version_6_knows_its_numbers(postgres_dsn: str, schema
         assert await ledger.database.value("SELECT last_object FROM numbering") == first + 1000
 
 
+async def test_a_ledger_of_version_7_keeps_its_rows_and_the_numbers_of_commits(
+    postgres_dsn: str, schema: str, scribe: Any
+) -> None:
+    offset = OffsetKey("g", "orders", 0)
+    pending = (PendingOffset(7, offset, CommittedOffset(2)),)
+    transaction = Transaction("t", 7, 0, 1)
+    facts = [
+        TransactionChanged(transaction),
+        PendingChanged("g", pending),
+        OffsetCommitted(offset, CommittedOffset(1)),
+        GroupChanged(ClassicGroup("g")),
+        ProducerIdAllocated(41),
+    ]
+    async with opened(postgres_dsn, schema) as ledger:
+        (key,) = await scribe.create(ledger)
+        producer, share = key.of(7), ShareKey(key.topic_id, 0, "s")
+        facts += [ProducerAdvanced(producer, ProducerState(0)), ShareChanged(share, SharePartition(5))]
+        await ledger.commit(facts, [])
+        await scribe.fill(ledger, key, [{}])
+        keys: list[Key] = [key, producer, share, offset, TransactionKey("t"), PendingKey("g")]
+        keys += [GroupKey("g"), ClusterKey()]
+        before = await ledger.load_versioned(keys, locks=False)
+        place = ledger.place
+    await _execute(
+        postgres_dsn,
+        f"""
+        SET search_path = {schema};
+        {WITHOUT_GENERATIONS}
+        UPDATE meta SET value = '7' WHERE name = 'schema_version';
+        """,
+    )
+    async with opened(postgres_dsn, schema) as ledger:
+        assert await ledger.load_versioned(keys, locks=False) == before
+        assert (ledger.place.epoch, ledger.place.sequence) == (place.epoch + 1, 3)
+        cluster = before[-1].value
+        assert isinstance(cluster, Cluster)
+        assert cluster.next_producer_id == 42
+        await scribe.fill(ledger, key, [{}])
+        await ledger.commit([*facts, PendingChanged("g", ())], [])
+        assert await ledger.load([key, PendingKey("g")]) == [scribe.partitions[key], None]
+        assert await all_batches(ledger, key) == scribe.batches[key]
+
+
+async def test_an_upgraded_ledger_has_the_tables_of_a_new_one(postgres_dsn: str, schema: str) -> None:
+    columns = """
+        SELECT table_name, column_name, data_type, is_nullable FROM information_schema.columns
+        WHERE table_schema = $1 ORDER BY 1, 2
+    """
+    indexes = "SELECT replace(indexdef, $1, '') FROM pg_indexes WHERE schemaname = $1 ORDER BY 1"
+    async with opened(postgres_dsn, schema) as ledger:
+        new = [await ledger.database.fetch(query, schema) for query in (columns, indexes)]
+    await _execute(
+        postgres_dsn,
+        f"""
+        SET search_path = {schema};
+        {WITHOUT_GENERATIONS}
+        UPDATE meta SET value = '7' WHERE name = 'schema_version';
+        """,
+    )
+    async with opened(postgres_dsn, schema) as ledger:
+        assert [await ledger.database.fetch(query, schema) for query in (columns, indexes)] == new
+
+
 async def test_a_ledger_of_version_1_is_upgraded(postgres_dsn: str, schema: str) -> None:
     async with opened(postgres_dsn, schema):
         pass
@@ -383,7 +472,7 @@ async def test_a_ledger_of_version_1_is_upgraded(postgres_dsn: str, schema: str)
     )
     async with opened(postgres_dsn, schema) as ledger:
         assert await ledger.policies() == []
-        assert await ledger.database.value("SELECT value FROM meta WHERE name = 'schema_version'") == "7"
+        assert await ledger.database.value("SELECT value FROM meta WHERE name = 'schema_version'") == "8"
         names = "SELECT count(*) FROM pg_proc WHERE proname = 'hand_over' AND pronamespace = $1::regnamespace"
         assert await ledger.database.value(names, schema) == 1
         place = ledger.place

@@ -4,37 +4,6 @@ CREATE TYPE member AS (
     broker_id integer, epoch bigint, endpoints text, internal text, rack text, is_live boolean, is_leaving boolean
 );
 
--- Takes the place of the last process with this id, unless its lease is not over. is_taken tells whether it worked; it
--- also does if this process has taken the place before, and the answer was lost.
-CREATE FUNCTION take_place(my_id integer, my_instance bytea, lease interval)
-RETURNS TABLE (
-    is_taken boolean, slot integer, epoch bigint, session bigint, sequence bigint, lease_until timestamptz,
-    seconds_left double precision, internal text
-) LANGUAGE plpgsql AS $$
-#variable_conflict use_column
-BEGIN
-    -- Without ON CONFLICT alone: that would use up a slot at each start.
-    INSERT INTO brokers (broker_id, instance, epoch, lease_until)
-    SELECT my_id, my_instance, 1, clock_timestamp() + lease
-    WHERE NOT EXISTS (SELECT FROM brokers WHERE broker_id = my_id)
-    ON CONFLICT (broker_id) DO NOTHING;
-    IF FOUND THEN
-        UPDATE brokers SET next_producer_id = slot::bigint << 40 WHERE broker_id = my_id;
-    ELSE
-        UPDATE brokers SET
-            instance = my_instance, epoch = brokers.epoch + 1, lease_until = clock_timestamp() + lease
-        WHERE broker_id = my_id AND (instance = my_instance OR lease_until <= clock_timestamp());
-        IF FOUND THEN
-            DELETE FROM notices WHERE to_broker = my_id;
-        END IF;
-    END IF;
-    RETURN QUERY SELECT
-        instance = my_instance, slot, epoch, session, sequence, lease_until,
-        extract(epoch FROM lease_until - clock_timestamp())::double precision, internal
-    FROM brokers WHERE broker_id = my_id;
-END
-$$;
-
 -- Fails if the broker was replaced.
 CREATE FUNCTION check_place(my_id integer, my_epoch bigint) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
@@ -42,16 +11,6 @@ BEGIN
         RAISE EXCEPTION 'broker % has no epoch %: another process took its place', my_id, my_epoch
             USING ERRCODE = 'SM001';
     END IF;
-END
-$$;
-
--- Locks the rows of brokers, everybody in the same order: no commit of theirs is under way then. Fails if the broker
--- was replaced.
-CREATE FUNCTION lock_brokers(my_id integer, my_epoch bigint, others integer[]) RETURNS void LANGUAGE plpgsql AS $$
-BEGIN
-    PERFORM FROM brokers WHERE broker_id = my_id OR broker_id = ANY (others) ORDER BY broker_id FOR UPDATE;
-    PERFORM check_place(my_id, my_epoch);
-    LOCK TABLE shards IN SHARE ROW EXCLUSIVE MODE;
 END
 $$;
 
@@ -116,25 +75,6 @@ BEGIN
     JOIN brokers ON broker_id = given.owner AND is_member AND NOT is_leaving
     WHERE shards.shard = given.shard AND shards.epoch = given.epoch
     AND (shards.owner = my_id OR shards.owner IS NULL);
-END
-$$;
-
--- Replaces a broker whose lease is over. Its commits fail from now on; this waits for one that is being written. Shards
--- that nobody was named for, or nobody who is a member, have no owner afterwards. Returns false if the broker lives.
-CREATE FUNCTION take_over(
-    my_id integer, my_epoch bigint, dead_id integer, dead_epoch bigint, given_shards integer[], new_owners integer[]
-) RETURNS boolean LANGUAGE plpgsql AS $$
-BEGIN
-    PERFORM lock_brokers(my_id, my_epoch, dead_id || new_owners);
-    UPDATE brokers SET epoch = epoch + 1, is_member = false
-    WHERE broker_id = dead_id AND epoch = dead_epoch AND lease_until <= clock_timestamp();
-    IF NOT FOUND THEN
-        RETURN false;
-    END IF;
-    DELETE FROM notices WHERE to_broker = dead_id;
-    PERFORM give_shards(dead_id, given_shards, new_owners);
-    UPDATE shards SET owner = NULL, epoch = epoch + 1 WHERE owner = dead_id;
-    RETURN true;
 END
 $$;
 

@@ -11,7 +11,7 @@ import asyncpg  # type: ignore[import-untyped]
 from semel.store.interface import StoreBroken, StoreDamaged, StoreMisconfigured, StoreRefused
 from semel.store.postgres.database import ConnectionLost, Database, patiently
 
-SCHEMA_VERSION: Final = 7
+SCHEMA_VERSION: Final = 8
 _UPGRADES: Final = {
     1: ("from_1.sql",),
     2: ("from_2.sql",),
@@ -19,6 +19,7 @@ _UPGRADES: Final = {
     4: ("from_4.sql", "shares.sql", "locking.sql"),
     5: ("from_5.sql", "writing.sql"),
     6: ("from_6.sql", "numbering.sql", "replacing.sql"),
+    7: ("fencing.sql", "from_7.sql", "locking.sql", "writing.sql"),
 }
 """What upgrades each version to the next."""
 SERVER_VERSION_MIN: Final = 140_000
@@ -37,6 +38,9 @@ SESSION: Final = {
     "enable_seqscan": "off",
     "enable_hashjoin": "off",
     "enable_mergejoin": "off",
+    # Nor all old versions of a row (generation in schema.sql), if the index looks too large for its few rows.
+    "enable_bitmapscan": "off",
+    "enable_sort": "off",
     # What has no index is small, but the planner takes it for expensive now.
     "jit": "off",
     # The server ends sessions of brokers that are gone.
@@ -169,7 +173,7 @@ async def _upgrade(connection: Any) -> None:
 
 _TABLES: Final = (
     *("schema.sql", "chunks.sql", "numbering.sql", "versions.sql", "shares.sql", "locking.sql"),
-    *("writing.sql", "functions.sql", "replacing.sql", "membership.sql", "views.sql"),
+    *("writing.sql", "functions.sql", "replacing.sql", "fencing.sql", "membership.sql", "views.sql"),
 )
 
 

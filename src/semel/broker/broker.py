@@ -143,7 +143,7 @@ class Broker:
         self.member = ClusterMember(
             store.membership, ownership, sender, loop, self.catalog, self.policies, clock
         )
-        register(metrics, ownership, sender, loop, self.member)
+        register(metrics, ownership, sender, loop, self.member, store)
         return loop
 
     @classmethod

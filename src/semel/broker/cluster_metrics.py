@@ -5,6 +5,7 @@ from semel.broker.cluster_member import ClusterMember
 from semel.broker.metrics import Metrics
 from semel.broker.shard_ownership import ShardOwnership
 from semel.broker.shared_commit_loop import SharedCommitLoop
+from semel.store.sharing import SharedStore
 
 
 def register(
@@ -13,6 +14,7 @@ def register(
     sender: NoticeSender,
     loop: SharedCommitLoop,
     member: ClusterMember,
+    store: SharedStore,
 ) -> None:
     """Show what this broker owns, knows of the others, and waits for."""
     gauge, counter = metrics.gauge, metrics.counter
@@ -26,6 +28,16 @@ def register(
         "waiting_answers",
         "Committed ticks that are answered when other brokers have their notices.",
         lambda: len(loop.unannounced),
+    )
+    gauge(
+        "oldest_snapshot_seconds",
+        "Age of the oldest snapshot that others hold in PostgreSQL; 0 if none, or if it is not known.",
+        lambda: store.oldest_snapshot.seconds,
+    )
+    gauge(
+        "oldest_snapshot_transactions",
+        "Transactions since the oldest snapshot that others hold in PostgreSQL; 0 if there is none.",
+        lambda: store.oldest_snapshot.transactions,
     )
     counter(
         "conflicts",

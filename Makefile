@@ -10,7 +10,7 @@ STAMP := $(VENV)/.ready
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check fmt test chaos verify verify-long docs demo demo-cluster run browser screenshots bench profile peers suites ci clean
+.PHONY: help setup check fmt test steady chaos verify verify-long docs demo demo-cluster run browser screenshots bench profile peers suites ci clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
@@ -36,8 +36,12 @@ fmt: setup ## format, and apply automatic fixes
 	$(BIN)/ruff check --fix .
 
 test: setup ## every test that needs no other broker, and the shortest verification run
-	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m tools.suite
 	$(BIN)/python -m verification test
+
+RUNS ?= 5
+steady: setup ## run the tests RUNS=5 times beside two busy loops, and list those that fail by chance
+	$(BIN)/python -m tools.suite.steady --runs $(RUNS)
 
 chaos: setup ## kill -9 under load: 50 times each with idempotent producers, during deletion and under queue workers, 200 times in transactions
 	SEMEL_KILLS=50 $(BIN)/python -m pytest tests/chaos/test_kill.py tests/chaos/test_kill_while_deleting.py tests/chaos/test_kill_share_workers.py

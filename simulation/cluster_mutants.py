@@ -250,7 +250,7 @@ CLUSTER_MUTANTS: tuple[Mutant, ...] = (
     _broker(
         "a broker decides by its own time of day",
         "cluster_member",
-        "            self._clock.follow(view.time_of_day_ms)\n",
+        "            self._clock.follow(view.time_of_day_ms, view.now_ms)\n",
         "",
     ),
     # Unknown outcomes.

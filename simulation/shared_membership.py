@@ -81,7 +81,8 @@ class Places:
             for number, notice in server.notices.items()
             if (notice.to_broker, notice.to_epoch) == (row.broker_id, row.epoch)
         ]
-        return ClusterView(peers, list(server.shards), notices, EPOCH_MS + int(now * 1000))
+        now_ms = EPOCH_MS + int(now * 1000)
+        return ClusterView(peers, list(server.shards), notices, now_ms, now_ms)
 
     def take_over(self, dead: Peer, owners: Mapping[int, int]) -> bool:
         """Replace a broker whose lease is over."""
@@ -178,7 +179,7 @@ class SimulatedMembership:
         """Announce the addresses, and begin the lease."""
         await self._call(lambda row: self._places.join(row, endpoints, internal))
 
-    async def renew(self) -> ClusterView:
+    async def renew(self, now_ms: int = 0) -> ClusterView:
         """Prolong the own lease."""
         view: ClusterView = await self._call(self._places.renew)
         return view

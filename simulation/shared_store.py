@@ -108,6 +108,7 @@ class SharedSimulatedStore:
 
     flush_seconds = 0.0
     cluster_id = "simulated"
+    lost_rows = 0
 
     def __init__(self, wire: Wire, broker_id: int, term: int) -> None:
         server = wire.server

@@ -51,6 +51,9 @@ step. On two cores, priority alone made such a producer 40 % faster. Transaction
 **Monitoring.** `semel serve --metrics HOST:PORT` serves `/metrics` for Prometheus and `/health` for load balancers. [Clusters](cluster.md#operating) have
 metrics of their own.
 
+**Logs** go to standard error (`--log-level`, `--log-format json`). A sentence that repeats is written twenty times a minute at most; the next line has the
+number of the others, as `suppressed`. Lines that a client can cause have stricter limits, by client or by reason.
+
 ## TLS
 
 `semel serve --listen ssl://0.0.0.0:9093 --set ssl.certificate.location=broker.pem --set ssl.key.location=broker.key` starts a TLS listener. Listeners

@@ -45,7 +45,7 @@ class OldSnapshots(Workload[Holding]):
         "Eight librdkafka producers run transactions of 10 records of 100 bytes to each of 5 partitions for a"
         " minute and are then measured for ten seconds. In one case a session holds a snapshot of the"
         " database meanwhile (`BEGIN ISOLATION LEVEL REPEATABLE READ`), as `pg_dump` does, so that PostgreSQL"
-        " can remove no old version of any row (ADR 0050)."
+        " can remove no old version of any row (ADR 0052)."
     )
     metrics: ClassVar = (Metric(RATE, "transactions/s", True), Metric(POSTGRES, "ms", False))
 

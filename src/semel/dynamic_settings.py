@@ -20,6 +20,7 @@ VALUE_LENGTH_MAX: Final = 4_096
 _READ_ONLY: Final[dict[str, tuple[str, ...]]] = {
     "it is the identity of the broker": ("node.id", "cluster.id", "broker.rack"),
     "brokers of a cluster rely on it while they watch each other": ("semel.lease.ms",),
+    "it is checked with every connection to PostgreSQL": ("semel.ledger.unsafe",),
     "it decides which requests are advertised to clients that connect": (
         "transaction.two.phase.commit.enable",
         "semel.extensions.enable",

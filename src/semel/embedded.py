@@ -37,6 +37,7 @@ DEFAULTS: Final[Mapping[str, Any]] = {
     # Tests may use short sessions, and members learn of each other quickly.
     "group.min.session.timeout.ms": 10,
     "group.consumer.heartbeat.interval.ms": 100,
+    "group.share.heartbeat.interval.ms": 100,
 }
 
 STOP_SECONDS: Final = 60.0
@@ -118,6 +119,25 @@ class Embedded:
             raise EmbeddedError(
                 f"the embedded broker stopped after a failure: {self._failure}"
             ) from self._cause
+
+    def advance(self, seconds: float) -> None:
+        """Move the broker's clock ahead, and return when everything that is due then is done.
+
+        Sessions, transactions and locks of records time out, old records are deleted, and what was not used
+        expires, as if the time had passed. That includes the sessions of clients that are still connected.
+        """
+        import asyncio
+
+        if seconds < 0:
+            raise ValueError(f"time cannot be moved back: {seconds:g} seconds")
+        self.port  # noqa: B018 - raises if the broker does not run
+        assert self._loop is not None
+        assert self._server is not None
+        work = self._server.broker.advance(round(seconds * 1000))
+        try:
+            asyncio.run_coroutine_threadsafe(work, self._loop).result()
+        except Exception as error:
+            raise EmbeddedError(f"the clock of the embedded broker was not advanced: {error}") from error
 
     @property
     def port(self) -> int:

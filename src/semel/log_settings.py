@@ -17,6 +17,12 @@ class LogSettings:
         "in a cluster: a broker that is silent for so long is replaced; renewed three times as often",
         limits=(500, 60_000),
     )
+    semel_ledger_unsafe: str = setting(
+        "",
+        "in a cluster, for tests: settings of PostgreSQL that may be off: fsync,full_page_writes",
+        choices=("fsync", "full_page_writes"),
+        is_list=True,
+    )
     broker_rack: str = setting("", "rack or availability zone of this broker, shown to clients")
     cluster_id: str = setting("", "generated when a data directory is first used, unless set")
     auto_create_topics_enable: bool = setting(

@@ -10,7 +10,8 @@
 `semel pipeline run` runs the file with the declaration, and `semel.spark.start` runs it in a program. Several
 sources are named, and so are the parameters of the function; with several sinks it returns a DataFrame for
 each by name. Every sink is a query of its own: it is exactly-once independently of the others, under its own
-id, `<pipeline>.<sink>`.
+id, `<pipeline>.<sink>`. A sink that gets another name keeps its id with `renamed_from`, and with the id its
+position.
 
 The function is called once for every sink, on the driver, and only describes what to do with the rows. This
 module does not depend on Spark, so a test can inspect a declaration as data, and call the function like any
@@ -32,10 +33,14 @@ class DeclarationError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic, to read as a stream or to write to. Options are those of format `semel`."""
+    """A topic, to read as a stream or to write to. Options are those of format `semel`.
+
+    `renamed_from` is for a sink that has another name now: its former name, or its former id.
+    """
 
     name: str
     options: Mapping[str, str] = field(default_factory=dict)
+    renamed_from: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +56,11 @@ class Lookup:
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """A Delta table to write to. Options are those of format `semel-delta`."""
+    """A Delta table to write to. Options are those of format `semel-delta`; `renamed_from` as for a topic."""
 
     path: str
     options: Mapping[str, str] = field(default_factory=dict)
+    renamed_from: str | None = None
 
 
 Source: TypeAlias = Topic | Lookup
@@ -70,16 +76,22 @@ class Pipeline:
         function: Callable[..., Any],
         source: Source | Mapping[str, Source],
         sink: Sink | Mapping[str, Sink],
+        renamed_from: str | None = None,
     ) -> None:
         _check_name("the id of a pipeline", pipeline_id)
+        _check_name(f"renamed_from of pipeline {pipeline_id!r}", renamed_from or pipeline_id)
         self.id = pipeline_id
+        self._first_id = renamed_from or pipeline_id
         self.function = function
         parameters = list(inspect.signature(function).parameters)
         #: By the parameter of the function.
         self.sources: dict[str, Source] = self._sources(source, parameters)
-        #: By pipeline id.
-        self.sinks: dict[str, Sink] = self._sinks(sink)
         self._has_named_sinks = isinstance(sink, Mapping)
+        sinks = sink if isinstance(sink, Mapping) else {self.id: sink}
+        #: The pipeline ids of the sinks, by their names.
+        self._ids: dict[str, str] = self._sink_ids(sinks)
+        #: By pipeline id.
+        self.sinks: dict[str, Sink] = {self._ids[name]: each for name, each in sinks.items()}
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         """Call the function itself, for tests."""
@@ -92,19 +104,17 @@ class Pipeline:
         """Call the function; return its results by the pipeline id of their sinks."""
         returned = self.function(**sources)
         if not self._has_named_sinks:
-            return {self.id: returned}
+            return dict.fromkeys(self.sinks, returned)
         if not isinstance(returned, Mapping):
             raise DeclarationError(
                 f"{self} has named sinks, so its function must return a dict with a DataFrame for each, "
                 f"not {type(returned).__name__}"
             )
-        found = {f"{self.id}.{name}": result for name, result in returned.items()}
-        if found.keys() != self.sinks.keys():
-            names = [each.removeprefix(f"{self.id}.") for each in self.sinks]
+        if returned.keys() != self._ids.keys():
             raise DeclarationError(
-                f"the function of {self} returned {_list(returned)}; its sinks are {_list(names)}"
+                f"the function of {self} returned {_list(returned)}; its sinks are {_list(self._ids)}"
             )
-        return found
+        return {self._ids[name]: result for name, result in returned.items()}
 
     def _sources(self, source: Source | Mapping[str, Source], parameters: list[str]) -> dict[str, Source]:
         if isinstance(source, Mapping):
@@ -121,28 +131,54 @@ class Pipeline:
                 )
             found = {parameters[0]: source}
         _check_kinds(f"a source of {self}", found, (Topic, Lookup))
+        for name, each in found.items():
+            if isinstance(each, Topic) and each.renamed_from is not None:
+                raise DeclarationError(
+                    f"renamed_from is for sinks, and {name!r} is a source of {self}. Nothing is stored under "
+                    "the name of a source, so it may change"
+                )
         if not any(isinstance(each, Topic) for each in found.values()):
             raise DeclarationError(f"{self} reads no stream: one of its sources must be a Topic")
         return found
 
-    def _sinks(self, sink: Sink | Mapping[str, Sink]) -> dict[str, Sink]:
-        if not isinstance(sink, Mapping):
-            found = {self.id: sink}
-        else:
-            for name in sink:
-                _check_name(f"the name of a sink of {self}", name)
-            found = {f"{self.id}.{name}": each for name, each in sink.items()}
-        _check_kinds(f"a sink of {self}", found, (Topic, Delta))
-        if not found:
+    def _sink_ids(self, sinks: Mapping[str, Sink]) -> dict[str, str]:
+        _check_kinds(f"a sink of {self}", sinks, (Topic, Delta))
+        if not sinks:
             raise DeclarationError(f"{self} has no sink")
+        found = {name: self._sink_id(name, each) for name, each in sinks.items()}
+        for sink_id in found.values():
+            if list(found.values()).count(sink_id) > 1:
+                raise DeclarationError(
+                    f"two sinks of {self} have the id {sink_id!r}. renamed_from is for a sink whose former "
+                    "name no other sink has"
+                )
         return found
+
+    def _sink_id(self, name: str, sink: Sink) -> str:
+        """Return the pipeline id of a sink: that of its name, or the one that it had before."""
+        if self._has_named_sinks:
+            _check_name(f"the name of a sink of {self}", name)
+        former = sink.renamed_from
+        if former is None:
+            return f"{self._first_id}.{name}" if self._has_named_sinks else self._first_id
+        _check_name(f"renamed_from of a sink of {self}", former)
+        # Else it is the former name of a sink of this pipeline.
+        is_id = "." in former or former == self._first_id or not self._has_named_sinks
+        return former if is_id else f"{self._first_id}.{former}"
 
 
 def pipeline(
-    pipeline_id: str, *, source: Source | Mapping[str, Source], sink: Sink | Mapping[str, Sink]
+    pipeline_id: str,
+    *,
+    source: Source | Mapping[str, Source],
+    sink: Sink | Mapping[str, Sink],
+    renamed_from: str | None = None,
 ) -> Callable[[Callable[..., Any]], Pipeline]:
-    """Declare a function as a pipeline. Its position is stored under the id, which must stay the same."""
-    return lambda function: Pipeline(pipeline_id, function, source, sink)
+    """Declare a function as a pipeline.
+
+    Its position is stored under the id. If that changes, `renamed_from` is the one that it had at first.
+    """
+    return lambda function: Pipeline(pipeline_id, function, source, sink, renamed_from)
 
 
 def _check_name(what: str, name: str) -> None:

@@ -10,7 +10,16 @@ from pathlib import Path
 import pytest
 
 import semel
-from semel.client import Admin, Client, Consumer, KafkaError, NewTopic, Producer
+from semel.client import (
+    Admin,
+    Client,
+    Consumer,
+    KafkaError,
+    NewTopic,
+    Producer,
+    TransactionAborted,
+    TransactionalProducer,
+)
 from semel.config import UnknownSetting
 
 NOTHING_BEHIND = """
@@ -220,3 +229,37 @@ def test_shared_again(semel_session_broker):
     ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=100)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "5 passed" in ran.stdout
+
+
+def test_time_passes_when_a_test_says_so(semel_broker: semel.Embedded) -> None:
+    """A day of retention and a timeout of a minute, without waiting."""
+    with Client(semel_broker.bootstrap_servers) as client:
+        Admin(client).topics.create(
+            NewTopic("old", configs={"retention.ms": "86400000"}), NewTopic("results")
+        )
+        with Producer(client) as producer:
+            producer.send("old", b"yesterday's")
+        slow = TransactionalProducer(client, "slow", transaction_timeout_ms=60_000)
+        slow.init()
+        slow.begin()
+        slow.send("results", b"late")
+        slow.flush()
+        with Consumer(client, "old") as consumer:
+            assert len(list(consumer.read_to_end())) == 1
+            semel_broker.advance(30)
+            assert Admin(client).transactions.describe("slow").state == "Ongoing"
+            semel_broker.advance(30)
+            with pytest.raises(TransactionAborted):
+                slow.commit()
+            semel_broker.advance(86_400)
+            with Producer(client) as producer:
+                offset = producer.send("old", b"today's").result().offset
+        with Consumer(client, "old") as consumer:
+            assert [record.offset for record in consumer.read_to_end()] == [offset]
+
+
+def test_time_cannot_be_moved_back_or_without_a_broker(semel_broker: semel.Embedded) -> None:
+    with pytest.raises(ValueError, match="-1 seconds"):
+        semel_broker.advance(-1)
+    with pytest.raises(semel.EmbeddedError, match="not running"):
+        semel.embedded().advance(1)

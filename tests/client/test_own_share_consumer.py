@@ -29,8 +29,8 @@ from semel.embedded import Embedded
 
 ACCEPT, RELEASE, REJECT = AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE, AcknowledgeType.REJECT
 JOBS, RESULTS, MANY, GROUP = "jobs", "results", "many", "workers"
-LONG_S, MIDDLE_S, SHORT_S = 30.0, 5.0, 1.0
-"""A lock that is not over in a test, one that is but outlasts a pause of the machine, and one to lose."""
+LOCK_S = 30.0
+"""How long a record is locked. Tests advance the clock of the broker to its end."""
 
 
 @pytest.fixture
@@ -63,20 +63,6 @@ def put(client: Client, count: int, topic: str = JOBS, partitions: int = 1) -> N
     with Producer(client) as producer:
         for number in range(count):
             producer.send(topic, b"%d" % number, partition=number % partitions)
-
-
-def lock_for(client: Client, seconds: float) -> None:
-    """How long records may be kept by those who get or renew them from now on."""
-    milliseconds = f"{seconds * 1000:.0f}"
-    Admin(client).configs.alter_group(GROUP, values={"share.record.lock.duration.ms": milliseconds})
-
-
-def taken_for(seconds: float, client: Client, consumer: ShareConsumer, count: int = 1) -> list[ShareRecord]:
-    """Take records for this time. Whoever gets or renews them next has them for long."""
-    lock_for(client, seconds)
-    records = taken(consumer, count)
-    lock_for(client, LONG_S)
-    return records
 
 
 def taken(consumer: ShareConsumer, count: int, within_s: float = 30.0) -> list[ShareRecord]:
@@ -136,12 +122,14 @@ def test_what_is_not_acknowledged_goes_to_another_member_when_the_consumer_is_cl
         assert {each.deliveries for each in again} == {2}
 
 
-def test_a_lock_ends_unless_it_is_renewed(client: Client, other: Client) -> None:
+def test_a_lock_ends_unless_it_is_renewed(broker: Embedded, client: Client, other: Client) -> None:
     put(client, 2)
     with ShareConsumer(client, GROUP, JOBS) as one, ShareConsumer(other, GROUP, JOBS) as two:
-        slow, lost = taken_for(MIDDLE_S, client, one, 2)
+        slow, lost = taken(one, 2)
         two.poll(0)
+        broker.advance(LOCK_S / 2)
         one.renew(slow)
+        broker.advance(LOCK_S / 2)
         (again,) = taken(two, 1)
         assert again.value == lost.value
         one.acknowledge(slow)
@@ -189,15 +177,17 @@ def work(producer: TransactionalProducer, jobs: list[ShareRecord]) -> None:
         producer.send(RESULTS, job.value)
 
 
-def test_a_commit_makes_results_and_acknowledgements_true_together(client: Client, other: Client) -> None:
+def test_a_commit_makes_results_and_acknowledgements_true_together(
+    broker: Embedded, client: Client, other: Client
+) -> None:
     put(client, 6)
     with ShareConsumer(client, GROUP, JOBS) as consumer, TransactionalProducer(client, "w") as producer:
-        jobs = taken_for(MIDDLE_S, client, consumer, 6)
+        jobs = taken(consumer, 6)
         with producer.transaction():
             work(producer, jobs)
             producer.acknowledge(consumer, *jobs)
         assert results(other) == [b"%d" % number for number in range(6)]
-        time.sleep(MIDDLE_S)
+        broker.advance(LOCK_S)
         assert consumer.poll(0.3) == [], "their locks would be over by now"
 
 
@@ -238,7 +228,9 @@ def test_waiting_fetches_get_the_records_as_soon_as_a_transaction_aborts(
         assert time.monotonic() - started < 15
 
 
-def test_only_one_of_two_workers_that_had_the_same_record_can_commit(client: Client, other: Client) -> None:
+def test_only_one_of_two_workers_that_had_the_same_record_can_commit(
+    broker: Embedded, client: Client, other: Client
+) -> None:
     put(client, 1)
     with (
         ShareConsumer(client, GROUP, JOBS) as slow,
@@ -246,10 +238,11 @@ def test_only_one_of_two_workers_that_had_the_same_record_can_commit(client: Cli
         TransactionalProducer(client, "slow") as slow_producer,
         TransactionalProducer(other, "fast") as fast_producer,
     ):
-        (late,) = taken_for(SHORT_S, client, slow)
+        (late,) = taken(slow, 1)
         slow_producer.begin()
         work(slow_producer, [late])
         fast.poll(0)
+        broker.advance(LOCK_S)
         (job,) = taken(fast, 1)
         with fast_producer.transaction():
             work(fast_producer, [job])
@@ -292,18 +285,18 @@ def test_a_new_producer_of_the_id_frees_the_records_of_the_old_one(client: Clien
 
 
 def test_a_prepared_transaction_holds_its_records_until_it_is_completed(
-    client: Client, other: Client
+    broker: Embedded, client: Client, other: Client
 ) -> None:
     put(client, 2)
     with ShareConsumer(client, GROUP, JOBS) as consumer:
         producer = TransactionalProducer(client, "w", two_phase=True)
         producer.begin()
-        jobs = taken_for(MIDDLE_S, client, consumer, 2)
+        jobs = taken(consumer, 2)
         work(producer, jobs)
         producer.acknowledge(consumer, *jobs)
         prepared = producer.prepare()
         assert prepared is not None
-        time.sleep(MIDDLE_S)
+        broker.advance(LOCK_S)
         assert consumer.poll(0.3) == []
         assert complete_transaction(other, prepared, commit=True)
         assert consumer.poll(0.3) == []
@@ -390,12 +383,14 @@ def work_for(producer: TransactionalProducer, calls: list[tuple[ShareConsumer, l
 
 @pytest.mark.parametrize("is_one_call", [True, False])
 def test_a_record_that_was_delivered_twice_has_one_result(
-    client: Client, other: Client, is_one_call: bool
+    broker: Embedded, client: Client, other: Client, is_one_call: bool
 ) -> None:
     """A worker gathers jobs over several polls, and the lock of the first is over meanwhile."""
     put(client, 1)
     with ShareConsumer(client, GROUP, JOBS) as consumer, TransactionalProducer(other, "w") as producer:
-        jobs = [*taken_for(SHORT_S, client, consumer), *taken(consumer, 1)]
+        jobs = taken(consumer, 1)
+        broker.advance(LOCK_S)
+        jobs += taken(consumer, 1)
         assert [each.deliveries for each in jobs] == [1, 2]
         calls = [jobs] if is_one_call else [[each] for each in jobs]
         with pytest.raises(MustAbort, match="does not hold"):
@@ -403,14 +398,17 @@ def test_a_record_that_was_delivered_twice_has_one_result(
     assert results(other) == []
 
 
-def test_two_consumers_of_one_producer_have_one_result(client: Client, other: Client) -> None:
+def test_two_consumers_of_one_producer_have_one_result(
+    broker: Embedded, client: Client, other: Client
+) -> None:
     put(client, 1)
     with (
         ShareConsumer(client, GROUP, JOBS) as slow,
         ShareConsumer(other, GROUP, JOBS) as fast,
         TransactionalProducer(client, "w") as producer,
     ):
-        (late,) = taken_for(SHORT_S, client, slow)
+        (late,) = taken(slow, 1)
+        broker.advance(LOCK_S)
         (job,) = taken(fast, 1)
         with pytest.raises(MustAbort, match="does not hold"):
             work_for(producer, [(fast, [job]), (slow, [late])])
@@ -434,15 +432,16 @@ def test_a_topic_that_was_deleted_and_created_again_is_another(client: Client, o
         consumer.commit()
 
 
-def test_records_can_be_renewed_beside_the_marker_of_a_transaction(client: Client, other: Client) -> None:
+def test_records_can_be_renewed_beside_the_marker_of_a_transaction(
+    broker: Embedded, client: Client, other: Client
+) -> None:
     """The marker is an acquired offset, too, and acknowledgements of a partition count as a whole."""
     with TransactionalProducer(other, "p") as producer, producer.transaction():
         producer.send(JOBS, b"0", partition=0)
     with ShareConsumer(client, GROUP, JOBS) as consumer:
-        (job,) = taken_for(MIDDLE_S, client, consumer)
-        consumer.renew(job)
-        time.sleep(MIDDLE_S)
-        for _ in range(2):
+        (job,) = taken(consumer, 1)
+        for _ in range(3):
+            broker.advance(LOCK_S / 2)
             consumer.renew(job)
         consumer.acknowledge(job)
         consumer.commit()

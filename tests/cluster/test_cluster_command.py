@@ -185,7 +185,7 @@ def test_a_ledger_that_goes_away(postgres_dsn: str, monkeypatch: pytest.MonkeyPa
         dsn = postgres_dsn.replace(f":{server.port}", f":{proxy.port}")
 
         async def cut() -> None:
-            async with inspection._connected(dsn, "semel"):
+            async with inspection.connected(dsn, "semel"):
                 pytest.fail("it was connected")
 
         async def connect(*arguments: str) -> Any:

@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 from support.members import Member, database, members
+from support.pages import blocks
 from support.process import free_port
 from support.waiting import until
 
@@ -73,7 +75,13 @@ def test_what_brokers_own_and_tell_each_other(pages: list[tuple[Member, str]]) -
         assert each["semel_conflicts_total"] >= 0
 
 
-def test_every_metric_of_the_page_exists(pages: list[tuple[Member, str]]) -> None:
+def test_every_metric_of_the_pages_exists(pages: list[tuple[Member, str]]) -> None:
     named = set(re.findall(r"^\| `(semel_\w+)` \|", PAGE.read_text(), re.MULTILINE))
     assert len(named) >= 9
-    assert named <= metrics(pages[0][1]).keys()
+    (rules,) = blocks(PAGE.with_name("cluster-operations.md"), "yaml")
+    alerts = [each for group in yaml.safe_load(rules)["groups"] for each in group["rules"]]
+    assert len(alerts) >= 9
+    watched = {name for alert in alerts for name in re.findall(r"semel_\w+", alert["expr"])}
+    with urllib.request.urlopen(pages[0][1]) as answer:
+        shown = set(re.findall(r"^(semel_\w+)[ {]", answer.read().decode(), re.MULTILINE))
+    assert named | watched <= shown

@@ -98,3 +98,20 @@ def how_many(bootstrap: str) -> int | None:
             return len(list(consumer.read_to_end()))
     except (ClientError, KafkaError):
         return None
+
+
+def test_a_server_that_stops_keeping_commits_ends_its_brokers(server: PostgresServer, tmp_path: Path) -> None:
+    (tmp_path / "chunks").mkdir()
+    place = ("--ledger", server.dsn, "--chunks", (tmp_path / "chunks").as_uri())
+    with members(server.dsn, tmp_path / "chunks", 0) as (broker,):
+        query(server.dsn, "ALTER SYSTEM SET fsync = off")
+        query(server.dsn, "SELECT pg_reload_conf()")
+        assert broker.process is not None
+        assert broker.process.wait(20) == 78
+        assert "the broker stops: PostgreSQL runs with fsync off" in broker.log.read_text()
+    refused = semel("serve", *place, "--listen", "127.0.0.1:0", code=78).stderr
+    assert "semel.ledger.unsafe=fsync" in refused
+    allowed = ("--set", "semel.ledger.unsafe=fsync")
+    with members(server.dsn, tmp_path / "chunks", 1, options=allowed) as (broker,):
+        assert "PostgreSQL runs with fsync off: a crash" in broker.log.read_text()
+        assert "UNSAFE: fsync is off" in semel("cluster", "status", "--ledger", server.dsn).stdout

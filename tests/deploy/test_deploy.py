@@ -1,5 +1,6 @@
 """The files in deploy/: valid for the tools that read them, with options that `semel serve` knows."""
 
+import configparser
 import re
 import shlex
 import shutil
@@ -13,10 +14,17 @@ import pytest
 import typer
 
 from semel.cli.main import app
-from semel.server.run import CLOSE_SECONDS, GRACE_SECONDS
+from semel.server.run import (
+    CLOSE_SECONDS,
+    EXIT_CANNOT_LISTEN,
+    EXIT_DAMAGED,
+    EXIT_MISCONFIGURED,
+    GRACE_SECONDS,
+)
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
+UNIT = DEPLOY / "systemd/semel@.service"
 KUBERNETES = sorted((DEPLOY / "kubernetes").glob("*.yaml"))
 
 yaml = pytest.importorskip("yaml", reason="pyyaml is not installed")
@@ -48,6 +56,12 @@ def stateful_set() -> dict[str, Any]:
     return found
 
 
+def unit_file() -> configparser.ConfigParser:
+    unit = configparser.ConfigParser(interpolation=None)
+    unit.read(UNIT)
+    return unit
+
+
 def test_brokers_of_the_compose_file_differ_and_are_reachable() -> None:
     options = {name: parsed(shlex.split(service["command"])) for name, service in brokers()}
     assert len(options) == 3
@@ -76,6 +90,37 @@ def test_the_manifest_starts_brokers() -> None:
     assert given["internal"] == f"0.0.0.0:{ports['internal']}"
     assert container["readinessProbe"]["httpGet"] == {"path": "/health", "port": "metrics"}
     assert pod["terminationGracePeriodSeconds"] > GRACE_SECONDS + CLOSE_SECONDS
+
+
+def test_brokers_that_end_are_started_again() -> None:
+    """A broker that was replaced ends with code 70."""
+    for _, service in brokers():
+        assert service["restart"] in ("always", "unless-stopped")
+    assert stateful_set()["spec"]["template"]["spec"].get("restartPolicy", "Always") == "Always"
+    unit = unit_file()
+    assert unit["Service"]["restart"] == "on-failure"
+    assert unit["Unit"]["startlimitintervalsec"] == "0"
+    given_up = {int(each) for each in unit["Service"]["restartpreventexitstatus"].split()}
+    assert given_up == {2, EXIT_DAMAGED, EXIT_CANNOT_LISTEN, EXIT_MISCONFIGURED}
+    assert int(unit["Service"]["timeoutstopsec"]) > GRACE_SECONDS + CLOSE_SECONDS
+
+
+def test_the_unit_starts_a_broker() -> None:
+    _, *words = unit_file()["Service"]["execstart"].replace("%i", "1").replace("%H", "host").split()
+    given = parsed(words)
+    assert list(given["setting"]) == ["node.id=1"]
+    assert "internal=host:9093" in given["advertise"]
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
+def test_systemd_understands_the_unit() -> None:
+    checked = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", UNIT], capture_output=True, text=True, check=False
+    )
+    unknown = [
+        line for line in checked.stderr.splitlines() if "semel@" in line and "ot executable" not in line
+    ]
+    assert unknown == []
 
 
 def test_parts_of_the_manifest_name_each_other() -> None:

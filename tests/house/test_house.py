@@ -5,8 +5,6 @@ import re
 import tokenize
 from pathlib import Path
 
-import pytest
-
 from semel.config import Settings
 from semel.core.facts import (
     DURABLE,
@@ -29,52 +27,61 @@ LINES_MAX = 400
 FUNCTION_LINES_MAX = 60
 
 
-def names(paths: list[Path]) -> list[str]:
-    return [str(path.relative_to(ROOT)) for path in paths]
+def place(path: Path, line: int = 1) -> str:
+    return f"{path.relative_to(ROOT)}:{line}"
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=names(SOURCES))
-def test_a_file_can_be_read_top_to_bottom(path: Path) -> None:
-    text = path.read_text()
-    tree = ast.parse(text)
-    assert ast.get_docstring(tree), "a module says what it is for"
-    assert text.count("\n") <= LINES_MAX
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            assert node.end_lineno is not None
-            assert node.end_lineno - node.lineno < FUNCTION_LINES_MAX, f"{node.name} is too long"
+def test_files_can_be_read_top_to_bottom() -> None:
+    found = []
+    for path in SOURCES:
+        text = path.read_text()
+        tree = ast.parse(text)
+        if not ast.get_docstring(tree):
+            found.append(f"{place(path)}: a module says what it is for")
+        if (lines := text.count("\n")) > LINES_MAX:
+            found.append(f"{place(path, lines)}: more than {LINES_MAX} lines")
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                assert node.end_lineno is not None
+                if node.end_lineno - node.lineno >= FUNCTION_LINES_MAX:
+                    found.append(f"{place(path, node.lineno)}: {node.name} is too long")
+    assert found == []
 
 
-ABOVE_THE_BROKER = [path for path in SOURCES if path.parent.name in ("handlers", "server")]
+def test_only_the_broker_reads_the_store() -> None:
+    above = [path for path in SOURCES if path.parent.name in ("handlers", "server")]
+    found = [
+        f"{place(path, node.lineno)}: ask broker.reads, broker.catalog or broker.listings"
+        for path in above
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute) and node.attr in ("store", "ledger", "chunks")
+    ]
+    assert above
+    assert found == []
 
 
-@pytest.mark.parametrize("path", ABOVE_THE_BROKER, ids=names(ABOVE_THE_BROKER))
-def test_only_the_broker_reads_the_store(path: Path) -> None:
-    for node in ast.walk(ast.parse(path.read_text())):
-        assert not isinstance(node, ast.Attribute) or node.attr not in ("store", "ledger", "chunks"), (
-            f"line {node.lineno}: ask broker.reads, broker.catalog or broker.listings"
-        )
+def test_nothing_is_left_for_later() -> None:
+    found = []
+    for path in SOURCES:
+        with path.open("rb") as file:
+            found += [
+                f"{place(path, token.start[0])}: {token.string}"
+                for token in tokenize.tokenize(file.readline)
+                if token.type == tokenize.COMMENT and re.search(r"\b(TODO|FIXME|XXX|HACK)\b", token.string)
+            ]
+    assert found == []
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=names(SOURCES))
-def test_nothing_is_left_for_later(path: Path) -> None:
-    with path.open("rb") as file:
-        for token in tokenize.tokenize(file.readline):
-            if token.type == tokenize.COMMENT:
-                assert not re.search(r"\b(TODO|FIXME|XXX|HACK)\b", token.string), f"line {token.start[0]}"
-
-
-@pytest.mark.parametrize("key", sorted({*HANDLERS, 0}))
-def test_a_handler_says_which_versions_it_serves(key: int) -> None:
-    api = APIS[key]
-    handler = HANDLERS[key]
-    served = (
-        f"v{api.min_version}"
-        if api.min_version == api.max_version
-        else f"v{api.min_version}–v{api.max_version}"
-    )
-    first_line = (handler.__doc__ or "").splitlines()[0]
-    assert first_line.startswith(f"{api.name} {served}:"), first_line
+def test_handlers_say_which_versions_they_serve() -> None:
+    found = {}
+    for key in sorted({*HANDLERS, 0}):
+        api = APIS[key]
+        low, high = api.min_version, api.max_version
+        served = f"v{low}" if low == high else f"v{low}–v{high}"
+        first_line = (HANDLERS[key].__doc__ or "").splitlines()[0]
+        if not first_line.startswith(f"{api.name} {served}:"):
+            found[f"{api.name} {served}"] = first_line
+    assert found == {}
 
 
 def test_every_fact_can_be_applied() -> None:
@@ -87,17 +94,17 @@ def test_adr_numbers_are_consecutive() -> None:
     assert numbers == list(range(1, len(numbers) + 1))
 
 
-@pytest.mark.parametrize(
-    "document", ["ARCHITECTURE.md", "CONTRIBUTING.md", "README.md", "docs/transactions.md"]
-)
-def test_paths_in_documents_exist(document: str) -> None:
-    text = (ROOT / document).read_text()
-    for path in re.findall(
-        r"`((?:wire|core|store|broker|handlers|server|client|cli)/[\w/]+\.(?:py|sql))", text
-    ):
-        assert (ROOT / "src/semel" / path).exists(), path
-    for path in re.findall(r"\]\((?!http)([^)#]+)\)", text):
-        assert ((ROOT / document).parent / path).exists(), path
+def test_paths_in_documents_exist() -> None:
+    named = re.compile(r"`((?:wire|core|store|broker|handlers|server|client|cli)/[\w/]+\.(?:py|sql))")
+    link = re.compile(r"\]\((?!http)([^)#]+)\)")
+    found = []
+    for name in ("ARCHITECTURE.md", "CONTRIBUTING.md", "README.md", "docs/transactions.md"):
+        document = ROOT / name
+        text = document.read_text()
+        paths = [ROOT / "src/semel" / path for path in named.findall(text)]
+        paths += [document.parent / path for path in link.findall(text)]
+        found += [f"{name}: {path}" for path in paths if not path.exists()]
+    assert found == []
 
 
 def test_code_words_of_the_glossary_are_in_the_code() -> None:

@@ -257,7 +257,9 @@ def test_a_checkpoint_of_another_pipeline_is_noticed_without_new_input(client: C
     with pytest.raises(PipelineMismatch, match=advice):
         second.latestOffset(end, second.getDefaultReadLimit())
     Admin(client).groups.set_offsets("second", {("in", 0): 1})
-    with pytest.raises(PipelineMismatch, match=r"Start with a new checkpointLocation$"):
+    with pytest.raises(
+        PipelineMismatch, match=r"keep the id 'first'\. Otherwise start with a new checkpointLocation$"
+    ):
         second.latestOffset(end, second.getDefaultReadLimit())
 
 
@@ -398,3 +400,17 @@ def test_two_versions_at_once_are_not_said_to_be_the_same(client: Client) -> Non
     batch_commit.decide(client, replace(second, spans={("out", 0): Span(0, second.number)}), [])
     with pytest.raises(PipelineFenced, match=r"another batch write\. .* run it again when"):
         batch_commit.decide(client, replace(first, spans={("out", 0): Span(0, first.number)}), [])
+
+
+def test_source_and_sink_with_different_ids_are_refused_before_anything_is_written(
+    client: Client, tmp_path: Path
+) -> None:
+    """The source would not find the position of the sink when the checkpoint is lost."""
+    began = {"in": {"0": 0, "1": 0}}
+    other = batch(Query(tmp_path, "q"), 0, {"in": {"0": 10, "1": 10}}, began=began, pipeline="source")
+    words = f"pipeline.id 'source', and its sink has '{NAME}'.*Give the source pipeline.id={NAME}"
+    with pytest.raises(PipelineMismatch, match=words):
+        count(client, other)
+    assert decisions.read_committed(client, NAME) == ({}, None, {}, False)
+    same = batch(Query(tmp_path, "r"), 0, {"in": {"0": 10, "1": 10}}, began=began, pipeline=NAME)
+    assert not count(client, same).is_done

@@ -22,6 +22,7 @@ from semel.spark.delta.options import DeltaOptions
 from semel.spark.delta.position import RECENT, Note, read_position
 from semel.spark.delta.schema import delta_schema
 from semel.spark.delta.table import Table, open_for
+from semel.spark.partition_offsets import topic_ids
 
 ROWS = StructType([StructField("id", LongType()), StructField("word", StringType())])
 NAME = "archive"
@@ -44,7 +45,7 @@ def client(servers: str) -> Iterator[Client]:
 class Query:
     """A query as its checkpoint shows it, which writes to `table`."""
 
-    def __init__(self, directory: Path, servers: str, query_id: str = "q") -> None:
+    def __init__(self, directory: Path, servers: str, query_id: str = "q", **options: str) -> None:
         self.directory = directory / query_id
         self.table = str(directory / "table")
         given = {
@@ -52,6 +53,7 @@ class Query:
             "pipeline.id": NAME,
             "kafka.bootstrap.servers": servers,
             "checkpointLocation": str(self.directory),
+            **options,
         }
         self.options = DeltaOptions.of(given, is_stream=True)
         (self.directory / "offsets").mkdir(parents=True)
@@ -176,3 +178,51 @@ def test_no_empty_table_takes_the_place_of_one_that_is_gone(
     with pytest.raises(PipelineMismatch, match="the checkpoint is at batch 1, but the table has none"):
         query.plan(1, {"a": 20})
     assert not Path(query.table).exists()
+
+
+# ---- another id
+
+
+def ids_of(client: Client, topic: str) -> dict[str, str]:
+    return topic_ids(client.describe([topic]).topics)
+
+
+def test_another_id_does_not_write_the_same_input_to_the_same_table(
+    servers: str, client: Client, tmp_path: Path
+) -> None:
+    """Whether the history of the table has it, or the group alone, or the table alone."""
+    old = Query(tmp_path, servers, **{"pipeline.id": "old"})
+    old.run(0, {"a": 10}, began={"a": {"0": 0}}, ids=ids_of(client, "a"))
+    refused = pytest.raises(PipelineMismatch, match=r"'old' has read a/0 up to offset 10 .* the table")
+    began = {"a": {"0": 0}}
+    with refused:
+        Query(tmp_path, servers, "r").plan(0, {"a": 20}, began=began, ids=ids_of(client, "a"))
+    Admin(client).groups.delete("old")
+    with refused:
+        Query(tmp_path, servers, "s").plan(0, {"a": 20}, began=began, ids=ids_of(client, "a"))
+    for number, more in enumerate(({"pipeline.new": "true"}, {"pipeline.beside": "old, new-0"})):
+        new = Query(tmp_path, servers, f"t{number}", **{"pipeline.id": f"new-{number}"}, **more)
+        new.run(0, {"a": 20}, began=began, ids=ids_of(client, "a"))
+        assert read_position(table_at(tmp_path / "table"), f"new-{number}").number == 1
+
+
+@pytest.mark.parametrize("change", ["another input", "where it ends", "the input is created again"])
+def test_other_pipelines_may_write_to_the_same_table(
+    servers: str, client: Client, tmp_path: Path, change: str
+) -> None:
+    old = Query(tmp_path, servers, **{"pipeline.id": "old"})
+    old.run(0, {"a": 10}, began={"a": {"0": 0}}, ids=ids_of(client, "a"))
+    if change == "the input is created again":
+        Admin(client).topics.delete("a")
+        create(servers, ("a", 1))
+    topic = "b" if change == "another input" else "a"
+    start = 10 if change == "where it ends" else 0
+    new = Query(tmp_path, servers, "r")
+    new.run(0, {topic: 20}, began={topic: {"0": start}}, ids=ids_of(client, topic))
+    assert read_position(table_at(tmp_path / "table"), NAME).number == 1
+
+
+def test_source_and_sink_with_different_ids_are_refused(servers: str, tmp_path: Path) -> None:
+    with pytest.raises(PipelineMismatch, match=f"pipeline.id 'source', and its sink has '{NAME}'"):
+        Query(tmp_path, servers).plan(0, {"a": 10}, began={"a": {"0": 0}}, pipeline="source")
+    assert not (tmp_path / "table").exists()

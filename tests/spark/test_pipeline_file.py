@@ -2,17 +2,18 @@
 
 import threading
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from support.sparking import committed, create, fill, values
 
 from semel.client import Client, Producer
 from semel.client.transactions_admin import fence_producer, list_transactions
 from semel.embedded import Embedded
-from semel.pipeline import DeclarationError, Delta, Lookup, Pipeline, Topic, pipeline
+from semel.pipeline import DeclarationError, Delta, Lookup, Pipeline, Sink, Topic, pipeline
 from semel.spark import PipelineError, start
 from semel.spark.failures import explain, is_passing
 from semel.spark.pipeline_file import load
@@ -104,6 +105,35 @@ def test_functions_that_do_not_fit() -> None:
         named.results({"a": {"y": 1}})
 
 
+def declared(sink: Sink | dict[str, Sink], pipeline_id: str = "p") -> dict[str, Sink]:
+    return Pipeline(pipeline_id, lambda a: a, Topic("a"), sink).sinks
+
+
+def test_a_sink_that_gets_another_name_keeps_its_id() -> None:
+    dead = Topic("dead", renamed_from="dead")
+    assert declared({"deadletters": dead}) == {"p.dead": dead}
+    # From one sink to several, and back.
+    assert set(declared({"a": Topic("a", renamed_from="p"), "b": Delta("/b")})) == {"p", "p.b"}
+    assert set(declared(Delta("/a", renamed_from="p.a"))) == {"p.a"}
+    assert set(declared({"a": Topic("a", renamed_from="old.a")}, "new")) == {"old.a"}
+    renamed = Pipeline("new", lambda a: a, Topic("a"), {"b": dead, "c": Topic("c")}, renamed_from="p")
+    assert set(renamed.sinks) == {"p.dead", "p.c"}
+    assert set(Pipeline("new", lambda a: a, Topic("a"), Topic("b"), renamed_from="p").sinks) == {"p"}
+    found = Pipeline("p", lambda a: {"deadletters": a}, Topic("a"), {"deadletters": dead})
+    assert found.results({"a": 1}) == {"p.dead": 1}
+    with pytest.raises(DeclarationError, match="returned 'dead'; its sinks are 'deadletters'"):
+        Pipeline("p", lambda a: {"dead": a}, Topic("a"), {"deadletters": dead}).results({"a": 1})
+
+
+def test_what_cannot_be_renamed() -> None:
+    with pytest.raises(DeclarationError, match=r"two sinks of pipeline 'p' have the id 'p\.dead'"):
+        declared({"dead": Topic("x"), "deadletters": Topic("dead", renamed_from="dead")})
+    with pytest.raises(DeclarationError, match="renamed_from of a sink of pipeline 'p' must be 1 to 200"):
+        declared({"a": Topic("a", renamed_from="a/b")})
+    with pytest.raises(DeclarationError, match="renamed_from is for sinks, and 'a' is a source"):
+        Pipeline("p", lambda a: a, Topic("a", renamed_from="b"), Topic("c"))
+
+
 FILE = """
 from pyspark.sql.functions import broadcast, udf
 from beside import shout
@@ -150,6 +180,41 @@ def test_a_file_runs_with_what_is_beside_it(
 
 def copying(**options: str) -> Pipeline:
     return Pipeline("copy", lambda rows: rows.select("key", "value"), Topic("in", options), Topic("out"))
+
+
+def dividing(**sinks: Topic) -> Pipeline:
+    """To every sink the rows of its own remainder."""
+
+    def divide(rows: DataFrame) -> dict[str, DataFrame]:
+        return {
+            name: rows.where(f"offset % {len(sinks)} = {number}").select("key", "value")
+            for number, name in enumerate(sinks)
+        }
+
+    return Pipeline("divide", divide, Topic("in"), sinks)
+
+
+@pytest.mark.spark
+def test_a_sink_is_renamed(spark: SparkSession, semel_broker: Embedded, tmp_path: Path) -> None:
+    bootstrap = semel_broker.bootstrap_servers
+    create(bootstrap, ("in", 1), ("out", 1))
+    place = Place(bootstrap, str(tmp_path), once=True)
+
+    def run(declared: Pipeline, place: Place = place) -> None:
+        list(Run(spark, declared, place).watch(lambda: False))
+
+    fill(bootstrap, "in", range(10))
+    # Two sinks of one declaration are no former selves of each other.
+    run(dividing(one=Topic("out"), dead=Topic("out")))
+    assert committed(bootstrap, "out") == values(range(10))
+    fill(bootstrap, "in", range(10, 20))
+    ways = r"renamed_from='divide\.dead' at the sink.* pipeline\.new=true, or 'semel pipeline run --new'"
+    with pytest.raises(PipelineError, match=rf"^query divide\.deadletters has stopped: .*{ways}"):
+        run(dividing(one=Topic("out"), deadletters=Topic("out")))
+    run(dividing(one=Topic("out"), deadletters=Topic("out", renamed_from="dead")))
+    assert committed(bootstrap, "out") == values(range(20))
+    run(dividing(one=Topic("out"), deadletters=Topic("out")), replace(place, is_new=True))
+    assert committed(bootstrap, "out") == values(range(20)) + values(range(1, 20, 2))
 
 
 @pytest.mark.spark

@@ -111,5 +111,8 @@ def test_two_pipelines_do_not_share_a_checkpoint(pipeline: Pipeline) -> None:
     pipeline.run()
     fill(pipeline.bootstrap, "in", range(10, 20))
     pipeline.sink_options = {"topic": "out-2", "pipeline.id": "other"}
-    with pytest.raises(PySparkException, match="pipeline 'other' has decided none"):
+    with pytest.raises(PySparkException, match=r"pipeline\.id 'copy', and its sink has 'other'"):
+        pipeline.run()
+    del pipeline.source_options["pipeline.id"]
+    with pytest.raises(PySparkException, match=r"pipeline\.id 'copy', and its sink has 'other'"):
         pipeline.run()

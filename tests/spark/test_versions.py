@@ -177,7 +177,7 @@ def test_a_streaming_query_keeps_its_name_and_goes_on(pipeline: Pipeline) -> Non
             write(rows, pipeline.bootstrap, version, **options)
     write(rows, pipeline.bootstrap, 0, txnAppId="mine")
     taken = pipeline.copy(pipeline.checkpoint.parent / "taken")
-    taken.sink_options["pipeline.id"] = "mine"
+    taken.source_options["pipeline.id"] = taken.sink_options["pipeline.id"] = "mine"
     with pytest.raises(PySparkException, match="'mine' belongs to a batch write"):
         taken.run()
     fill(pipeline.bootstrap, "in", range(10, 20))

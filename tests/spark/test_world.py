@@ -302,3 +302,56 @@ def test_extensions_are_switched_in_the_middle_of_a_batch(world: World, fault: s
         world.restart(has_extensions=has_extensions)
         world.run(job)
     go_on(world, job)
+
+
+@LONG
+@pytest.mark.parametrize("is_kept", [True, False], ids=["group kept", "group deleted"])
+def test_a_pipeline_gets_another_id(world: World, job: Job, is_kept: bool) -> None:
+    """As when a sink of a declaration is renamed. The words of the refusal help."""
+    world.write("in-a")
+    if not is_kept:
+        world.delete_group(job)
+    world.change_id(job)
+    refused = world.run(job)
+    assert refused.end is End.REFUSED
+    if is_kept or job.writes_table:
+        assert f"let it keep its id: pipeline.id={job.former_id}" in refused.words
+    if is_kept:
+        world.keep_id(job)
+        assert world.run(job).end is End.WELL
+    else:
+        assert world.rename(job)
+        assert world.run(job).end is End.WELL
+    go_on(world, job)
+
+
+@LONG
+def test_source_and_sink_have_different_ids(world: World, job: Job) -> None:
+    world.write("in-a")
+    world.name_source(job, "another")
+    assert world.run(job).end is End.REFUSED
+    world.name_source(job, None)
+    assert world.run(job).end is End.WELL
+    go_on(world, job)
+
+
+@LONG
+@pytest.mark.parametrize("is_lost", LOST)
+def test_the_source_reads_another_topic(world: World, job: Job, is_lost: bool) -> None:
+    """With the checkpoint it is refused; without, the new topic is read from its beginning."""
+    world.create("in-b")
+    world.write("in-b")
+    job.reads = "in-b"
+    if is_lost:
+        world.lose_checkpoint(job)
+    else:
+        refused = world.run(job)
+        assert refused.end is End.REFUSED
+        assert "do not name it any more" in refused.words
+        world.new_checkpoint(job)
+    assert world.run(job).end is End.WELL
+    job.reads = "in-a"
+    world.write("in-a")
+    world.new_checkpoint(job)
+    assert world.run(job).end is End.WELL
+    go_on(world, job)

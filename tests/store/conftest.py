@@ -100,10 +100,19 @@ class SharedOpener:
 
     async def expire(self, broker_id: int) -> None:
         """Let the lease of a broker be over now."""
-        connection: Any = await asyncpg.connect(self._dsn, server_settings={"search_path": self.schema})
-        await connection.execute(
-            "UPDATE brokers SET lease_until = clock_timestamp() WHERE broker_id = $1", broker_id
+        await self._execute(
+            "UPDATE brokers SET lease = '0', lease_until = clock_timestamp() WHERE broker_id = $1", broker_id
         )
+
+    async def set_clock(self, seconds: float) -> None:
+        """Have the ledger look as after its clock was set ahead, or back: all it noted was later."""
+        await self._execute(
+            "UPDATE brokers SET lease_until = lease_until - make_interval(secs => $1)", seconds
+        )
+
+    async def _execute(self, statement: str, *arguments: Any) -> None:
+        connection: Any = await asyncpg.connect(self._dsn, server_settings={"search_path": self.schema})
+        await connection.execute(statement, *arguments)
         await connection.close()
 
     async def kill(self, store: ClusterStore) -> None:

@@ -112,6 +112,25 @@ async def test_a_ledger_that_is_older_than_its_objects_is_refused(place: Place, 
         assert await read(store, key) == [LARGE]
 
 
+async def test_a_ledger_that_lacks_a_term_of_the_cluster_is_refused(place: Place, scribe: Any) -> None:
+    """It was restored from a backup, or its server was left behind by a failover."""
+    async with opened(place) as store:
+        (key,) = await scribe.create(store.ledger)
+        await append(store, scribe, key, LARGE)
+        await store.chunks.objects.note_term(store.term + 1, "of another server")
+    for _ in range(2):
+        with pytest.raises(StoreMisconfigured, match=r"left behind: .* with term 2 elsewhere.*'Restoring'"):
+            async with opened(place):
+                pass
+    connection: Any = await asyncpg.connect(place.dsn, server_settings={"search_path": place.schema})
+    await connection.fetchval("SELECT skip_numbers()")
+    await connection.close()
+    for _ in range(2):
+        async with opened(place) as store:
+            assert await read(store, key) == [LARGE]
+            assert store.term > 1_000_000
+
+
 async def test_what_was_reserved_before_a_time_without_brokers_is_kept_for_a_day(
     place: Place, scribe: Any
 ) -> None:

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from support.waiting import until_async
 
 from semel.core.facts import TransactionChanged
 from semel.core.placement import ABSENT, SHARDS
@@ -177,6 +178,98 @@ async def test_a_broker_whose_place_was_taken_can_do_nothing(shared_stores: Any)
     await old.close()
     assert (await new.membership.renew()).peers[0].is_live, "closing the old one does not end the new lease"
     await new.close()
+
+
+# -- the clock of the ledger is set -----------------------------------------------------------------------
+
+
+async def test_a_broker_that_was_killed_starts_again_although_the_clock_was_set_back(
+    shared_stores: Any,
+) -> None:
+    killed = await shared_stores.open(0, LEASE)
+    await join(killed)
+    await shared_stores.kill(killed)
+    await shared_stores.set_clock(-600)
+    store = await asyncio.wait_for(shared_stores.open(0, LEASE), PATIENCE)
+    assert store.membership.epoch > killed.membership.epoch
+    await store.close()
+
+
+async def test_a_broker_that_stopped_starts_at_once_although_the_clock_was_set_back(
+    shared_stores: Any,
+) -> None:
+    async with joined(shared_stores, 1):
+        pass
+    await shared_stores.set_clock(-600)
+    store = await asyncio.wait_for(shared_stores.open(0), PATIENCE / 2)
+    await store.close()
+
+
+async def test_a_dead_broker_is_replaced_although_the_clock_was_set_back(shared_stores: Any) -> None:
+    dead = await shared_stores.open(9, LEASE)
+    async with joined(shared_stores, 1) as (one,):
+        await join(dead)
+        peer = await peer_of(one, 9)
+        number = await one.membership.leave_notice(peer, b"notice")
+        await shared_stores.kill(dead)
+        await shared_stores.set_clock(-600)
+
+        async def is_dead() -> bool:
+            return not (await peer_of(one, 9)).is_live
+
+        await until_async(is_dead, PATIENCE)
+        assert await one.membership.is_noticed(peer, number)
+        assert await one.membership.take_over(peer, {})
+
+
+async def test_a_broker_that_renews_its_lease_is_not_replaced_because_the_clock_was_set_ahead(
+    shared_stores: Any,
+) -> None:
+    """It still serves readers, so nobody may take its shards, or take it for told."""
+    async with joined(shared_stores) as (one, other):
+        peer = await peer_of(one, 1)
+        number = await one.membership.leave_notice(peer, b"notice")
+        await shared_stores.set_clock(600)
+        assert (await peer_of(one, 1)).is_live
+        assert not await one.membership.is_noticed(peer, number)
+        assert not await one.membership.take_over(peer, {})
+        await other.membership.renew()
+
+
+async def test_brokers_count_deadlines_alike_although_the_clock_is_set(shared_stores: Any) -> None:
+    """The deadline of a transaction is in the ledger, and another broker may have to find it passed."""
+    long_ago, far_ahead = 1_000_000, 9_000_000_000_000
+    async with joined(shared_stores, 3) as (one, other, third):
+        for before in (long_ago, far_ahead):
+            # Its clock has begun before the other was set.
+            assert (await one.membership.renew(before)).now_ms >= long_ago
+            assert (await other.membership.renew()).now_ms == before
+        # Time does not go back where deadlines are counted, also if nobody is left.
+        await one.membership.leave({})
+        await third.membership.leave({})
+        assert (await other.membership.renew()).now_ms == far_ahead
+
+
+async def test_deadlines_are_counted_from_the_time_of_day_if_nobody_else_runs(shared_stores: Any) -> None:
+    async with joined(shared_stores) as (one, other):
+        await one.membership.renew(1_000_000)
+        await one.membership.leave({})
+        view = await other.membership.renew()
+        assert 0 <= view.now_ms - view.time_of_day_ms < 60_000
+
+
+async def test_a_lease_is_as_long_as_its_owner_wants(shared_stores: Any) -> None:
+    """semel.lease.ms of another broker, which may be shorter, does not count."""
+    slow = await shared_stores.open(9)
+    hasty = await shared_stores.open(1, LEASE / 10)
+    await join(slow)
+    await join(hasty)
+    peer = await peer_of(hasty, 9)
+    await asyncio.sleep(LEASE / 4)
+    assert (await peer_of(hasty, 9)).is_live
+    assert not await hasty.membership.take_over(peer, {})
+    await slow.close()
+    await hasty.close()
 
 
 # -- shards -----------------------------------------------------------------------------------------------

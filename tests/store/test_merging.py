@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.chunked import Place, age, listed, opened, read, states, trim
+from support.chunked import Place, age, listed, opened, read, set_clock_back, states, trim
 from support.s3 import S3Server
 from support.stored import EVERYTHING
 from support.waiting import until_async
@@ -180,6 +180,17 @@ async def test_young_batches_and_those_in_the_ledger_wait(nearby: Place, scribe:
         assert await store.roller.roll_once() == 10
         assert await store.merger.merge_once() == 0
         await age(store, "stored")
+        assert await store.merger.merge_once() == 8
+
+
+async def test_old_batches_do_not_wait_for_a_clock_that_was_set_back(nearby: Place, scribe: Any) -> None:
+    settings = Settings(semel_roll_interval_ms=0, semel_merge_age_ms=60_000)
+    async with opened(nearby, settings) as store:
+        (key,) = await scribe.create(store.ledger)
+        await fill(store, scribe, key, [200] * 10)
+        await store.roller.roll_once()
+        assert await store.merger.merge_once() == 0
+        await set_clock_back(store)
         assert await store.merger.merge_once() == 8
 
 

@@ -447,11 +447,11 @@ async def test_a_renewal_that_is_under_way_has_perhaps_not_seen_a_notice(place: 
     async with place.opened() as slow, place.opened(1) as other:
         await slow.membership.join({}, ("host", 1), None)
         (peer,) = (await other.membership.renew()).peers
-        await place.execute("UPDATE brokers SET lease_until = clock_timestamp() WHERE broker_id = 0")
+        await place.execute("UPDATE brokers SET lease = '0' WHERE broker_id = 0")
         renewal: Any = await asyncpg.connect(place.dsn, server_settings={"search_path": place.schema})
         transaction = renewal.transaction()
         await transaction.start()
-        await renewal.fetchrow("SELECT * FROM renew_lease(0, $1, '30s')", peer.epoch)
+        await renewal.fetchrow("SELECT * FROM renew_lease(0, $1, '30s', 0)", peer.epoch)
         number = await other.membership.leave_notice(peer, b"notice")
         noticed = asyncio.create_task(other.membership.is_noticed(peer, number))
         await asyncio.wait([noticed], timeout=0.3)

@@ -14,6 +14,7 @@ from support.postgres import PostgresServer, postgres_server, why_not
 
 from semel.core.facts import TransactionChanged
 from semel.core.types import Key, Transaction, TransactionKey
+from semel.store.interface import StoreRefused
 from semel.store.objects import Objects
 from semel.store.postgres.store import ClusterStore
 from semel.store.sharing import TermEnded
@@ -92,6 +93,40 @@ async def test_a_crash_ends_the_term_of_every_broker(
     async with opened(server, tmp_path) as (again, _):
         assert again.term > term
         assert await ids(again) == ["later", "synced"]
+
+
+async def test_unsynced_work_that_is_lost_is_no_loss(server: PostgresServer, tmp_path: Path) -> None:
+    async with opened(server, tmp_path, 1) as (store,):
+        await store.commit([of_id("synced")], [])
+        await store.commit([of_id("unsynced")], [], defers_sync=True)
+        for _ in range(2):
+            await crash(server, "the server is killed")
+            with pytest.raises(TermEnded):
+                await store.check_term()
+        await store.commit([of_id("later")], [])
+        assert await ids(store) == ["later", "synced"]
+
+
+async def test_a_term_that_cannot_be_noted_is_waited_for(server: PostgresServer, tmp_path: Path) -> None:
+    """Another server may have begun it. Work of a term that was noted goes on without the object store."""
+    async with opened(server, tmp_path, 1) as (store,):
+        await store.commit([of_id("before")], [])
+        folder, away = (
+            Path(store.chunks.objects.mark_address.removeprefix("file://")).parent,
+            tmp_path / "away",
+        )
+        await asyncio.to_thread(folder.rename, away)
+        await store.ledger.committer.terms.begin()
+        await store.commit([of_id("without")], [])
+        for _ in range(2):
+            await crash(server, "the server is killed")
+            with pytest.raises(StoreRefused, match=r"the term \d cannot be noted in the object store"):
+                await store.commit([of_id("refused")], [])
+        await asyncio.to_thread(away.rename, folder)
+        with pytest.raises(TermEnded):
+            await store.commit([of_id("refused")], [])
+        await store.commit([of_id("after")], [])
+        assert await ids(store) == ["after", "before", "without"]
 
 
 async def test_a_crash_is_found_without_a_commit(server: PostgresServer, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import asyncpg
@@ -43,10 +44,11 @@ from semel.core.types import (
     TransactionKey,
     TransactionState,
 )
-from semel.store.interface import StoreBroken, StoreDamaged, StoreFenced, StoreMisconfigured
+from semel.store.interface import LedgerDamaged, StoreBroken, StoreDamaged, StoreFenced, StoreMisconfigured
 from semel.store.postgres import committing
 from semel.store.postgres.fold import Call
 from semel.store.postgres.ledger import PostgresLedger
+from semel.store.postgres.opening import SCHEMA_VERSION
 from semel.store.postgres.texts import original, stored
 from semel.store.sharing import TermEnded
 
@@ -233,6 +235,10 @@ async def test_a_table_that_has_grown_is_not_read_as_a_whole(
         facts += [TransactionChanged(Transaction(str(number), 7, 0, 1)) for number in range(1_000)]
         facts += [GroupChanged(ClassicGroup(str(number))) for number in range(1_000)]
         facts += [PendingChanged(str(number), ()) for number in range(1_000)]
+        await ledger.database.row(
+            "INSERT INTO topics SELECT encode(id, 'hex'), id, 1, '{}', 1 FROM unnest($1::bytea[]) AS id",
+            [key.topic_id for key in many],
+        )
         await ledger.commit(facts, [])
         before = await _full_reads(ledger, tables)
         for number in range(10):
@@ -289,10 +295,36 @@ async def test_a_ledger_of_a_newer_version_is_refused(postgres_dsn: str, schema:
     async with opened(postgres_dsn, schema):
         pass
     await _execute(postgres_dsn, f"UPDATE {schema}.meta SET value = '99' WHERE name = 'schema_version'")
-    with pytest.raises(StoreDamaged, match="schema version 99, and this Semel knows version 8"):
+    with pytest.raises(
+        StoreDamaged, match=f"schema version 99, and this Semel knows version {SCHEMA_VERSION}"
+    ):
         await PostgresLedger.open(postgres_dsn, schema=schema)
 
 
+WITHOUT_RENEWALS = """
+    ALTER TABLE brokers DROP COLUMN lease, DROP COLUMN renewals, DROP COLUMN now_ms;
+    DROP FUNCTION take_place(integer, bytea, interval, bigint);
+    DROP FUNCTION join_cluster(integer, bigint, interval, text, text, text);
+    DROP FUNCTION renew_lease(integer, bigint, interval, bigint);
+    DROP FUNCTION take_over(integer, bigint, integer, bigint, bigint, integer[], integer[]);
+    DROP FUNCTION is_noticed(integer, bigint, integer, bigint, bigint, bigint);
+    DROP TYPE member;
+    CREATE TYPE member AS (is_live boolean);
+    CREATE FUNCTION take_place(integer, bytea, interval) RETURNS void LANGUAGE sql AS '';
+    CREATE FUNCTION join_cluster(integer, bigint, interval, text, text, text) RETURNS void LANGUAGE sql AS '';
+    CREATE FUNCTION renew_lease(integer, bigint, interval, OUT members member[])
+        LANGUAGE sql AS 'SELECT NULL::member[]';
+    CREATE FUNCTION take_over(integer, bigint, integer, bigint, integer[], integer[])
+        RETURNS void LANGUAGE sql AS '';
+    CREATE FUNCTION is_noticed(integer, bigint, integer, bigint, bigint) RETURNS void LANGUAGE sql AS '';
+    CREATE FUNCTION is_live(integer, bigint) RETURNS void LANGUAGE sql AS '';
+"""
+"""What version 7 did not have, or had otherwise."""
+WITHOUT_REFERENCES = """
+    ALTER TABLE chunks DROP CONSTRAINT chunks_in_object;
+    ALTER TABLE partitions DROP CONSTRAINT partitions_of_topic;
+"""
+WITHOUT_TERMS = "DROP TABLE terms;"
 WITHOUT_GENERATIONS = """
     ALTER TABLE brokers ADD COLUMN session bigint DEFAULT 0, ADD COLUMN sequence bigint DEFAULT 0,
         ADD COLUMN next_producer_id bigint DEFAULT 0;
@@ -313,9 +345,9 @@ WITHOUT_GENERATIONS = """
     ALTER TABLE groups DROP COLUMN generation, ADD PRIMARY KEY (group_id);
     ALTER TABLE shares DROP COLUMN generation, ADD PRIMARY KEY (topic_id, partition_index, group_id);
 """
-"""What version 7 did not have."""
+SINCE_7 = WITHOUT_RENEWALS + WITHOUT_REFERENCES + WITHOUT_TERMS + WITHOUT_GENERATIONS
 WITHOUT_NUMBERING = f"""
-    {WITHOUT_GENERATIONS}
+    {SINCE_7}
     DROP TABLE numbering;
     DROP FUNCTION skip_numbers();
 """
@@ -373,6 +405,22 @@ async def test_a_ledger_of_version_5_keeps_its_transactions_and_share_partitions
         assert await ledger.load([transaction_key]) == [joined]
 
 
+async def test_a_ledger_of_version_7_gets_an_id_for_its_term(postgres_dsn: str, schema: str) -> None:
+    async with opened(postgres_dsn, schema) as ledger:
+        term = ledger.committer.term
+    await _execute(
+        postgres_dsn,
+        f"""
+        SET search_path = {schema};
+        {SINCE_7}
+        UPDATE meta SET value = '7' WHERE name = 'schema_version';
+        """,
+    )
+    async with opened(postgres_dsn, schema) as ledger:
+        assert ledger.committer.term == term
+        assert await ledger.database.value("SELECT array_agg(term) FROM terms") == [term]
+
+
 async def test_a_ledger_of_version_6_knows_its_numbers(postgres_dsn: str, schema: str) -> None:
     async with opened(postgres_dsn, schema) as ledger:
         first = await ledger.database.value("SELECT reserve_objects(50)")
@@ -419,7 +467,7 @@ async def test_a_ledger_of_version_7_keeps_its_rows_and_the_numbers_of_commits(
         postgres_dsn,
         f"""
         SET search_path = {schema};
-        {WITHOUT_GENERATIONS}
+        {SINCE_7}
         UPDATE meta SET value = '7' WHERE name = 'schema_version';
         """,
     )
@@ -435,24 +483,73 @@ async def test_a_ledger_of_version_7_keeps_its_rows_and_the_numbers_of_commits(
         assert await all_batches(ledger, key) == scribe.batches[key]
 
 
-async def test_an_upgraded_ledger_has_the_tables_of_a_new_one(postgres_dsn: str, schema: str) -> None:
-    columns = """
-        SELECT table_name, column_name, data_type, is_nullable FROM information_schema.columns
-        WHERE table_schema = $1 ORDER BY 1, 2
-    """
-    indexes = "SELECT replace(indexdef, $1, '') FROM pg_indexes WHERE schemaname = $1 ORDER BY 1"
+async def test_a_ledger_of_version_7_that_is_damaged_gets_references(postgres_dsn: str, schema: str) -> None:
+    """Rows that are lost already are no obstacle. From then on, others cannot be lost in the same way."""
     async with opened(postgres_dsn, schema) as ledger:
-        new = [await ledger.database.fetch(query, schema) for query in (columns, indexes)]
+        await ledger.database.value("SELECT put_topic('kept', $1, 1, '{}', 1)", b"k" * 16)
+        await ledger.database.value("SELECT put_topic('lost', $1, 1, '{}', 1)", b"l" * 16)
     await _execute(
         postgres_dsn,
         f"""
         SET search_path = {schema};
-        {WITHOUT_GENERATIONS}
+        {SINCE_7}
+        DELETE FROM topics WHERE name = 'lost';
+        INSERT INTO chunks VALUES (1, 1, 1, 0);
         UPDATE meta SET value = '7' WHERE name = 'schema_version';
         """,
     )
     async with opened(postgres_dsn, schema) as ledger:
-        assert [await ledger.database.fetch(query, schema) for query in (columns, indexes)] == new
+        with pytest.raises(LedgerDamaged, match="violates foreign key constraint"):
+            await ledger.database.row("DELETE FROM topics")
+        with pytest.raises(LedgerDamaged, match="violates foreign key constraint"):
+            await ledger.database.row("INSERT INTO chunks VALUES (2, 1, 1, 0)")
+        partition = PartitionKey(b"l" * 16, 0)
+        assert await ledger.load([partition]) == [Partition()]
+
+
+async def test_a_ledger_of_version_7_becomes_as_a_new_one(postgres_dsn: str, schema: str) -> None:
+    async with opened(postgres_dsn, schema) as ledger:
+        new = await _shape(ledger, schema)
+    old = (Path(__file__).parent / "postgres_schema_7.sql").read_text()
+    await _execute(postgres_dsn, f"DROP SCHEMA {schema} CASCADE; CREATE SCHEMA {schema}")
+    await _execute(
+        postgres_dsn,
+        f"""
+        SET search_path = {schema};
+        {old}
+        INSERT INTO meta
+        VALUES ('schema_version', '7'), ('cluster_id', 'c'), ('secret', '00'), ('folder', 'f');
+        """,
+    )
+    async with opened(postgres_dsn, schema) as ledger:
+        assert await _shape(ledger, schema) == new
+        await ledger.commit([TransactionChanged(Transaction("t", 1, 0, 1))], [])
+
+
+async def _shape(ledger: PostgresLedger, schema: str) -> set[tuple[str, str, str]]:
+    """Columns, constraints, indexes and functions, without comments."""
+    rows = await ledger.database.fetch(
+        """
+        SELECT relname, attname, format_type(atttypid, atttypmod)
+            || (CASE WHEN attnotnull THEN ' not null' ELSE '' END)
+            || coalesce(' ' || pg_get_expr(adbin, adrelid), '')
+        FROM pg_attribute JOIN pg_class ON attrelid = pg_class.oid
+        LEFT JOIN pg_attrdef ON adrelid = attrelid AND adnum = attnum
+        WHERE relnamespace = $1::regnamespace AND attnum > 0 AND NOT attisdropped
+        UNION ALL
+        SELECT conrelid::regclass::text, '', pg_get_constraintdef(oid) FROM pg_constraint
+        WHERE connamespace = $1::regnamespace
+        UNION ALL
+        SELECT indrelid::regclass::text, '', pg_get_indexdef(indexrelid) FROM pg_index
+        JOIN pg_class ON indexrelid = pg_class.oid WHERE relnamespace = $1::regnamespace
+        UNION ALL
+        SELECT proname, pg_get_function_arguments(oid),
+            regexp_replace(prosrc, '(--[^\n]*|[[:space:]])+', ' ', 'g')
+        FROM pg_proc WHERE pronamespace = $1::regnamespace
+        """,
+        schema,
+    )
+    return {tuple(row) for row in rows}
 
 
 async def test_a_ledger_of_version_1_is_upgraded(postgres_dsn: str, schema: str) -> None:
@@ -472,13 +569,28 @@ async def test_a_ledger_of_version_1_is_upgraded(postgres_dsn: str, schema: str)
     )
     async with opened(postgres_dsn, schema) as ledger:
         assert await ledger.policies() == []
-        assert await ledger.database.value("SELECT value FROM meta WHERE name = 'schema_version'") == "8"
+        assert await ledger.database.value("SELECT value FROM meta WHERE name = 'schema_version'") == str(
+            SCHEMA_VERSION
+        )
         names = "SELECT count(*) FROM pg_proc WHERE proname = 'hand_over' AND pronamespace = $1::regnamespace"
         assert await ledger.database.value(names, schema) == 1
         place = ledger.place
         await ledger.database.value(
             "SELECT hand_over($1, $2, '{0}', '{1}', '{0}')", place.broker_id, place.epoch
         )
+
+
+async def test_a_schema_that_an_administrator_has_made_is_enough(postgres_dsn: str, schema: str) -> None:
+    await _execute(
+        postgres_dsn,
+        f"""
+        CREATE ROLE {schema} LOGIN;
+        CREATE SCHEMA {schema};
+        GRANT CREATE, USAGE ON SCHEMA {schema} TO {schema};
+        """,
+    )
+    async with opened(postgres_dsn.replace("semel@", f"{schema}@"), schema) as ledger:
+        await ledger.commit([TransactionChanged(Transaction("t", 1, 0, 1))], [])
 
 
 async def test_a_ledger_is_not_upgraded_under_running_brokers(postgres_dsn: str, schema: str) -> None:

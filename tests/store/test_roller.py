@@ -16,6 +16,7 @@ from support.chunked import (
     opened,
     parts,
     read,
+    set_clock_back,
     states,
     trim,
 )
@@ -98,6 +99,17 @@ async def test_it_waits_until_there_is_enough_or_long_enough(nearby: Place, scri
         assert await store.roller.roll_once() == 0
         await store.ledger.database.row("UPDATE inline_generation SET since = since - interval '1 hour'")
         assert await store.roller.roll_once() == 1
+
+
+async def test_it_does_not_wait_for_a_clock_that_was_set_back(nearby: Place, scribe: Any) -> None:
+    settings = Settings(semel_roll_interval_ms=3_600_000)
+    async with opened(nearby, settings) as store:
+        (key,) = await scribe.create(store.ledger)
+        await append(store, scribe, key, *parts(1_000))
+        await set_clock_back(store)
+        assert await store.roller.roll_once() == 1
+        await append(store, scribe, key, *parts(1_000))
+        assert await store.roller.roll_once() == 0
 
 
 async def test_deleted_chunks_are_not_moved(nearby: Place, scribe: Any) -> None:

@@ -65,6 +65,12 @@ async def age(store: ClusterStore, *states: str) -> None:
     )
 
 
+async def set_clock_back(store: ClusterStore) -> None:
+    """The clock of PostgreSQL is set back by a day: as far as the ledger knows."""
+    for table in ("objects", "inline_generation"):
+        await store.ledger.database.row(f"UPDATE {table} SET since = since + interval '1 day'")
+
+
 async def states(store: ClusterStore) -> dict[int, str]:
     """What the ledger knows of objects that have bytes, or had them."""
     rows = await store.ledger.database.fetch("SELECT object_id, state FROM objects ORDER BY object_id")

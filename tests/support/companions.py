@@ -36,6 +36,20 @@ OF_ONE_BROKER = (
     "tests/client/test_commit_order_compaction.py",
     "tests/client/test_compaction_holds.py",
     "tests/client/test_own_share_consumer.py::test_a_compacted_topic",
+    # They advance the clock of their broker: it must own what times out.
+    "test_embedded.py::test_time_passes_when_a_test_says_so",
+    *(
+        f"test_own_share_consumer.py::{each}"
+        for each in (
+            "test_a_lock_ends_unless_it_is_renewed",
+            "test_a_commit_makes_results_and_acknowledgements_true_together",
+            "test_only_one_of_two_workers_that_had_the_same_record_can_commit",
+            "test_a_prepared_transaction_holds_its_records_until_it_is_completed",
+            "test_a_record_that_was_delivered_twice_has_one_result",
+            "test_two_consumers_of_one_producer_have_one_result",
+            "test_records_can_be_renewed_beside_the_marker_of_a_transaction",
+        )
+    ),
     "tests/spark/test_newest.py",
     "tests/spark/test_snapshot_compaction.py",
 )

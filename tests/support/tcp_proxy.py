@@ -20,7 +20,8 @@ Address = tuple[str, int]
 class TcpProxy:
     """Listens on a port of its own in front of one server, on an event loop of its own."""
 
-    def __init__(self, upstream: Address) -> None:
+    def __init__(self, upstream: Address, change: Callable[[bytes], bytes] = bytes) -> None:
+        self._change = change
         self.upstream = upstream
         self.port = free_port()
         self._loop = asyncio.new_event_loop()
@@ -136,5 +137,5 @@ class TcpProxy:
                     await asyncio.sleep(self.delay_seconds)
                 self.held += not self._passing.is_set()
                 await self._passing.wait()
-                writer.write(data)
+                writer.write(self._change(data))
                 await writer.drain()

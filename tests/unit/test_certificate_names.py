@@ -109,19 +109,24 @@ def test_invalid_rules(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text",
+    ("text", "name", "user"),
     [
-        "DEFAULT",
-        "RULE:^CN=(.*?),OU=ServiceUsers.*$/$1/L, DEFAULT",
-        "RULE:^cn=(.?),ou=(.?),dc=(.?),dc=(.?)$/$1@$2/U",
-        "RULE:^CN=([^,DEFAULT,]+)(,.*|$)/$1/",
-        "  RULE:   /     / ,  DEFAULT  ",
-        ",,RULE://,,,DEFAULT,,",
-        "RULE:,RULE:,/,RULE:,\\//U,RULE:,/RULE:,/,RULE:,RULE:,/L,RULE:,/L,RULE:, DEFAULT, /DEFAULT/,DEFAULT",
+        ("DEFAULT", "CN=a", "CN=a"),
+        ("RULE:^CN=(.*?),OU=ServiceUsers.*$/$1/L, DEFAULT", "CN=Alice,OU=ServiceUsers,O=x", "alice"),
+        ("RULE:^cn=(.?),ou=(.?),dc=(.?),dc=(.?)$/$1@$2/U", "cn=a,ou=b,dc=c,dc=d", "A@B"),
+        ("RULE:^CN=([^,DEFAULT,]+)(,.*|$)/$1/", "CN=bob,O=x", "bob"),
+        ("  RULE:   /     / ,  DEFAULT  ", "   ", "     "),
+        (",,RULE://,,,DEFAULT,,", "CN=a", "CN=a"),
+        (
+            "RULE:,RULE:,/,RULE:,\\//U,RULE:,/RULE:,/,RULE:,RULE:,/L,RULE:,/L,RULE:, DEFAULT, /DEFAULT/"
+            ",DEFAULT",
+            ",RULE:,",
+            ",RULE:,/",
+        ),
     ],
 )
-def test_valid_rules(text: str) -> None:
-    parse_rules(text)
+def test_valid_rules(text: str, name: str, user: str) -> None:
+    assert parse_rules(text).user(name) == user
 
 
 @pytest.mark.parametrize(

@@ -166,7 +166,7 @@ def test_limits_that_cannot_be_set(entity: QuotaEntity, operations: Operations, 
     ],
 )
 def test_limits_that_can_be_set(entity: QuotaEntity, operations: Operations) -> None:
-    check_operations(entity, operations)
+    check_operations(entity, operations)  # It would raise QuotaRefused.
 
 
 def test_addresses_have_one_spelling() -> None:

@@ -1,6 +1,7 @@
 """The broker of a scenario: it can be stopped, set back to a backup, and started with another time of day."""
 
 import shutil
+import time
 from pathlib import Path
 from typing import Final
 from unittest.mock import patch
@@ -18,8 +19,7 @@ class MovedClock(Clock):
     """A clock of a machine whose time of day was set wrong."""
 
     def __init__(self, shift_ms: int) -> None:
-        super().__init__()
-        self._anchor_ms += shift_ms
+        super().__init__(time_of_day=lambda: time.time() + shift_ms / 1000)
 
 
 class Broker:

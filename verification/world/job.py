@@ -47,6 +47,12 @@ class Job:
     copies: list[Path] = field(default_factory=list)
     """Of the checkpoint, the oldest first."""
     starting_offsets: str | None = None
+    former_id: str | None = None
+    """Its pipeline.id before an operator has changed that, by mistake."""
+    source_id: str | None = None
+    """The pipeline.id of its source, if that is another one."""
+    is_new: bool = False
+    """Whether it is told to begin, whatever others have written to its output."""
 
     def __post_init__(self) -> None:
         self.directory.mkdir(parents=True)
@@ -95,10 +101,11 @@ class Job:
             reading["maxOffsetsPerTrigger"] = self.batch_max
         if self.starting_offsets is not None:
             reading["startingOffsets"] = self.starting_offsets
-        rows = spark.readStream.format("semel").options(**both, **reading).load()
+        reading["pipeline.id"] = self.source_id or self.pipeline_id
+        rows = spark.readStream.format("semel").options(**{**both, **reading}).load()
         name = "semel-delta-faulty" if self.writes_table else "semel-faulty"
         writer = rows.selectExpr("CAST(value AS string) AS value").writeStream.format(name)
-        writer = writer.options(**both, **{"fault.file": str(self.fault)})
+        writer = writer.options(**both, **{"fault.file": str(self.fault), "pipeline.new": self.is_new})
         writer = writer.option("checkpointLocation", str(self.checkpoint)).trigger(availableNow=True)
         return writer.start(self.output) if self.writes_table else writer.option("topic", self.output).start()
 

@@ -135,6 +135,17 @@ def _zombie(situation: Situation) -> None:
     situation.world.run_as_zombie(situation.job)
 
 
+def _change_id(situation: Situation) -> None:
+    """As when a sink is renamed in a declaration; the group of the old name may be gone by then."""
+    if situation.chance.random() < 0.2:
+        situation.world.delete_group(situation.job)
+    situation.world.change_id(situation.job)
+
+
+def _name_source(situation: Situation) -> None:
+    situation.world.name_source(situation.job, f"{situation.job.pipeline_id}-source")
+
+
 def _reuse_id(situation: Situation) -> None:
     """Another query takes the pipeline.id, with the same input and output or with others."""
     world, job = situation.world, situation.job
@@ -241,7 +252,7 @@ def _write_some(situation: Situation) -> None:
 POSITIONS: Final[tuple[Change, ...]] = (
     _lose_checkpoint, *[_restore_checkpoint] * 4, _swap_checkpoints, _copy_checkpoint,
     _uncommit, _uncommit_and_delete_group, _delete_group, _reset_offsets, _delete_offsets, _crash, _crash,
-    _stop, _zombie, _reuse_id,
+    _stop, _zombie, _reuse_id, _change_id, _change_id, _name_source,
 )  # fmt: skip
 LOGS: Final[tuple[Change, ...]] = (
     *[_grow] * 3, _recreate_input, _recreate_input, _recreate_output, _new_topic, _new_topic, _delete_records,
@@ -315,6 +326,15 @@ def _helped(world: World, chance: random.Random, job: Job, words: str) -> RunRes
     """Do what the words of a refusal recommend, and run the job again; nothing if they recommend nothing."""
     if "failOnDataLoss=false" in words and chance.random() < 0.7:
         return world.run(job, fails_on_loss=False)
+    if "Give the source pipeline.id" in words and job.source_id is not None:
+        world.name_source(job, None)
+        return world.run(job)
+    if job.former_id is not None and f"let it keep its id: pipeline.id={job.former_id}," in words:
+        world.keep_id(job)
+        return world.run(job)
+    if "pipeline.new=true" in words and job.starting_offsets is not None:
+        world.tell_new(job)
+        return world.run(job)
     if _IN_OUTPUT.search(words) and chance.random() < 0.7 and world.rename(job):
         return world.run(job)
     if "checkpointLocation" in words and chance.random() < 0.9:

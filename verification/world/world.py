@@ -410,6 +410,31 @@ class World:
         shutil.copytree(one.checkpoint, other.checkpoint)
         self.step(f"give {other.name} a copy of the checkpoint of {one.name}")
 
+    def change_id(self, job: Job) -> None:
+        """Give a job another pipeline.id and checkpoint, as when its name in a declaration changes."""
+        job.former_id = job.former_id or job.pipeline_id
+        job.pipeline_id += "-other"
+        job.new_checkpoint()
+        self.step(f"give {job.name} the pipeline.id {job.pipeline_id} and a new checkpointLocation")
+
+    def keep_id(self, job: Job) -> None:
+        """Give a job its former pipeline.id back."""
+        assert job.former_id is not None, "it had one"
+        job.pipeline_id, job.former_id = job.former_id, None
+        job.new_checkpoint()
+        self.step(f"give {job.name} its pipeline.id {job.pipeline_id} back, and a new checkpointLocation")
+
+    def tell_new(self, job: Job) -> None:
+        """Let a job begin, whatever others have written to its output."""
+        job.is_new = True
+        self.step(f"set pipeline.new of {job.name}")
+
+    def name_source(self, job: Job, name: str | None) -> None:
+        """Give the source of a job a pipeline.id of its own, or (None) that of the sink."""
+        job.source_id = name
+        job.new_checkpoint()
+        self.step(f"give the source of {job.name} the pipeline.id {name or job.pipeline_id}")
+
     def rename(self, job: Job) -> bool:
         """Go on under a new pipeline.id, with a new checkpoint and startingOffsets where the output ends.
 

@@ -8,6 +8,7 @@ import logging
 from typing import Final
 
 from semel.core.facts import TransactionEnded
+from semel.rate_limit import RateLimit
 
 log = logging.getLogger("semel.audit")
 
@@ -19,19 +20,15 @@ class EndedTransactions:
     """The lines of one broker."""
 
     def __init__(self) -> None:
-        self._began = 0.0
-        self._lines = 0
+        self._limit = RateLimit(LINES_MAX, PERIOD_SECONDS)
 
-    def write(self, fact: TransactionEnded, now: float) -> None:
+    def write(self, fact: TransactionEnded) -> None:
         """Log the end of a transaction, unless there were too many lines in the last seconds."""
-        if now - self._began >= PERIOD_SECONDS:
-            if self._lines > LINES_MAX:
-                log.info(
-                    "more transactions were aborted", extra={"fields": {"more": self._lines - LINES_MAX}}
-                )
-            self._began, self._lines = now, 0
-        self._lines += 1
-        if self._lines <= LINES_MAX:
-            outcome = "transaction committed" if fact.is_commit else "transaction aborted"
-            fields = {"transactional_id": fact.transactional_id, "reason": str(fact.reason)}
-            log.info(outcome, extra={"fields": fields})
+        suppressed = self._limit.suppressed("ended")
+        if suppressed is None:
+            return
+        fields: dict[str, object] = {"transactional_id": fact.transactional_id, "reason": str(fact.reason)}
+        if suppressed:
+            fields["suppressed"] = suppressed
+        outcome = "transaction committed" if fact.is_commit else "transaction aborted"
+        log.info(outcome, extra={"fields": fields})

@@ -43,7 +43,7 @@ from semel.broker.promise import Promise
 from semel.broker.published_log import PublishedLog, Publisher
 from semel.broker.reads import Reads
 from semel.broker.scrub import Scrub
-from semel.broker.shard_ownership import ShardOwnership, lease_clock
+from semel.broker.shard_ownership import ShardOwnership
 from semel.broker.shared_commit_loop import SharedCommitLoop
 from semel.broker.slices import Slices
 from semel.config import Settings
@@ -53,7 +53,7 @@ from semel.core.transactions.commands import AbortOpen
 from semel.core.types import Cluster, ClusterKey, Command, ErrorCode, PartitionKey, ShareKey, TransactionKey
 from semel.store.interface import Counts, Store
 from semel.store.opening import Remote, open_remote, open_store
-from semel.store.sharing import SharedStore
+from semel.store.sharing import SharedStore, lease_clock
 
 log = logging.getLogger("semel.broker")
 
@@ -180,7 +180,7 @@ class Broker:
             await self.store.sweep_orphans()
         await self._begin()
         self._start("commit loop", self._loop.run())
-        self._start("housekeeping", self._housekeeping.run())
+        self._housekeeping_task = self._start("housekeeping", self._housekeeping.run())
         if isinstance(self.store, SharedStore):
             for name, work in self.store.upkeep(self.ownership.is_janitor).items():
                 self._start(name, work)
@@ -208,12 +208,15 @@ class Broker:
         """Give everything that this broker owns to other brokers, because it stops."""
         if self.member is not None and not self._has_left:
             self._has_left = True
+            # Its commands would be refused from now on. The next owners do what is due.
+            self._housekeeping_task.cancel()
             await self.member.leave()
 
-    def _start(self, name: str, work: Any) -> None:
+    def _start(self, name: str, work: Any) -> "asyncio.Task[None]":
         task: asyncio.Task[None] = asyncio.create_task(work, name=name)
         task.add_done_callback(self._ended)
         self._tasks.append(task)
+        return task
 
     def _ended(self, task: "asyncio.Task[None]") -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
@@ -285,6 +288,11 @@ class Broker:
     def time_of_day(self) -> int:
         """Milliseconds of the system clock: for timestamps, and for retention over days."""
         return self.clock.time_of_day()
+
+    async def advance(self, ms: int) -> None:
+        """Move the clock ahead, and do what is due then. StoreRefused."""
+        self.clock.advance(ms)
+        await self._housekeeping.catch_up()
 
     def new_ticket(self) -> int:
         """A ticket for a command that may be parked."""

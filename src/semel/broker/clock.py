@@ -23,17 +23,18 @@ class Clock:
         self._system = self._time_of_day = time_of_day
         self._steady = steady
         self._anchor_ms = time_of_day() * 1000 - steady() * 1000
+        self._advanced_ms = 0
         self._ahead_seconds = 0.0
         self._ahead_ms = 0
         self._followed: Callable[[], float] = lambda: self._ahead_seconds + steady()
 
     def now(self) -> int:
         """The monotonic time."""
-        return int(self._anchor_ms + self._steady() * 1000)
+        return int(self._anchor_ms + self._steady() * 1000) + self._advanced_ms
 
     def time_of_day(self) -> int:
         """The time of the system clock."""
-        return int(self._time_of_day() * 1000)
+        return int(self._time_of_day() * 1000) + self._advanced_ms
 
     def ahead_ms(self) -> int:
         """How far the time of day is ahead of ``now``. It changes only if one of the clocks was set.
@@ -49,16 +50,25 @@ class Clock:
         """How far the system clock is ahead of the time of day that is followed."""
         return self._system() - self._time_of_day()
 
-    def follow(self, time_of_day_ms: int) -> None:
+    @property
+    def is_following(self) -> bool:
+        """Whether ``now`` is that of a cluster."""
+        return self._time_of_day is self._followed
+
+    def follow(self, time_of_day_ms: int, now_ms: int) -> None:
         """Take the time of day from the ledger of the cluster, which all brokers share.
 
-        ``now`` starts with the first such time and then follows the monotonic clock.
+        ``now`` starts at the first ``now_ms`` and then follows the monotonic clock, as those of others do.
         """
-        steady, is_first = self._steady, self._time_of_day is not self._followed
+        steady, is_first = self._steady, not self.is_following
         self._ahead_seconds = time_of_day_ms / 1000 - steady()
         if is_first:
             self._time_of_day = self._followed
-            self._anchor_ms = time_of_day_ms - steady() * 1000
+            self._anchor_ms = now_ms - steady() * 1000
+
+    def advance(self, ms: int) -> None:
+        """Move both times ahead, as if so much time had passed."""
+        self._advanced_ms += ms
 
     def not_before(self, moment_ms: int) -> None:
         """Let ``now`` continue from a moment that an earlier run of the broker has seen.

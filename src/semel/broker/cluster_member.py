@@ -185,12 +185,12 @@ class ClusterMember:
             if self._is_leaving:
                 return
             sent_at, number = self._ownership.clock(), self._sender.view_begins()
-            view = await self._membership.renew()
+            view = await self._membership.renew(self._clock.now() if self._clock.is_following else 0)
             if self._patient_until and not self._ownership.is_serving():
                 self._patient_until = self._ownership.clock() + self._membership.lease_seconds
             if view.notices:
                 await self._carry_out(view)
-            self._clock.follow(view.time_of_day_ms)
+            self._clock.follow(view.time_of_day_ms, view.now_ms)
             self._compare_clocks()
             if sent_at - self._joined_at < 2 * self._membership.lease_seconds:
                 # Others may not know of this broker yet, and not tell it of changed topics and policies.

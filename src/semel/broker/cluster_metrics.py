@@ -47,3 +47,4 @@ def register(
     counter("notices_sent", "Messages with notices that other brokers have taken.", lambda: sender.sent)
     counter("notices_left", "Messages with notices left in the ledger.", lambda: sender.left)
     counter("notices_received", "Messages with notices of other brokers.", lambda: member.received)
+    counter("lost_rows", "How often a row was met that the ledger has lost.", lambda: store.lost_rows)

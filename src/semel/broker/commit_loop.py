@@ -108,8 +108,9 @@ class CommitLoop:
         known = (self.state.transactions.get(TransactionKey(each)) for each in self.state.ongoing)
         older = [each.transactional_id for each in known if each is not None and each.term < term]
         for start in range(0, len(older), _PAGE):
-            page = [AbortOpen(each, before_term=term) for each in older[start : start + _PAGE]]
-            await self._tick([PendingCommands(page)])
+            # Each by itself, so that one whose rows are damaged is refused alone.
+            page = older[start : start + _PAGE]
+            await self._tick([PendingCommands([AbortOpen(each, before_term=term)]) for each in page])
 
     def submit(
         self, commands: Sequence[Command], when_parked: Callable[[], None] | None = None

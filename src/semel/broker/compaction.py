@@ -21,6 +21,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final
 
+from semel.broker.damage import gap_in
 from semel.broker.topic_limits import TopicLimits
 from semel.core.compaction import Batch, Newest, Pass
 from semel.core.replacing import ReplaceBatches
@@ -194,6 +195,10 @@ class Compaction:
         rows = await store.ledger.find_batches(
             key, offset, before=end, bytes_max=STEP_BYTES, batches_max=STEP_BATCHES
         )
+        gap = gap_in(rows, offset)
+        if gap is not None and await self._broker.damage.is_missing(key, gap):
+            # Compaction would make it look like a gap of its own.
+            return []
         try:
             data = await store.chunks.read([row.location for row in rows])
         except (LookupError, OSError) as error:

@@ -1,27 +1,42 @@
-"""Damaged batches: finds the readable batches before them, counts and logs them.
+"""Damaged and missing batches: finds the readable batches before them, counts and logs them.
 
 A batch with a wrong checksum, with missing bytes, or that the disk cannot read must not hide the intact
-batches before it. ``readable`` returns the batches of a fetch plan that precede the first damaged one. Damage
-is counted each time it is found, and logged by topic, partition and offset, at a bounded rate: clients fetch
-the same batch repeatedly.
+batches before it. ``readable`` returns the batches of a fetch plan that precede the first damaged one.
+
+A batch whose row is lost must not be skipped in silence. Batches follow one another without a gap from the
+log start to the high watermark, unless compaction has removed some of them: ``gap_in`` finds the first gap.
+
+Damage is counted each time it is found, and logged by topic, partition and offset, at a bounded rate: clients
+fetch the same batch repeatedly.
 """
 
-import asyncio
 import logging
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from semel.broker.batch_bytes import Piece, count_whole, read_batches
 from semel.broker.metrics import Metrics
 from semel.core.types import ErrorCode, PartitionKey
 from semel.store.interface import Store, StoredBatch
+from semel.store.logged_once import LoggedOnce
 
 log = logging.getLogger("semel.damage")
 
-AGAIN_SECONDS: Final = 60.0
-"""A batch is logged once within this time."""
-LOGGED_MAX: Final = 100
-"""Batches that are logged within that time."""
+
+class Gap(NamedTuple):
+    """Offsets that no batch has."""
+
+    first: int
+    last: int
+
+
+def gap_in(batches: Sequence[StoredBatch], offset: int) -> Gap | None:
+    """The first offsets from ``offset`` on that no batch has, up to the end of the last batch."""
+    for batch in batches:
+        if batch.base_offset > offset:
+            return Gap(offset, batch.base_offset - 1)
+        offset = batch.last_offset + 1
+    return None
 
 
 class Readable(NamedTuple):
@@ -40,7 +55,7 @@ class Damage:
     def __init__(self, store: Store, metrics: Metrics) -> None:
         self._store = store
         self._metrics = metrics
-        self._logged: dict[tuple[PartitionKey, int], float] = {}
+        self._logged = LoggedOnce()
 
     async def readable(self, batches: Sequence[StoredBatch]) -> Readable:
         """Read batches up to the first damaged one."""
@@ -66,25 +81,39 @@ class Damage:
 
     async def found(self, key: PartitionKey, batch: StoredBatch, reason: str) -> None:
         """Count and log a damaged batch."""
+        if self._is_news(key, batch.base_offset):
+            log.error(
+                "the batch at offsets %d to %d of topic %s partition %d is damaged: %s (chunk %d, byte %d)",
+                *(batch.base_offset, batch.last_offset, await self._topic(key), key.index, reason),
+                *batch.location[:2],
+            )
+
+    async def is_missing(self, key: PartitionKey, gap: Gap) -> bool:
+        """Whether the ledger has lost the batches of a gap. Deletion and compaction leave gaps, too."""
+        (newest,) = await self._store.ledger.load([key])
+        if newest is None or newest.log_start_offset > gap.first or newest.compactions > 0:
+            return False
+        await self.missing(key, gap)
+        return True
+
+    async def missing(self, key: PartitionKey, gap: Gap) -> None:
+        """Count and log batches that the ledger has lost."""
+        if self._is_news(key, gap.first):
+            log.error(
+                "the batches at offsets %d to %d of topic %s partition %d are missing: the ledger has lost"
+                " their rows. Readers get CORRUPT_MESSAGE there. Restore the ledger, or have readers"
+                " continue at offset %d",
+                *(*gap, await self._topic(key), key.index, gap.last + 1),
+            )
+
+    def _is_news(self, key: PartitionKey, offset: int) -> bool:
+        """Count damage. Returns whether to log it."""
         self._metrics.damaged_batches += 1
-        now = asyncio.get_running_loop().time()
-        logged = self._logged
-        for each in [each for each, at in logged.items() if at + AGAIN_SECONDS <= now]:
-            del logged[each]
-        if (key, batch.base_offset) in logged or len(logged) >= LOGGED_MAX:
-            return
-        logged[key, batch.base_offset] = now
+        return self._logged.is_news((key, offset))
+
+    async def _topic(self, key: PartitionKey) -> str:
         topic = await self._store.ledger.topic_by_id(key.topic_id)
-        log.error(
-            "the batch at offsets %d to %d of topic %s partition %d is damaged: %s (chunk %d, byte %d)",
-            batch.base_offset,
-            batch.last_offset,
-            topic.name if topic is not None else key.topic_id.hex(),
-            key.index,
-            reason,
-            batch.location.chunk_id,
-            batch.location.position,
-        )
+        return topic.name if topic is not None else key.topic_id.hex()
 
 
 def _cut(pieces: Sequence[Piece], length: int) -> list[Piece]:

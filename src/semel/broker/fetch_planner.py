@@ -6,7 +6,10 @@ one value of the partition, because a high watermark that is read twice may show
 see.
 
 The ledger may be ahead of what was published, and records may be deleted meanwhile. So rows above the bound
-are left out, and missing rows set ``is_gone``.
+are left out, and if there are no rows at all, ``is_gone`` is set.
+
+A plan ends at a gap between rows, and the next one begins there. Only deletion and compaction leave gaps. If
+the newest value of the partition knows of neither, the ledger has lost a row (``missing``).
 
 Byte budgets follow KIP-74: whole batches, within the limit of each partition and of the response; the first
 partition that has any data returns at least one batch.
@@ -15,6 +18,7 @@ partition that has any data returns at least one batch.
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from semel.broker.damage import Gap, gap_in
 from semel.broker.index_read_ahead import PIECES, IndexReadAhead
 from semel.broker.published_partitions import Isolation, PublishedPartitions, last_fetchable_offset
 from semel.broker.slices import SLICE_ITEMS, Slices
@@ -48,6 +52,7 @@ class FetchPlan:
         "is_full",
         "is_gone",
         "limit_bytes",
+        "missing",
         "partition",
         "size_bytes",
         "wanted",
@@ -68,6 +73,8 @@ class FetchPlan:
         """There is more below the bound than fits: waiting gains nothing."""
         self.is_gone = False
         """There should be batches, but the ledger has no rows."""
+        self.missing: Gap | None = None
+        """Offsets from the beginning of the range on whose batches the ledger has lost."""
 
     @property
     def must_answer(self) -> bool:
@@ -89,9 +96,12 @@ class FetchPlanner:
         """Plan all ranges, in order, within one byte budget."""
         get = self._views.get
         loaded: dict[PartitionKey, Partition | None] = {}
+        damaged: set[PartitionKey] = set()
         async for some in self._slices.over(ranges):
             if any(get(each.partition) is None for each in some):
-                loaded |= await self._views.load(each.partition for each in some)
+                found, bad = await self._views.load_sound(each.partition for each in some)
+                loaded |= found
+                damaged |= bad
         left = max_bytes
         batches_left = BATCHES_OF_ALL_MAX
         is_first = True
@@ -102,6 +112,8 @@ class FetchPlanner:
             partition = get(wanted.partition) or loaded.get(wanted.partition)
             limit = max(0, min(wanted.max_bytes, left)) if batches_left > 0 else 0
             plan = self._in_memory(wanted, partition, limit, is_first)
+            if plan is not None and partition is None and wanted.partition in damaged:
+                plan.error = ErrorCode.KAFKA_STORAGE_ERROR
             if plan is None:
                 assert partition is not None
                 plan = await self.in_ledger(wanted, partition, limit, at_least_one=is_first)
@@ -159,31 +171,40 @@ class FetchPlanner:
                     batches_max=BATCHES_MAX,
                 )
                 if not rows or rows[0].base_offset > wanted.offset:
-                    await self._explain_gap(plan, is_empty=not rows)
+                    await self._explain_gap(plan, rows)
             except LedgerDamaged:
                 plan.error = ErrorCode.KAFKA_STORAGE_ERROR
                 return plan
             if plan.must_answer:
                 return plan
         batches: list[StoredBatch] = []
+        # Once rows have been compacted, they may have gaps.
+        follows, size = wanted.offset, 0
         for row in rows:
             if row.last_offset >= bound:
                 break
-            if plan.size_bytes + row.location.length > limit and (batches or not at_least_one):
+            if row.base_offset > follows and batches and not partition.compactions:
+                # The next plan finds out why.
+                plan.is_full = True
+                break
+            size += row.location.length
+            if size > limit and (batches or not at_least_one):
+                size -= row.location.length
                 plan.is_full = True
                 break
             batches.append(row)
-            plan.size_bytes += row.location.length
-        plan.batches = batches
+            follows = row.last_offset + 1
+        plan.batches, plan.size_bytes, plan.end_offset = batches, size, follows
         if batches:
-            plan.end_offset = batches[-1].last_offset + 1
-            plan.is_full = plan.is_full or plan.end_offset < bound
+            plan.is_full = plan.is_full or follows < bound
         if plan.is_full:
             rest = rows[len(batches) :]
-            self._ahead.keep(wanted.partition, plan.end_offset, rest, partition.compactions)
+            if rest and rest[0].base_offset > follows and not partition.compactions:
+                rest = ()
+            self._ahead.keep(wanted.partition, follows, rest, partition.compactions)
         return plan
 
-    async def _explain_gap(self, plan: FetchPlan, *, is_empty: bool) -> None:
+    async def _explain_gap(self, plan: FetchPlan, rows: Sequence[StoredBatch]) -> None:
         """Find out why no row starts at the offset: a commit not yet published may have deleted it."""
         wanted = plan.wanted
         (newest,) = await self._ledger.load([wanted.partition])
@@ -191,5 +212,11 @@ class FetchPlanner:
             plan.error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         elif newest.log_start_offset > wanted.offset:
             plan.error = ErrorCode.OFFSET_OUT_OF_RANGE
-        else:
-            plan.is_gone = is_empty
+        elif not rows:
+            plan.is_gone = True
+            end_offset = min(newest.high_watermark, last_fetchable_offset(newest, wanted.isolation))
+            if end_offset > wanted.offset:
+                plan.missing = Gap(wanted.offset, end_offset - 1)
+        elif newest.compactions == 0:
+            plan.missing = gap_in(rows, wanted.offset)
+            plan.error = ErrorCode.CORRUPT_MESSAGE

@@ -14,6 +14,7 @@ other error ends the process, as in every task of the broker.
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final
@@ -25,7 +26,8 @@ from semel.core.partition import ExpireProducer
 from semel.core.shares.commands import ShareTick
 from semel.core.transactions.commands import AbortOpen, ForgetTransaction
 from semel.core.types import PartitionKey
-from semel.store.interface import Store, StoreRefused
+from semel.rate_limit import RateLimit
+from semel.store.interface import LedgerDamaged, Store, StoreRefused
 
 if TYPE_CHECKING:
     from semel.broker.broker import Broker
@@ -36,8 +38,27 @@ SWEEP_ROWS: Final = 5_000
 """Rows per sweep: a sweep occupies the ledger's writer, and commits wait for it."""
 COUNT_MS: Final = 5_000
 """How often the entities that clients have created are counted."""
+WAITS_SECONDS: Final = 60.0
+"""How often to say that housekeeping waits: some rounds are tried ten times a second."""
 EXPIRE_AT_ONCE: Final = 500
 """Commands that expiry adds to one tick."""
+
+
+class _Round:
+    """Work that is done at intervals, and never twice at the same time."""
+
+    def __init__(
+        self, name: str, interval_ms: Callable[[Settings], int], work: Callable[[], Awaitable[None]]
+    ) -> None:
+        self.name = name
+        self.interval_ms = interval_ms
+        self._work = work
+        self._turn = asyncio.Lock()
+
+    async def run(self) -> None:
+        """Do the work once."""
+        async with self._turn:
+            await self._work()
 
 
 class Housekeeping:
@@ -47,42 +68,46 @@ class Housekeeping:
         self._broker = broker
         self._woken_for = -1
         self._rescheduled = asyncio.Event()
+        self._limit = RateLimit(lines=1, seconds=WAITS_SECONDS)
         self.compaction = Compaction(broker)
-
-    async def run(self) -> None:
-        """Run all rounds until cancelled."""
-        rounds: list[tuple[str, Callable[[Settings], int], Callable[[], Awaitable[None]]]] = [
-            ("group deadlines", lambda settings: GROUP_TICK_MS, self._groups),
-            ("counts", lambda settings: COUNT_MS, self._broker.count),
-            ("retention", lambda settings: settings.log_retention_check_interval_ms, self.retain),
-            ("compaction", lambda settings: settings.log_cleaner_backoff_ms, self._compact),
-            ("expiry", lambda settings: settings.producer_id_expiration_check_interval_ms, self.expire),
-            (
+        self._rounds = [
+            _Round("group deadlines", lambda settings: GROUP_TICK_MS, self._groups),
+            _Round("counts", lambda settings: COUNT_MS, broker.count),
+            _Round("retention", lambda settings: settings.log_retention_check_interval_ms, self.retain),
+            _Round("compaction", lambda settings: settings.log_cleaner_backoff_ms, self._compact),
+            _Round("expiry", lambda settings: settings.producer_id_expiration_check_interval_ms, self.expire),
+            _Round(
                 "transaction timeouts",
                 lambda settings: settings.transaction_abort_timed_out_transaction_cleanup_interval_ms,
                 self.abort_overdue,
             ),
-            (
+            _Round(
                 "transactional id expiry",
                 lambda settings: settings.transaction_remove_expired_transaction_cleanup_interval_ms,
                 self.forget_transactions,
             ),
         ]
+
+    async def run(self) -> None:
+        """Run all rounds until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            for name, interval_ms, round_ in rounds:
-                tasks.create_task(self._every(interval_ms, round_), name=name)
+            for each in self._rounds:
+                tasks.create_task(self._every(each), name=each.name)
+
+    async def catch_up(self) -> None:
+        """Run every round once, because the clock was moved ahead. StoreRefused."""
+        for each in self._rounds:
+            await each.run()
 
     def reschedule(self) -> None:
         """Have the rounds wait for their new intervals, because settings have changed."""
         self._rescheduled.set()
         self._rescheduled = asyncio.Event()
 
-    async def _every(
-        self, interval_ms: Callable[[Settings], int], round_: Callable[[], Awaitable[None]]
-    ) -> None:
+    async def _every(self, round_: _Round) -> None:
         while True:
-            await self._pause(interval_ms)
-            await self._unless_full(round_)
+            await self._pause(round_.interval_ms)
+            await self._unless_full(round_.run)
 
     async def _pause(self, interval_ms: Callable[[Settings], int]) -> None:
         """Wait for an interval, which may be changed meanwhile."""
@@ -100,7 +125,8 @@ class Housekeeping:
         try:
             await round_()
         except StoreRefused as full:
-            log.warning("housekeeping waits until the store accepts writes: %s", full)
+            if self._limit.suppressed("waits") is not None:
+                log.warning("housekeeping waits until the store accepts writes: %s", full)
 
     async def _groups(self) -> None:
         changes = self._broker.ownership.changes
@@ -133,10 +159,17 @@ class Housekeeping:
         """Abort the transactions whose deadline has passed, and fence their producers."""
         coordinates = self._broker.ownership.coordinates
         overdue = [each for each in self._broker.overdue_transactions() if coordinates(each)]
+        refused: StoreRefused | None = None
         for start in range(0, len(overdue), EXPIRE_AT_ONCE):
-            await self._broker.submit(
-                [AbortOpen(each, overdue_only=True) for each in overdue[start : start + EXPIRE_AT_ONCE]]
-            )
+            # Each by itself, so that one whose rows are damaged is refused alone.
+            some = overdue[start : start + EXPIRE_AT_ONCE]
+            for each in [self._broker.submit([AbortOpen(name, overdue_only=True)]) for name in some]:
+                try:
+                    await each
+                except StoreRefused as error:
+                    refused = error
+        if refused is not None:
+            raise refused
 
     async def forget_transactions(self) -> None:
         """Forget transactional ids that have expired."""
@@ -162,7 +195,9 @@ class Housekeeping:
         for topic in await self._broker.catalog.all():
             for key in self._broker.catalog.limits(topic).partitions:
                 if self._broker.ownership.leads(key):
-                    await self._retain_partition(key)
+                    # Damage in the ledger's rows of one partition must not keep others from being retained.
+                    with contextlib.suppress(LedgerDamaged):
+                        await self._retain_partition(key)
 
     async def _retain_partition(self, key: PartitionKey) -> None:
         # The current value: configs may change during a long round.

@@ -108,7 +108,7 @@ class TransactionMetrics:
                 self.ended["commit" if fact.is_commit else "abort", fact.reason] += 1
                 if fact.reason != EndReason.CLIENT:
                     self.fenced[fact.reason] += 1
-                    self._audit.write(fact, tick.committed_at)
+                    self._audit.write(fact)
 
 
 class Metrics:

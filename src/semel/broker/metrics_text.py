@@ -46,7 +46,7 @@ def _families(metrics: Metrics) -> Iterable[Metric]:
         ("semel_compacted_bytes", "Bytes that compaction took out of logs.", metrics.compacted_bytes),
         (
             "semel_damaged_batches",
-            "How often a batch was met that is damaged on the disk.",
+            "How often a batch was met that is damaged on the disk, or whose row is lost.",
             metrics.damaged_batches,
         ),
         ("semel_scrubbed_bytes", "Bytes of batches that the scrub has read.", metrics.scrubbed_bytes),

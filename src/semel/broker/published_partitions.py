@@ -19,9 +19,22 @@ from enum import IntEnum
 from typing import Final
 
 from semel.core.types import Partition, PartitionKey
-from semel.store.interface import Ledger
+from semel.store.interface import Ledger, LedgerDamaged
 
 TRIES_MAX: Final = 5
+
+
+async def damaged_among(
+    keys: Iterable[PartitionKey], load: Callable[[Sequence[PartitionKey]], Awaitable[object]]
+) -> set[PartitionKey]:
+    """The partitions that cannot be loaded, because the ledger is damaged there. Loads each by itself."""
+    damaged: set[PartitionKey] = set()
+    for key in keys:
+        try:
+            await load((key,))
+        except LedgerDamaged:
+            damaged.add(key)
+    return damaged
 
 
 class Isolation(IntEnum):
@@ -129,6 +142,17 @@ class PublishedPartitions:
                 self._views[key] = value
                 self._unsettled[key] = self._loads_ended
         return found
+
+    async def load_sound(
+        self, keys: Iterable[PartitionKey]
+    ) -> tuple[dict[PartitionKey, Partition | None], set[PartitionKey]]:
+        """The values of these partitions, and those that cannot be loaded: the ledger is damaged there."""
+        wanted = list(keys)
+        try:
+            return await self.load(wanted), set()
+        except LedgerDamaged:
+            damaged = await damaged_among(wanted, self.load)
+        return await self.load(each for each in wanted if each not in damaged), damaged
 
     async def together(
         self, keys: Sequence[PartitionKey], turn: Callable[[], Awaitable[None]]

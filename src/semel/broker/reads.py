@@ -276,7 +276,7 @@ class Reads:
             if newest.log_start_offset > wanted.offset:
                 return FetchResult(ErrorCode.OFFSET_OUT_OF_RANGE)
             if plan.error:
-                return FetchResult(plan.error)
+                return await self._failed(plan)
             is_overtaken = not _is_as_it_was(plan.partition, newest)
             is_whole = pieces is not None and self._is_whole(plan.batches, pieces)
             if pieces is not None and is_whole and not (is_overtaken or plan.is_gone):
@@ -309,6 +309,9 @@ class Reads:
                 result = await self._served(plan, readable.pieces)
                 if result is not None:
                     return result
+        elif plan.missing is not None:
+            plan.error = ErrorCode.CORRUPT_MESSAGE
+            return await self._failed(plan)
         elif not plan.batches:
             log.error("there are no batches at offset %d of %s", wanted.offset, wanted.partition)
         return FetchResult(readable.error if plan.batches else ErrorCode.KAFKA_STORAGE_ERROR)
@@ -327,11 +330,17 @@ class Reads:
         plan.buffers = [together(pieces)]
         return await self._result(plan)
 
+    async def _failed(self, plan: FetchPlan) -> FetchResult:
+        """The result of a plan with an error."""
+        if plan.missing is not None:
+            await self._damage.missing(plan.wanted.partition, plan.missing)
+        return FetchResult(plan.error)
+
     async def _result(self, plan: FetchPlan) -> FetchResult | None:
         """The result of a plan; None if compaction has overtaken it."""
         partition = plan.partition
         if plan.error or partition is None:
-            return FetchResult(plan.error)
+            return await self._failed(plan)
         wanted = plan.wanted
         aborted: Sequence[tuple[int, int]] | None = None
         if wanted.isolation is Isolation.READ_COMMITTED:

@@ -10,6 +10,7 @@ import contextlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
+from semel.broker.damage import Gap, gap_in
 from semel.core.types import PartitionKey
 from semel.store.interface import LedgerDamaged, StoredBatch, StoreRefused
 
@@ -61,7 +62,10 @@ class Scrub:
                 batches_max=STEP_BATCHES,
             )
             if not batches:
+                await self._broker.damage.is_missing(key, Gap(offset, partition.high_watermark - 1))
                 return
+            if gap := gap_in(batches, offset):
+                await self._broker.damage.is_missing(key, gap)
             await self._step(key, batches)
             offset = batches[-1].last_offset + 1
             size = sum(batch.location.length for batch in batches)

@@ -2,17 +2,16 @@
 
 A broker serves a shard from the moment it has adopted it until it gives it away, and only while its lease
 runs. The lease is counted on the broker's own clock from the moment the renewal was sent, so it is over here
-before it is over in the ledger.
+before it is over for others, who count it from when they have seen the renewal.
 """
 
-import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
 from semel.broker.ownership import Endpoint, Leader, Node
 from semel.core.placement import SHARDS, name_shard, owner_of, partition_shard, shard_of
 from semel.core.types import Key, PartitionKey
-from semel.store.sharing import ClusterView, Peer, Shard
+from semel.store.sharing import ClusterView, Peer, Shard, lease_clock
 
 NOBODY: Final = -1
 LISTED_SECONDS: Final = 10.0
@@ -21,12 +20,6 @@ LISTED_SECONDS: Final = 10.0
 A broker that restarts is back before. Since 2.11, librdkafka drops a broker that is not listed, and its
 ``send_offsets_to_transaction`` may never return if that was the group's coordinator (its issue 5511).
 """
-_CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-
-
-def lease_clock() -> float:
-    """Seconds of a clock that also runs while the machine is suspended, where there is one."""
-    return time.clock_gettime(_CLOCK)
 
 
 class ShardOwnership:

@@ -43,7 +43,7 @@ from semel.core.types import (
     TransactionKey,
     TransactionState,
 )
-from semel.store.interface import StoreRefused
+from semel.store.interface import LedgerDamaged, StoreRefused
 from semel.store.sharing import Conflict, SharedStore, TermEnded
 
 log = logging.getLogger("semel.broker")
@@ -234,17 +234,24 @@ class SharedCommitLoop(CommitLoop):
     async def _refuse(self, tick: Tick, full: StoreRefused) -> None:
         """Nothing was written: restore the state before the tick, and refuse its commands.
 
-        If a term begins, they are decided again: what they meet now, they would also meet when retried.
+        If a term begins, they are decided again: what they meet now, they would also meet when retried. If
+        the ledger is damaged, only those are refused that need what is damaged.
         """
         self.state.undo()
-        if isinstance(full, _NewTerm):
-            await self._begin_term()
-            for each in tick.pending:
-                each.answers.clear()
-            await self._tick(list(tick.pending))
+        pending = list(tick.pending)
+        begins_term = isinstance(full, _NewTerm)
+        if not begins_term and (len(pending) == 1 or not isinstance(full, LedgerDamaged)):
+            for each in pending:
+                each.resolve(full)
             return
-        for each in tick.pending:
-            each.resolve(full)
+        for each in pending:
+            each.answers.clear()
+        if begins_term:
+            await self._begin_term()
+            await self._tick(pending)
+            return
+        for each in pending:
+            await self._tick([each])
 
     async def _begin_term(self) -> None:
         """Forget all copies, because they may be ahead of the ledger, and abort what may be incomplete.

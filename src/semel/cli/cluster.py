@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from semel.cli.options import Json, RequiredLedger, duration_ms
+from semel.cli.options import Chunks, Json, RequiredLedger, duration_ms
 from semel.cli.output import say, show, show_json, show_pairs, show_rows
 from semel.times import span_text
 
@@ -104,6 +104,41 @@ def undrain(ledger: RequiredLedger, node: Node) -> None:
     show(f"Broker {node} takes shards again.")
 
 
+@app.command("check")
+def check(ledger: RequiredLedger, chunks: Chunks = None, as_json: Json = False) -> None:
+    """Look for lost or altered rows in the ledger, and for lost objects. Changes nothing; brokers may run.
+
+    Goes through the batches of every partition, compares the tables with one another and, with --chunks, the
+    objects with the object store. It reads no records: the bytes of batches are checked when they are read.
+
+    Try:  semel cluster check --ledger postgresql://semel@localhost/semel --chunks file:///srv/semel
+
+    Exit codes: 0 nothing was found; 1 something was found, or the check could not be made; 2 wrong usage.
+    """
+    import asyncio
+
+    _check_packages()
+    from semel.store.postgres.checking.run import check_cluster
+
+    checked = asyncio.run(check_cluster(ledger, _SCHEMA, chunks, say))
+    if as_json:
+        show_json({**checked._asdict(), "findings": [each._asdict() for each in checked.findings]})
+    else:
+        for each in checked.findings:
+            show(f"{each.kind}: {each.what}.")
+            show(f"  What to do: {each.advice}.")
+        if checked.total > len(checked.findings):
+            show(f"{checked.total - len(checked.findings)} more findings are not listed.")
+        if not checked.compared_objects:
+            show("The objects were not compared with the object store: give --chunks for that.")
+        show(
+            f"Findings: {checked.total} (partitions: {checked.partitions},"
+            f" rows of batches: {checked.batches}, chunks: {checked.chunks})."
+        )
+    if checked.total:
+        raise typer.Exit(1)
+
+
 def cluster_status(ledger: str) -> dict[str, Any]:
     """Return what the ledger knows, for the console. RuntimeError if it cannot be asked."""
     import asyncio
@@ -132,7 +167,7 @@ def _overview(found: "ClusterStatus") -> dict[str, Any]:
     return {
         "cluster id": found.cluster_id,
         "term": "ended by a crash of PostgreSQL" if found.term is None else found.term,
-        "PostgreSQL": found.server_version,
+        "PostgreSQL": found.server_version + "".join(f", UNSAFE: {name} is off" for name in found.unsafe),
         "shards": f"{found.shards}, {found.unowned_shards} without an owner",
         "objects": f"{stored.objects} with {stored.object_bytes} bytes",
         "to be deleted": f"{stored.unused_objects} objects with {stored.unused_bytes} bytes",

@@ -59,6 +59,12 @@ def run(
         ),
     ] = "semel-checkpoints",
     once: Annotated[bool, typer.Option("--once", help="Read what is there now, and stop.")] = False,
+    new: Annotated[
+        bool,
+        typer.Option(
+            "--new", help="Begin although a pipeline with another id has written the same to the same output."
+        ),
+    ] = False,
     trigger: Annotated[
         str, typer.Option("--trigger", metavar="SPAN", help="How often a batch starts, as a Spark interval.")
     ] = "1 second",
@@ -94,6 +100,7 @@ def run(
         spark=SparkSettings(master, pairs(conf or (), "--conf"), log),
         patience_seconds=duration_ms(patience, "--patience") / 1000,
         as_json=as_json,
+        is_new=new,
     )
     pipeline_run.run(settings)
 

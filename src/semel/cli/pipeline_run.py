@@ -28,6 +28,7 @@ class Settings:
     spark: SparkSettings
     patience_seconds: float
     as_json: bool
+    is_new: bool = False
 
 
 def run(settings: Settings) -> None:
@@ -41,7 +42,12 @@ def run(settings: Settings) -> None:
             stop = _Stop()
             checkpoint = _absolute(settings.checkpoint)
             place = running.Place(
-                settings.bootstrap, checkpoint, settings.once, settings.trigger, client_settings()
+                settings.bootstrap,
+                checkpoint,
+                settings.once,
+                settings.trigger,
+                client_settings(),
+                settings.is_new,
             )
             watched = running.Run(spark, pipeline, place, settings.patience_seconds)
             with _view(settings, pipeline) as view:

@@ -140,9 +140,9 @@ def serve(
     Try:  semel serve --data ./log --set auto.create.topics.enable=true
 
     Exit codes: 0 stopped, 2 wrong usage, 65 the data directory is incomplete or damaged (see 'semel repair'),
-    69 an address is taken, 70 the store or the broker failed, or another process took its place (start it
-    again), 75 another process owns the data directory or the node.id, 78 the database or the object store
-    refuses this broker (change its settings).
+    or PostgreSQL has lost commits, 69 an address is taken, 70 the store or the broker failed, or another
+    process took its place (start it again), 75 another process owns the data directory or the node.id, 78 the
+    database or the object store refuses this broker, or cannot be trusted (change its settings).
     """
     given: dict[str, Any] = {
         "data": data,

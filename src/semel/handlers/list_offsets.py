@@ -5,7 +5,7 @@ leader truncates a log: each epoch up to the current one ends at the high waterm
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final
 
 from semel.broker.broker import Broker
@@ -21,11 +21,13 @@ from semel.broker.offset_search import (
     MAX_TIMESTAMP,
     ListedOffset,
 )
+from semel.broker.published_partitions import damaged_among
 from semel.broker.reads import Isolation
 from semel.broker.tail import LEADER_EPOCH
 from semel.core.types import ErrorCode, PartitionKey, Topic
 from semel.handlers.context import CloseConnection, RequestContext
 from semel.handlers.leadership import NO_EPOCH, leadership_error
+from semel.store.interface import LedgerDamaged
 from semel.wire.messages.fetch import (
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
@@ -136,8 +138,26 @@ def _asked(
 async def _ends(
     broker: Broker, keys: Sequence[PartitionKey], isolation: Isolation
 ) -> dict[PartitionKey, ListedOffset]:
-    found = await broker.reads.ends(keys, isolation)
-    return {key: NO_PARTITION if end is None else ListedOffset(NONE, -1, end) for key, end in found.items()}
+    def ends(some: Sequence[PartitionKey]) -> Awaitable[dict[PartitionKey, int | None]]:
+        return broker.reads.ends(some, isolation)
+
+    found, refused = await _sound(keys, ends)
+    return refused | {
+        key: NO_PARTITION if end is None else ListedOffset(NONE, -1, end) for key, end in found.items()
+    }
+
+
+async def _sound(
+    keys: Sequence[PartitionKey],
+    ask: Callable[[Sequence[PartitionKey]], Awaitable[dict[PartitionKey, int | None]]],
+) -> tuple[dict[PartitionKey, int | None], dict[PartitionKey, ListedOffset]]:
+    """Ask for all partitions at once. Those where the ledger is damaged are refused, without the others."""
+    try:
+        return await ask(keys), {}
+    except LedgerDamaged:
+        damaged = await damaged_among(keys, ask)
+    sound = [key for key in keys if key not in damaged]
+    return await ask(sound), {key: ListedOffset(ErrorCode.KAFKA_STORAGE_ERROR) for key in damaged}
 
 
 async def _compactions(
@@ -156,8 +176,8 @@ async def _compactions(
         for key in _asked(broker, request, topics, HOLD_COMPACTION)
         if key.topic_id in compacted
     }
-    found = await broker.reads.compactions(keys)
-    return {
+    found, refused = await _sound(keys, broker.reads.compactions)
+    return refused | {
         key: NO_PARTITION if number is None else ListedOffset(NONE, held_ms.get(key, 0) or -1, number)
         for key, number in found.items()
     }
@@ -219,7 +239,11 @@ async def _end_of_epoch(
     if answer.error_code:
         return answer
     current = broker.ownership.leader(key).epoch
-    partition = await broker.reads.partition(key)
+    try:
+        partition = await broker.reads.partition(key)
+    except LedgerDamaged:
+        answer.error_code = ErrorCode.KAFKA_STORAGE_ERROR
+        return answer
     if partition is None:
         answer.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     elif 0 <= asked.leader_epoch <= current:

@@ -13,7 +13,7 @@ from semel.core.partition import RecordsDeleted
 from semel.core.types import ErrorCode, PartitionKey, Topic
 from semel.handlers.context import Handler, RequestContext
 from semel.handlers.leadership import leadership_error
-from semel.store.interface import StoreRefused
+from semel.store.interface import LedgerDamaged, StoreRefused
 from semel.wire.messages.topics import (
     DeleteRecordsPartitionResult,
     DeleteRecordsRequest,
@@ -117,7 +117,10 @@ async def describe_log_dirs(
 
 
 async def _size(broker: Broker, key: PartitionKey) -> int | None:
-    partition = await broker.reads.partition(key)
+    try:
+        partition = await broker.reads.partition(key)
+    except LedgerDamaged:
+        return None
     return None if partition is None else partition.size_bytes
 
 

@@ -4,21 +4,25 @@ Loggers are named `semel.*`. `event` passes fields as `extra={"fields": {...}}`;
 `key=value` after the sentence or as members of a JSON object. A formatter of the standard library writes the
 sentence alone, so a program with its own logging can use Semel without this module.
 
-Lines that a client can cause are limited: `RateLimit` passes a few lines of each kind and counts the rest.
+What fails may fail again and again, so `FewOfEach` passes a few lines of each sentence per minute. Events
+with fields are limited where they are logged, if a client can cause them.
 """
 
 import json
 import logging
 import sys
 import time
-from collections.abc import Callable
 from typing import Any, Final, Literal, TextIO
 
 from semel.printable import printable, printable_lines
+from semel.rate_limit import RateLimit
 
 Format = Literal["text", "json"]
 
 _FIELDS: Final = "fields"
+SENTENCE_LINES: Final = 20
+"""Lines of one sentence per period. A list that is cut off in the code has no more."""
+SENTENCE_SECONDS: Final = 60.0
 
 
 def event(logger: logging.Logger, level: int, sentence: str, **fields: Any) -> None:
@@ -31,12 +35,31 @@ def configure(level: str = "info", fmt: Format = "text", stream: TextIO | None =
     """Send the lines of all `semel.*` loggers to standard error, and nowhere else."""
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonFormatter() if fmt == "json" else TextFormatter())
+    handler.addFilter(FewOfEach())
     root = logging.getLogger("semel")
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
     root.propagate = False
     # Its pool prints a traceback for each try to reach a server that is away, which the store reports itself.
     logging.getLogger("asyncpg").setLevel(logging.CRITICAL)
+
+
+class FewOfEach(logging.Filter):
+    """Passes a few lines of each sentence per period; the next one has the number of the suppressed ones."""
+
+    def __init__(self, limit: RateLimit | None = None) -> None:
+        super().__init__()
+        self._limit = limit or RateLimit(SENTENCE_LINES, SENTENCE_SECONDS)
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether the line is written."""
+        if hasattr(record, _FIELDS) or record.levelno >= logging.CRITICAL:
+            return True
+        # The sentence before its arguments are filled in.
+        suppressed = self._limit.suppressed(f"{record.name} {record.levelname} {record.msg}")
+        if suppressed:
+            setattr(record, _FIELDS, {"suppressed": suppressed})
+        return suppressed is not None
 
 
 class TextFormatter(logging.Formatter):
@@ -85,31 +108,3 @@ def _text(value: Any) -> str:
 def _json(value: Any) -> str:
     """In ASCII, and with DEL escaped, the one control character that JSON does not escape."""
     return json.dumps(value, default=str).replace("\x7f", "\\u007f")
-
-
-class RateLimit:
-    """Passes a few lines of each kind per period; the next line that passes carries the count of the rest."""
-
-    __slots__ = ("_clock", "_kinds", "_lines", "_seconds")
-
-    KINDS_MAX: Final = 256
-
-    def __init__(
-        self, lines: int = 5, seconds: float = 10.0, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._lines = lines
-        self._seconds = seconds
-        self._clock = clock
-        self._kinds: dict[str, tuple[float, int]] = {}
-
-    def suppressed(self, kind: str) -> int | None:
-        """None if this line must not be written, else the number of lines suppressed since the last one."""
-        now = self._clock()
-        since, count = self._kinds.get(kind, (now, 0))
-        if now - since >= self._seconds:
-            self._kinds[kind] = (now, 1)
-            return max(0, count - self._lines)
-        if kind not in self._kinds and len(self._kinds) >= self.KINDS_MAX:
-            self._kinds.clear()
-        self._kinds[kind] = (since, count + 1)
-        return 0 if count < self._lines else None

@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable
 from itertools import count
 from typing import Final
 
-from semel.server.logs import RateLimit
+from semel.rate_limit import RateLimit
 from semel.store.interface import StoreRefused
 from semel.store.sharing import Peer
 

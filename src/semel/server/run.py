@@ -134,7 +134,14 @@ async def serve(
             await _leave(broker, server, lingers=in_cluster)
         await _close(broker)
     event(log, logging.INFO, "stopped")
-    return EXIT_OK if server.failure is None else EXIT_BROKEN
+    return EXIT_OK if server.failure is None else _code_of(server.failure)
+
+
+def _code_of(failure: BaseException) -> int:
+    """The exit code of a broker that has failed while it ran."""
+    if isinstance(failure, StoreMisconfigured):
+        return EXIT_MISCONFIGURED
+    return EXIT_DAMAGED if isinstance(failure, StoreDamaged) else EXIT_BROKEN
 
 
 def _cannot_start(code: int, sentence: str, error: Exception, failed: Callable[[int, str], None]) -> int:

@@ -25,7 +25,7 @@ from semel.server.sasl import look_for_keys
 from semel.server.server_context import ServerContext
 from semel.server.tls import look_for_certificates
 from semel.server.watch import check_connections, probe_loop, release_memory, watch_lease
-from semel.store.interface import StoreFenced
+from semel.store.interface import StoreDamaged, StoreFenced, StoreMisconfigured
 
 log = logging.getLogger("semel.server")
 
@@ -132,7 +132,7 @@ class Server:
         """Abort all connections and set ``stopping``: the broker has failed. Keeps the first error."""
         if self.failure is None:
             self.failure = error
-            if isinstance(error, StoreFenced):
+            if isinstance(error, StoreFenced | StoreDamaged | StoreMisconfigured):
                 log.critical("the broker stops: %s", error)
             else:
                 log.critical("the broker stops after an error: %r", error, exc_info=error)

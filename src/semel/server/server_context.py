@@ -14,10 +14,11 @@ from semel.core.policies import USER, user_of
 from semel.core.security.acls import ANONYMOUS
 from semel.core.types import PolicyKey
 from semel.handlers.context import CloseConnection, RequestContext
+from semel.rate_limit import RateLimit
 from semel.server import descriptors
 from semel.server.budgets import RequestBudget, ResponseBudget, decoded_bytes
 from semel.server.dispatch import FETCH, PRODUCE, Dispatch
-from semel.server.logs import RateLimit, event
+from semel.server.logs import event
 from semel.server.sasl import Authenticators
 from semel.server.sasl.certificate_names import distinguished_name, parse_rules
 from semel.server.sasl.mechanism import AuthenticationFailed, principal_of
@@ -251,7 +252,8 @@ class ServerContext:
             if isinstance(error, kind):
                 return reason, error
         if self._lines.suppressed(f"failed {api_key}") is not None:
-            log.error("a request failed: api=%s version=%d", APIS[api_key].name, version, exc_info=error)
+            fields = {"api": APIS[api_key].name, "version": version}
+            log.error("a request failed", exc_info=error, extra={"fields": fields})
         return "internal error", repr(error)
 
     def refused_handshake(self, listener: str, host: str, error: Exception) -> None:

@@ -225,7 +225,7 @@ class TlsDoor:
             try:
                 client, address = await loop.sock_accept(listening)
             except OSError as error:  # out of descriptors, or a client that has disconnected
-                event(log, logging.WARNING, "cannot accept a client", detail=error)
+                log.warning("cannot accept a client: %s", error)
                 await asyncio.sleep(ACCEPT_PAUSE_SECONDS)
                 continue
             refused, wait_seconds = self._hall.arrive(address)

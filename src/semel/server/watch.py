@@ -13,7 +13,8 @@ from typing import Final, NoReturn
 
 from semel.allocator import give_back
 from semel.broker.cluster_member import ClusterMember
-from semel.server.logs import RateLimit, event
+from semel.rate_limit import RateLimit
+from semel.server.logs import event
 from semel.server.server_context import ServerContext
 
 log = logging.getLogger("semel.server")

@@ -52,6 +52,7 @@ from semel.spark.errors import AttemptsLost, DecidedTransactionLost, PipelineErr
 from semel.spark.fencing import fenced_text
 from semel.spark.outputs import check_written
 from semel.spark.partition_offsets import Spans, TopicIds
+from semel.spark.predecessors import Predecessor, check_predecessors
 from semel.wire.messages import ListTransactionsRequest
 
 ONGOING = "Ongoing"
@@ -77,6 +78,7 @@ class Plan:
     inputs: Mapping[str, Input] = field(default_factory=dict)
     topic: str | None = None
     outputs: TopicIds = field(default_factory=dict)  # topics that were written to before
+    predecessors: tuple[Predecessor, ...] = ()  # whose output this batch must not write again
 
     @property
     def prefix(self) -> str:
@@ -154,6 +156,7 @@ def decide(
     """Decide a batch, and end its transactions. `written` are the topics that they wrote to."""
     made = plan.decision(winners, written or {})
     check_written(client, plan.pipeline_id, plan.outputs, written or {})
+    check_predecessors(plan.predecessors, plan.pipeline_id, written or {})
     if serves_commit_transactions(client) and len(winners) <= TRANSACTIONS_MAX:
         _decide_together(client, plan, made)
         _fence(client, _open(client, plan.prefix))

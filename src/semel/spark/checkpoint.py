@@ -7,6 +7,7 @@ pyarrow supports (s3, gs, hdfs).
 
 import json
 import posixpath
+from collections.abc import Set
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -18,6 +19,7 @@ from semel.spark.errors import PipelineError
 from semel.spark.log_marks import Mark
 from semel.spark.partition_offsets import (
     MARK,
+    PIPELINE,
     PartitionOffsets,
     Span,
     Spans,
@@ -43,6 +45,7 @@ class Step(NamedTuple):
     #: Every topic that the query has read before was deleted and created again.
     is_of_new_topics: bool = False
     mark: Mark | None = None  # of one partition, at the end of the batch
+    pipeline_ids: Set[str] = frozenset()  # the option of the sources
 
     @property
     def spans(self) -> Spans:
@@ -57,6 +60,7 @@ class _Logged(NamedTuple):
     end: PartitionOffsets
     ids: TopicIds
     mark: Mark | None = None
+    pipeline_ids: Set[str] = frozenset()
 
 
 NOTHING = _Logged({}, {}, {})
@@ -89,18 +93,21 @@ class Checkpoint:
 
     def step(self, batch_id: int) -> Step:
         """What a batch reads from Semel, or from any other cluster through this source."""
-        began, end, ids, mark = self._batch(batch_id)
-        _, before, ids_before, _ = self._batch(batch_id - 1) if batch_id > 0 else NOTHING
+        now = self._batch(batch_id)
+        last = self._batch(batch_id - 1) if batch_id > 0 else NOTHING
         # Offsets of a topic that was deleted are no offsets of the one that has its name now.
-        kept = without_topics(before, recreated(ids_before, ids))
+        kept = without_topics(last.end, recreated(last.ids, now.ids))
         # A batch without input repeats the end of the one before, and with it where that began.
-        return Step({**began, **kept}, end, ids, is_of_new_topics=bool(before) and not kept, mark=mark)
+        is_of_new_topics = bool(last.end) and not kept
+        start = {**now.began, **kept}
+        return Step(start, now.end, now.ids, is_of_new_topics, now.mark, now.pipeline_ids)
 
     def _batch(self, batch_id: int) -> _Logged:
         end: PartitionOffsets = {}
         began: PartitionOffsets = {}
         ids: TopicIds = {}
         mark: Mark | None = None
+        pipeline_ids = set()
         for found in _sources(self._read(f"{OFFSETS}/{batch_id}")):
             vector = of_json(found)
             if twice := end.keys() & vector.keys():
@@ -115,7 +122,9 @@ class Checkpoint:
             began.update(began_of(found) or {})
             ids.update(ids_of(found))
             mark = Mark.of_json(found.get(MARK)) or mark
-        return _Logged(began, end, ids, mark)
+            if PIPELINE in found:
+                pipeline_ids.add(str(found[PIPELINE]))
+        return _Logged(began, end, ids, mark, pipeline_ids)
 
     def _read(self, name: str) -> str:
         try:

@@ -49,6 +49,17 @@ def is_done(committed: Committed, pipeline_id: str, query_id: str, batch_id: int
     return False
 
 
+def check_source(pipeline_id: str, step: Step) -> None:
+    """PipelineMismatch if the batch was planned by a source with another pipeline.id than the sink has."""
+    for other in sorted(step.pipeline_ids - {pipeline_id}):
+        raise PipelineMismatch(
+            f"the source of this batch has pipeline.id {other!r}, and its sink has {pipeline_id!r}. The "
+            "position is stored under the id of the sink, and without the checkpoint the source would not "
+            f"find it. Give the source pipeline.id={pipeline_id}, and the query a new checkpointLocation: it "
+            f"starts where {pipeline_id!r} has ended"
+        )
+
+
 def check_is_of_topics(committed: Committed, pipeline_id: str) -> None:
     """PipelineMismatch if the group belongs to a pipeline that writes to a table."""
     if committed.is_of_table:

@@ -105,6 +105,21 @@ def read_committed(client: Client, pipeline_id: str, *, require_stable: bool = T
     return Committed({key: each.offset for key, each in notes.items()}, decision, foreign)
 
 
+def last_known(client: Client, pipeline_id: str) -> Committed:
+    """Return the last decision of another pipeline and its position, even if its offsets were changed since.
+
+    The notes themselves say how far it has read. PipelineError if they do not hold a complete decision.
+    """
+    found = fetch_offsets(client, pipeline_id, require_stable=False)
+    notes = {}
+    for key, each in found.items():
+        if note := _NOTE.fullmatch(each.metadata):
+            notes[key] = each._replace(offset=int(note[5]))
+    if not notes:
+        return Committed({}, None)
+    return Committed({key: each.offset for key, each in notes.items()}, _assemble(pipeline_id, notes))
+
+
 def _changed_text(pipeline_id: str, what: str) -> str:
     return (
         f"the position of pipeline {pipeline_id!r} cannot be trusted: {what}. Another program has reset, "

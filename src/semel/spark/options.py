@@ -13,6 +13,7 @@ from semel.client import Codec, FetchLimits, Isolation
 from semel.spark.errors import OptionError
 from semel.spark.option_reader import COMMON, Address, AtTime, OptionReader, Topics, Where
 from semel.spark.partition_offsets import PartitionOffsets
+from semel.spark.predecessors import ALONE, RELATIONS, Relations
 from semel.spark.versions import Version
 
 __all__ = [
@@ -60,7 +61,7 @@ ONLY_STREAM = (
 )
 BATCH_SOURCE, STREAM_SOURCE = (*SOURCE, *ONLY_BATCH), (*SOURCE, *ONLY_STREAM)
 SINK = (*COMMON, "topic", "delivery.guarantee", "transaction.timeout.ms", "kafka.compression.type")
-STREAM_SINK = (*SINK, "checkpointLocation", "queryName")
+STREAM_SINK = (*SINK, *RELATIONS, "checkpointLocation", "queryName")
 VERSIONS = ("txnAppId", "txnVersion")
 BATCH_SINK = (*SINK, *VERSIONS)
 VERSIONS_ELSEWHERE = dict.fromkeys(
@@ -241,6 +242,7 @@ class SinkOptions:
     codec: Codec
     checkpoint: str | None
     version: Version | None
+    relations: Relations = ALONE
 
     @classmethod
     def of(cls, options: Mapping[str, str], *, is_stream: bool) -> Self:
@@ -274,6 +276,7 @@ class SinkOptions:
             codec=Codec[given.choice("kafka.compression.type", "none", codecs).upper()],
             checkpoint=checkpoint,
             version=version,
+            relations=Relations.of(given) if is_stream else ALONE,
         )
 
 

@@ -15,17 +15,24 @@ from semel.spark import decision as decisions
 from semel.spark import remembered_runs
 from semel.spark.batch_commit import FENCED, ONGOING, Plan, finish, sweep
 from semel.spark.checkpoint import Checkpoint, Step, describe
-from semel.spark.continuity import check_is_of_topics, inputs_after, is_done
+from semel.spark.continuity import check_is_of_topics, check_source, inputs_after, is_done
 from semel.spark.decision import BEGINNING, Committed, Decision
 from semel.spark.errors import PipelineError, PipelineFenced, PipelineMismatch
 from semel.spark.fencing import fenced_text
 from semel.spark.outputs import check_outputs
 from semel.spark.partition_offsets import Span
+from semel.spark.predecessors import ALONE, Predecessor, Relations, find_predecessors
 from semel.spark.versions import NO_BATCH, NO_QUERY, Version, WriteName, check_write
 from semel.wire.messages import DescribeTransactionsRequest
 
 
-def plan_stream(client: Client, pipeline_id: str, checkpoint: Checkpoint, topic: str | None = None) -> Plan:
+def plan_stream(
+    client: Client,
+    pipeline_id: str,
+    checkpoint: Checkpoint,
+    topic: str | None = None,
+    relations: Relations = ALONE,
+) -> Plan:
     """Start a run for the current batch of the query. `topic` is the option of the sink."""
     query_id, batch_id = checkpoint.query_id(), checkpoint.newest_batch()
     step = checkpoint.step(batch_id)
@@ -34,10 +41,14 @@ def plan_stream(client: Client, pipeline_id: str, checkpoint: Checkpoint, topic:
             "exactly-once needs an input whose offsets can be committed: a source of format 'semel' in this "
             "query. For others set delivery.guarantee=at-least-once"
         )
+    check_source(pipeline_id, step)
     # Checked before and after: a copy that is behind should stop without fencing the other one.
     before = decisions.read_committed(client, pipeline_id, require_stable=False)
     is_done(before, pipeline_id, query_id, batch_id, step)
     has_lived = before.decision is None and _has_lived(client, pipeline_id)
+    predecessors = (
+        () if has_lived else _predecessors(client, pipeline_id, before.decision, step, topic, relations)
+    )
     run = _begin_run(client, pipeline_id, query_id, before.decision)
     committed = decisions.read_committed(client, pipeline_id)
     if committed.decision is None and has_lived and not step.is_of_new_topics:
@@ -68,7 +79,24 @@ def plan_stream(client: Client, pipeline_id: str, checkpoint: Checkpoint, topic:
         inputs_after(committed, step),
         topic,
         last.outputs,
+        predecessors,
     )
+
+
+def _predecessors(
+    client: Client,
+    pipeline_id: str,
+    last: Decision | None,
+    step: Step,
+    topic: str | None,
+    relations: Relations,
+) -> tuple[Predecessor, ...]:
+    """Look for the former self of a pipeline that has not written anything yet."""
+    has_begun = last is not None and last.number != BEGINNING
+    # If rows name their topics, only the first of them tell what the output is.
+    if last is not None and has_begun and (topic is not None or last.outputs):
+        return ()
+    return find_predecessors(client, pipeline_id, relations, step, topic, has_begun=last is not None)
 
 
 def plan_batch(

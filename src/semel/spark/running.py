@@ -37,6 +37,7 @@ class Place:
     once: bool = False  # read what is there, and end
     trigger: str = TRIGGER
     client: Mapping[str, str] = field(default_factory=dict)  # other settings of the client, by Kafka's names
+    is_new: bool = False  # begin although another pipeline has written the same to the same output
 
     @property
     def cluster(self) -> dict[str, str]:
@@ -62,14 +63,16 @@ def start(
     once: bool = False,
     trigger: str = TRIGGER,
     client: Mapping[str, str] | None = None,
+    new: bool = False,
 ) -> dict[str, StreamingQuery]:
     """Start the queries of a pipeline; return them by pipeline id, which are those of its sinks.
 
     Each has its checkpoint in a directory of its own below `checkpoint`. With `once` they read what is there
     now, and end; else they start a batch every `trigger`. `client` has further settings of the client, such
-    as `{"security.protocol": "SSL"}`.
+    as `{"security.protocol": "SSL"}`. With `new`, a pipeline without a position begins even if one with
+    another id has written the same to its output.
     """
-    place = Place(bootstrap_servers, checkpoint, once, trigger, client or {})
+    place = Place(bootstrap_servers, checkpoint, once, trigger, client or {}, new)
     started: dict[str, StreamingQuery] = {}
     try:
         for pipeline_id in pipeline.sinks:
@@ -89,7 +92,7 @@ def start_query(spark: SparkSession, pipeline: Pipeline, pipeline_id: str, place
     when: dict[str, Any] = {"availableNow": True} if place.once else {"processingTime": place.trigger}
     return (
         frame.writeStream.format("semel-delta" if isinstance(sink, Delta) else "semel")
-        .options(**{**cluster, **_where(sink), **sink.options})
+        .options(**{**cluster, **_where(sink), **_relations(pipeline, pipeline_id, place), **sink.options})
         .option("checkpointLocation", _below(place.checkpoint, pipeline_id))
         .trigger(**when)
         .start()
@@ -119,6 +122,20 @@ def _load(spark: SparkSession, source: Source, place: Place, pipeline_id: str) -
 
 def _where(sink: Sink) -> dict[str, str]:
     return {"path": sink.path} if isinstance(sink, Delta) else {"topic": sink.name}
+
+
+def _relations(pipeline: Pipeline, pipeline_id: str, place: Place) -> dict[str, str]:
+    """Return what the sink is told about pipelines with the same output: those of this declaration belong."""
+    output = _output(pipeline.sinks[pipeline_id])
+    beside = (
+        name for name, each in pipeline.sinks.items() if name != pipeline_id and _output(each) == output
+    )
+    return {"pipeline.new": str(place.is_new).lower(), "pipeline.beside": ",".join(beside)}
+
+
+def _output(sink: Sink) -> dict[str, str]:
+    options = {name.lower(): value for name, value in {**_where(sink), **sink.options}.items()}
+    return {name: options[name] for name in ("path", "topic") if name in options}
 
 
 def _below(checkpoint: str, name: str) -> str:

@@ -20,6 +20,7 @@ from semel.client import Client, ClientError, KafkaError, PreparedTransaction, P
 from semel.client.offsets import Partition
 from semel.spark import batch_commit, planning, remembered_writes
 from semel.spark.batch_commit import Plan
+from semel.spark.broker_clock import BrokerClock
 from semel.spark.checkpoint import Checkpoint
 from semel.spark.clients import connect
 from semel.spark.edge import faces_spark
@@ -119,7 +120,8 @@ class _Writer:
             codec=self._options.codec,
         )
         try:
-            rows = self._write_rows(producer, chain([first], batches))
+            clock = BrokerClock(self._client, producer)
+            rows = self._write_rows(producer, chain([first], batches), clock)
             return Written(plan, producer.prepare(), rows.where, rows.outputs, current_stream_run())
         except BaseException as error:
             # The exception says more than a failed abort, and the next start aborts what is left.
@@ -129,9 +131,11 @@ class _Writer:
                 batch_commit.check_attempt(self._client, plan, producer, error)
             raise
 
-    def _write_rows(self, producer: PackedProducer, batches: Iterable[pa.RecordBatch]) -> RowWriter:
+    def _write_rows(
+        self, producer: PackedProducer, batches: Iterable[pa.RecordBatch], clock: BrokerClock | None = None
+    ) -> RowWriter:
         """Pass all rows to the producer."""
-        rows = RowWriter(self._client, producer, self._options.topic)
+        rows = RowWriter(self._client, producer, self._options.topic, clock)
         for batch in batches:
             rows.write(batch)
         rows.finish()
@@ -176,7 +180,10 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
 
     def _make_plan(self) -> Plan:
         checkpoint = Checkpoint(self._options.checkpoint or "")
-        return planning.plan_stream(self._client, self._pipeline_id, checkpoint, self._options.topic)
+        options = self._options
+        return planning.plan_stream(
+            self._client, self._pipeline_id, checkpoint, options.topic, options.relations
+        )
 
 
 @faces_spark

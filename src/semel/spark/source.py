@@ -150,7 +150,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _check_pipeline(self, start: dict[str, Any]) -> None:
         mine, known = self._options.pipeline_id, start.get(PIPELINE)
         if mine is not None and known is not None and mine != known:
-            advice = "Start with a new checkpointLocation"
+            advice = (
+                f"If it is the same pipeline under another name, let it keep the id {known!r}. "
+                "Otherwise start with a new checkpointLocation"
+            )
             if not self._positions.has_committed():
                 # With a new checkpoint alone it would read everything again, into the same output perhaps.
                 advice += (

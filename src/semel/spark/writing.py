@@ -7,15 +7,17 @@ once, which sends it while the next rows are packed. No row becomes a Python obj
 import random
 import sys
 import time
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.compute as pc  # type: ignore[import-untyped]
 
-from semel.client import Admin, Client, ErrorCode, KafkaError
+from semel.client import Admin, Client, ConfigValue, ErrorCode, KafkaError
 from semel.client.cluster import UNKNOWN_TOPIC_WAIT_S
 from semel.client.errors import check
 from semel.client.offsets import Partition
+from semel.spark.broker_clock import BrokerClock, retention_ms
 from semel.spark.columns import binary_of, numbers_of
 from semel.spark.errors import OptionError
 from semel.spark.partition_offsets import TopicIds, topic_ids
@@ -39,10 +41,13 @@ class PackedProducer(Protocol):
 class RowWriter:
     """Writes the rows of one task, to a given topic or to that of each row."""
 
-    def __init__(self, client: Client, producer: PackedProducer, topic: str | None) -> None:
+    def __init__(
+        self, client: Client, producer: PackedProducer, topic: str | None, clock: BrokerClock | None = None
+    ) -> None:
         self._client = client
         self._producer = producer
         self._topic = topic
+        self._clock = clock
         self._packers: dict[str, _Topic] = {}
         #: A partition that was written to; None before the first row.
         self.where: Partition | None = None
@@ -91,8 +96,13 @@ class RowWriter:
                 self._send(name, topic.packer.full, topic.packer.take(topic.packer.full))
 
     def _send(self, name: str, partition: int, packed: Packed | None) -> None:
-        if packed is not None:
-            self._producer.send_packed(name, partition, packed)
+        if packed is None:
+            return
+        self._producer.send_packed(name, partition, packed)
+        topic = self._packers[name]
+        if self._clock is not None and topic.unchecked_retention_ms is not None:
+            self._clock.check(name, topic.unchecked_retention_ms)
+            topic.unchecked_retention_ms = None
 
 
 class _Topic:
@@ -103,7 +113,9 @@ class _Topic:
         # This process may have written to the topic before it got more partitions, or was created again.
         self.info = client.topic(name, create=True, wait_s=UNKNOWN_TOPIC_WAIT_S, anew=True)
         self.partitions = len(self.info.partitions)
-        self.packer = Packer(self.partitions, min(BATCH_BYTES, _records_bytes_max(client, name)))
+        configs = _configs(client, name)
+        self.packer = Packer(self.partitions, min(BATCH_BYTES, _records_bytes_max(configs)))
+        self.unchecked_retention_ms = retention_ms(configs)
 
     def choose(self, rows: int, keys: Binary | None, given: pa.Array | None) -> Buffer:
         """Choose the partition of each row: the given one, else that of its key, else any."""
@@ -118,14 +130,18 @@ class _Topic:
         return choose(rows, self.partitions, keys, numbers, random.randrange(self.partitions))
 
 
-def _records_bytes_max(client: Client, topic: str) -> int:
-    """Return the maximum size of a batch of a topic, if we may know it."""
+def _configs(client: Client, topic: str) -> list[ConfigValue]:
+    """Return the configs of a topic; none if we may not know them."""
     try:
-        configs = Admin(client).configs.of_topic(topic)
+        return Admin(client).configs.of_topic(topic)
     except KafkaError as error:
         if error.code is ErrorCode.TOPIC_AUTHORIZATION_FAILED:
-            return BATCH_BYTES  # permission to write does not imply permission to describe
+            return []  # permission to write does not imply permission to describe
         raise
+
+
+def _records_bytes_max(configs: Sequence[ConfigValue]) -> int:
+    """Return the maximum size of a batch of a topic."""
     limits = [int(each.value) for each in configs if each.name == "max.message.bytes" and each.value]
     return max(1, min(limits, default=BATCH_BYTES) - HEADER_BYTES)
 

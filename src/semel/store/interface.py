@@ -75,7 +75,7 @@ class StoreFull(StoreRefused):
 
 
 class LedgerDamaged(StoreRefused):
-    """A required page of the ledger is damaged (``semel check-storage``)."""
+    """A required part of the ledger is damaged (``semel check-storage``, ``semel cluster check``)."""
 
 
 class StoreLocked(Exception):

@@ -114,8 +114,15 @@ class Objects:
             raise StoreRefused(f"{self._address} cannot be written: {_first_line(error)}") from error
 
     async def unmark(self) -> None:
-        """Delete that file, because nothing is in the folder any more. StoreRefused."""
-        await self._worker.run(self._delete_paths, [self._mark])
+        """Delete that file and the terms, because nothing is in the folder any more. StoreRefused."""
+        await self._worker.run(self._unmark)
+
+    def _unmark(self) -> None:
+        try:
+            terms = [self._path_of_term(term) for term in self._noted_terms()]
+        except OSError as error:
+            raise StoreRefused(str(error)) from error
+        self._delete_paths([*terms, self._mark])
 
     async def is_marked(self) -> bool:
         """Whether the file is there by which this folder is recognized. OSError."""
@@ -134,6 +141,51 @@ class Objects:
         """OSError if the directory is not the one that was claimed: it is not mounted, perhaps."""
         if self._directory is not None and self._folder and not (self._directory / self._mark).exists():
             raise OSError(f"{self.mark_address} is missing; is the directory mounted?")
+
+    # -- terms --------------------------------------------------------------------------------------------
+
+    async def newest_term(self) -> tuple[int, str] | None:
+        """Return the newest term that was noted, and its id. OSError."""
+        return await self._uploads.run(self._newest_term)
+
+    def _newest_term(self) -> tuple[int, str] | None:
+        self._check_directory()
+        terms = self._noted_terms()
+        return (terms[-1], self._read_term(terms[-1])) if terms else None
+
+    async def note_term(self, term: int, term_id: str) -> str:
+        """Note a term if nobody has, and return the id that was noted. StoreRefused."""
+        await self.claim()
+        return await self._uploads.run(self._note_term, term, term_id)
+
+    def _note_term(self, term: int, term_id: str) -> str:
+        path = self._path_of_term(term)
+        try:
+            self._check_directory()
+            with contextlib.suppress(AlreadyExistsError):
+                obstore.put(self._store, path, term_id.encode(), mode="create", use_multipart=False)
+            self._flush(path)
+            return self._read_term(term)
+        except (BaseError, OSError) as error:
+            raise StoreRefused(f"{self._address} cannot be written: {_first_line(error)}") from error
+
+    def _noted_terms(self) -> list[int]:
+        try:
+            found = [
+                each for page in obstore.list(self._store, prefix=f"{self._folder}terms/") for each in page
+            ]
+        except BaseError as error:
+            raise OSError(f"{self._address} cannot be listed: {_first_line(error)}") from error
+        return sorted(number for each in found if (number := _number_of(each["path"])) is not None)
+
+    def _read_term(self, term: int) -> str:
+        try:
+            return bytes(obstore.get(self._store, self._path_of_term(term)).bytes()).decode()
+        except (BaseError, FileNotFoundError) as error:
+            raise OSError(f"{self._address} cannot be read: {_first_line(error)}") from error
+
+    def _path_of_term(self, term: int) -> str:
+        return f"{self._folder}terms/{term:016x}"
 
     # -- writing ------------------------------------------------------------------------------------------
 
@@ -246,7 +298,11 @@ class Objects:
 
     async def has(self, number: int) -> bool:
         """Whether an object is there. OSError."""
-        return await self._patiently(self._size, self._path_of(number)) is not None
+        return await self.size(number) is not None
+
+    async def size(self, number: int) -> int | None:
+        """The size of an object; None if it is not there. OSError."""
+        return await self._patiently(self._size, self._path_of(number))
 
     # -- deleting and listing -----------------------------------------------------------------------------
 

@@ -5,11 +5,19 @@ decisions were based on. If one has moved, nothing is written (``Conflict``). Th
 ledger on who owns what (``Membership``).
 """
 
+import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Final, NamedTuple, Protocol, runtime_checkable
 
 from semel.core.types import Buffer, Fact, Key, Value
 from semel.store.interface import ChunkStore, Ledger
+
+_CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+def lease_clock() -> float:
+    """Seconds of a clock that also runs while the machine is suspended, where there is one."""
+    return time.clock_gettime(_CLOCK)
 
 
 class Conflict(Exception):
@@ -44,7 +52,7 @@ class Peer(NamedTuple):
     """The address for other brokers."""
     rack: str | None
     is_live: bool
-    """Whether its lease is not over, by the clock of the ledger."""
+    """Whether it may still serve: its lease is not known to be over."""
     is_leaving: bool = False
     """Whether it gives its shards away and wants no others."""
 
@@ -75,6 +83,9 @@ class ClusterView(NamedTuple):
     """What other brokers had to leave here because they could not reach this one, with numbers."""
     time_of_day_ms: int
     """By the clock of the ledger, which is the clock of the cluster."""
+    now_ms: int
+    """The time from which a new broker counts deadlines: that of the others, whatever the clock of the ledger
+    says now. If no other broker runs, the time of day, but not before what they counted last."""
 
 
 class Membership(Protocol):
@@ -99,8 +110,8 @@ class Membership(Protocol):
     ) -> None:
         """Announce the addresses, and begin the lease."""
 
-    async def renew(self) -> ClusterView:
-        """Prolong the own lease."""
+    async def renew(self, now_ms: int = 0) -> ClusterView:
+        """Prolong the own lease. ``now_ms`` is the time by which this broker counts deadlines, or 0."""
 
     async def take_over(self, dead: Peer, owners: Mapping[int, int]) -> bool:
         """Fence a broker whose lease is over, and give its shards to new owners. False if it lives."""
@@ -144,6 +155,10 @@ class SharedStore(Protocol):
     @property
     def membership(self) -> Membership:
         """The brokers that share the store."""
+
+    @property
+    def lost_rows(self) -> int:
+        """How often a query met a row that the ledger has lost."""
 
     @property
     def cluster_id(self) -> str:

@@ -208,10 +208,6 @@ def test_the_readme_has_the_figures_of_the_run(results: Results) -> None:
         readme("nothing", results)
 
 
-def test_the_readme_has_a_place_for_figures() -> None:
-    readme((ROOT / "README.md").read_text(), Results("quick", {}))
-
-
 def test_the_readme_has_the_figures_of_the_newest_results() -> None:
     text = (ROOT / "README.md").read_text()
     assert readme(text, Results.read(FILE)) == text

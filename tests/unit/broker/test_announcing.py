@@ -18,7 +18,7 @@ def view(owner: int) -> ClusterView:
         Peer(each, 1, {"x": ("host", each)}, ("host", each), None, True, False)
         for each in (SENDER, FIRST, NEXT)
     ]
-    return ClusterView(peers, [Shard(owner, 1)] * SHARDS, (), 0)
+    return ClusterView(peers, [Shard(owner, 1)] * SHARDS, (), 0, 0)
 
 
 class Ledger:

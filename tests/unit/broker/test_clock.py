@@ -55,13 +55,26 @@ def test_one_clock_follows_and_the_other_does_not(step_ms: int) -> None:
 def test_a_clock_that_follows_another_says_how_wrong_the_system_clock_is(step_ms: int) -> None:
     clock = TurnedClock(TODAY_MS + step_ms)
     assert clock.seconds_ahead() == 0
-    clock.follow(TODAY_MS)
+    clock.follow(TODAY_MS, TODAY_MS)
     assert (clock.time_of_day(), clock.now()) == (TODAY_MS, TODAY_MS)
     clock.passes(1_000)
     assert clock.seconds_ahead() == pytest.approx(step_ms / 1000)
     clock.is_set(-step_ms)
     assert clock.seconds_ahead() == pytest.approx(0, abs=0.001)
     assert clock.time_of_day() == TODAY_MS + 1_000
+
+
+@EITHER_WAY
+def test_brokers_count_deadlines_alike_although_the_clock_they_follow_is_set(step_ms: int) -> None:
+    first, later = TurnedClock(), TurnedClock()
+    first.follow(TODAY_MS, TODAY_MS)
+    assert first.is_following
+    later.follow(TODAY_MS + step_ms, first.now())
+    for clock in (first, later):
+        clock.passes(1_000)
+        clock.follow(TODAY_MS + step_ms + 1_000, 0)
+    assert (first.now(), later.now()) == (TODAY_MS + 1_000,) * 2
+    assert (first.time_of_day(), later.time_of_day()) == (TODAY_MS + step_ms + 1_000,) * 2
 
 
 def test_a_later_life_goes_on_where_an_earlier_one_was() -> None:

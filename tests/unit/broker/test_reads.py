@@ -193,7 +193,7 @@ async def test_rows_that_are_not_there_are_an_error() -> None:
     reading = Reading()
     reading.append()
     reading.shelf.rows[ZERO].clear()
-    assert (await reading.fetch(max_wait_ms=60_000, min_bytes=1)).error is ErrorCode.KAFKA_STORAGE_ERROR
+    assert (await reading.fetch(max_wait_ms=60_000, min_bytes=1)).error is ErrorCode.CORRUPT_MESSAGE
 
 
 class TestView:

@@ -9,7 +9,7 @@ SHARDS_OF_1 = [Shard(1, 1)] * SHARDS
 
 def view(*live: int) -> ClusterView:
     peers = [Peer(each, 1, {"x": ("host", each)}, ("host", 0), None, True, False) for each in live]
-    return ClusterView(peers, SHARDS_OF_1, (), 0)
+    return ClusterView(peers, SHARDS_OF_1, (), 0, 0)
 
 
 def test_a_broker_that_has_gone_is_listed_for_a_while() -> None:

@@ -148,7 +148,7 @@ def test_an_expression_that_is_slow_in_any_engine_is_refused_or_bounded() -> Non
 @pytest.mark.parametrize("depth", [10, 900, 100_000])
 def test_a_deep_value_ends(depth: int) -> None:
     deep = b"[" * depth + b"]" * depth
-    Filter("$..x").matches(record(value=deep))
+    assert not Filter("$..x").matches(record(value=deep))
 
 
 def test_a_path_selects_a_bounded_number() -> None:

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from semel.server.logs import RateLimit, configure, event
+from semel.rate_limit import RateLimit
+from semel.server.logs import FewOfEach, configure, event
 
 log = logging.getLogger("semel.test")
 
@@ -98,3 +99,27 @@ def test_nothing_that_a_terminal_obeys_is_written(fmt: str) -> None:
     written = stream.getvalue()
     assert "owned" in written
     assert [sign for sign in written if not sign.isprintable() and sign != "\n"] == []
+
+
+def test_a_sentence_that_is_repeated_is_suppressed_and_counted() -> None:
+    stream, seconds = io.StringIO(), [0.0]
+    configure("info", "text", stream)
+    handler = logging.getLogger("semel").handlers[0]
+    handler.filters[:] = [FewOfEach(RateLimit(3, 60.0, lambda: seconds[0]))]
+    for number in range(10):
+        log.warning("object %d cannot be read", number)
+        log.warning("object %d cannot be written", number)
+        event(log, logging.WARNING, "limited where it is logged", number=number)
+        log.critical("the broker stops")
+    written = stream.getvalue().splitlines()
+    assert [line.rpartition("semel.test ")[2] for line in written if "be read" in line] == [
+        f"object {number} cannot be read" for number in range(3)
+    ]
+    assert sum("be written" in line for line in written) == 3
+    assert sum("limited" in line for line in written) == sum("stops" in line for line in written) == 10
+    seconds[0] = 61.0
+    log.warning("object %d cannot be read", 10)
+    log.warning("object %d cannot be read", 11)
+    *_, last, newest = stream.getvalue().splitlines()
+    assert last.endswith("object 10 cannot be read suppressed=7")
+    assert newest.endswith("object 11 cannot be read")

@@ -166,7 +166,7 @@ class Scan(Generic[T]):
             before = self.progress.scanned
             taken = self._forward() if self._order is Order.OLDEST else self._backward()
             yield self._emit(taken)
-            if self.progress.scanned == before:
+            if self.progress.scanned == before and self._exceeded() is None:
                 self._stop.wait(0.1)  # A partition has no leader, perhaps; the others are done.
         self.reason = Reason.END
 
@@ -338,7 +338,7 @@ class Scan(Generic[T]):
                     found[number].clear()
                     aborted[number].clear()
                     dropped.discard(number)
-            if positions == before:
+            if positions == before and self._exceeded() is None:
                 self._stop.wait(0.05)
             if self._is_least:
                 break

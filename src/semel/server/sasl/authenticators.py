@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 from semel.broker.clock import Clock
 from semel.config import Settings
 from semel.core.security.users import MECHANISMS as SCRAM
-from semel.server.logs import RateLimit
+from semel.rate_limit import RateLimit
 from semel.server.sasl import oauthbearer, plain
 from semel.server.sasl.exchange import SaslExchange
 from semel.server.sasl.mechanism import Credentials, Mechanism, RunBeside

@@ -10,7 +10,8 @@ import re
 from typing import Final, NamedTuple, Protocol
 
 from semel.config import Settings
-from semel.server.logs import RateLimit, event
+from semel.rate_limit import RateLimit
+from semel.server.logs import event
 from semel.server.sasl.mechanism import (
     Authenticated,
     AuthenticationFailed,

@@ -24,6 +24,7 @@ from pyspark.sql.types import StructType
 from semel.client import Client, ClientError, KafkaError, Partition
 from semel.spark.checkpoint import Checkpoint, Step, describe
 from semel.spark.clients import connect
+from semel.spark.continuity import check_source
 from semel.spark.delta import leftovers
 from semel.spark.delta.files import Added
 from semel.spark.delta.group import Group, TableName, follow, read_group
@@ -37,6 +38,7 @@ from semel.spark.delta.position import (
     is_of_versions,
     read_position,
 )
+from semel.spark.delta.predecessors import check_predecessors
 from semel.spark.delta.schema import delta_schema, required_columns
 from semel.spark.delta.table import Table, open_for, open_table
 from semel.spark.errors import PipelineError, PipelineFenced, PipelineMismatch
@@ -79,6 +81,7 @@ def plan_stream(options: DeltaOptions, schema: StructType, checkpoint: Checkpoin
             "this query"
         )
     client, app = _client(options), options.pipeline_id
+    check_source(app, step)
     group = read_group(client, app)
     if open_table(options.location) is None:
         _check_may_be_made(options, group, batch_id)
@@ -93,6 +96,8 @@ def plan_stream(options: DeltaOptions, schema: StructType, checkpoint: Checkpoin
             f"the table {table.location} knows {app!r} as the txnAppId of batch writes. Give this query "
             "another pipeline.id"
         )
+    if position.number == 0:
+        check_predecessors(client, table, app, options.relations, step)
     last = position.recent.get(position.number)
     known = {
         key: offset
@@ -200,7 +205,10 @@ def _none_text(pipeline_id: str, batch_id: int) -> str:
     )
 
 
-_NEW_PIPELINE = "start with a new pipeline.id and a new checkpointLocation, and startingOffsets where it ends"
+_NEW_PIPELINE = (
+    "start with a new pipeline.id and a new checkpointLocation, startingOffsets where it ends, and "
+    "pipeline.new=true"
+)
 _NEW_APP = "choose a new txnAppId, and go on with the first version that is not in the table"
 
 

@@ -15,11 +15,18 @@ from semel.spark.options import (
     sink_reader,
     write_version,
 )
+from semel.spark.predecessors import ALONE, RELATIONS, Relations
 from semel.spark.versions import Version
 
 SINK = ("path", "pipeline.id", "partitionBy", "mergeSchema", "mode")
 BATCH_SINK = (*SINK, *VERSIONS)
-STREAM_SINK = (*SINK, *(name for name in COMMON if name not in SINK), "checkpointLocation", "queryName")
+STREAM_SINK = (
+    *SINK,
+    *(name for name in COMMON if name not in SINK),
+    *RELATIONS,
+    "checkpointLocation",
+    "queryName",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +40,7 @@ class DeltaOptions:
     address: Address | None  # of the cluster whose group follows the table; None for a batch write
     checkpoint: str
     version: Version | None = None
+    relations: Relations = ALONE
 
     @classmethod
     def of(cls, options: Mapping[str, str], *, is_stream: bool) -> Self:
@@ -63,4 +71,5 @@ class DeltaOptions:
             address=given.address() if is_stream else None,
             checkpoint=checkpoint or "",
             version=version,
+            relations=Relations.of(given) if is_stream else ALONE,
         )

@@ -144,6 +144,12 @@ def read_position(
     return Position(number, batch_id, offsets, recent, starts, topics, _lost_by(commits, last))
 
 
+def streams_of(table: KnowsTransactions) -> set[str]:
+    """Return the pipelines whose commits the table's history has. This reads all notes."""
+    notes = (_parse(each.note) for each in table.history(None) if each.note is not None)
+    return {each.app for each in notes if each is not None and each.query_id}
+
+
 def _search(table: KnowsTransactions, app: str, number: int) -> list[Commit]:
     """The newest commits, as many as it takes to find this one of a pipeline, or all that are kept."""
     limit = RECENT

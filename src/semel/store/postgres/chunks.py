@@ -128,6 +128,9 @@ class ClusterChunks:
                 if data is not None:
                     inline[chunk_id] = data
                     self.cache.keep(chunk_id, data)
+                elif object_id is not None and size is None:
+                    # Its bytes may be there, but nobody may rely on that: see reconciling.
+                    raise LookupError(f"the ledger has lost the row of object {object_id:016x}")
                 elif object_id is not None:
                     places[chunk_id] = _Place(object_id, position, size)
                     self._remember_place(chunk_id, places[chunk_id])

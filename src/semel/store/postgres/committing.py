@@ -17,11 +17,19 @@ from typing import Any, Final
 import asyncpg  # type: ignore[import-untyped]
 
 from semel.core.types import ClusterKey, Fact, Key
-from semel.store.interface import BatchLocation, StoreBroken, StoreFenced, StoreRefused
-from semel.store.postgres.database import COLLIDED, ConnectionLost, Database, pauses, refusal
+from semel.store.interface import (
+    BatchLocation,
+    LedgerDamaged,
+    StoreBroken,
+    StoreDamaged,
+    StoreFenced,
+    StoreRefused,
+)
+from semel.store.postgres.database import COLLIDED, ConnectionLost, Database, confirmed, pauses, refusal
 from semel.store.postgres.fold import WRITE_ROWS, WRITE_SHARES, Bytes, Call, Fold
 from semel.store.postgres.locking import Locks
 from semel.store.postgres.place import Place
+from semel.store.postgres.terms import Terms
 from semel.store.postgres.versions import SLOT_SHIFT, Expectations
 from semel.store.sharing import Conflict, TermEnded
 
@@ -37,6 +45,13 @@ _AT_ONCE: Final = {WRITE_ROWS: "commit_rows", WRITE_SHARES: "commit_shares"}
 _FLUSH: Final = "SELECT pg_logical_emit_message(true, 'semel', '')"
 """A transaction that changes nothing. It has a record in the write-ahead log, so its end flushes the log."""
 
+_LAST_COMMITS: Final = """
+    SELECT slot, newest.epoch, newest.sequence FROM brokers CROSS JOIN LATERAL (
+        SELECT epoch, sequence FROM commits WHERE commits.broker_id = brokers.broker_id
+        ORDER BY sequence DESC LIMIT 1
+    ) AS newest
+"""
+
 
 class Committer:
     """One commit at a time."""
@@ -44,11 +59,15 @@ class Committer:
     def __init__(self, database: Database, place: Place, term: int) -> None:
         self._database = database
         self._place = place
+        self.terms = Terms(database)
         self.term = term
         self.locks = Locks(database)
         self._sequence = place.sequence
         # Taking the place was flushed, and everything before it.
         self._durable: dict[int, int] = {place.slot: place.sequence}
+        """The last commit of each broker, by slot, that need not be flushed any more."""
+        self._flushed: dict[int, int] = {place.slot: place.sequence}
+        """The last one that was flushed. Those after it may be lost."""
 
     @property
     def has_unsynced(self) -> bool:
@@ -90,7 +109,7 @@ class Committer:
                     break
         self._sequence = number
         if is_synced:
-            self._durable[self._place.slot] = number
+            self._durable[self._place.slot] = self._flushed[self._place.slot] = number
         return number
 
     def version(self, number: int) -> int:
@@ -105,9 +124,10 @@ class Committer:
             if number > self._durable.get(slot, 0):
                 seen[slot] = max(number, seen.get(slot, 0))
         if seen:
-            await connection.fetchval(_FLUSH)
+            with confirmed(connection):
+                await connection.fetchval(_FLUSH)
             for slot, number in seen.items():
-                self._durable[slot] = max(number, self._durable.get(slot, 0))
+                self._durable[slot] = self._flushed[slot] = max(number, self._durable.get(slot, 0))
 
     async def check_term(self) -> None:
         """Raise TermEnded if the term is over. StoreRefused."""
@@ -162,10 +182,19 @@ class Committer:
         if isinstance(error, asyncpg.UniqueViolationError) and error.table_name == "topics":
             # A commit that did not say which topics it expects.
             raise Conflict from error
-        raise refusal(error) or StoreBroken(f"a commit in PostgreSQL failed: {error}") from error
+        refused = refusal(error)
+        if isinstance(refused, StoreFenced):
+            self._check_loss(await self._database.fetch(_LAST_COMMITS))
+        raise refused or StoreBroken(f"a commit in PostgreSQL failed: {error}") from error
+
+    def _check_loss(self, found: Iterable[Any]) -> None:
+        """StoreDamaged if the ledger lacks commits that were confirmed."""
+        check_loss(self._place, self._flushed, {slot: (epoch, last) for slot, epoch, last in found})
 
     async def _begin_term(self) -> None:
-        self.term = await self._database.value("SELECT current_term()")
+        term = await self.terms.begin()
+        self._check_loss(await self._database.fetch(_LAST_COMMITS))
+        self.term = term
         # What was not flushed is lost, or recovered and flushed.
         self._durable[self._place.slot] = self._sequence
 
@@ -178,6 +207,7 @@ class Committer:
                     row = await connection.fetchrow(
                         "SELECT * FROM begin_session($1, $2)", place.broker_id, place.epoch
                     )
+                    found = await connection.fetch(_LAST_COMMITS)
             except (ConnectionLost, *COLLIDED):
                 continue
             except asyncpg.PostgresError as error:
@@ -186,11 +216,27 @@ class Committer:
                     # It has no room or allows no writes for a while, and the outcome is still unknown.
                     continue
                 raise refused or StoreBroken(f"PostgreSQL does not tell about a commit: {error}") from error
+            self._check_loss(found)
             if row is None:
                 raise StoreFenced(f"another process took the place of broker {place.broker_id}")
             self._place = place._replace(session=row["session"])
             return int(row["sequence"])
         raise AssertionError("there is always another pause")
+
+
+def check_loss(place: Place, flushed: Mapping[int, int], found: Mapping[int, tuple[int, int]]) -> None:
+    """StoreDamaged if the ledger is older than what this broker has seen in it.
+
+    ``flushed`` has the last flushed commit of brokers, by slot; ``found`` their epochs and last commits.
+    """
+    for slot, number in flushed.items():
+        epoch, last = found.get(slot, (0, 0))
+        if last < number or (slot == place.slot and epoch < place.epoch):
+            raise StoreDamaged(
+                "PostgreSQL has lost commits that it had confirmed: a broker's last commit was number"
+                f" {number}, and now it is {last}. A standby that was not synchronous was promoted, or a"
+                " backup was restored. Stop all brokers, and see 'What a failure does' in docs/cluster.md"
+            )
 
 
 @asynccontextmanager
@@ -205,6 +251,11 @@ async def _transaction(connection: Any, is_open: bool) -> AsyncIterator[None]:
 async def _called(connection: Any, call: Call) -> Any:
     marks = ", ".join(f"${number}" for number in range(1, len(call.arguments) + 1))
     row = await connection.fetchrow(f"SELECT * FROM {call.function}({marks})", *call.arguments)
-    if call.returns is not None:
-        assert tuple(row) == call.returns, "the core counts as the ledger does"
+    if call.returns is not None and tuple(row) != call.returns:
+        # It is rolled back. The core has counted what was staged, so some of that is lost.
+        raise LedgerDamaged(
+            f"the ledger has lost staged batches of partition {call.arguments[1]} of topic id"
+            f" {call.arguments[0].hex()}: producer {call.arguments[2]} cannot commit them. See 'semel cluster"
+            " check'"
+        )
     return row

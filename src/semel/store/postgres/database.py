@@ -5,13 +5,13 @@ because its outcome is unknown then (``committing``).
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
-from typing import Any, Final, TypeVar
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
+from typing import Any, Final, Protocol, TypeVar
 
 import asyncpg  # type: ignore[import-untyped]
 
-from semel.store.interface import StoreFenced, StoreFull, StoreRefused
+from semel.store.interface import LedgerDamaged, StoreFenced, StoreFull, StoreRefused
 
 T = TypeVar("T")
 
@@ -44,11 +44,53 @@ class ConnectionLost(Exception):
     """The server did not answer, so it is not known whether it has done what was asked."""
 
 
+@contextmanager
+def confirmed(session: Any) -> Iterator[None]:
+    """ConnectionLost at the end if the wait of a commit for the synchronous standby was cancelled.
+
+    An administrator or a timeout may cancel it. PostgreSQL then says that the commit has succeeded, with a
+    warning: it is not known whether the standby has it.
+    """
+    cancelled: list[str] = []
+
+    def listen(_: Any, message: Any) -> None:
+        # The text of the warning may be in any language.
+        if message.server_source_function == "SyncRepWaitForLSN":
+            cancelled.append(str(message))
+
+    session.add_log_listener(listen)
+    try:
+        yield
+        if cancelled:
+            raise ConnectionLost(f"a commit was not confirmed by the synchronous standby: {cancelled[0]}")
+    finally:
+        # The pool may have taken it back, because it was closed.
+        with suppress(asyncpg.InterfaceError):
+            session.remove_log_listener(listen)
+
+
+class Newest(Protocol):
+    """Keeps connections from servers that were left behind (``servers``)."""
+
+    def learn(self, number: int, term: str) -> None:
+        """Refuse servers without this term, which the one in use has."""
+
+    def check_settings(self, unsafe: Sequence[str]) -> None:
+        """StoreMisconfigured if the server in use gives durability away by these settings."""
+
+    def require(self, number: int, term: str) -> None:
+        """Refuse servers without this term, and end all connections."""
+
+    async def look_around(self) -> None:
+        """Move to another server if it has gone on for longer than the one in use."""
+
+
 class Database:
     """A pool of connections."""
 
-    def __init__(self, pool: asyncpg.Pool) -> None:
+    def __init__(self, pool: asyncpg.Pool, servers: "Newest") -> None:
         self._pool = pool
+        self.servers = servers
 
     async def fetch(self, query: str, *arguments: Any) -> list[Any]:
         """Return the rows of a query. StoreRefused if the server is away."""
@@ -85,7 +127,8 @@ class Database:
         try:
             connection = await self._acquire()
             try:
-                yield connection
+                with confirmed(connection):
+                    yield connection
             except asyncpg.InternalClientError as error:
                 # The server ended the session while it was idle, and the client did not notice.
                 _terminate(connection)
@@ -168,6 +211,8 @@ def refusal(error: asyncpg.PostgresError) -> StoreRefused | StoreFenced | None:
         return StoreFenced(str(error))
     if error.sqlstate == EXPIRED:
         return StoreRefused(str(error))
+    if isinstance(error, asyncpg.IntegrityConstraintViolationError):
+        return LedgerDamaged(f"a row is lost or altered that others need: {error}; see 'semel cluster check'")
     if isinstance(error, asyncpg.DiskFullError):
         return StoreFull(f"PostgreSQL has no room: {error}")
     if isinstance(error, asyncpg.ReadOnlySQLTransactionError):

@@ -12,8 +12,10 @@ from typing import Any, Final, NamedTuple
 import asyncpg  # type: ignore[import-untyped]
 
 from semel.store.interface import StoreMisconfigured, StoreRefused
+from semel.store.postgres.database import ConnectionLost, confirmed
 from semel.store.postgres.opening import CONNECT_SECONDS
 from semel.store.postgres.reaching import connect
+from semel.store.postgres.sessions import UNSAFE
 from semel.store.postgres.snapshots import Snapshots, look
 
 POLL_SECONDS: Final = 0.2
@@ -23,7 +25,7 @@ LIVE, DRAINING, DEAD, GONE = "live", "draining", "dead", "gone"
 lease and wait to be replaced; *gone* ones have left or were replaced."""
 
 _STATE: Final = """
-    CASE WHEN NOT is_member THEN 'gone' WHEN lease_until <= clock_timestamp() THEN 'dead'
+    CASE WHEN NOT is_member THEN 'gone' WHEN lease = '0' OR lease_until <= clock_timestamp() THEN 'dead'
     WHEN is_leaving THEN 'draining' ELSE 'live' END
 """
 
@@ -35,7 +37,8 @@ class BrokerStatus(NamedTuple):
     state: str
     shards: int
     lease_ms: int
-    """How long its lease runs, by the clock of PostgreSQL; 0 if it is over."""
+    """How long its lease runs, by the clock of PostgreSQL; 0 if it is over. A whole lease if that clock was
+    set back since."""
     epoch: int
     commits: int
     notices: int
@@ -75,6 +78,8 @@ class ClusterStatus(NamedTuple):
     term: int | None
     """None after a crash of PostgreSQL, until a broker begins the next term."""
     server_version: str
+    unsafe: Sequence[str]
+    """Settings of PostgreSQL that give durability away."""
     shards: int
     unowned_shards: int
     brokers: Sequence[BrokerStatus]
@@ -87,13 +92,14 @@ class ClusterStatus(NamedTuple):
 async def cluster_status(dsn: str, schema: str) -> ClusterStatus:
     """Return the state of a cluster. StoreMisconfigured if there is none, StoreRefused."""
     async with (
-        _connected(dsn, schema) as connection,
+        connected(dsn, schema) as connection,
         connection.transaction(isolation="repeatable_read", readonly=True),
     ):
         return ClusterStatus(
             cluster_id=await connection.fetchval("SELECT value FROM meta WHERE name = 'cluster_id'"),
             term=await connection.fetchval("SELECT term FROM term"),
             server_version=await connection.fetchval("SHOW server_version"),
+            unsafe=[name for (name,) in await connection.fetch(UNSAFE)],
             shards=await connection.fetchval("SELECT count(*) FROM shards"),
             unowned_shards=await connection.fetchval("SELECT count(*) FROM shards WHERE owner IS NULL"),
             brokers=[_broker(row) for row in await connection.fetch(_BROKERS)],
@@ -109,7 +115,7 @@ async def set_draining(dsn: str, schema: str, broker_id: int, is_leaving: bool) 
     The broker finds it with its next renewal. StoreRefused if it does not run, or no other broker can take
     its shards.
     """
-    async with _connected(dsn, schema) as connection, connection.transaction():
+    async with connected(dsn, schema) as connection, connection.transaction():
         rows = await connection.fetch(
             f"SELECT broker_id, {_STATE} FROM brokers ORDER BY broker_id FOR UPDATE"
         )
@@ -127,7 +133,7 @@ async def set_draining(dsn: str, schema: str, broker_id: int, is_leaving: bool) 
 
 async def shards_left(dsn: str, schema: str, broker_id: int) -> AsyncIterator[int]:
     """Yield how many shards a broker owns, again and again until it owns none. StoreRefused if it stops."""
-    async with _connected(dsn, schema) as connection:
+    async with connected(dsn, schema) as connection:
         while True:
             shards, state = await connection.fetchrow(
                 f"""
@@ -145,15 +151,19 @@ async def shards_left(dsn: str, schema: str, broker_id: int) -> AsyncIterator[in
 
 
 @asynccontextmanager
-async def _connected(dsn: str, schema: str) -> AsyncIterator[Any]:
+async def connected(dsn: str, schema: str) -> AsyncIterator[Any]:
+    """A connection to the ledger of a cluster. StoreMisconfigured if there is none, StoreRefused."""
     connection = await connect(dsn, schema, "semel cluster")
     try:
         if await connection.fetchval("SELECT to_regclass('meta') IS NULL"):
             raise StoreMisconfigured(
                 "there is no cluster in this database: the first 'semel serve' makes one"
             )
-        yield connection
+        with confirmed(connection):
+            yield connection
         await connection.close(timeout=CONNECT_SECONDS)
+    except ConnectionLost as error:
+        raise StoreRefused(f"{error}. It may be lost by a failover: look whether it has happened") from error
     except TimeoutError as error:
         raise StoreRefused(
             "PostgreSQL has not answered a query in time: it is overloaded, or another session holds a lock"
@@ -177,7 +187,7 @@ def _broker(row: Any) -> BrokerStatus:
 
 _BROKERS: Final = f"""
     SELECT broker_id, {_STATE}, (SELECT count(*) FROM shards WHERE owner = broker_id),
-        greatest(0, extract(epoch FROM lease_until - clock_timestamp()) * 1000)::bigint,
+        greatest(0, extract(epoch FROM least(lease_until - clock_timestamp(), lease)) * 1000)::bigint,
         epoch, last_commit(broker_id), (SELECT count(*) FROM notices WHERE to_broker = broker_id),
         endpoints, internal, rack
     FROM brokers ORDER BY broker_id

@@ -36,12 +36,19 @@ from semel.store.interface import (
 from semel.store.postgres.committing import Committer
 from semel.store.postgres.database import QUERY_PATIENCE_SECONDS, ConnectionLost, Database, patiently
 from semel.store.postgres.fold import Bytes
-from semel.store.postgres.listing import list_groups, list_transactions
+from semel.store.postgres.listing import (
+    list_groups,
+    list_transactions,
+    list_unseen_producers,
+    list_unused_transactions,
+)
 from semel.store.postgres.loading import PARTITION, load
+from semel.store.postgres.lost_rows import LostRows
 from semel.store.postgres.opening import open_database
 from semel.store.postgres.place import Place, take_place
 from semel.store.postgres.runs import batches_of
 from semel.store.postgres.sweeping import leftovers, sweep
+from semel.store.postgres.terms import Terms
 from semel.store.postgres.texts import original, stored
 from semel.store.rows import batch_of, offset_of, producer_of, topic_of
 from semel.store.sharing import Versioned
@@ -50,11 +57,6 @@ NO_BYTES: Final = Bytes()
 CONNECTIONS_MAX: Final = 8
 LEASE_SECONDS: Final = 3.0
 TOPIC_COLUMNS: Final = "name, topic_id, partitions, configs"
-_ABANDON: Final = """
-    UPDATE objects SET state = 'abandoned', since = clock_timestamp()
-    WHERE state = 'uploading' AND NOT EXISTS (SELECT FROM brokers WHERE lease_until > clock_timestamp())
-"""
-"""Nobody is there who could still commit them (``reconciling``)."""
 PAGE_FIRST: Final = 32
 """Batches in the first page: most answers need one page, and few batches are read for nothing."""
 PAGE_MAX: Final = 1024
@@ -68,21 +70,29 @@ class PostgresLedger:
         self.place = place
         self.committer = committer
         self.cluster_id = cluster_id
+        self.lost_rows = LostRows()
 
     @classmethod
     async def open(
-        cls, dsn: str, *, schema: str = "semel", broker_id: int = 0, lease_seconds: float = LEASE_SECONDS
+        cls,
+        dsn: str,
+        *,
+        schema: str = "semel",
+        broker_id: int = 0,
+        lease_seconds: float = LEASE_SECONDS,
+        unsafe: Collection[str] = (),
     ) -> "PostgresLedger":
         """Open the ledger, and take the place of the last process with this id.
 
+        ``unsafe`` are settings of PostgreSQL that need not be durable (``sessions``).
+
         StoreBroken, StoreDamaged; StoreLocked if another process runs with this id.
         """
-        database = await open_database(dsn, schema, CONNECTIONS_MAX)
+        database = await open_database(dsn, schema, CONNECTIONS_MAX, unsafe)
         try:
             cluster_id = await database.value("SELECT value FROM meta WHERE name = 'cluster_id'")
-            await database.row(_ABANDON)
             place = await take_place(database, broker_id, lease_seconds)
-            term = await database.value("SELECT current_term()")
+            term = await Terms(database).begin()
         except StoreRefused as error:
             await database.close()
             raise StoreBroken(f"the ledger cannot be opened: {error}") from error
@@ -133,19 +143,22 @@ class PostgresLedger:
                 await self.committer.make_durable(versions, connection)
                 return found
 
-        return [each.value for each in await patiently(work, QUERY_PATIENCE_SECONDS)]
+        with self.lost_rows.watched():
+            return [each.value for each in await patiently(work, QUERY_PATIENCE_SECONDS)]
 
     async def load_versioned(self, keys: Sequence[Key], *, locks: bool) -> list[Versioned]:
         """Return entities and their versions. With ``locks``, they are locked until the next commit."""
         if not locks:
-            return await load(self.database.fetch, keys, self.place.broker_id, at_once=True)
+            with self.lost_rows.watched():
+                return await load(self.database.fetch, keys, self.place.broker_id, at_once=True)
 
         async def work() -> list[Versioned]:
             async with self.committer.locks.taken(keys) as connection:
                 return await load(connection.fetch, keys, self.place.broker_id)
 
         try:
-            return await patiently(work, QUERY_PATIENCE_SECONDS)
+            with self.lost_rows.watched():
+                return await patiently(work, QUERY_PATIENCE_SECONDS)
         except BaseException:
             await self.committer.locks.give_up()
             raise
@@ -224,19 +237,7 @@ class PostgresLedger:
         self, before_ms: int, *, after: ProducerKey | None = None, limit: int
     ) -> list[ProducerKey]:
         """Return producers, in order of their keys, without an open transaction and not seen since."""
-        rows = await self.database.fetch(
-            """
-            SELECT topic_id, partition_index, producer_id FROM producers JOIN partitions
-            USING (topic_id, partition_index)
-            WHERE seen_ms < $1 AND transaction_first_offset < 0 AND octet_length(staged) = 0
-            AND (topic_id, partition_index, producer_id) > ($3, $4, $5)
-            ORDER BY topic_id, partition_index, producer_id LIMIT $2
-            """,
-            before_ms,
-            limit,
-            *(after.values() if after is not None else (b"", -1, -1)),
-        )
-        return [ProducerKey(*row) for row in rows]
+        return await list_unseen_producers(self.database, before_ms, after, limit)
 
     async def transactions(
         self,
@@ -251,18 +252,7 @@ class PostgresLedger:
 
     async def transactions_unused_since(self, before_ms: int, *, after: str = "", limit: int) -> list[str]:
         """Return transactional ids, in order, without an open transaction and not used after this time."""
-        rows = await self.database.fetch(
-            """
-            SELECT transactional_id FROM transactions
-            WHERE updated_ms <= $1 AND state <> $2 AND transactional_id > $3
-            ORDER BY transactional_id LIMIT $4
-            """,
-            before_ms,
-            TransactionState.ONGOING.label,
-            stored(after),
-            limit,
-        )
-        return [original(name) for (name,) in rows]
+        return await list_unused_transactions(self.database, before_ms, after, limit)
 
     # -- batches ------------------------------------------------------------------------------------------
 

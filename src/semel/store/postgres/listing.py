@@ -1,4 +1,4 @@
-"""List groups and transactional ids in order, of all shards or of some.
+"""List groups, transactional ids and producers in order, of all shards or of some.
 
 A group may have offsets only. Their ids are found by skipping from one to the next in an index, because a
 group has many offsets.
@@ -7,7 +7,7 @@ group has many offsets.
 from collections.abc import Collection
 from typing import Final
 
-from semel.core.types import Transaction, TransactionState
+from semel.core.types import ProducerKey, Transaction, TransactionState
 from semel.store.interface import GroupSummary
 from semel.store.postgres.database import Database
 from semel.store.postgres.loading import TRANSACTION_COLUMNS
@@ -95,3 +95,38 @@ async def list_transactions(
         *([] if shards is None else [list(shards)]),
     )
     return [transaction_of((original(name), *rest)) for name, *rest in rows]
+
+
+async def list_unseen_producers(
+    database: Database, before_ms: int, after: ProducerKey | None, limit: int
+) -> list[ProducerKey]:
+    """Return producers, in order of their keys, without an open transaction and not seen since."""
+    rows = await database.fetch(
+        """
+        SELECT topic_id, partition_index, producer_id FROM producers JOIN partitions
+        USING (topic_id, partition_index)
+        WHERE seen_ms < $1 AND transaction_first_offset < 0 AND octet_length(staged) = 0
+        AND (topic_id, partition_index, producer_id) > ($3, $4, $5)
+        ORDER BY topic_id, partition_index, producer_id LIMIT $2
+        """,
+        before_ms,
+        limit,
+        *(after.values() if after is not None else (b"", -1, -1)),
+    )
+    return [ProducerKey(*row) for row in rows]
+
+
+async def list_unused_transactions(database: Database, before_ms: int, after: str, limit: int) -> list[str]:
+    """Return transactional ids, in order, without an open transaction and not used after this time."""
+    rows = await database.fetch(
+        """
+        SELECT transactional_id FROM transactions
+        WHERE updated_ms <= $1 AND state <> $2 AND transactional_id > $3
+        ORDER BY transactional_id LIMIT $4
+        """,
+        before_ms,
+        TransactionState.ONGOING.label,
+        stored(after),
+        limit,
+    )
+    return [original(name) for (name,) in rows]

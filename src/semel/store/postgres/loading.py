@@ -27,6 +27,7 @@ from semel.core.types import (
     TopicKey,
     TransactionKey,
 )
+from semel.store.interface import LedgerDamaged
 from semel.store.postgres.texts import original, stored
 from semel.store.rows import (
     offset_of,
@@ -56,7 +57,7 @@ NOTHING: Final = Versioned(None, ABSENT)
 async def load(
     fetch: Fetch, keys: Sequence[Key], broker_id: int, *, at_once: bool = False
 ) -> list[Versioned]:
-    """Return the entities with these keys in the same order, and their versions.
+    """Return the entities with these keys in the same order, and their versions. LedgerDamaged.
 
     ``at_once`` if ``fetch`` has several connections, so that the queries need not wait for one another.
     """
@@ -100,10 +101,35 @@ async def _partitions(fetch: Fetch, keys: list[PartitionKey]) -> Found:
         """,
         *_columns(keys),
     )
+    if len(rows) < len(keys):
+        await _check_absent(fetch, keys)
     return {
         PartitionKey(topic_id, index): Versioned(partition_of(rest), version)
         for topic_id, index, *rest, version, _ in rows
     }
+
+
+async def _check_absent(fetch: Fetch, keys: list[PartitionKey]) -> None:
+    """Raise LedgerDamaged if one of these partitions should exist, because its topic does."""
+    rows = await fetch(
+        """
+        SELECT name, partition_index
+        FROM unnest($1::bytea[], $2::integer[]) AS wanted (topic_id, partition_index)
+        JOIN topics USING (topic_id)
+        WHERE partition_index BETWEEN 0 AND topics.partitions - 1 AND NOT EXISTS (
+            SELECT FROM partitions
+            WHERE partitions.topic_id = wanted.topic_id
+            AND partitions.partition_index = wanted.partition_index
+        )
+        ORDER BY 1, 2 LIMIT 1
+        """,
+        *_columns(keys),
+    )
+    for name, index in rows:
+        raise LedgerDamaged(
+            f"the ledger has lost the row of partition {index} of topic {original(name)}: it can be neither"
+            " read nor written. Restore the ledger; see 'semel cluster check'"
+        )
 
 
 async def _producers(fetch: Fetch, keys: list[ProducerKey]) -> Found:
@@ -245,14 +271,16 @@ async def _shares(fetch: Fetch, keys: list[ShareKey]) -> Found:
 
 
 async def _cluster(fetch: Fetch, broker_id: int) -> Found:
-    (row,) = await fetch(
+    rows = await fetch(
         """
         SELECT next_producer_id, transaction_version, features_epoch
         FROM cluster, commits WHERE broker_id = $1 ORDER BY sequence DESC LIMIT 1
         """,
         broker_id,
     )
-    return {ClusterKey(): Versioned(Cluster(*row), ABSENT)}
+    if not rows:
+        raise LedgerDamaged(f"the ledger has lost the row of broker {broker_id}, or that of the cluster")
+    return {ClusterKey(): Versioned(Cluster(*rows[0]), ABSENT)}
 
 
 def _columns(keys: Sequence[Any]) -> list[list[Any]]:

@@ -128,7 +128,9 @@ class Merger:
             """
             SELECT base_offset, last_offset, max_timestamp, chunk_id, position, length, peak_timestamp,
                 object_id, object_position + position,
-                run_ends IS NOT NULL, since <= clock_timestamp() - make_interval(secs => $4)
+                run_ends IS NOT NULL,
+                -- If the clock was set back, it is not waited for.
+                clock_timestamp() NOT BETWEEN since AND since + make_interval(secs => $4)
             FROM batches LEFT JOIN chunks USING (chunk_id) LEFT JOIN objects USING (object_id)
             WHERE topic_id = $1 AND partition_index = $2 AND base_offset >= $3
             ORDER BY base_offset LIMIT $5

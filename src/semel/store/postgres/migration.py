@@ -27,6 +27,7 @@ from semel.store.object_access import check_access
 from semel.store.objects import Objects
 from semel.store.opening import Remote, open_store
 from semel.store.postgres.claiming import folder_of
+from semel.store.postgres.database import ConnectionLost, confirmed
 from semel.store.postgres.opening import _LOCK as MAKING_TABLES
 from semel.store.postgres.opening import open_database
 from semel.store.postgres.reaching import connect
@@ -69,7 +70,7 @@ async def migrate(
             await source.close()
     except asyncpg.PostgresError as error:
         raise StoreRefused(f"PostgreSQL refuses: {error}") from error
-    except (asyncpg.InterfaceError, OSError) as error:
+    except (asyncpg.InterfaceError, OSError, ConnectionLost) as error:
         raise StoreRefused(f"the connection to PostgreSQL was lost: {error}") from error
     finally:
         guard.terminate()
@@ -108,9 +109,10 @@ async def _migrate(
             rows.connection.close(True)
     finally:
         await target.close()
-    async with guard.transaction():
-        await guard.execute(f'DROP SCHEMA IF EXISTS "{place.schema}"')
-        await guard.execute(f'ALTER SCHEMA "{staging}" RENAME TO "{place.schema}"')
+    with confirmed(guard):
+        async with guard.transaction():
+            await guard.execute(f'DROP SCHEMA IF EXISTS "{place.schema}"')
+            await guard.execute(f'ALTER SCHEMA "{staging}" RENAME TO "{place.schema}"')
     return Migrated(source.cluster_id, copied)
 
 

@@ -21,11 +21,3 @@ CREATE OR REPLACE FUNCTION reserve_objects(how_many integer) RETURNS bigint LANG
     )
     SELECT min(object_id) FROM reserved;
 $$;
-
--- Lets numbers continue far beyond those that may have been used after a backup. For operators who have restored one.
-CREATE OR REPLACE FUNCTION skip_numbers() RETURNS bigint LANGUAGE sql SET search_path FROM CURRENT AS $$
-    WITH skipped AS MATERIALIZED (
-        SELECT setval('chunk_ids', last_value + 1000000000000) AS last FROM chunk_ids
-    )
-    UPDATE numbering SET last_object = last FROM skipped RETURNING last_object;
-$$;

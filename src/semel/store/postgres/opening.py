@@ -2,7 +2,7 @@
 
 import logging
 import secrets
-from contextlib import suppress
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, Final
 
@@ -10,6 +10,7 @@ import asyncpg  # type: ignore[import-untyped]
 
 from semel.store.interface import StoreBroken, StoreDamaged, StoreMisconfigured, StoreRefused
 from semel.store.postgres.database import ConnectionLost, Database, patiently
+from semel.store.postgres.servers import Servers
 
 SCHEMA_VERSION: Final = 8
 _UPGRADES: Final = {
@@ -19,7 +20,10 @@ _UPGRADES: Final = {
     4: ("from_4.sql", "shares.sql", "locking.sql"),
     5: ("from_5.sql", "writing.sql"),
     6: ("from_6.sql", "numbering.sql", "replacing.sql"),
-    7: ("fencing.sql", "from_7.sql", "locking.sql", "writing.sql"),
+    7: (
+        *("fencing.sql", "from_7.sql", "membership.sql", "locking.sql", "writing.sql", "terms.sql"),
+        "references.sql",
+    ),
 }
 """What upgrades each version to the next."""
 SERVER_VERSION_MIN: Final = 140_000
@@ -28,6 +32,8 @@ COMMAND_SECONDS: Final = 20.0
 """A server that is silent for so long is taken for lost."""
 SESSION: Final = {
     "application_name": "semel",
+    # The warning that a commit was not confirmed must arrive (database.confirmed).
+    "client_min_messages": "warning",
     # A broker that sleeps in a transaction must not keep others waiting.
     "idle_in_transaction_session_timeout": "3s",
     # Longer than that, so that a lock comes free in time.
@@ -55,10 +61,29 @@ _LOCK: Final = 0x53454D454C
 """An advisory lock for those who make the tables: several brokers may start at once."""
 
 
-async def open_database(dsn: str, schema: str, connections_max: int) -> Database:
-    """Connect to a ledger, whose tables are made if there are none. StoreBroken, StoreDamaged."""
+LOST_BASICS: Final = """
+    SELECT 'meta ' || name FROM unnest(ARRAY['schema_version', 'cluster_id', 'secret', 'folder']) AS name
+    WHERE NOT EXISTS (SELECT FROM meta WHERE meta.name = name.name)
+    UNION ALL SELECT 'cluster' WHERE NOT EXISTS (SELECT FROM cluster)
+    UNION ALL SELECT 'numbering' WHERE NOT EXISTS (SELECT FROM numbering)
+    UNION ALL SELECT 'inline_generation' WHERE NOT EXISTS (SELECT FROM inline_generation)
+    UNION ALL
+    SELECT 'terms ' || term FROM term WHERE NOT EXISTS (SELECT FROM terms WHERE terms.term = term.term)
+    UNION ALL SELECT 'commits of broker ' || broker_id FROM brokers WHERE last_commit(broker_id) IS NULL
+"""
+"""The rows that every ledger has, as far as they are lost."""
+
+
+async def open_database(
+    dsn: str, schema: str, connections_max: int, unsafe: Collection[str] | None = None
+) -> Database:
+    """Connect to a ledger, whose tables are made if there are none. StoreBroken, StoreDamaged.
+
+    ``unsafe`` are settings of the server that need not be durable (``servers``).
+    """
     try:
-        pool = await patiently(lambda: _connect(dsn, schema, connections_max), CONNECT_SECONDS)
+        servers = Servers(dsn, unsafe)
+        pool = await patiently(lambda: _connect(servers, dsn, schema, connections_max), CONNECT_SECONDS)
     except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, StoreRefused) as error:
         raise StoreBroken(f"PostgreSQL cannot be reached: {_explained(error)}") from error
     except ValueError:
@@ -78,10 +103,10 @@ async def open_database(dsn: str, schema: str, connections_max: int) -> Database
     except BaseException:
         await pool.close()
         raise
-    return Database(pool)
+    return Database(pool, servers)
 
 
-async def _connect(dsn: str, schema: str, connections_max: int) -> asyncpg.Pool:
+async def _connect(servers: Servers, dsn: str, schema: str, connections_max: int) -> asyncpg.Pool:
     try:
         return await asyncpg.create_pool(
             dsn,
@@ -89,11 +114,16 @@ async def _connect(dsn: str, schema: str, connections_max: int) -> asyncpg.Pool:
             max_size=connections_max,
             timeout=CONNECT_SECONDS,
             command_timeout=COMMAND_SECONDS,
-            init=_begin,
+            connect=servers.connect,
             reset=_leave,
             server_settings={"search_path": f'"{schema}"', **SESSION},
         )
-    except (TimeoutError, asyncpg.TooManyConnectionsError, asyncpg.CannotConnectNowError) as error:
+    except (
+        TimeoutError,
+        asyncpg.TooManyConnectionsError,
+        asyncpg.CannotConnectNowError,
+        asyncpg.TargetServerAttributeNotMatched,
+    ) as error:
         raise ConnectionLost(str(error) or "no answer in time") from error
 
 
@@ -101,20 +131,6 @@ def _explained(error: Exception) -> str:
     if isinstance(error, asyncpg.InvalidAuthorizationSpecificationError):
         return f"{error}. Check the user and the password: in the address, PGPASSWORD or ~/.pgpass"
     return str(error)
-
-
-async def _begin(connection: Any) -> None:
-    """Begin a session."""
-    # Commits that are acknowledged must be durable, whatever the default of the server or the role is.
-    await connection.execute(
-        """
-        SELECT set_config('synchronous_commit', 'on', false)
-        WHERE current_setting('synchronous_commit') = 'off'
-        """
-    )
-    with suppress(asyncpg.PostgresError):
-        # The server notices during a long wait that the broker is gone, if its operating system tells.
-        await connection.execute("SET client_connection_check_interval = '2s'")
 
 
 async def _leave(connection: Any) -> None:
@@ -144,6 +160,9 @@ async def _prepare(connection: Any, schema: str) -> None:
             await _make_tables(connection, schema)
         await _upgrade(connection)
         found = await connection.fetchval("SELECT value FROM meta WHERE name = 'schema_version'")
+        if lost := await connection.fetch(LOST_BASICS):
+            names = ", ".join(name for (name,) in lost)
+            raise StoreDamaged(f"the ledger has lost rows that no broker can do without: {names}. Restore it")
     if found != str(SCHEMA_VERSION):
         raise StoreDamaged(
             f"the ledger has schema version {found}, and this Semel knows version {SCHEMA_VERSION}:"
@@ -173,12 +192,15 @@ async def _upgrade(connection: Any) -> None:
 
 _TABLES: Final = (
     *("schema.sql", "chunks.sql", "numbering.sql", "versions.sql", "shares.sql", "locking.sql"),
-    *("writing.sql", "functions.sql", "replacing.sql", "fencing.sql", "membership.sql", "views.sql"),
+    *("writing.sql", "functions.sql", "replacing.sql", "fencing.sql", "membership.sql", "terms.sql"),
+    *("views.sql", "references.sql"),
 )
 
 
 async def _make_tables(connection: Any, schema: str) -> None:
-    await connection.execute(f'CREATE SCHEMA IF NOT EXISTS "{schema}"')
+    # Whoever may create tables in a schema that exists need not be allowed to create one.
+    if not await connection.fetchval("SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = $1)", schema):
+        await connection.execute(f'CREATE SCHEMA "{schema}"')
     for name in _TABLES:
         await connection.execute((_HERE / name).read_text(encoding="utf-8"))
     await connection.execute(

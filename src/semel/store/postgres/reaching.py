@@ -14,7 +14,9 @@ from urllib.parse import parse_qs, urlsplit
 import asyncpg  # type: ignore[import-untyped]
 
 from semel.store.interface import StoreMisconfigured, StoreRefused
+from semel.store.postgres.database import ConnectionLost
 from semel.store.postgres.opening import COMMAND_SECONDS, CONNECT_SECONDS
+from semel.store.postgres.servers import Servers
 
 log = logging.getLogger("semel.store")
 
@@ -28,6 +30,7 @@ _AWAY: Final = (
     asyncpg.CannotConnectNowError,
     asyncpg.TooManyConnectionsError,
     asyncpg.ConnectionDoesNotExistError,
+    asyncpg.TargetServerAttributeNotMatched,
 )
 
 
@@ -35,17 +38,19 @@ async def connect(dsn: str, schema: str, purpose: str) -> Any:
     """Open a connection. StoreRefused if the server is away, StoreMisconfigured if it refuses."""
     _check_files(dsn)
     try:
-        return await asyncpg.connect(
-            dsn,
+        return await Servers(dsn).connect(
             timeout=CONNECT_SECONDS,
             command_timeout=COMMAND_SECONDS,
             server_settings={
                 "application_name": purpose,
+                "client_min_messages": "warning",
                 "search_path": f'"{schema}"',
                 # An idle connection must survive what forgets idle connections on the way.
                 "tcp_keepalives_idle": "30",
             },
         )
+    except ConnectionLost as error:
+        raise StoreRefused(f"PostgreSQL cannot be used now: {error}") from error
     except ssl.SSLCertVerificationError as error:
         raise StoreMisconfigured(f"the certificate of PostgreSQL is not accepted: {error}") from None
     except _AWAY as error:

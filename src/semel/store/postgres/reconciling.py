@@ -9,6 +9,9 @@ time without any broker is kept for a day: the ledger may have been restored fro
 An object without a row can still appear, if a delayed upload arrives after the deletion. And objects may
 vanish, if somebody deletes them behind Semel's back. So the list of objects is compared with the ledger now
 and then. Strangers are deleted, missing objects are reported and never forgotten.
+
+What a chunk is in is never deleted, whatever the row of the object says. If that row is lost, it is written
+again; an object without any chunk is kept, because the row of its chunk may be what is lost.
 """
 
 import asyncio
@@ -17,7 +20,7 @@ from collections.abc import Callable
 from typing import Final
 
 from semel.config import Settings
-from semel.store.interface import StoreRefused
+from semel.store.interface import LedgerDamaged, StoreRefused
 from semel.store.objects import Listed, Objects
 from semel.store.postgres.database import Database
 from semel.store.postgres.roller import always
@@ -67,13 +70,26 @@ class Reconciler:
                 log.warning("%d unused objects are deleted later: %s", len(numbers), error)
                 break
             # Forgotten only now that the object store has confirmed.
-            await self._database.row("DELETE FROM objects WHERE object_id = ANY ($1)", numbers)
+            await self._database.row(
+                """
+                DELETE FROM objects WHERE object_id = ANY ($1)
+                AND NOT EXISTS (SELECT FROM chunks WHERE chunks.object_id = objects.object_id)
+                """,
+                numbers,
+            )
             deleted += numbers
         return sorted(deleted)
 
     async def _condemned(self) -> list[int]:
         """Return objects that are to be deleted, and that no commit can refer to from now on."""
         async with self._database.transaction() as connection:
+            # The clock was set back. That readers are given enough time is certain only if it begins anew.
+            await connection.execute(
+                """
+                UPDATE objects SET since = clock_timestamp()
+                WHERE state <> 'stored' AND since > clock_timestamp()
+                """
+            )
             rows = await connection.fetch(
                 """
                 UPDATE objects SET state = 'deleting'
@@ -85,6 +101,7 @@ class Reconciler:
                     OR since <= clock_timestamp() - make_interval(secs => $3) AND state = 'abandoned'
                     ORDER BY since LIMIT $2
                 )
+                AND NOT EXISTS (SELECT FROM chunks WHERE chunks.object_id = objects.object_id)
                 RETURNING object_id
                 """,
                 self._delay_seconds,
@@ -95,9 +112,11 @@ class Reconciler:
 
     async def reconcile_once(self) -> list[int]:
         """Compare the objects with the ledger. Return the numbers of strangers, which were deleted."""
-        await self._find_unused()
+        await self._report_idle()
         # Numbers that were not reserved when the listing begins are none of our business.
-        last: int = await self._database.value("SELECT last_object FROM numbering")
+        last: int | None = await self._database.value("SELECT last_object FROM numbering")
+        if last is None:
+            raise LedgerDamaged("the ledger has lost the row of numbering")
         strangers: list[int] = []
         missing: list[int] = []
         after = 0
@@ -109,22 +128,25 @@ class Reconciler:
         needed, _ = await self._between(after, _LAST)
         missing = await self._certainly([*missing, *needed])
         self.missing = len(missing)
-        for number in missing[:REPORTED_MAX]:
-            log.error("object %016x is gone from the object store, but the ledger needs it", number)
-        if len(missing) > REPORTED_MAX:
-            log.error("%d objects are gone that the ledger needs", len(missing))
+        _report("object %s is gone from the object store, but the ledger needs it", missing)
         return strangers
 
-    async def _find_unused(self) -> None:
-        """Mark objects that no chunk is in, as the sweep does for the objects of the chunks it deletes."""
-        async with self._database.transaction() as connection:
-            await connection.execute(
-                """
-                UPDATE objects SET state = 'unused', since = clock_timestamp()
-                WHERE state = 'stored'
-                AND NOT EXISTS (SELECT FROM chunks WHERE chunks.object_id = objects.object_id)
-                """
-            )
+    async def _report_idle(self) -> None:
+        """Report objects that no chunk is in. They are kept, because their chunks may be what was lost.
+
+        Whoever deletes the last chunk in an object also marks it as unused, so there are none.
+        """
+        rows = await self._database.fetch(
+            """
+            SELECT object_id FROM objects WHERE state = 'stored'
+            AND NOT EXISTS (SELECT FROM chunks WHERE chunks.object_id = objects.object_id)
+            ORDER BY object_id
+            """
+        )
+        _report(
+            "no chunk is in object %s: the ledger has lost a row of chunks; the object is kept",
+            [number for (number,) in rows],
+        )
 
     async def _between(self, after: int, last: int) -> tuple[set[int], set[int]]:
         """Return the objects that the ledger needs, and all that it knows, within these numbers."""
@@ -135,15 +157,34 @@ class Reconciler:
 
     async def _delete_strangers(self, page: list[Listed], known: set[int], end: int) -> list[int]:
         """Delete objects without a row. No commit can need them, because the row comes before the upload."""
-        strangers = [
-            each.number
+        strange = {
+            each.number: each.size
             for each in page
             if each.number not in known and each.number < end and each.age_seconds >= self._delay_seconds
-        ]
+        }
+        restored = await self._restored(strange) if strange else set()
+        strangers = [number for number in strange if number not in restored]
         if strangers:
             log.warning("%d objects that the ledger does not know are deleted", len(strangers))
             await self._objects.delete(strangers)
         return strangers
+
+    async def _restored(self, strange: dict[int, int]) -> set[int]:
+        """Write the rows of objects again that chunks are in: the rows were lost. Return their numbers."""
+        rows = await self._database.fetch(
+            """
+            INSERT INTO objects
+            SELECT number, size, 'stored', clock_timestamp()
+            FROM unnest($1::bigint[], $2::bigint[]) AS strange (number, size)
+            WHERE EXISTS (SELECT FROM chunks WHERE chunks.object_id = number)
+            ON CONFLICT DO NOTHING RETURNING object_id
+            """,
+            list(strange),
+            list(strange.values()),
+        )
+        restored = [number for (number,) in rows]
+        _report("the ledger had lost the row of object %s, which was written again", restored)
+        return set(restored)
 
     async def _certainly(self, numbers: list[int]) -> list[int]:
         """Return those that are still missing, and still needed: both may have changed since the listing."""
@@ -154,3 +195,11 @@ class Reconciler:
             gone,
         )
         return [number for (number,) in rows]
+
+
+def _report(text: str, numbers: list[int]) -> None:
+    """Log something of each of these objects, as long as they are few."""
+    for number in numbers[:REPORTED_MAX]:
+        log.error(text, f"{number:016x}")
+    if len(numbers) > REPORTED_MAX:
+        log.error("the same is true of %d other objects", len(numbers) - REPORTED_MAX)

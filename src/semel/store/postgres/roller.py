@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from semel.config import Settings
-from semel.store.interface import StoreRefused
+from semel.store.interface import LedgerDamaged, StoreRefused
 from semel.store.postgres.chunks import ClusterChunks
 from semel.store.postgres.database import Database
 
@@ -79,10 +79,11 @@ class Roller:
         return moved
 
     async def _look(self) -> "_Look":
-        current, is_due, *filled = await self._database.row(
+        row = await self._database.row(
             """
             SELECT generation,
-                since + make_interval(secs => $1) <= clock_timestamp()
+                -- If the clock was set back, it is not waited for.
+                clock_timestamp() NOT BETWEEN since AND since + make_interval(secs => $1)
                 OR pg_table_size(format('inline_%s', generation)::regclass) >= $2,
                 EXISTS (SELECT FROM inline_0), EXISTS (SELECT FROM inline_1),
                 EXISTS (SELECT FROM inline_2), EXISTS (SELECT FROM inline_3)
@@ -91,6 +92,9 @@ class Roller:
             self._interval_seconds,
             self._object_bytes,
         )
+        if row is None:
+            raise LedgerDamaged("the ledger has lost the row of inline_generation")
+        current, is_due, *filled = row
         return _Look(current, is_due, filled)
 
     async def _advance(self, current: int) -> None:
@@ -150,6 +154,8 @@ class Roller:
                 [chunk_id for chunk_id, _ in rows],
             )
             if found:
+                # First, because it is refused if the object may be deleted.
+                await connection.execute("SELECT store_objects($1)", [(number, size, None, None)])
                 await connection.execute(
                     """
                     UPDATE chunks SET object_id = $1, object_position = moved.position
@@ -160,7 +166,6 @@ class Roller:
                     [chunk_id for chunk_id, _ in rows],
                     positions,
                 )
-                await connection.execute("SELECT store_objects($1)", [(number, size, None, None)])
         return len(found)
 
     async def _is_truncated(self, generation: int) -> bool:

@@ -10,8 +10,8 @@
 --
 -- generation: while anybody holds a snapshot, PostgreSQL keeps every older version of a row, and a search by key looks at
 -- all of them. So the index of rows that change all the time ends in a number that grows with one change in 16, and the
--- newest version is found from its end. No index makes their keys unique: whoever adds a row has locked its shard
--- (ADR 0050).
+-- newest version is found from its end. So no index makes their keys unique, only keys of one generation, which catches two
+-- who add the same row at once: whoever adds a row has locked its shard (ADR 0052).
 
 -- What the ledger records of itself: schema_version, cluster_id, the secret that only its brokers know, and the folder of
 -- its objects, which has been marked if there is folder_marked (semel.store.postgres.claiming).
@@ -39,12 +39,19 @@ CREATE UNLOGGED TABLE term (
 --
 -- endpoints is a JSON object: the host and port that clients of each listener get; internal is a JSON array, the
 -- address for other brokers. A broker is a member from when it joins until it leaves or is replaced.
+--
+-- Its lease is so long, from the moment it was last renewed on; 0 if it was ended. renewals counts how often that was, so
+-- that others notice when it is not renewed any more. lease_until is for people, and for the next process with this id.
+-- now_ms is the time by which the broker counted deadlines then, 0 if it had none yet.
 CREATE TABLE brokers (
     broker_id        integer NOT NULL PRIMARY KEY CHECK (broker_id >= 0),
     slot             integer NOT NULL UNIQUE GENERATED ALWAYS AS IDENTITY (MINVALUE 0 START WITH 0 MAXVALUE 524287),
     instance         bytea NOT NULL,
     epoch            bigint NOT NULL CHECK (epoch >= 1),
+    lease            interval NOT NULL DEFAULT '0',
+    renewals         bigint NOT NULL DEFAULT 0 CHECK (renewals >= 0),
     lease_until      timestamptz NOT NULL,
+    now_ms           bigint NOT NULL DEFAULT 0 CHECK (now_ms >= 0),
     is_member        boolean NOT NULL DEFAULT false,
     is_leaving       boolean NOT NULL DEFAULT false,
     endpoints        text NOT NULL DEFAULT '{}',
@@ -104,7 +111,7 @@ CREATE TABLE partitions (
     generation          bigint NOT NULL DEFAULT 0 CHECK (generation >= 0)
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05);
 
-CREATE INDEX partitions_newest ON partitions (topic_id, partition_index, generation);
+CREATE UNIQUE INDEX partitions_newest ON partitions (topic_id, partition_index, generation);
 
 -- Batches ordered by offset, and their locations. peak_timestamp is the largest max_timestamp up to and including
 -- this batch, so it never falls and allows a binary search by time. A batch that compaction emptied has no row, so
@@ -180,7 +187,7 @@ CREATE TABLE producers (
     generation               bigint NOT NULL DEFAULT 0 CHECK (generation >= 0)
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05);
 
-CREATE INDEX producers_newest ON producers (topic_id, partition_index, producer_id, generation);
+CREATE UNIQUE INDEX producers_newest ON producers (topic_id, partition_index, producer_id, generation);
 
 -- Committed offsets of groups, by topic name as in the protocol.
 CREATE TABLE offsets (
@@ -195,7 +202,7 @@ CREATE TABLE offsets (
     generation       bigint NOT NULL DEFAULT 0 CHECK (generation >= 0)
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05);
 
-CREATE INDEX offsets_newest ON offsets (group_id, topic, partition_index, generation);
+CREATE UNIQUE INDEX offsets_newest ON offsets (group_id, topic, partition_index, generation);
 
 -- For listing the groups of a shard that only have offsets.
 CREATE INDEX offsets_by_shard ON offsets (shard, group_id);
@@ -210,7 +217,7 @@ CREATE TABLE pending_versions (
     generation  bigint NOT NULL DEFAULT 0 CHECK (generation >= 0)
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05);
 
-CREATE INDEX pending_versions_newest ON pending_versions (group_id, generation);
+CREATE UNIQUE INDEX pending_versions_newest ON pending_versions (group_id, generation);
 
 -- Offsets that become the group's position when a transaction commits. position is their order within the group; it
 -- may have gaps. is_superseded: a later commit has overtaken this partition. Those of a group are written together, and
@@ -259,7 +266,7 @@ CREATE TABLE transactions (
     generation           bigint NOT NULL DEFAULT 0 CHECK (generation >= 0)
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05);
 
-CREATE INDEX transactions_newest ON transactions (transactional_id, generation);
+CREATE UNIQUE INDEX transactions_newest ON transactions (transactional_id, generation);
 
 CREATE INDEX transactions_by_shard ON transactions (shard, transactional_id);
 
@@ -276,7 +283,7 @@ CREATE TABLE groups (
     generation    bigint NOT NULL DEFAULT 0 CHECK (generation >= 0)
 ) WITH (fillfactor = 70);
 
-CREATE INDEX groups_newest ON groups (group_id, generation);
+CREATE UNIQUE INDEX groups_newest ON groups (group_id, generation);
 
 CREATE INDEX groups_by_shard ON groups (shard, group_id);
 

@@ -16,7 +16,7 @@ CREATE TABLE shares (
     generation      bigint NOT NULL DEFAULT 0 CHECK (generation >= 0)
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05);
 
-CREATE INDEX shares_newest ON shares (topic_id, partition_index, group_id, generation);
+CREATE UNIQUE INDEX shares_newest ON shares (topic_id, partition_index, group_id, generation);
 
 -- A whole commit that only changes share-partitions: the counterpart of commit_rows
 -- (write_shares is in writing.sql).

@@ -9,6 +9,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from semel.config import Settings
+from semel.core.topic_configs import words
 from semel.core.types import Buffer, Fact, Key
 from semel.store.interface import BatchLocation, StoreRefused
 from semel.store.objects import Objects
@@ -21,6 +22,7 @@ from semel.store.postgres.merging import Merger
 from semel.store.postgres.reconciling import Reconciler
 from semel.store.postgres.roller import Roller
 from semel.store.postgres.snapshots import SnapshotWatch
+from semel.store.postgres.watching import watch
 from semel.store.sharing import SnapshotAge, Versioned
 
 
@@ -68,10 +70,15 @@ class ClusterStore:
     ) -> "ClusterStore":
         """Open ledger and chunks. StoreBroken, StoreDamaged; StoreLocked if the broker runs already."""
         ledger = await PostgresLedger.open(
-            dsn, schema=schema, broker_id=broker_id, lease_seconds=lease_seconds
+            dsn,
+            schema=schema,
+            broker_id=broker_id,
+            lease_seconds=lease_seconds,
+            unsafe=words(settings.semel_ledger_unsafe) if settings is not None else (),
         )
         try:
             await connect_objects(ledger.database, objects, ledger.cluster_id)
+            await ledger.committer.terms.have_noted(objects)
             secret = await ledger.database.value("SELECT value FROM meta WHERE name = 'secret'")
         except BaseException:
             await ledger.close()
@@ -79,6 +86,11 @@ class ClusterStore:
         membership = PostgresMembership(ledger.database, ledger.place, lease_seconds, bytes.fromhex(secret))
         settings = settings or Settings()
         return cls(ledger, ClusterChunks(ledger.database, objects, settings), membership, settings)
+
+    @property
+    def lost_rows(self) -> int:
+        """How often a query met a row that the ledger has lost."""
+        return self.ledger.lost_rows.met
 
     @property
     def cluster_id(self) -> str:
@@ -130,9 +142,10 @@ class ClusterStore:
         begun = time.perf_counter()
         locations, contents = await self._placed(batches) if batches else ((), NO_BYTES)
         try:
-            number = await self.ledger.commit(
-                facts, locations, contents, expected=expected or {}, defers_sync=defers_sync
-            )
+            with self.ledger.lost_rows.watched():
+                number = await self.ledger.commit(
+                    facts, locations, contents, expected=expected or {}, defers_sync=defers_sync
+                )
         except StoreRefused:
             self.chunks.numbers.forget()
             raise
@@ -173,6 +186,7 @@ class ClusterStore:
             "merger": self.merger.run(is_mine),
             "reconciler": self.reconciler.run(is_mine),
             "snapshots": self._snapshots.run(),
+            "server": watch(self.ledger.database, self.ledger.committer.terms),
         }
 
     async def checkpoint(self) -> None:

@@ -32,22 +32,3 @@ BEGIN
     END IF;
 END
 $$;
-
--- Returns the current term. Begins the next one if the server has lost it.
-CREATE FUNCTION current_term() RETURNS bigint LANGUAGE plpgsql AS $$
-DECLARE
-    found_term bigint;
-BEGIN
-    SELECT term INTO found_term FROM term;
-    IF NOT FOUND THEN
-        PERFORM FROM cluster FOR UPDATE;
-        -- Another broker may have begun it meanwhile.
-        SELECT term INTO found_term FROM term;
-        IF NOT FOUND THEN
-            UPDATE cluster SET last_term = last_term + 1 RETURNING last_term INTO found_term;
-            INSERT INTO term VALUES (found_term);
-        END IF;
-    END IF;
-    RETURN found_term;
-END
-$$;

@@ -1,0 +1,45 @@
+"""Recognises a pipeline that goes on under another id, by the table that it writes to.
+
+See `semel.spark.predecessors`. Delta does not list the transaction identifiers of a table, so the names of
+the pipelines come from its history, and from the groups whose notes name the table: old commits are removed
+from the history, and a group may have expired or belong to another cluster.
+"""
+
+from collections.abc import Iterable
+
+from semel.client import Client
+from semel.spark.checkpoint import Step
+from semel.spark.delta.group import read_group
+from semel.spark.delta.position import Position, fingerprint, read_position, streams_of
+from semel.spark.delta.table import Table
+from semel.spark.errors import PipelineMismatch
+from semel.spark.predecessors import Relations, Writer, of_other_groups, overlapping
+
+
+def check_predecessors(
+    client: Client, table: Table, pipeline_id: str, relations: Relations, step: Step
+) -> None:
+    """PipelineMismatch if the table has what this pipeline is about to read, under another id."""
+    if relations.is_new:
+        return
+    names = {*streams_of(table), *_followers(client, table, pipeline_id)} - {pipeline_id}
+    writers = (_writer(name, read_position(table, name, keys=step.end), step) for name in sorted(names))
+    for each in overlapping(writers, relations, step):
+        raise PipelineMismatch(each.refusal(pipeline_id, f"the table {table.location}"))
+
+
+def _followers(client: Client, table: Table, pipeline_id: str) -> Iterable[str]:
+    for name, group in of_other_groups(client, pipeline_id, read_group):
+        if group.table is not None and group.table.table_id == table.table_id:
+            yield name
+
+
+def _writer(name: str, position: Position, step: Step) -> Writer:
+    """Return a pipeline as the table knows it. Of the id of a topic, the table has a fingerprint."""
+    of_others = {topic for topic, known in position.topics.items() if _is_other(known, step.ids.get(topic))}
+    offsets = {key: offset for key, offset in position.offsets.items() if key[0] not in of_others}
+    return Writer(name, offsets, {}, {})
+
+
+def _is_other(known: int, topic_id: str | None) -> bool:
+    return topic_id is not None and fingerprint(topic_id) != known

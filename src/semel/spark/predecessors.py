@@ -1,0 +1,199 @@
+"""Recognises a pipeline that goes on under another id, before it writes the same records again.
+
+A position belongs to a pipeline.id. If the id changes, as when a sink is renamed, the new one starts at the
+beginning, and everything is written to the output a second time. What is already in an output is known from
+the pipelines that wrote it: the note of each says which topics it has written to, and how far it has read. So
+before a pipeline decides anything, the groups of the cluster are searched for one that has read what this one
+is about to read, and has written to the same output.
+
+Such a pipeline may be the former self of this one, or another one that does the same on purpose. Kafka knows
+of neither whether it will ever run again. So the options say it (`Relations`), and without them the query is
+refused. A pipeline that has read other topics, or less than where this one starts, is no predecessor.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple, TypeVar
+
+from semel.client import (
+    EARLIEST,
+    LATEST,
+    Admin,
+    Client,
+    ErrorCode,
+    Isolation,
+    KafkaError,
+    Partition,
+    TopicInfo,
+)
+from semel.client.offsets import list_offsets
+from semel.spark.checkpoint import Step, describe
+from semel.spark.decision import last_known
+from semel.spark.errors import PipelineError, PipelineMismatch
+from semel.spark.option_reader import OptionReader
+from semel.spark.partition_offsets import PartitionOffsets, TopicIds, id_text
+from semel.spark.versions import is_write
+
+T = TypeVar("T")
+
+#: What has committed offsets and no members, as all pipelines.
+NO_PROTOCOL = ""
+RELATIONS = ("pipeline.new", "pipeline.beside")
+_GONE = frozenset({ErrorCode.GROUP_AUTHORIZATION_FAILED, ErrorCode.GROUP_ID_NOT_FOUND})
+
+
+@dataclass(frozen=True, slots=True)
+class Relations:
+    """What the options say about other pipelines that write to the same output."""
+
+    is_new: bool = False  # this pipeline begins on purpose, whatever the others have written
+    beside: frozenset[str] = frozenset()  # pipelines that are not its former self
+
+    @classmethod
+    def of(cls, given: OptionReader) -> "Relations":
+        """Parse them."""
+        names = (each.strip() for each in (given.text("pipeline.beside") or "").split(","))
+        return cls(given.flag("pipeline.new", False), frozenset(filter(None, names)))
+
+
+ALONE = Relations()
+
+
+class Writer(NamedTuple):
+    """Another pipeline: how far it has read, and what it has written to."""
+
+    pipeline_id: str
+    positions: PartitionOffsets
+    inputs: TopicIds
+    outputs: TopicIds
+
+    def has_written(self, outputs: Mapping[str, str]) -> bool:
+        """Whether it has written to one of these topics. One that was created again has nothing of it."""
+        return any(self.outputs.get(topic) == topic_id for topic, topic_id in outputs.items())
+
+    def overlap(self, step: Step) -> Partition | None:
+        """Return a partition of which this batch reads again what the pipeline has read."""
+        again = (key for key, span in step.spans.items() if span.start < self.positions.get(key, 0))
+        return min((key for key in again if self._has_read(key[0], step.ids)), default=None)
+
+    def _has_read(self, topic: str, ids: TopicIds) -> bool:
+        known = self.inputs.get(topic, "")
+        return known == "" or ids.get(topic, known) == known
+
+
+class Predecessor(NamedTuple):
+    """A pipeline that has read what another one is about to read."""
+
+    writer: Writer
+    where: Partition
+    start: int  # of the other one
+
+    def refusal(self, pipeline_id: str, output: str) -> str:
+        """Return the message that names both ways out."""
+        name = self.writer.pipeline_id
+        declared = "the sink" if "." in name else "the pipeline, or at its sink"
+        return (
+            f"pipeline {name!r} has read {describe(self.where)} up to offset "
+            f"{self.writer.positions[self.where]} and has written to {output}. Pipeline {pipeline_id!r} is "
+            f"new, and would write what is there from offset {self.start} on a second time. If it is the "
+            f"same pipeline under another name, let it keep its id: pipeline.id={name}, or in a declaration "
+            f"renamed_from={name!r} at {declared}. If it is to begin on purpose: pipeline.new=true, or "
+            f"'semel pipeline run --new'; if both are to run, pipeline.beside={name}"
+        )
+
+
+def overlapping(writers: Iterable[Writer], relations: Relations, step: Step) -> list[Predecessor]:
+    """Return the predecessors among these pipelines."""
+    found = ((each, each.overlap(step)) for each in writers if each.pipeline_id not in relations.beside)
+    return [Predecessor(each, key, step.spans[key].start) for each, key in found if key is not None]
+
+
+# ---- topics
+
+
+def find_predecessors(
+    client: Client, pipeline_id: str, relations: Relations, step: Step, topic: str | None, *, has_begun: bool
+) -> tuple[Predecessor, ...]:
+    """Return the predecessors, if rows name their topics: those are known when the tasks have written.
+
+    For a given topic: PipelineMismatch if there is a predecessor that has written to it. A pipeline that has
+    begun may have left records of aborted transactions there.
+    """
+    if relations.is_new:
+        return ()
+    writers = _writers(client, pipeline_id)
+    found = tuple(overlapping(writers, relations, step))
+    if topic is None:
+        return found
+    topics = client.describe([topic]).topics
+    outputs = {each.name: id_text(each.topic_id) for each in topics}
+    check_predecessors(found, pipeline_id, outputs)
+    if not has_begun and not relations.beside:
+        for each in topics:
+            _check_known(client, pipeline_id, each, writers, step)
+    return ()
+
+
+def check_predecessors(found: Iterable[Predecessor], pipeline_id: str, outputs: Mapping[str, str]) -> None:
+    """PipelineMismatch if one of these pipelines has written to one of these topics."""
+    for each in found:
+        if each.writer.has_written(outputs):
+            names = ", ".join(sorted(outputs.keys() & each.writer.outputs.keys()))
+            raise PipelineMismatch(each.refusal(pipeline_id, f"topic {names}"))
+
+
+def _writers(client: Client, pipeline_id: str) -> list[Writer]:
+    """Return the other pipelines that have written to topics."""
+    found = []
+    for name, known in of_other_groups(client, pipeline_id, last_known):
+        last = known.decision
+        if last is None:
+            continue
+        if is_write(last):
+            # Its decision is stored beside its output, and what it has read is unknown.
+            found.append(Writer(name, {}, {}, dict.fromkeys((topic for topic, _ in known.offsets), "")))
+            continue
+        outputs = dict(last.outputs)
+        if last.topic is not None:
+            # On a broker without topic ids; or nothing was written yet, or nothing that counts.
+            outputs.setdefault(last.topic, "")
+        inputs = {topic: topic_id for topic, (topic_id, _) in last.inputs.items()}
+        found.append(Writer(name, known.offsets, inputs, outputs))
+    return found
+
+
+def of_other_groups(
+    client: Client, pipeline_id: str, read: Callable[[Client, str], T]
+) -> Iterator[tuple[str, T]]:
+    """Read the groups that may be those of other pipelines, as far as this one may see them."""
+    for each in Admin(client).groups.all():
+        if each.group_id == pipeline_id or each.protocol_type != NO_PROTOCOL:
+            continue
+        try:
+            yield each.group_id, read(client, each.group_id)
+        except PipelineError:
+            continue  # Its notes are incomplete, or of another kind.
+        except KafkaError as error:
+            if error.code not in _GONE:
+                raise
+
+
+def _check_known(
+    client: Client, pipeline_id: str, output: TopicInfo, writers: Iterable[Writer], step: Step
+) -> None:
+    """PipelineMismatch if all input is read, and the output has records of unknown origin."""
+    if any(output.name in each.outputs for each in writers):
+        return
+    first = list_offsets(client, dict.fromkeys(step.spans, EARLIEST))
+    if any(span.start > first[key].offset for key, span in step.spans.items()):
+        return
+    keys = [(output.name, each.partition) for each in output.partitions]
+    start = list_offsets(client, dict.fromkeys(keys, EARLIEST))
+    end = list_offsets(client, dict.fromkeys(keys, LATEST), isolation=Isolation.READ_COMMITTED)
+    if any(start[key].offset < end[key].offset for key in keys):
+        raise PipelineMismatch(
+            f"pipeline {pipeline_id!r} is new and reads all of its input, and topic {output.name} has "
+            "records which no pipeline has written that this user may describe. If an earlier one has, whose "
+            "group was deleted or has expired, they would be there twice: set startingOffsets where the "
+            "output ends. If they are of others: pipeline.new=true, or 'semel pipeline run --new'"
+        )

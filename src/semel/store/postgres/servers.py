@@ -1,0 +1,257 @@
+"""The servers of a ledger: all connections of a process reach one, and never one that was left behind.
+
+After a failover there may be two servers that take writes: the promoted standby, and the old primary that a
+service manager has started again. Everything that the old one confirms would be lost. Two things tell them
+apart. A promotion begins another *timeline* of PostgreSQL. And a crash or a promotion ends the *term* of the
+cluster; the next one gets an id, which the other server does not have. So a server whose timeline is older
+than one that was seen, or that lacks the newest term, is refused, and a newer server takes all connections.
+
+A process that starts has no memory. If the address has several hosts, it looks at all of them and takes the
+newest. What other processes have seen it learns from the object store (``terms``).
+"""
+
+import asyncio
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Final, NamedTuple
+from urllib.parse import parse_qsl, urlencode, urlsplit
+from weakref import WeakKeyDictionary
+
+import asyncpg  # type: ignore[import-untyped]
+
+from semel.store.interface import StoreMisconfigured
+from semel.store.postgres.database import ConnectionLost
+from semel.store.postgres.sessions import UNSAFE, Server, begin, check_unsafe, is_pooled, pooler, server_of
+
+log = logging.getLogger("semel.store")
+
+OTHERS_SECONDS: Final = 1.0
+"""How long other hosts may take when one has answered."""
+SAY_SECONDS: Final = 5.0
+"""The least time between two log lines about servers that are refused."""
+READ_BACK: Final = ("application_name", "search_path", "client_min_messages")
+"""Settings of a session that a pooler may lose; PostgreSQL shows them as they were given."""
+
+_CLIENT_ERRORS: Final = (asyncpg.InterfaceError, asyncpg.InternalClientError)
+
+
+class Seen(NamedTuple):
+    """The newest that a process knows."""
+
+    system: str | None = None
+    timeline: int = 0
+    term: str | None = None
+    """The id of the newest term."""
+    number: int = 0
+    """Its number."""
+
+
+def why_refused(seen: Seen, server: Server) -> str | None:
+    """Why a server must not be used by a process that has seen this; None if it may."""
+    if None not in (seen.system, server.system) and seen.system != server.system:
+        return "it is another database system"
+    if server.is_standby and seen != Seen():
+        return "it is a standby"
+    if 0 < server.timeline < seen.timeline:
+        return f"it was left behind by a failover: it is on timeline {server.timeline}, not {seen.timeline}"
+    if seen.term is not None and seen.term not in server.terms:
+        return f"it was left behind by a failover: it does not know the term {seen.term}"
+    return None
+
+
+def seen_at(seen: Seen, server: Server) -> Seen:
+    """What a process knows that uses this server."""
+    timeline = max(seen.timeline, server.timeline)
+    return seen._replace(system=server.system or seen.system, timeline=timeline)
+
+
+def newest(servers: Sequence[Server]) -> int:
+    """The index of the server that has gone on for longest."""
+    return max(range(len(servers)), key=lambda at: _age(servers[at]))
+
+
+def _age(server: Server) -> tuple[bool, int, int]:
+    return not server.is_standby, server.timeline, len(server.terms)
+
+
+def addresses(dsn: str) -> list[str]:
+    """Divide the address of several hosts into one for each. ValueError if it is malformed."""
+    parts = urlsplit(dsn)
+    user, at, hosts = parts.netloc.rpartition("@")
+    if "," in hosts:
+        return [parts._replace(netloc=f"{user}{at}{host}").geturl() for host in hosts.split(",") if host]
+    query = dict(parse_qsl(parts.query, keep_blank_values=True))
+    if "," not in query.get("host", ""):
+        return [dsn]
+    names = query["host"].split(",")
+    ports = query.get("port", "").split(",")
+    each_port = ports * len(names) if len(ports) == 1 else ports
+    return [
+        parts._replace(query=urlencode({**query, "host": name} | ({"port": port} if port else {}))).geturl()
+        for name, port in zip(names, each_port, strict=True)
+    ]
+
+
+class _Found(NamedTuple):
+    session: Any
+    server: Server
+    address: str
+
+
+class Servers:
+    """What one process knows of the servers behind an address."""
+
+    def __init__(self, dsn: str, unsafe: Collection[str] | None = None) -> None:
+        self._addresses = addresses(dsn)
+        self._unsafe = unsafe
+        """Settings that may be unsafe. None: all, because nothing is served."""
+        self._said: set[str] = set()
+        self._seen = Seen()
+        self._current: Server | None = None
+        self._sessions: WeakKeyDictionary[Any, Server] = WeakKeyDictionary()
+        self._say_at = 0.0
+        self._options: dict[str, Any] = {}
+
+    async def connect(self, _dsn: str | None = None, **options: Any) -> Any:
+        """Open a session at the newest server. ConnectionLost if only others answer, StoreMisconfigured.
+
+        What `asyncpg.connect` raises if there is no answer.
+        """
+        self._options = options
+        return self._taken(await self._look(options))
+
+    async def _look(self, options: Mapping[str, Any]) -> _Found:
+        """Look at all hosts. The newest that may be used."""
+        tasks = [asyncio.ensure_future(self._open(each, options)) for each in self._addresses]
+        try:
+            done, late = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            while late and all(each.exception() for each in done):
+                more, late = await asyncio.wait(late, return_when=asyncio.FIRST_COMPLETED)
+                done |= more
+            if late:
+                more, late = await asyncio.wait(late, timeout=OTHERS_SECONDS)
+                done |= more
+        except BaseException:
+            for each in tasks:
+                each.add_done_callback(_discard)
+                each.cancel()
+            raise
+        for each in late:
+            each.add_done_callback(_discard)
+            each.cancel()
+        ordered = [each for each in tasks if each in done]
+        found = [each.result() for each in ordered if each.exception() is None]
+        if not found:
+            raise _telling([error for each in ordered if (error := each.exception()) is not None])
+        best = found[newest([each.server for each in found])]
+        for other in found:
+            if other is not best:
+                other.session.terminate()
+        return best
+
+    async def _open(self, address: str, options: Mapping[str, Any]) -> _Found:
+        """Open a session, and have it prove what it is."""
+        given = options["server_settings"]
+        try:
+            session = await asyncpg.connect(address, **options)
+        except asyncpg.ProtocolViolationError as error:
+            if is_pooled(error):
+                raise pooler(error) from None
+            raise
+        try:
+            await begin(session, {name: given[name] for name in READ_BACK if name in given})
+            server = await server_of(session)
+            if not server.is_standby:
+                self.check_settings([name for (name,) in await session.fetch(UNSAFE)])
+            if (why := why_refused(self._seen, server)) is not None:
+                self._say(f"the PostgreSQL server at {_host(address)} is not used: {why}")
+                raise ConnectionLost(f"the server at {_host(address)} is not used: {why}")
+        except BaseException:
+            session.terminate()
+            raise
+        return _Found(session, server, address)
+
+    def _taken(self, found: _Found) -> Any:
+        """Use a session, and end all others that are at another server."""
+        session, server, address = found
+        if (why := why_refused(self._seen, server)) is not None:
+            # Something newer was seen while this one was opened.
+            session.terminate()
+            raise ConnectionLost(f"the server at {_host(address)} is not used: {why}")
+        if self._current is not None and not _is_same(self._current, server):
+            log.warning(
+                "all connections move to the PostgreSQL server at %s, on timeline %d",
+                *(_host(address), server.timeline),
+            )
+            self._end_others(server)
+        self._seen = seen_at(self._seen, server)
+        self._current = server
+        self._sessions[session] = server
+        return session
+
+    def check_settings(self, unsafe: Sequence[str]) -> None:
+        """StoreMisconfigured if a server gives durability away by these settings, and they are not allowed.
+
+        It is logged if they are.
+        """
+        check_unsafe(unsafe, self._unsafe)
+        if unsafe and set(unsafe) - self._said:
+            self._said.update(unsafe)
+            log.warning(
+                "PostgreSQL runs with %s off: a crash of its machine loses or damages what was confirmed",
+                " and ".join(unsafe),
+            )
+
+    def _end_others(self, server: Server | None) -> None:
+        for session, at in list(self._sessions.items()):
+            if not session.is_closed() and (server is None or not _is_same(at, server)):
+                session.terminate()
+
+    def learn(self, number: int, term: str) -> None:
+        """Refuse servers without this term, which the one in use has."""
+        if number > self._seen.number:
+            self._seen = self._seen._replace(term=term, number=number)
+
+    def require(self, number: int, term: str) -> None:
+        """Refuse servers without this term, with which another has gone on. End all sessions."""
+        self._seen = self._seen._replace(term=term, number=number)
+        self._end_others(None)
+
+    async def look_around(self) -> None:
+        """Move to another host if it has gone on for longer than the one in use."""
+        if len(self._addresses) > 1 and self._options:
+            with suppress(OSError, ConnectionLost, asyncpg.PostgresError, *_CLIENT_ERRORS):
+                session = await self.connect(**self._options)
+                session.terminate()
+
+    def _say(self, sentence: str) -> None:
+        now = asyncio.get_running_loop().time()
+        if now >= self._say_at:
+            self._say_at = now + SAY_SECONDS
+            log.warning("%s", sentence)
+
+
+def _is_same(one: Server, other: Server) -> bool:
+    return (one.system, one.timeline, one.started) == (other.system, other.timeline, other.started)
+
+
+def _host(address: str) -> str:
+    """The part of an address that has no secret."""
+    parts = urlsplit(address)
+    return parts.netloc.rpartition("@")[2] or dict(parse_qsl(parts.query)).get("host", "the default host")
+
+
+def _discard(task: "asyncio.Future[_Found]") -> None:
+    """End the session of a task that nobody waits for any more."""
+    if not task.cancelled() and task.exception() is None:
+        task.result().session.terminate()
+
+
+def _telling(errors: Sequence[BaseException]) -> BaseException:
+    """The error of several hosts that tells most: what a server says, rather than that there is no answer."""
+    ranks = (StoreMisconfigured, ConnectionLost, asyncpg.PostgresError)
+    return min(
+        errors,
+        key=lambda error: next((at for at, each in enumerate(ranks) if isinstance(error, each)), len(ranks)),
+    )

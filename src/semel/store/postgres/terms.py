@@ -1,0 +1,96 @@
+"""The terms of a cluster: which one the ledger is in, and whether another server has gone on without it.
+
+A crash or a promotion of PostgreSQL ends a term. The next one is begun in the ledger, and noted in the object
+store before anything is committed in it. The object store takes each number once. So if the old primary comes
+back after a failover, it cannot begin the term that the promoted standby has begun, whoever asks it: the
+object store is a witness that is at neither of the servers.
+"""
+
+import logging
+from typing import Any, Protocol
+
+from semel.store.interface import LedgerDamaged, StoreMisconfigured, StoreRefused
+from semel.store.postgres.database import QUERY_PATIENCE_SECONDS, Database, patiently
+
+log = logging.getLogger("semel.store")
+
+
+class Witness(Protocol):
+    """Where terms are noted."""
+
+    async def newest_term(self) -> tuple[int, str] | None:
+        """Return the newest term, and its id. OSError."""
+
+    async def note_term(self, term: int, term_id: str) -> str:
+        """Note a term if nobody has, and return the id that was noted. StoreRefused."""
+
+
+class Terms:
+    """The terms of one ledger."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._witness: Witness | None = None
+
+    async def begin(self) -> int:
+        """Return the current term, which is begun if the server has lost the last one. StoreRefused."""
+
+        async def work() -> Any:
+            async with self._database.connection() as connection:
+                term = await connection.fetchval("SELECT current_term()")
+                return await connection.fetchrow("SELECT * FROM terms WHERE term = $1", term)
+
+        row = await patiently(work, QUERY_PATIENCE_SECONDS)
+        if row is None:
+            raise LedgerDamaged("the ledger has lost the row of its term in terms: restore it")
+        term, term_id, is_noted = row
+        self._database.servers.learn(term, term_id)
+        await self._note(term, term_id, is_noted)
+        return int(term)
+
+    async def have_noted(self, witness: Witness) -> None:
+        """Have terms noted from now on. StoreMisconfigured if another server has gone on. StoreRefused."""
+        self._witness = witness
+        try:
+            await self.begin()
+        except LeftBehind as error:
+            raise StoreMisconfigured(
+                f"{error}. After a failover, give the address of the new primary, or of all servers. If the"
+                " database was restored from a backup, see 'Restoring' in docs/cluster.md"
+            ) from None
+
+    async def _note(self, term: int, term_id: str, is_noted: bool) -> None:
+        if self._witness is None:
+            return
+        try:
+            newest = await self._witness.newest_term()
+            if not is_noted and (newest is None or await self._continues(*newest)):
+                newest = term, await self._witness.note_term(term, term_id)
+                await self._database.row("UPDATE terms SET is_noted = true WHERE term_id = $1", newest[1])
+        except (OSError, StoreRefused) as error:
+            if is_noted or term == 1:
+                log.warning("whether another server has gone on is checked later: %s", error)
+                return
+            raise StoreRefused(
+                f"the term {term} cannot be noted in the object store, so it is not known whether this is the"
+                f" only server: {error}"
+            ) from error
+        if newest is not None and not await self._continues(*newest):
+            self._database.servers.require(*newest)
+            raise LeftBehind(
+                f"this PostgreSQL server was left behind: the cluster has gone on with term {newest[0]}"
+                " elsewhere"
+            )
+
+    async def _continues(self, term: int, term_id: str) -> bool:
+        """Whether the ledger has this term, or an operator has said that it need not."""
+        return bool(
+            await self._database.value(
+                "SELECT EXISTS (SELECT FROM terms WHERE term_id = $2 OR (term > $1 AND term_id = 'skipped'))",
+                *(term, term_id),
+            )
+        )
+
+
+class LeftBehind(StoreRefused):
+    """Another server has a term that this one has not."""

@@ -1,0 +1,42 @@
+-- The terms that have begun. Also run by an upgrade (opening.py).
+
+-- Each has an id that no other server has: after a failover, a server without the newest one was left behind
+-- (semel.store.postgres.servers). is_noted tells whether the object store has it too (semel.store.postgres.terms).
+CREATE TABLE terms (
+    term     bigint NOT NULL PRIMARY KEY,
+    term_id  text NOT NULL,
+    is_noted boolean NOT NULL DEFAULT false
+);
+INSERT INTO terms SELECT term, gen_random_uuid(), true FROM term;
+
+-- Returns the current term. Begins the next one if the server has lost it.
+CREATE OR REPLACE FUNCTION current_term() RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+    found_term bigint;
+BEGIN
+    SELECT term INTO found_term FROM term;
+    IF NOT FOUND THEN
+        PERFORM FROM cluster FOR UPDATE;
+        -- Another broker may have begun it meanwhile.
+        SELECT term INTO found_term FROM term;
+        IF NOT FOUND THEN
+            UPDATE cluster SET last_term = last_term + 1 RETURNING last_term INTO found_term;
+            INSERT INTO term VALUES (found_term);
+            INSERT INTO terms VALUES (found_term, gen_random_uuid());
+        END IF;
+    END IF;
+    RETURN found_term;
+END
+$$;
+
+-- Lets numbers continue far beyond those that may have been used after a backup, and terms too. For operators who have
+-- restored one.
+CREATE OR REPLACE FUNCTION skip_numbers() RETURNS bigint LANGUAGE sql SET search_path FROM CURRENT AS $$
+    DELETE FROM term;
+    UPDATE cluster SET last_term = last_term + 1000000;
+    INSERT INTO terms SELECT last_term, 'skipped', true FROM cluster;
+    WITH skipped AS MATERIALIZED (
+        SELECT setval('chunk_ids', last_value + 1000000000000) AS last FROM chunk_ids
+    )
+    UPDATE numbering SET last_object = last FROM skipped RETURNING last_object;
+$$;

@@ -1,0 +1,35 @@
+"""What a running broker looks at again and again: whether its server still keeps what it confirms.
+
+The settings of a server may change while it runs, and the cluster may go on without it at another server.
+"""
+
+import asyncio
+import logging
+from typing import Final
+
+from semel.store.interface import StoreRefused
+from semel.store.postgres.database import Database
+from semel.store.postgres.sessions import UNSAFE
+from semel.store.postgres.terms import Terms
+
+log = logging.getLogger("semel.store")
+
+LOOK_SECONDS: Final = 1.0
+"""As often as a lease is renewed by default."""
+TERMS_EVERY: Final = 10
+"""Looks at the settings for one at other hosts, and at the terms in the object store."""
+
+
+async def watch(database: Database, terms: Terms) -> None:
+    """Look at the server until cancelled. StoreMisconfigured if it must not be used any more."""
+    looks = 0
+    while True:
+        await asyncio.sleep(LOOK_SECONDS)
+        looks += 1
+        try:
+            database.servers.check_settings([name for (name,) in await database.fetch(UNSAFE)])
+            if looks % TERMS_EVERY == 0:
+                await database.servers.look_around()
+                await terms.begin()
+        except StoreRefused as refused:
+            log.warning("whether this is still the right PostgreSQL server is checked later: %s", refused)

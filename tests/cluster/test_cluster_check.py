@@ -1,0 +1,342 @@
+"""`semel cluster check`: finds every lost or altered row, and nothing in a cluster that works."""
+
+import asyncio
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import pytest
+from support.cluster import Cluster, query, running
+from support.cluster_load import loaded
+from support.members import semel
+from support.routed import RoutedClient
+from support.waiting import until
+
+from semel.client import Admin, Client, Consumer, NewTopic, Producer, TransactionalProducer
+from semel.store.postgres.checking.findings import Checked
+from semel.store.postgres.checking.run import check_cluster
+from semel.wire.errors import ErrorCode
+from semel.wire.records import Record, encode_batch
+
+LARGE = b"x" * 200_000
+"""A record whose batch becomes an object of its own."""
+SETTINGS = {
+    # Bytes are moved as often as possible.
+    "semel.roll.interval.ms": 200,
+    "semel.merge.interval.ms": 300,
+    "semel.merge.age.ms": 0,
+    "semel.object.delete.delay.ms": 1_000,
+    "log.retention.check.interval.ms": 300,
+}
+
+
+@pytest.fixture(scope="module")
+def cluster(postgres_dsn: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    directory = tmp_path_factory.mktemp("cluster")
+    with running(Cluster(directory, brokers=2, settings=SETTINGS), postgres_dsn) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def filled(cluster: Cluster) -> Iterator[Cluster]:
+    """A cluster with something in every table that the check looks at. Two transactions stay open."""
+    with Client(cluster.bootstrap) as client:
+        admin = Admin(client)
+        admin.topics.create(NewTopic("orders", 2))
+        admin.topics.create(NewTopic("marked", 1))
+        admin.topics.create(NewTopic("journal", 1, configs={"semel.visibility": "journal"}))
+        admin.topics.create(NewTopic("table", 1, configs={"cleanup.policy": "compact"}))
+        with Producer(client) as producer:
+            for number in range(8):
+                producer.send("orders", LARGE, partition=number % 2)
+                producer.send("table", b"value", key=b"key %d" % number)
+                producer.flush()
+        with TransactionalProducer(client, "ended") as ended:
+            with ended.transaction():
+                ended.send("marked", b"committed")
+                ended.send("journal", b"committed")
+            ended.begin()
+            ended.send("marked", b"aborted")
+            ended.flush()
+            ended.abort()
+        open_ = TransactionalProducer(client, "open", transaction_timeout_ms=600_000)
+        open_.init()
+        open_.begin()
+        for topic in ("marked", "journal"):
+            open_.send(topic, b"open")
+        open_.send_offsets({("orders", 0): 1}, "group")
+        open_.flush()
+        # Compaction is not waited for: the partition looks as if it had taken place.
+        cluster.query(f"UPDATE semel.partitions SET compactions = 1 WHERE {at('table')}")
+        until(lambda: not cluster.query("SELECT FROM semel.inline_bytes"), what="the roller")
+        yield cluster
+
+
+def topic_id(name: str) -> str:
+    return f"SELECT topic_id FROM semel.topics WHERE name = '{name}'"
+
+
+def checked(cluster: Cluster) -> Checked:
+    return asyncio.run(check_cluster(cluster.dsn, "semel", cluster.chunks, lambda text: None))
+
+
+async def execute(dsn: str, *statements: str) -> None:
+    """As an administrator whom no constraint stops."""
+    connection: Any = await asyncpg.connect(dsn, server_settings={"search_path": "semel, public"})
+    try:
+        await connection.execute("SET session_replication_role = replica")
+        async with connection.transaction():
+            for each in statements:
+                await connection.execute(each)
+    finally:
+        await connection.close()
+
+
+@contextmanager
+def without(cluster: Cluster, table: str, which: str, change: str = "") -> Iterator[int]:
+    """Some rows are lost, or altered, until the end of the block. How many they are."""
+    alter = f"UPDATE {table} SET {change} WHERE {which}" if change else f"DELETE FROM {table} WHERE {which}"
+    asyncio.run(
+        execute(
+            cluster.dsn, f"CREATE TABLE public.kept_{table} AS SELECT * FROM {table} WHERE {which}", alter
+        )
+    )
+    try:
+        (row,) = query(cluster.dsn, f"SELECT count(*) FROM public.kept_{table}")
+        yield row["count"]
+    finally:
+        keys = query(
+            cluster.dsn,
+            "SELECT attname FROM pg_index JOIN pg_attribute ON attrelid = indrelid AND attnum = ANY (indkey)"
+            f" WHERE indisprimary AND indrelid = 'semel.{table}'::regclass",
+        )
+        names = ", ".join(each["attname"] for each in keys)
+        again = f"INSERT INTO {table} OVERRIDING SYSTEM VALUE SELECT * FROM public.kept_{table}"
+        clear = (
+            f"DELETE FROM {table} WHERE ({names}) IN (SELECT {names} FROM public.kept_{table})"
+            if names
+            else ""
+        )
+        asyncio.run(execute(cluster.dsn, *filter(None, [clear]), again, f"DROP TABLE public.kept_{table}"))
+
+
+def at(name: str, index: int = 0) -> str:
+    return f"topic_id = ({topic_id(name)}) AND partition_index = {index}"
+
+
+LOST = {
+    "a batch": ("batches", f"{at('orders')} AND base_offset = 1", "orders-0 at offsets 1 to 1 are lost"),
+    "the first batch": ("batches", f"{at('orders')} AND base_offset = 0", "offsets 0 to 0 are lost"),
+    "the last batch": ("batches", f"{at('orders')} AND base_offset = 3", "offsets 3 to 3 are lost"),
+    "all batches": ("batches", at("orders", 1), "orders-1 at offsets 0 to 3 are lost"),
+    "a batch of a compacted topic": (
+        "batches",
+        f"{at('table')} AND base_offset = 3",
+        "table-0 should have +",
+    ),
+    "a partition": ("partitions", at("orders", 1), "topic orders are lost, the first is that of partition 1"),
+    "a topic": ("topics", "name = 'orders'", "but no such topic: its row is lost"),
+    "a chunk of a batch": (
+        "chunks",
+        f"chunk_id = (SELECT chunk_id FROM semel.batches WHERE {at('orders')} AND base_offset = 2)",
+        "whose row is lost: they cannot be read",
+    ),
+    "a chunk of a staged batch": (
+        "chunks",
+        "chunk_id IN (SELECT chunk_id FROM semel.staged)",
+        "that producer",
+    ),
+    "the row of an object": (
+        "objects",
+        "object_id = (SELECT min(object_id) FROM chunks)",
+        "whose row is lost",
+    ),
+    "a staged batch": ("staged", "true", "in journal-0, but there are 0: some are lost"),
+    "the newest aborted transaction": ("aborted", at("marked"), "the newest aborted transaction of marked-0"),
+    "a producer": (
+        "producers",
+        f"{at('marked')} AND transaction_first_offset >= 0",
+        "marked-0 has an open transaction of producer",
+    ),
+    "a producer that stages": (
+        "producers",
+        f"{at('journal')} AND octet_length(staged) > 0",
+        "has staged batches in journal-0, which it forgot",
+    ),
+    "a transactional id": ("transactions", "transactional_id = 'open'", "that no id belongs to"),
+    "a version of pending offsets": (
+        "pending_versions",
+        "group_id = 'group'",
+        "but its row of pending_versions",
+    ),
+    "the cluster": ("cluster", "true", "the row is lost: cluster"),
+    "numbering": ("numbering", "true", "the row is lost: numbering"),
+    "the inline generation": ("inline_generation", "true", "the row is lost: inline_generation"),
+    "the secret": ("meta", "name = 'secret'", "the row is lost: meta secret"),
+}
+ALTERED = {
+    "a last offset": (
+        "batches",
+        f"{at('orders')} AND base_offset = 1",
+        "last_offset = 7",
+        "begins within the one before",
+    ),
+    "a chunk": (
+        "batches",
+        f"{at('orders')} AND base_offset = 1",
+        "chunk_id = 987654",
+        "in chunk 987654, whose row is lost",
+    ),
+    "too few bytes in use": (
+        "chunks",
+        f"chunk_id = (SELECT chunk_id FROM semel.batches WHERE {at('orders')} AND base_offset = 1)",
+        "live_bytes = live_bytes - 1",
+        "it will be deleted while batches need it",
+    ),
+    "a position": ("batches", f"{at('orders')} AND base_offset = 1", "position = 99999999", "beyond the end"),
+    "a high watermark": ("partitions", at("orders"), "high_watermark = 9", "at offsets 4 to 8 are lost"),
+    "an old high watermark": ("partitions", at("orders"), "high_watermark = 2", "but has batches up to 4"),
+    "a size": ("partitions", at("orders"), "size_bytes = 1", "orders-0 should have -"),
+    "a number of partitions": ("topics", "name = 'orders'", "partitions = 1", "but there is a partition 1"),
+    "the state of an object": (
+        "objects",
+        "object_id = (SELECT min(object_id) FROM chunks)",
+        "state = 'unused', since = since + interval '1 day'",
+        "which is marked as unused",
+    ),
+    "the size of an object": (
+        "objects",
+        "object_id = (SELECT min(object_id) FROM chunks)",
+        "size_bytes = size_bytes + 1",
+        "but the ledger needs all of its",
+    ),
+}
+
+
+def test_nothing_is_found_in_a_cluster_that_works(filled: Cluster) -> None:
+    found = checked(filled)
+    assert found.findings == []
+    assert found.total == 0
+    assert (found.partitions, found.compared_objects) == (5, True)
+    assert min(found.batches, found.chunks) >= 8
+    assert found.objects > 0
+
+
+@pytest.mark.parametrize("what", LOST)
+def test_a_lost_row_is_found(filled: Cluster, what: str) -> None:
+    table, which, text = LOST[what]
+    with without(filled, table, which) as rows:
+        assert rows > 0
+        found = checked(filled)
+    assert any(text in each.what for each in found.findings), found
+    assert all(each.advice for each in found.findings)
+    assert checked(filled).findings == []
+
+
+@pytest.mark.parametrize("what", ALTERED)
+def test_an_altered_row_is_found(filled: Cluster, what: str) -> None:
+    table, which, change, text = ALTERED[what]
+    with without(filled, table, which, change) as rows:
+        assert rows == 1
+        found = checked(filled)
+    assert any(text in each.what for each in found.findings), found
+    assert checked(filled).findings == []
+
+
+def test_a_topic_that_is_lost_with_its_partitions_is_found(filled: Cluster) -> None:
+    which = f"topic_id = ({topic_id('journal')})"
+    with without(filled, "partitions", which), without(filled, "topics", which):
+        found = checked(filled)
+    assert {each.kind for each in found.findings} == {"batches", "staged", "producers"}, found
+    assert all("belong to nothing" in each.what for each in found.findings)
+
+
+def test_a_lost_object_is_found(filled: Cluster) -> None:
+    objects = [each for each in Path(filled.directory / "chunks").glob("*/chunks/*") if each.is_file()]
+    assert objects
+    data = objects[0].read_bytes()
+    for change, text in ((data[:-1], "bytes, but the ledger needs"), (None, "is gone, but the ledger needs")):
+        try:
+            if change is None:
+                objects[0].unlink()
+            else:
+                objects[0].write_bytes(change)
+            (finding,) = checked(filled).findings
+            assert finding.kind == "object store"
+            assert text in finding.what
+        finally:
+            objects[0].write_bytes(data)
+
+
+def test_the_command(filled: Cluster) -> None:
+    options = ("--ledger", filled.dsn, "--chunks", filled.chunks)
+    ran = semel("cluster", "check", *options)
+    assert ran.stdout.startswith("Findings: 0 (partitions: 5, rows of batches: ")
+    assert "Comparing the tables of the ledger." in ran.stderr
+    with without(filled, "batches", f"{at('orders')} AND base_offset = 1"):
+        ran = semel("cluster", "check", *options, code=1)
+        assert "batches: the batches of orders-0 at offsets 1 to 1 are lost" in ran.stdout
+        assert "  What to do: restore the ledger from a backup" in ran.stdout
+        found = json.loads(semel("cluster", "check", *options, "--json", code=1).stdout)
+        assert (found["total"], found["compared_objects"]) == (2, True)
+        assert [each["kind"] for each in found["findings"]] == ["batches", "chunks"]
+    ran = semel("cluster", "check", "--ledger", filled.dsn)
+    assert "The objects were not compared with the object store: give --chunks" in ran.stdout
+
+
+# -- what clients see ---------------------------------------------------------------------------------------
+
+
+def test_brokers_write_lost_shards_again_and_serve_them(filled: Cluster) -> None:
+    asyncio.run(execute(filled.dsn, "DELETE FROM shards WHERE shard % 2 = 0"))
+    assert any("the row of shard 0 is lost" in each.what for each in checked(filled).findings)
+    until(lambda: sum(filled.owners().values()) == 256 and None not in filled.owners(), 30, "all shards")
+    filled.settle()
+    for member in filled.brokers:
+        text = member.log.read_text()
+        assert text.count("the ledger has lost the rows of") == 1
+        assert "Traceback" not in text
+    with Client(filled.bootstrap, timeout_s=30) as client, Consumer(client, "orders") as consumer:
+        assert len(list(consumer.read_to_end())) == 8
+
+
+def test_a_broker_starts_with_a_lost_shard(filled: Cluster) -> None:
+    first = filled.brokers[0]
+    first.stop()
+    asyncio.run(execute(filled.dsn, "DELETE FROM shards WHERE shard = 5"))
+    first.start()
+    until(lambda: sum(filled.owners().values()) == 256 and None not in filled.owners(), 30, "all shards")
+    assert "Traceback" not in first.log.read_text()
+
+
+def test_clients_are_told_of_a_lost_partition(filled: Cluster) -> None:
+    filled.brokers[0].stop()
+    filled.brokers[1].stop()
+    with without(filled, "partitions", at("orders", 1)):
+        for each in filled.brokers:
+            each.start()
+        filled.settle()
+        with RoutedClient(filled.bootstrap) as raw:
+            batch = encode_batch([Record(0, 1_000, None, b"v")])
+            for index, code in ((1, ErrorCode.KAFKA_STORAGE_ERROR), (0, ErrorCode.NONE)):
+                assert raw.fetch("orders", partition=index).error_code == code
+                assert raw.produce("orders", batch, partition=index).error_code == code
+        assert any(
+            "the row of partition 1 of topic orders" in each.log.read_text() for each in filled.brokers
+        )
+
+
+# -- under load ---------------------------------------------------------------------------------------------
+
+
+def test_nothing_is_found_under_load(cluster: Cluster) -> None:
+    """Producers, transactions, the roller, merging, deletion of objects: all of it goes on meanwhile."""
+    with loaded(cluster, kinds=["own"], copies=False) as load:
+        for _ in range(5):
+            found = checked(cluster)
+            assert found.findings == []
+            load.go_on(1)
+    assert checked(cluster).findings == []

@@ -1,0 +1,90 @@
+"""Commits wait for a synchronous standby. One whose wait is cancelled is not acknowledged."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import asyncpg
+import pytest
+from support.failover import Pair, pair
+from support.waiting import until_async
+
+from semel.core.facts import TransactionChanged
+from semel.core.types import Transaction, TransactionKey
+from semel.store.postgres.ledger import PostgresLedger
+
+PATIENCE = 30.0
+KEY = TransactionKey("t")
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[Pair]:
+    with pair() as servers:
+        yield servers
+
+
+@asynccontextmanager
+async def opened(servers: Pair) -> AsyncIterator[tuple[PostgresLedger, Any]]:
+    """A ledger, and a session of an administrator."""
+    watching: Any = await asyncpg.connect(servers.primary.dsn)
+    ledger = await PostgresLedger.open(servers.primary.dsn)
+    try:
+        yield ledger, watching
+    finally:
+        await ledger.close()
+        await watching.close()
+
+
+def changed(producer_id: int) -> TransactionChanged:
+    return TransactionChanged(Transaction("t", producer_id, 0, 1))
+
+
+async def cancel_one(watching: Any) -> Any:
+    """Cancel a wait for the standby. Return when the query began."""
+
+    async def wait() -> Any:
+        return await watching.fetchrow(
+            "SELECT pid, query_start FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
+        )
+
+    pid, begun = await until_async(wait, PATIENCE, "a wait for the standby")
+    await watching.execute(f"SELECT pg_cancel_backend({pid})")
+    return begun
+
+
+async def waits_again(watching: Any, begun: Any, task: asyncio.Task[Any]) -> None:
+    async def waits() -> bool:
+        return task.done() or await watching.fetchval(
+            "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND query_start > $1)",
+            begun,
+        )
+
+    await until_async(waits, PATIENCE, "another wait, or an end")
+    assert not task.done(), task.result()
+
+
+@pytest.mark.parametrize("locks", [False, True])
+async def test_a_commit_whose_wait_is_cancelled_is_not_acknowledged(servers: Pair, locks: bool) -> None:
+    async with opened(servers) as (ledger, watching):
+        last = ledger.place.sequence
+        servers.standby.stop()
+        ((_, version),) = await ledger.load_versioned([KEY], locks=locks)
+        committed = asyncio.create_task(ledger.commit([changed(last + 1)], [], expected={KEY: version}))
+        await waits_again(watching, await cancel_one(watching), committed)
+        await asyncio.to_thread(servers.standby.start)
+        assert await asyncio.wait_for(committed, PATIENCE) == last + 1
+        assert await ledger.load([KEY]) == [Transaction("t", last + 1, 0, 1)]
+
+
+async def test_a_reader_whose_flush_is_cancelled_returns_nothing(servers: Pair, scribe: Any) -> None:
+    """What it saw was committed without a flush, and may not be at the standby."""
+    async with opened(servers) as (ledger, watching):
+        (key,) = await scribe.create(ledger)
+        servers.standby.stop()
+        fact, location = scribe.append(key)
+        await ledger.commit([fact, *scribe.changed()], [location], defers_sync=True)
+        loaded = asyncio.create_task(ledger.load([key]))
+        await waits_again(watching, await cancel_one(watching), loaded)
+        await asyncio.to_thread(servers.standby.start)
+        assert await asyncio.wait_for(loaded, PATIENCE) == [scribe.partitions[key]]

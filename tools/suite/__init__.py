@@ -1,0 +1,1 @@
+"""Run the tests, and tell chance from defects."""

@@ -1,0 +1,34 @@
+"""``python -m tools.suite``: run the tests. A test that fails by chance is named, and does not fail the run.
+
+A test that fails is run once more, alone and in one process. If it passes then, it is flaky: a bug, to be
+fixed next. If it fails twice, or if more than three tests fail, the run has failed.
+"""
+
+import sys
+from collections.abc import Iterator
+
+from tools.suite.running import Verdict, fresh_seed, run
+
+
+def main() -> int:
+    """Run the tests. Arguments are those of pytest."""
+    verdict = run(sys.argv[1:], fresh_seed())
+    print("\n".join(("", *report(verdict))), flush=True)  # noqa: T201
+    return verdict.code
+
+
+def report(verdict: Verdict) -> Iterator[str]:
+    """The last lines of a run."""
+    for name in verdict.flaky:
+        yield f"FLAKY {name} {verdict.seed}"
+    if verdict.flaky:
+        yield "A flaky test is a bug to be fixed next: see CONTRIBUTING.md."
+    for name in verdict.failed:
+        yield f"FAILED {name} {verdict.seed}"
+    if verdict.skipped:
+        yield f"{sum(verdict.skipped.values())} skipped:"
+        yield from (f"  {count}: {reason}" for reason, count in verdict.skipped.items())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,49 @@
+"""A plugin for pytest: writes what became of the tests to a file, and runs only those of such a file."""
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Register the options."""
+    parser.addoption("--outcomes", type=Path, help="write the failed and the skipped tests to this file")
+    parser.addoption("--failed-in", type=Path, help="run only the tests that this file names as failed")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out all but the tests of the file."""
+    path: Path | None = config.getoption("--failed-in")
+    if path is None:
+        return
+    wanted = set(json.loads(path.read_text())["failed"])
+    left_out = [each for each in items if each.nodeid not in wanted]
+    items[:] = [each for each in items if each.nodeid in wanted]
+    config.hook.pytest_deselected(items=left_out)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Listen, but not in the workers of xdist: they send their reports to the process that started them."""
+    path: Path | None = config.getoption("--outcomes")
+    if path is not None and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(_Listener(path))
+
+
+class _Listener:
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._failed: dict[str, None] = {}
+        self._skipped: Counter[str] = Counter()
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            # A test can fail twice: itself, and what tidies up behind it.
+            self._failed[report.nodeid] = None
+        elif report.skipped and not hasattr(report, "wasxfail") and isinstance(report.longrepr, tuple):
+            self._skipped[report.longrepr[2].removeprefix("Skipped: ")] += 1
+
+    def pytest_sessionfinish(self) -> None:
+        found = {"failed": list(self._failed), "skipped": dict(self._skipped.most_common())}
+        self._path.write_text(json.dumps(found))

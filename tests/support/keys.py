@@ -9,5 +9,4 @@ KEY_COLUMNS: Final = """
         SELECT FROM pg_index AS other WHERE other.indrelid = '{table}'::regclass AND indisprimary
     ))
 """
-"""The columns that tell the rows of a table apart. Where the newest version of a row is looked for, the primary
-key is missing, and the index ends in the generation."""
+"""The columns that tell rows apart. Without a primary key, the index of a table ends in the generation."""

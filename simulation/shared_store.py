@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from semel.core.types import Buffer, Fact, Key, PartitionKey, Value
 from semel.store.interface import StoreFull, StoreRefused
-from semel.store.sharing import TermEnded, Versioned
+from semel.store.sharing import SnapshotAge, TermEnded, Versioned
 from simulation.disk import SimulatedChunks
 from simulation.faults import Faults
 from simulation.processes import OUTSIDE
@@ -264,6 +264,11 @@ class SharedSimulatedStore:
             lambda: self._server.with_rows(object(), (self._broker_id,), begin_session), float("inf")
         )
         return sequence
+
+    @property
+    def oldest_snapshot(self) -> SnapshotAge:
+        """Nobody holds one."""
+        return SnapshotAge(0.0, 0)
 
     def upkeep(self, is_mine: Callable[[], bool]) -> Mapping[str, Coroutine[Any, Any, None]]:
         """Nothing: bytes stay where they are."""

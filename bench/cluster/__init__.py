@@ -1,7 +1,8 @@
 """Many brokers over PostgreSQL and an object store, beside Apache Kafka and the embedded broker.
 
 `subjects` starts the clusters, `watching` has clients that live through faults. `transactions`, `cost`,
-`faults`, `volume` and `slow_store` are one workload each, and `goals` says what should have come out.
+`faults`, `volume`, `slow_store` and `snapshots` are one workload each, and `goals` says
+what should have come out.
 
 PostgreSQL, S3 and the brokers are started as in tests, by `tests/support`.
 """

@@ -1,8 +1,8 @@
 """What a cluster should reach: ahead of Kafka, no dearer with more brokers, and short waits in faults."""
 
-from bench.cluster import cost, faults, transactions
+from bench.cluster import cost, faults, snapshots, transactions
 from bench.cluster.subjects import ClusterOfFour, ClusterOfOne, ClusterOfThree, KafkaOfThree
-from bench.figures import median_of
+from bench.figures import median_of, ratio_of
 from bench.results import Results
 from bench.rows import Row
 from bench.side_by_side.comparing import ratio_rows, row_of
@@ -10,6 +10,8 @@ from bench.side_by_side.transactions import P99, RATE
 
 COST_MAX = 1.3
 """Processor time with four brokers, over that with one."""
+SNAPSHOT_MAX = 1.1
+"""Processor time of PostgreSQL while somebody holds a snapshot, over that without."""
 LEASE_MS = 3_000.0
 KILL_MS_MAX = LEASE_MS + 1_000.0
 RESTART_MS_MAX = 200.0
@@ -17,7 +19,7 @@ RESTART_MS_MAX = 200.0
 
 def rows(results: Results) -> list[Row]:
     """Those that were measured."""
-    return [*_beside_kafka(results), *_cost(results), *_faults(results)]
+    return [*_beside_kafka(results), *_cost(results), *_faults(results), *_snapshots(results)]
 
 
 def _beside_kafka(results: Results) -> list[Row]:
@@ -54,3 +56,14 @@ def _faults(results: Results) -> list[Row]:
             name = f"cluster, {what}: {metric}{', ms' if metric == faults.LONGEST else ''}"
             found.append(row_of(name, median_of(ours.values), target, higher_is_better=False))
     return found
+
+
+def _snapshots(results: Results) -> list[Row]:
+    name, subject = snapshots.OldSnapshots.name, ClusterOfOne.name
+    held = results.find(name, snapshots.HELD, subject, snapshots.POSTGRES)
+    free = results.find(name, snapshots.FREE, subject, snapshots.POSTGRES)
+    if held is None or free is None:
+        return []
+    ratio = ratio_of(held.values, free.values)
+    what = f"cluster, processor time of PostgreSQL {snapshots.HELD}, over that {snapshots.FREE}"
+    return [row_of(what, ratio, SNAPSHOT_MAX, higher_is_better=False)]

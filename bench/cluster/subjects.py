@@ -92,7 +92,7 @@ class SemelCluster(Several):
 
     def commits(self) -> int:
         """Commits of all brokers so far."""
-        return int(self.cluster.query("SELECT sum(sequence)::bigint FROM semel.brokers")[0][0])
+        return int(self.cluster.query("SELECT sum(sequence)::bigint FROM semel.commits")[0][0])
 
     def conflicts(self) -> float:
         """Ticks that brokers had to decide again, because another broker had changed what they read."""

@@ -5,6 +5,7 @@ from typing import Any
 from bench.cluster.cost import Cost
 from bench.cluster.faults import Faults
 from bench.cluster.slow_store import SlowStore
+from bench.cluster.snapshots import OldSnapshots
 from bench.cluster.transactions import ClusterTransactions
 from bench.cluster.volume import Volume
 from bench.console.load import Console
@@ -23,7 +24,14 @@ from bench.side_by_side.starting import Starting
 from bench.side_by_side.transactions import Transactions
 from bench.side_by_side.visibility import Visible
 
-CLUSTER: tuple[type[Workload[Any]], ...] = (ClusterTransactions, Faults, Cost, Volume, SlowStore)
+CLUSTER: tuple[type[Workload[Any]], ...] = (
+    ClusterTransactions,
+    Faults,
+    Cost,
+    Volume,
+    SlowStore,
+    OldSnapshots,
+)
 """Those about many brokers."""
 SECURITY: tuple[type[Workload[Any]], ...] = (Acls, Tls)
 """Those about what security costs."""

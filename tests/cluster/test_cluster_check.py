@@ -11,6 +11,7 @@ import asyncpg
 import pytest
 from support.cluster import Cluster, query, running
 from support.cluster_load import loaded
+from support.keys import KEY_COLUMNS
 from support.members import semel
 from support.routed import RoutedClient
 from support.waiting import until
@@ -108,11 +109,7 @@ def without(cluster: Cluster, table: str, which: str, change: str = "") -> Itera
         (row,) = query(cluster.dsn, f"SELECT count(*) FROM public.kept_{table}")
         yield row["count"]
     finally:
-        keys = query(
-            cluster.dsn,
-            "SELECT attname FROM pg_index JOIN pg_attribute ON attrelid = indrelid AND attnum = ANY (indkey)"
-            f" WHERE indisprimary AND indrelid = 'semel.{table}'::regclass",
-        )
+        keys = query(cluster.dsn, KEY_COLUMNS.format(table=f"semel.{table}"))
         names = ", ".join(each["attname"] for each in keys)
         again = f"INSERT INTO {table} OVERRIDING SYSTEM VALUE SELECT * FROM public.kept_{table}"
         clear = (

@@ -69,6 +69,20 @@ def test_status(ledger: str, brokers: list[Member]) -> None:
     assert f"{SHARDS}, 0 without an owner" in shown
 
 
+def test_status_names_the_oldest_snapshot(ledger: str, brokers: list[Member]) -> None:
+    async def look() -> tuple[dict[str, Any], str]:
+        connection: Any = await asyncpg.connect(ledger, server_settings={"application_name": "report"})
+        await connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT")
+        asked = await asyncio.to_thread(status, ledger)
+        shown = await asyncio.to_thread(semel, "cluster", "status", "--ledger", ledger)
+        await connection.close()
+        return asked["snapshots"]["oldest"], shown.stdout
+
+    oldest, shown = asyncio.run(look())
+    assert (oldest["holder"], oldest["name"]) == ("session", "report")
+    assert f"session 'report' with pid {oldest['pid']}" in shown
+
+
 def test_the_console_shows_shards_and_leases(ledger: str, brokers: list[Member]) -> None:
     until(lambda: all_own_some(ledger), what="a balance")
     bootstrap = brokers[0].bootstrap

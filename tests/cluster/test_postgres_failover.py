@@ -56,4 +56,4 @@ def produce(client: Client, what: str) -> None:
 
 
 def commits(dsn: str) -> Any:
-    return execute(dsn, "SELECT sum(sequence) FROM semel.brokers")
+    return execute(dsn, "SELECT sum(sequence) FROM semel.commits")

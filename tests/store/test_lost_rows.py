@@ -15,6 +15,7 @@ from support.brokering import J0, M0, Producer, make_topics, plain
 from support.brokering import fetch as read_at
 from support.chunked import SETTINGS as ROLLING
 from support.chunked import Place, age, append, listed, opened, parts, read, states
+from support.keys import KEY_COLUMNS
 from support.shelf import PLENTY, offsets
 from support.waiting import until_async
 
@@ -374,7 +375,7 @@ async def filled_everywhere(broker: Broker, place: Place) -> None:
         place,
         """
         INSERT INTO pending_versions VALUES ('g', 1);
-        INSERT INTO pending_offsets VALUES ('g', 0, 7, 'marked', 0, 0, 0, '', 0, false);
+        INSERT INTO pending_offsets VALUES ('g', 0, 7, 'marked', 0, 0, 0, '', 0, false, 1);
         """,
     )
     await store_of(broker).roller.roll_once()
@@ -429,9 +430,9 @@ async def test_whatever_row_is_lost_brokers_go_on_and_the_check_finds_it(
         await filled_everywhere(broker, place)
         assert (await check_cluster(place.dsn, place.schema, None, print)).findings == []
         unfound: set[str] = set()
-        # A broker whose own row is lost ends, and a term begins when the row of the last one is lost. Dropped
-        # batches come first, because they are swept.
-        tables = set(await tables_of(place)) - {"brokers", "term"}
+        # A broker whose own row is lost ends (below), and a term begins when the row of the last one is lost.
+        # Dropped batches come first, because they are swept.
+        tables = set(await tables_of(place)) - {"brokers", "commits", "term"}
         for table in sorted(tables, key=lambda each: (each != "dropped", each)):
             which = TELLING.get(table, "true")
             await execute(
@@ -446,10 +447,13 @@ async def test_whatever_row_is_lost_brokers_go_on_and_the_check_finds_it(
                 unfound.add(table)
             if not is_empty:
                 await everything(broker)
+            keys = await store_of(broker).ledger.database.fetch(KEY_COLUMNS.format(table=table))
+            names = ", ".join(name for (name,) in keys)
+            which = f"({names}) NOT IN (SELECT {names} FROM {table})" if names else "true"
             await execute(
                 place,
                 f"""
-                INSERT INTO {table} OVERRIDING SYSTEM VALUE SELECT * FROM kept ON CONFLICT DO NOTHING;
+                INSERT INTO {table} OVERRIDING SYSTEM VALUE SELECT * FROM kept WHERE {which};
                 DROP TABLE kept;
                 """,
             )
@@ -457,3 +461,18 @@ async def test_whatever_row_is_lost_brokers_go_on_and_the_check_finds_it(
         assert unfound - WITHOUT_TRACE == set()
     finally:
         await broker.close()
+
+
+async def test_a_broker_whose_commits_are_not_counted_ends_and_does_not_start(place: Place) -> None:
+    """Without the number of its last commit, it would give versions that were used before."""
+    async with filled(place) as broker:
+        failed: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
+        broker.fatal = failed.set_result
+        await execute(place, "DELETE FROM commits")
+        (finding,) = (await check_cluster(place.dsn, place.schema, None, print)).findings
+        assert finding.what == "the row is lost: commits of broker 0"
+        produced = asyncio.create_task(produce(broker, KEY))
+        assert isinstance(await asyncio.wait_for(failed, 10), StoreDamaged)
+        produced.cancel()
+    with pytest.raises(StoreDamaged, match="do without: commits of broker 0"):
+        await Broker.open(SETTINGS, Remote(place.dsn, place.address, place.schema))

@@ -385,7 +385,7 @@ async def test_damaged_batches_stay_where_they_are(
 
 def _damage(directory: Path) -> None:
     """Change the last batch of the only object."""
-    (path,) = directory.rglob("????????????????")
+    (path,) = directory.rglob("chunks/????????????????")
     data = bytearray(path.read_bytes())
     data[-100] ^= 1
     path.write_bytes(data)

@@ -296,7 +296,7 @@ async def test_writes_that_are_refused_after_a_commit_was_lost(place: Place, sql
                 PERFORM nextval('refusals');
                 RAISE EXCEPTION 'not now' USING ERRCODE = '{sqlstate}';
             END $$;
-            CREATE TRIGGER refuse BEFORE UPDATE OF session ON brokers
+            CREATE TRIGGER refuse BEFORE UPDATE OF session ON commits
             FOR EACH ROW EXECUTE FUNCTION refuse();
             """
         )
@@ -307,7 +307,7 @@ async def test_writes_that_are_refused_after_a_commit_was_lost(place: Place, sql
         )
         await _awaits(place, "SELECT last_value >= 2 FROM refusals")
         assert not committed.done()
-        await place.execute("DROP TRIGGER refuse ON brokers")
+        await place.execute("DROP TRIGGER refuse ON commits")
         await asyncio.wait_for(committed, PATIENCE)
         assert await value_of(store) == 2
 

@@ -28,12 +28,16 @@ from semel.core.facts import (
 from semel.core.groups import ClassicGroup
 from semel.core.share_partition import AVAILABLE, Run, SharePartition
 from semel.core.types import (
+    Cluster,
+    ClusterKey,
     CommittedOffset,
     GroupKey,
+    Key,
     OffsetKey,
     Partition,
     PartitionKey,
     PendingKey,
+    PendingOffset,
     ProducerState,
     ShareKey,
     Transaction,
@@ -321,7 +325,27 @@ WITHOUT_REFERENCES = """
     ALTER TABLE partitions DROP CONSTRAINT partitions_of_topic;
 """
 WITHOUT_TERMS = "DROP TABLE terms;"
-SINCE_7 = WITHOUT_RENEWALS + WITHOUT_REFERENCES + WITHOUT_TERMS
+WITHOUT_GENERATIONS = """
+    ALTER TABLE brokers ADD COLUMN session bigint DEFAULT 0, ADD COLUMN sequence bigint DEFAULT 0,
+        ADD COLUMN next_producer_id bigint DEFAULT 0;
+    UPDATE brokers SET (session, sequence, next_producer_id) = (
+        SELECT session, sequence, next_producer_id FROM commits WHERE commits.broker_id = brokers.broker_id
+    );
+    DROP TABLE commits;
+    DROP INDEX inline_generation_newest;
+    DROP FUNCTION last_commit(integer);
+    DROP FUNCTION begin_session(integer, bigint);
+    DROP FUNCTION fence_commits(integer, bigint);
+    ALTER TABLE partitions DROP COLUMN generation, ADD PRIMARY KEY (topic_id, partition_index);
+    ALTER TABLE producers DROP COLUMN generation, ADD PRIMARY KEY (topic_id, partition_index, producer_id);
+    ALTER TABLE offsets DROP COLUMN generation, ADD PRIMARY KEY (group_id, topic, partition_index);
+    ALTER TABLE pending_versions DROP COLUMN generation, ADD PRIMARY KEY (group_id);
+    ALTER TABLE pending_offsets DROP COLUMN row_version, ADD PRIMARY KEY (group_id, position);
+    ALTER TABLE transactions DROP COLUMN generation, ADD PRIMARY KEY (transactional_id);
+    ALTER TABLE groups DROP COLUMN generation, ADD PRIMARY KEY (group_id);
+    ALTER TABLE shares DROP COLUMN generation, ADD PRIMARY KEY (topic_id, partition_index, group_id);
+"""
+SINCE_7 = WITHOUT_RENEWALS + WITHOUT_REFERENCES + WITHOUT_TERMS + WITHOUT_GENERATIONS
 WITHOUT_NUMBERING = f"""
     {SINCE_7}
     DROP TABLE numbering;
@@ -414,6 +438,49 @@ async def test_a_ledger_of_version_6_knows_its_numbers(postgres_dsn: str, schema
         assert await ledger.database.value("SELECT last_object FROM numbering") == first + 999
         assert await ledger.database.value("SELECT reserve_objects(1)") == first + 1000
         assert await ledger.database.value("SELECT last_object FROM numbering") == first + 1000
+
+
+async def test_a_ledger_of_version_7_keeps_its_rows_and_the_numbers_of_commits(
+    postgres_dsn: str, schema: str, scribe: Any
+) -> None:
+    offset = OffsetKey("g", "orders", 0)
+    pending = (PendingOffset(7, offset, CommittedOffset(2)),)
+    transaction = Transaction("t", 7, 0, 1)
+    facts = [
+        TransactionChanged(transaction),
+        PendingChanged("g", pending),
+        OffsetCommitted(offset, CommittedOffset(1)),
+        GroupChanged(ClassicGroup("g")),
+        ProducerIdAllocated(41),
+    ]
+    async with opened(postgres_dsn, schema) as ledger:
+        (key,) = await scribe.create(ledger)
+        producer, share = key.of(7), ShareKey(key.topic_id, 0, "s")
+        facts += [ProducerAdvanced(producer, ProducerState(0)), ShareChanged(share, SharePartition(5))]
+        await ledger.commit(facts, [])
+        await scribe.fill(ledger, key, [{}])
+        keys: list[Key] = [key, producer, share, offset, TransactionKey("t"), PendingKey("g")]
+        keys += [GroupKey("g"), ClusterKey()]
+        before = await ledger.load_versioned(keys, locks=False)
+        place = ledger.place
+    await _execute(
+        postgres_dsn,
+        f"""
+        SET search_path = {schema};
+        {SINCE_7}
+        UPDATE meta SET value = '7' WHERE name = 'schema_version';
+        """,
+    )
+    async with opened(postgres_dsn, schema) as ledger:
+        assert await ledger.load_versioned(keys, locks=False) == before
+        assert (ledger.place.epoch, ledger.place.sequence) == (place.epoch + 1, 3)
+        cluster = before[-1].value
+        assert isinstance(cluster, Cluster)
+        assert cluster.next_producer_id == 42
+        await scribe.fill(ledger, key, [{}])
+        await ledger.commit([*facts, PendingChanged("g", ())], [])
+        assert await ledger.load([key, PendingKey("g")]) == [scribe.partitions[key], None]
+        assert await all_batches(ledger, key) == scribe.batches[key]
 
 
 async def test_a_ledger_of_version_7_that_is_damaged_gets_references(postgres_dsn: str, schema: str) -> None:

@@ -29,6 +29,16 @@ def register(
         "Committed ticks that are answered when other brokers have their notices.",
         lambda: len(loop.unannounced),
     )
+    gauge(
+        "oldest_snapshot_seconds",
+        "Age of the oldest snapshot that others hold in PostgreSQL; 0 if none, or if it is not known.",
+        lambda: store.oldest_snapshot.seconds,
+    )
+    gauge(
+        "oldest_snapshot_transactions",
+        "Transactions since the oldest snapshot that others hold in PostgreSQL; 0 if there is none.",
+        lambda: store.oldest_snapshot.transactions,
+    )
     counter(
         "conflicts",
         "Ticks decided again, because another broker had changed what they read.",

@@ -11,6 +11,7 @@ from semel.times import span_text
 
 if TYPE_CHECKING:
     from semel.store.postgres.inspection import BrokerStatus, ClusterStatus
+    from semel.store.postgres.snapshots import Snapshots
 
 app = typer.Typer(
     no_args_is_help=True, help="Brokers that share a ledger: what they own, and how to relieve one."
@@ -172,7 +173,15 @@ def _overview(found: "ClusterStatus") -> dict[str, Any]:
         "to be deleted": f"{stored.unused_objects} objects with {stored.unused_bytes} bytes",
         "in PostgreSQL": f"{stored.inline_chunks} small commits with {stored.inline_bytes} bytes{waiting}",
         "notices": sum(each.notices for each in found.brokers),
+        "snapshots": _snapshots(found.snapshots),
     }
+
+
+def _snapshots(found: "Snapshots") -> str:
+    shown = f"oldest: {found.oldest}" if found.oldest is not None else "none of others"
+    if not found.hidden:
+        return shown
+    return f"{shown}; {found.hidden} sessions are hidden from this user (GRANT pg_read_all_stats)"
 
 
 def _row(broker: "BrokerStatus") -> dict[str, Any]:
@@ -204,7 +213,10 @@ def _plain(found: "ClusterStatus") -> dict[str, Any]:
         for each in found.brokers
     ]
     tables = [each._asdict() for each in found.tables]
-    return {**found._asdict(), "brokers": brokers, "bytes": found.bytes._asdict(), "tables": tables}
+    oldest, hidden = found.snapshots
+    snapshots = {"oldest": None if oldest is None else oldest._asdict(), "hidden": hidden}
+    whole = found._asdict() | {"bytes": found.bytes._asdict(), "snapshots": snapshots}
+    return whole | {"brokers": brokers, "tables": tables}
 
 
 _SCHEMA = "semel"

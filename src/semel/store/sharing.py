@@ -64,6 +64,14 @@ class Shard(NamedTuple):
     epoch: int
 
 
+class SnapshotAge(NamedTuple):
+    """How old the oldest snapshot is that somebody else holds in the ledger; zeros if there is none."""
+
+    seconds: float
+    """0 if that is not known."""
+    transactions: int
+
+
 class ClusterView(NamedTuple):
     """The cluster as of one moment."""
 
@@ -159,6 +167,10 @@ class SharedStore(Protocol):
     @property
     def term(self) -> int:
         """Grows when unsynced work of any broker may be lost."""
+
+    @property
+    def oldest_snapshot(self) -> SnapshotAge:
+        """What keeps the ledger from removing old versions, as of the last look."""
 
     @property
     def has_unsynced(self) -> bool:

@@ -73,23 +73,8 @@ CREATE TABLE inline_generation (
 );
 INSERT INTO inline_generation VALUES (true, 0, clock_timestamp());
 
--- Keeps the bytes of small commits. A commit that has read the generation before it changed writes to the last one; the
--- roller looks for such rows before it truncates.
-CREATE FUNCTION keep_inline(new_bytes inline_bytes[]) RETURNS void LANGUAGE plpgsql AS $$
-DECLARE
-    current integer := (SELECT generation FROM inline_generation);
-BEGIN
-    IF current = 0 THEN
-        INSERT INTO inline_0 SELECT * FROM unnest(new_bytes);
-    ELSIF current = 1 THEN
-        INSERT INTO inline_1 SELECT * FROM unnest(new_bytes);
-    ELSIF current = 2 THEN
-        INSERT INTO inline_2 SELECT * FROM unnest(new_bytes);
-    ELSE
-        INSERT INTO inline_3 SELECT * FROM unnest(new_bytes);
-    END IF;
-END
-$$;
+-- For the newest version (generation in schema.sql): every commit looks for it.
+CREATE INDEX inline_generation_newest ON inline_generation (since);
 
 -- How far the rows of a partition are merged into runs.
 CREATE TABLE merged (

@@ -1,9 +1,9 @@
 """Commits of one broker in PostgreSQL: fenced, numbered, and repeated until their outcome is known.
 
-Every commit writes its number into the broker's row, if the row has its epoch and its session. So a process
-whose place was taken can write nothing, and a process that lost its connection finds out what became of its
-commit: it begins another session, which waits for a commit that is under way and refuses one that arrives
-later, and reads the number.
+Every commit writes its number into the broker's row (``fencing.sql``), if the row has its epoch and its
+session. So a process whose place was taken can write nothing, and a process that lost its connection finds
+out what became of its commit: it begins another session, which waits for a commit that is under way and
+refuses one that arrives later, and reads the number.
 
 A commit that need not be durable at once is not flushed. The next commit that is flushed makes it durable,
 because the write-ahead log of PostgreSQL is one stream.
@@ -45,7 +45,12 @@ _AT_ONCE: Final = {WRITE_ROWS: "commit_rows", WRITE_SHARES: "commit_shares"}
 _FLUSH: Final = "SELECT pg_logical_emit_message(true, 'semel', '')"
 """A transaction that changes nothing. It has a record in the write-ahead log, so its end flushes the log."""
 
-_LAST_COMMITS: Final = "SELECT slot, epoch, sequence FROM brokers"
+_LAST_COMMITS: Final = """
+    SELECT slot, newest.epoch, newest.sequence FROM brokers CROSS JOIN LATERAL (
+        SELECT epoch, sequence FROM commits WHERE commits.broker_id = brokers.broker_id
+        ORDER BY sequence DESC LIMIT 1
+    ) AS newest
+"""
 
 
 class Committer:
@@ -200,12 +205,7 @@ class Committer:
             try:
                 async with self._database.connection() as connection:
                     row = await connection.fetchrow(
-                        """
-                        UPDATE brokers SET session = session + 1 WHERE broker_id = $1 AND epoch = $2
-                        RETURNING session, sequence
-                        """,
-                        place.broker_id,
-                        place.epoch,
+                        "SELECT * FROM begin_session($1, $2)", place.broker_id, place.epoch
                     )
                     found = await connection.fetch(_LAST_COMMITS)
             except (ConnectionLost, *COLLIDED):

@@ -52,16 +52,23 @@ from semel.core.types import (
 )
 from semel.store.interface import BatchLocation
 from semel.store.postgres.texts import stored
+from semel.store.postgres.tuples import (
+    FIRST,
+    NO_OFFSET,
+    NO_PRODUCER,
+    NO_SHARE,
+    Row,
+    key_of_offset,
+    row_of_offset,
+    row_of_partition,
+    row_of_producer,
+    rows_of_pending,
+)
 from semel.store.rows import (
     pack_configs,
-    pack_open_transactions,
-    pack_sent_batches,
-    pack_staged,
     row_of_share,
     row_of_transaction,
 )
-
-Row = tuple[Any, ...]
 
 WRITE_ROWS: Final = "write_rows"
 WRITE_SHARES: Final = "write_shares"
@@ -175,11 +182,14 @@ class Fold:
         group = fact.group
         name, kind, protocol = stored(group.group_id), group.kind, stored(group.protocol_type)
         listed = (name, kind, protocol, group.state_name, group.member_count)
-        self._groups[name] = (*listed, group.pack(), name_shard(group.group_id), self._version)
+        self._groups[name] = (*listed, group.pack(), name_shard(group.group_id), self._version, FIRST)
 
     def _transaction_changed(self, fact: TransactionChanged) -> None:
         name, *rest, shares = row_of_transaction(fact.transaction)
-        self._transactions[stored(name)] = (stored(name), *rest, name_shard(name), self._version, shares)
+        self._transactions[stored(name)] = (
+            *(stored(name), *rest, name_shard(name)),
+            *(self._version, shares, FIRST),
+        )
 
     def _transaction_forgotten(self, fact: TransactionForgotten) -> None:
         self._transactions[stored(fact.transactional_id)] = None
@@ -271,25 +281,25 @@ class Fold:
             ]
             self.calls.append(Call("stage_batches", (staged,)))
         arguments = (
-            [(*_row_of_partition(key, each), self._version) for key, each in self._partitions.items()],
+            [(*row_of_partition(key, each), self._version, FIRST) for key, each in self._partitions.items()],
             self._batches,
             self._aborted,
             [
-                (*_row_of_producer(key, each), self._version)
+                (*row_of_producer(key, each), self._version, FIRST)
                 for key, each in self._producers.items()
                 if each is not None
             ],
-            [(*key.values(), *_NO_PRODUCER) for key, each in self._producers.items() if each is None],
+            [(*key.values(), *NO_PRODUCER) for key, each in self._producers.items() if each is None],
             [
-                (*_row_of_offset(key, each), name_shard(key.group_id))
+                (*row_of_offset(key, each), name_shard(key.group_id), FIRST)
                 for key, each in self._offsets.items()
                 if each is not None
             ],
-            [(*_key_of_offset(key), *_NO_OFFSET) for key, each in self._offsets.items() if each is None],
+            [(*key_of_offset(key), *NO_OFFSET) for key, each in self._offsets.items() if each is None],
             [each for each in self._transactions.values() if each is not None],
             [name for name, each in self._transactions.items() if each is None],
-            [(stored(name), self._version) for name in self._pending],
-            [row for pending in self._pending.values() for row in _rows_of_pending(pending)],
+            [(stored(name), self._version, FIRST) for name in self._pending],
+            [(*row, self._version) for pending in self._pending.values() for row in rows_of_pending(pending)],
             list(self._groups.values()),
             [(*key.values(), below) for key, below in self._left_below.items()],
             self._dropped,
@@ -324,46 +334,14 @@ class Fold:
         for key, share in self._shares.items():
             where = (key.topic_id, key.index, stored(key.group_id))
             if share is None:
-                gone.append((*where, *_NO_SHARE))
+                gone.append((*where, *NO_SHARE))
             else:
-                put.append((*where, *row_of_share(share), self._version))
+                put.append((*where, *row_of_share(share), self._version, FIRST))
         return put, gone
 
     def _rows_of_chunks(self) -> list[Row]:
         objects = {number for number, _ in self._bytes.objects}
         return [(each, size, each if each in objects else None, 0) for each, size in self._chunks.items()]
-
-
-_NO_PRODUCER: Final = (None,) * 8
-_NO_OFFSET: Final = (None,) * 5
-_NO_SHARE: Final = (None,) * 4
-
-
-def _row_of_partition(key: PartitionKey, partition: Partition) -> Row:
-    start, end, peak, size, opened, *rest = partition.values()
-    return (*key.values(), start, end, peak, size, pack_open_transactions(opened), *rest)
-
-
-def _row_of_producer(key: ProducerKey, state: ProducerState) -> Row:
-    epoch, batches, *numbers, staged = state.values()
-    return (*key.values(), epoch, pack_sent_batches(batches), *numbers, pack_staged(staged))
-
-
-def _key_of_offset(key: OffsetKey) -> Row:
-    return stored(key.group_id), stored(key.topic), key.partition
-
-
-def _row_of_offset(key: OffsetKey, value: Any) -> Row:
-    offset, leader_epoch, metadata, committed_ms = value.values()
-    return (*_key_of_offset(key), offset, leader_epoch, stored(metadata), committed_ms)
-
-
-def _rows_of_pending(pending: tuple[PendingOffset, ...]) -> list[Row]:
-    rows: list[Row] = []
-    for position, each in enumerate(pending):
-        group, *rest = _row_of_offset(each.key, each.value)
-        rows.append((group, position, each.producer_id, *rest, each.is_superseded))
-    return rows
 
 
 _WRITE: Final[dict[type, Callable[[Fold, Any], None]]] = {

@@ -45,43 +45,6 @@ RETURNS void LANGUAGE sql AS $$
     INSERT INTO dropped SELECT * FROM taken;
 $$;
 
--- Adds a topic, or changes it; new partitions are empty.
-CREATE FUNCTION put_topic(
-    my_name text, my_topic bytea, my_partitions integer, my_configs text, my_version bigint
-) RETURNS void LANGUAGE sql AS $$
-    INSERT INTO topics VALUES (my_name, my_topic, my_partitions, my_configs, my_version)
-    ON CONFLICT (topic_id) DO UPDATE SET
-        partitions = excluded.partitions, configs = excluded.configs, row_version = excluded.row_version;
-    INSERT INTO partitions
-    SELECT my_topic, index, 0, 0, -1, 0, ''::bytea, -1, 0, 0, my_version
-    FROM generate_series(0, my_partitions - 1) AS index
-    ON CONFLICT DO NOTHING;
-$$;
-
--- Deletes a topic with its partitions and every group's offsets on it: these groups get a new version. Its batches and
--- producers are left to the sweep.
-CREATE FUNCTION delete_topic(my_name text, my_topic bytea, my_version bigint) RETURNS void LANGUAGE sql AS $$
-    WITH taken AS (
-        DELETE FROM staged WHERE topic_id = my_topic RETURNING chunk_id, position, length
-    )
-    INSERT INTO dropped SELECT * FROM taken;
-    INSERT INTO leftovers
-    SELECT topic_id, partition_index, 9223372036854775807 FROM partitions WHERE topic_id = my_topic
-    ON CONFLICT (topic_id, partition_index) DO UPDATE SET below_offset = excluded.below_offset;
-    DELETE FROM partitions WHERE topic_id = my_topic;
-    DELETE FROM topics WHERE topic_id = my_topic;
-    INSERT INTO pending_versions
-    SELECT group_id, my_version FROM (
-        SELECT group_id FROM offsets WHERE topic = my_name
-        UNION
-        SELECT group_id FROM pending_offsets WHERE topic = my_name
-        ORDER BY group_id
-    ) AS each
-    ON CONFLICT (group_id) DO UPDATE SET row_version = excluded.row_version;
-    DELETE FROM offsets WHERE topic = my_name;
-    DELETE FROM pending_offsets WHERE topic = my_name;
-$$;
-
 -- Writes the new value of a policy, or removes it (NULL).
 CREATE FUNCTION write_policy(policy_kind text, policy_name text, new_body text) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN

@@ -16,6 +16,7 @@ from semel.store.postgres.database import ConnectionLost, confirmed
 from semel.store.postgres.opening import CONNECT_SECONDS
 from semel.store.postgres.reaching import connect
 from semel.store.postgres.sessions import UNSAFE
+from semel.store.postgres.snapshots import Snapshots, look
 
 POLL_SECONDS: Final = 0.2
 
@@ -83,6 +84,8 @@ class ClusterStatus(NamedTuple):
     unowned_shards: int
     brokers: Sequence[BrokerStatus]
     bytes: BytesStatus
+    snapshots: Snapshots
+    """Who else keeps PostgreSQL from removing old versions of rows."""
     tables: Sequence[TableStatus]
 
 
@@ -101,6 +104,7 @@ async def cluster_status(dsn: str, schema: str) -> ClusterStatus:
             unowned_shards=await connection.fetchval("SELECT count(*) FROM shards WHERE owner IS NULL"),
             brokers=[_broker(row) for row in await connection.fetch(_BROKERS)],
             bytes=BytesStatus._make(await connection.fetchrow(_BYTES)),
+            snapshots=await look(connection),
             tables=[TableStatus._make(row) for row in await connection.fetch(_TABLES, schema)],
         )
 
@@ -184,7 +188,7 @@ def _broker(row: Any) -> BrokerStatus:
 _BROKERS: Final = f"""
     SELECT broker_id, {_STATE}, (SELECT count(*) FROM shards WHERE owner = broker_id),
         greatest(0, extract(epoch FROM least(lease_until - clock_timestamp(), lease)) * 1000)::bigint,
-        epoch, sequence, (SELECT count(*) FROM notices WHERE to_broker = broker_id),
+        epoch, last_commit(broker_id), (SELECT count(*) FROM notices WHERE to_broker = broker_id),
         endpoints, internal, rack
     FROM brokers ORDER BY broker_id
 """

@@ -42,7 +42,7 @@ from semel.store.postgres.listing import (
     list_unseen_producers,
     list_unused_transactions,
 )
-from semel.store.postgres.loading import load
+from semel.store.postgres.loading import PARTITION, load
 from semel.store.postgres.lost_rows import LostRows
 from semel.store.postgres.opening import open_database
 from semel.store.postgres.place import Place, take_place
@@ -266,12 +266,15 @@ class PostgresLedger:
             # One more, because the page may begin with the batch that ends just below the offset.
             rows_max = min(page_size, batches_max - len(found)) + 1
             rows = await self.database.fetch(
-                """
+                f"""
+                WITH edges AS {PARTITION}
                 SELECT base_offset, last_offset, max_timestamp, chunk_id, position, length,
-                    run_ends, run_lengths, run_timestamps, log_start_offset
-                FROM partitions JOIN batches USING (topic_id, partition_index)
-                WHERE topic_id = $1 AND partition_index = $2 AND base_offset < $4
-                AND base_offset >= batch_holding($1, $2, greatest($3, log_start_offset))
+                    run_ends, run_lengths, run_timestamps,
+                    (SELECT log_start_offset FROM edges) AS log_start_offset
+                FROM batches WHERE topic_id = $1 AND partition_index = $2 AND base_offset < $4
+                AND base_offset >= batch_holding(
+                    $1, $2, (SELECT greatest($3, log_start_offset) FROM edges)
+                )
                 ORDER BY base_offset LIMIT $5
                 """,
                 *partition.values(),
@@ -307,7 +310,7 @@ class PostgresLedger:
     async def offset_at_size(self, partition: PartitionKey, size_bytes: int) -> int:
         """Return the smallest offset from which the partition is no larger than this; at a batch boundary."""
         found: int | None = await self.database.value(
-            """
+            f"""
             SELECT CASE WHEN size_bytes <= $3 THEN log_start_offset ELSE coalesce(
                 (
                     SELECT last_offset + 1 FROM (
@@ -320,7 +323,7 @@ class PostgresLedger:
                     ) AS each WHERE taken >= size_bytes - $3 LIMIT 1
                 ), high_watermark
             ) END
-            FROM partitions WHERE topic_id = $1 AND partition_index = $2
+            FROM {PARTITION} AS edges
             """,
             *partition.values(),
             size_bytes,
@@ -330,14 +333,14 @@ class PostgresLedger:
     async def size_below(self, partition: PartitionKey, offset: int) -> tuple[int, int]:
         """Return the log start, and the size of the batches from there that end below this offset."""
         row = await self.database.row(
-            """
+            f"""
             SELECT log_start_offset, (
                 SELECT coalesce(sum(length), 0)::bigint FROM batch_sizes
                 WHERE topic_id = $1 AND partition_index = $2 AND row_offset < $3 AND last_offset < $3
                 AND row_offset >= batch_holding($1, $2, log_start_offset)
                 AND last_offset >= log_start_offset
             )
-            FROM partitions WHERE topic_id = $1 AND partition_index = $2
+            FROM {PARTITION} AS edges
             """,
             *partition.values(),
             offset,
@@ -347,10 +350,10 @@ class PostgresLedger:
     async def aborted(self, partition: PartitionKey, first: int, before: int) -> list[tuple[int, int]]:
         """Return producer and first offset of aborted transactions in this range, by first offset."""
         rows = await self.database.fetch(
-            """
-            SELECT producer_id, first_offset FROM aborted JOIN partitions USING (topic_id, partition_index)
+            f"""
+            SELECT producer_id, first_offset FROM aborted
             WHERE topic_id = $1 AND partition_index = $2 AND marker_offset >= $3 AND first_offset < $4
-            AND marker_offset <= coalesce(
+            AND (SELECT true FROM {PARTITION} AS edges) AND marker_offset <= coalesce(
                 (
                     SELECT marker_offset FROM aborted
                     WHERE topic_id = $1 AND partition_index = $2 AND marker_offset >= $3

@@ -47,6 +47,10 @@ TRANSACTION_COLUMNS: Final = """
     transactional_id, producer_id, epoch, timeout_ms, state, partitions, groups, started_ms, updated_ms,
     deadline_ms, previous_producer_id, last_epoch, version, term, is_two_phase, prepared_epoch, shares
 """
+PARTITION: Final = """
+    (SELECT * FROM partitions WHERE topic_id = $1 AND partition_index = $2 ORDER BY generation DESC LIMIT 1)
+"""
+"""The newest version of a row is looked up by its generation (``schema.sql``)."""
 NOTHING: Final = Versioned(None, ABSENT)
 
 
@@ -88,9 +92,12 @@ async def _topics(fetch: Fetch, keys: list[TopicKey]) -> Found:
 async def _partitions(fetch: Fetch, keys: list[PartitionKey]) -> Found:
     rows = await fetch(
         """
-        SELECT partitions.* FROM partitions
-        JOIN unnest($1::bytea[], $2::integer[]) AS wanted (topic_id, partition_index)
-        USING (topic_id, partition_index)
+        SELECT newest.* FROM unnest($1::bytea[], $2::integer[]) AS wanted (topic_id, partition_index)
+        CROSS JOIN LATERAL (
+            SELECT * FROM partitions
+            WHERE topic_id = wanted.topic_id AND partition_index = wanted.partition_index
+            ORDER BY generation DESC LIMIT 1
+        ) AS newest
         """,
         *_columns(keys),
     )
@@ -98,7 +105,7 @@ async def _partitions(fetch: Fetch, keys: list[PartitionKey]) -> Found:
         await _check_absent(fetch, keys)
     return {
         PartitionKey(topic_id, index): Versioned(partition_of(rest), version)
-        for topic_id, index, *rest, version in rows
+        for topic_id, index, *rest, version, _ in rows
     }
 
 
@@ -128,20 +135,32 @@ async def _check_absent(fetch: Fetch, keys: list[PartitionKey]) -> None:
 async def _producers(fetch: Fetch, keys: list[ProducerKey]) -> Found:
     rows = await fetch(
         """
-        SELECT producers.* FROM producers
-        JOIN unnest($1::bytea[], $2::integer[], $3::bigint[])
+        SELECT newest.* FROM unnest($1::bytea[], $2::integer[], $3::bigint[])
             AS wanted (topic_id, partition_index, producer_id)
-        USING (topic_id, partition_index, producer_id)
-        JOIN partitions USING (topic_id, partition_index)
+        CROSS JOIN LATERAL (
+            SELECT * FROM producers
+            WHERE topic_id = wanted.topic_id AND partition_index = wanted.partition_index
+            AND producer_id = wanted.producer_id
+            ORDER BY generation DESC LIMIT 1
+        ) AS newest
+        WHERE (
+            SELECT true FROM partitions
+            WHERE topic_id = wanted.topic_id AND partition_index = wanted.partition_index
+            ORDER BY generation DESC LIMIT 1
+        )
         """,
         *_columns(keys),
     )
-    return {ProducerKey(*row[:3]): Versioned(producer_of(row[3:]), version) for *row, version in rows}
+    return {ProducerKey(*row[:3]): Versioned(producer_of(row[3:]), version) for *row, version, _ in rows}
 
 
 async def _groups(fetch: Fetch, keys: list[GroupKey]) -> Found:
     rows = await fetch(
-        "SELECT group_id, kind, body, row_version FROM groups WHERE group_id = ANY ($1)",
+        """
+        SELECT name, kind, body, row_version FROM unnest($1::text[]) AS name CROSS JOIN LATERAL (
+            SELECT * FROM groups WHERE group_id = name ORDER BY generation DESC LIMIT 1
+        ) AS newest
+        """,
         [stored(key.group_id) for key in keys],
     )
     return {
@@ -153,10 +172,15 @@ async def _groups(fetch: Fetch, keys: list[GroupKey]) -> Found:
 async def _offsets(fetch: Fetch, keys: list[OffsetKey]) -> Found:
     rows = await fetch(
         """
-        SELECT group_id, topic, partition_index, committed_offset, leader_epoch, metadata, committed_ms
-        FROM offsets
-        JOIN unnest($1::text[], $2::text[], $3::integer[]) AS wanted (group_id, topic, partition_index)
-        USING (group_id, topic, partition_index)
+        SELECT newest.* FROM unnest($1::text[], $2::text[], $3::integer[])
+            AS wanted (group_id, topic, partition_index)
+        CROSS JOIN LATERAL (
+            SELECT group_id, topic, partition_index, committed_offset, leader_epoch, metadata, committed_ms
+            FROM offsets
+            WHERE group_id = wanted.group_id AND topic = wanted.topic
+            AND partition_index = wanted.partition_index
+            ORDER BY generation DESC LIMIT 1
+        ) AS newest
         """,
         [stored(key.group_id) for key in keys],
         [stored(key.topic) for key in keys],
@@ -172,10 +196,17 @@ async def _offsets(fetch: Fetch, keys: list[OffsetKey]) -> Found:
 async def _pending(fetch: Fetch, keys: list[PendingKey]) -> Found:
     rows = await fetch(
         """
-        SELECT group_id, row_version, producer_id, topic, partition_index, committed_offset, leader_epoch,
-            metadata, committed_ms, is_superseded
-        FROM pending_versions LEFT JOIN pending_offsets USING (group_id)
-        WHERE group_id = ANY ($1) ORDER BY group_id, position
+        SELECT newest.*, producer_id, topic, partition_index, committed_offset, leader_epoch, metadata,
+            committed_ms, is_superseded
+        FROM unnest($1::text[]) AS name CROSS JOIN LATERAL (
+            SELECT group_id, row_version FROM pending_versions
+            WHERE group_id = name ORDER BY generation DESC LIMIT 1
+        ) AS newest
+        LEFT JOIN LATERAL (
+            SELECT * FROM pending_offsets
+            WHERE group_id = newest.group_id AND row_version = newest.row_version OFFSET 0
+        ) AS pending ON true
+        ORDER BY newest.group_id, position
         """,
         [stored(key.group_id) for key in keys],
     )
@@ -192,7 +223,11 @@ async def _pending(fetch: Fetch, keys: list[PendingKey]) -> Found:
 
 async def _transactions(fetch: Fetch, keys: list[TransactionKey]) -> Found:
     rows = await fetch(
-        f"SELECT {TRANSACTION_COLUMNS}, row_version FROM transactions WHERE transactional_id = ANY ($1)",
+        f"""
+        SELECT {TRANSACTION_COLUMNS}, row_version FROM unnest($1::text[]) AS name CROSS JOIN LATERAL (
+            SELECT * FROM transactions WHERE transactional_id = name ORDER BY generation DESC LIMIT 1
+        ) AS newest
+        """,
         [stored(key.transactional_id) for key in keys],
     )
     return {
@@ -216,9 +251,14 @@ async def _policies(fetch: Fetch, keys: list[PolicyKey]) -> Found:
 async def _shares(fetch: Fetch, keys: list[ShareKey]) -> Found:
     rows = await fetch(
         """
-        SELECT shares.* FROM shares
-        JOIN unnest($1::bytea[], $2::integer[], $3::text[]) AS wanted (topic_id, partition_index, group_id)
-        USING (topic_id, partition_index, group_id)
+        SELECT newest.* FROM unnest($1::bytea[], $2::integer[], $3::text[])
+            AS wanted (topic_id, partition_index, group_id)
+        CROSS JOIN LATERAL (
+            SELECT * FROM shares
+            WHERE topic_id = wanted.topic_id AND partition_index = wanted.partition_index
+            AND group_id = wanted.group_id
+            ORDER BY generation DESC LIMIT 1
+        ) AS newest
         """,
         [key.topic_id for key in keys],
         [key.index for key in keys],
@@ -226,7 +266,7 @@ async def _shares(fetch: Fetch, keys: list[ShareKey]) -> Found:
     )
     return {
         ShareKey(topic_id, index, original(group)): Versioned(share_of(row), version)
-        for topic_id, index, group, *row, version in rows
+        for topic_id, index, group, *row, version, _ in rows
     }
 
 
@@ -234,7 +274,7 @@ async def _cluster(fetch: Fetch, broker_id: int) -> Found:
     rows = await fetch(
         """
         SELECT next_producer_id, transaction_version, features_epoch
-        FROM cluster, brokers WHERE broker_id = $1
+        FROM cluster, commits WHERE broker_id = $1 ORDER BY sequence DESC LIMIT 1
         """,
         broker_id,
     )

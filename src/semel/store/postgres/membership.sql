@@ -23,7 +23,10 @@ BEGIN
     WHERE NOT EXISTS (SELECT FROM brokers WHERE broker_id = my_id)
     ON CONFLICT (broker_id) DO NOTHING;
     IF FOUND THEN
-        UPDATE brokers SET next_producer_id = slot::bigint << 40 WHERE broker_id = my_id;
+        -- There is none, unless the row in brokers was lost.
+        DELETE FROM commits WHERE broker_id = my_id;
+        INSERT INTO commits (broker_id, epoch, next_producer_id)
+        SELECT broker_id, brokers.epoch, slot::bigint << 40 FROM brokers WHERE broker_id = my_id;
     ELSE
         UPDATE brokers SET
             instance = my_instance, epoch = brokers.epoch + 1, renewals = brokers.renewals + 1, lease = my_lease,
@@ -32,14 +35,16 @@ BEGIN
             instance = my_instance OR lease = '0' OR lease_until <= clock_timestamp() OR renewals = over_renewals
         );
         IF FOUND THEN
+            PERFORM fence_commits(broker_id, brokers.epoch) FROM brokers WHERE broker_id = my_id;
             DELETE FROM notices WHERE to_broker = my_id;
         END IF;
     END IF;
     RETURN QUERY SELECT
-        instance = my_instance, slot, epoch, session, sequence, renewals,
+        instance = my_instance, slot, brokers.epoch, session, sequence, renewals,
         extract(epoch FROM lease)::double precision,
         extract(epoch FROM lease_until - clock_timestamp())::double precision, internal
-    FROM brokers WHERE broker_id = my_id;
+    FROM brokers JOIN commits USING (broker_id)
+    WHERE broker_id = my_id AND sequence >= last_commit(my_id);
 END
 $$;
 
@@ -58,6 +63,11 @@ $$;
 CREATE OR REPLACE FUNCTION lock_brokers(my_id integer, my_epoch bigint, others integer[]) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM FROM brokers WHERE broker_id = my_id OR broker_id = ANY (others) ORDER BY broker_id FOR UPDATE;
+    PERFORM FROM (
+        SELECT broker_id FROM brokers WHERE broker_id = my_id OR broker_id = ANY (others) ORDER BY broker_id
+    ) AS each CROSS JOIN LATERAL (
+        SELECT FROM commits WHERE commits.broker_id = each.broker_id ORDER BY sequence DESC LIMIT 1 FOR UPDATE
+    ) AS locked;
     PERFORM check_place(my_id, my_epoch);
     LOCK TABLE shards IN SHARE ROW EXCLUSIVE MODE;
 END
@@ -137,8 +147,9 @@ BEGIN
 END
 $$;
 
--- Replaces a broker whose lease is over, unless it has renewed it since. Its commits fail from now on; this waits for one that is being written. Shards
--- that nobody was named for, or nobody who is a member, have no owner afterwards. Returns false if the broker lives.
+-- Replaces a broker whose lease is over, unless it has renewed it since. Its commits fail from now on; this waits for one
+-- that is being written. Shards that nobody was named for, or nobody who is a member, have no owner afterwards. Returns
+-- false if the broker lives.
 CREATE OR REPLACE FUNCTION take_over(
     my_id integer, my_epoch bigint, dead_id integer, dead_epoch bigint, over_renewals bigint,
     given_shards integer[], new_owners integer[]
@@ -150,6 +161,7 @@ BEGIN
     IF NOT FOUND THEN
         RETURN false;
     END IF;
+    PERFORM fence_commits(dead_id, dead_epoch + 1);
     DELETE FROM notices WHERE to_broker = dead_id;
     PERFORM give_shards(dead_id, given_shards, new_owners);
     UPDATE shards SET owner = NULL, epoch = epoch + 1 WHERE owner = dead_id;

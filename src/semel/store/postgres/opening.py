@@ -20,7 +20,10 @@ _UPGRADES: Final = {
     4: ("from_4.sql", "shares.sql", "locking.sql"),
     5: ("from_5.sql", "writing.sql"),
     6: ("from_6.sql", "numbering.sql", "replacing.sql"),
-    7: ("from_7.sql", "membership.sql", "terms.sql", "references.sql"),
+    7: (
+        *("fencing.sql", "from_7.sql", "membership.sql", "locking.sql", "writing.sql", "terms.sql"),
+        "references.sql",
+    ),
 }
 """What upgrades each version to the next."""
 SERVER_VERSION_MIN: Final = 140_000
@@ -41,6 +44,9 @@ SESSION: Final = {
     "enable_seqscan": "off",
     "enable_hashjoin": "off",
     "enable_mergejoin": "off",
+    # Nor all old versions of a row (generation in schema.sql), if the index looks too large for its few rows.
+    "enable_bitmapscan": "off",
+    "enable_sort": "off",
     # What has no index is small, but the planner takes it for expensive now.
     "jit": "off",
     # The server ends sessions of brokers that are gone.
@@ -63,6 +69,7 @@ LOST_BASICS: Final = """
     UNION ALL SELECT 'inline_generation' WHERE NOT EXISTS (SELECT FROM inline_generation)
     UNION ALL
     SELECT 'terms ' || term FROM term WHERE NOT EXISTS (SELECT FROM terms WHERE terms.term = term.term)
+    UNION ALL SELECT 'commits of broker ' || broker_id FROM brokers WHERE last_commit(broker_id) IS NULL
 """
 """The rows that every ledger has, as far as they are lost."""
 
@@ -185,8 +192,8 @@ async def _upgrade(connection: Any) -> None:
 
 _TABLES: Final = (
     *("schema.sql", "chunks.sql", "numbering.sql", "versions.sql", "shares.sql", "locking.sql"),
-    *("writing.sql", "functions.sql", "replacing.sql", "membership.sql", "terms.sql", "views.sql"),
-    "references.sql",
+    *("writing.sql", "functions.sql", "replacing.sql", "fencing.sql", "membership.sql", "terms.sql"),
+    *("views.sql", "references.sql"),
 )
 
 

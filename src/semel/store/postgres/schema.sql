@@ -7,6 +7,11 @@
 --
 -- row_version is the id of the commit that wrote a row last: the slot of its broker, shifted by 44 bits, and the
 -- sequence of the commit. It is never used twice. An entity without a row has version 0.
+--
+-- generation: while anybody holds a snapshot, PostgreSQL keeps every older version of a row, and a search by key looks at
+-- all of them. So the index of rows that change all the time ends in a number that grows with one change in 16, and the
+-- newest version is found from its end. So no index makes their keys unique, only keys of one generation, which catches two
+-- who add the same row at once: whoever adds a row has locked its shard (ADR 0052).
 
 -- What the ledger records of itself: schema_version, cluster_id, the secret that only its brokers know, and the folder of
 -- its objects, which has been marked if there is folder_marked (semel.store.postgres.claiming).
@@ -29,9 +34,8 @@ CREATE UNLOGGED TABLE term (
     term bigint NOT NULL PRIMARY KEY
 );
 
--- A row for each broker. Every commit of a broker writes its sequence here, and fails if epoch or session are not its
--- own. A new epoch means that another process took the broker's place (instance), or another broker its shards. A new
--- session means that the broker lost its connection during a commit, which can no longer arrive.
+-- A row for each broker. A new epoch means that another process took the broker's place (instance), or another broker its
+-- shards. Commits look at a copy of it (commits in fencing.sql).
 --
 -- endpoints is a JSON object: the host and port that clients of each listener get; internal is a JSON array, the
 -- address for other brokers. A broker is a member from when it joins until it leaves or is replaced.
@@ -44,9 +48,6 @@ CREATE TABLE brokers (
     slot             integer NOT NULL UNIQUE GENERATED ALWAYS AS IDENTITY (MINVALUE 0 START WITH 0 MAXVALUE 524287),
     instance         bytea NOT NULL,
     epoch            bigint NOT NULL CHECK (epoch >= 1),
-    session          bigint NOT NULL DEFAULT 0 CHECK (session >= 0),
-    sequence         bigint NOT NULL DEFAULT 0 CHECK (sequence >= 0),
-    next_producer_id bigint NOT NULL DEFAULT 0 CHECK (next_producer_id >= 0),
     lease            interval NOT NULL DEFAULT '0',
     renewals         bigint NOT NULL DEFAULT 0 CHECK (renewals >= 0),
     lease_until      timestamptz NOT NULL,
@@ -107,8 +108,10 @@ CREATE TABLE partitions (
     cleaned_offset      bigint NOT NULL CHECK (cleaned_offset >= 0),
     compactions         bigint NOT NULL CHECK (compactions >= 0),
     row_version         bigint NOT NULL CHECK (row_version >= 1),
-    PRIMARY KEY (topic_id, partition_index)
+    generation          bigint NOT NULL DEFAULT 0 CHECK (generation >= 0)
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05);
+
+CREATE UNIQUE INDEX partitions_newest ON partitions (topic_id, partition_index, generation);
 
 -- Batches ordered by offset, and their locations. peak_timestamp is the largest max_timestamp up to and including
 -- this batch, so it never falls and allows a binary search by time. A batch that compaction emptied has no row, so
@@ -181,8 +184,10 @@ CREATE TABLE producers (
     transaction_first_offset bigint NOT NULL CHECK (transaction_first_offset >= -1),
     staged                   bytea NOT NULL,
     row_version              bigint NOT NULL CHECK (row_version >= 1),
-    PRIMARY KEY (topic_id, partition_index, producer_id)
+    generation               bigint NOT NULL DEFAULT 0 CHECK (generation >= 0)
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05);
+
+CREATE UNIQUE INDEX producers_newest ON producers (topic_id, partition_index, producer_id, generation);
 
 -- Committed offsets of groups, by topic name as in the protocol.
 CREATE TABLE offsets (
@@ -194,8 +199,10 @@ CREATE TABLE offsets (
     metadata         text NOT NULL,
     committed_ms     bigint NOT NULL,
     shard            smallint NOT NULL,
-    PRIMARY KEY (group_id, topic, partition_index)
+    generation       bigint NOT NULL DEFAULT 0 CHECK (generation >= 0)
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05);
+
+CREATE UNIQUE INDEX offsets_newest ON offsets (group_id, topic, partition_index, generation);
 
 -- For listing the groups of a shard that only have offsets.
 CREATE INDEX offsets_by_shard ON offsets (shard, group_id);
@@ -205,12 +212,16 @@ CREATE INDEX offsets_by_topic ON offsets (topic);
 
 -- Versions of groups' pending offsets. A group may have a row here and no pending offsets.
 CREATE TABLE pending_versions (
-    group_id    text COLLATE "C" NOT NULL PRIMARY KEY,
-    row_version bigint NOT NULL CHECK (row_version >= 1)
+    group_id    text COLLATE "C" NOT NULL,
+    row_version bigint NOT NULL CHECK (row_version >= 1),
+    generation  bigint NOT NULL DEFAULT 0 CHECK (generation >= 0)
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05);
 
+CREATE UNIQUE INDEX pending_versions_newest ON pending_versions (group_id, generation);
+
 -- Offsets that become the group's position when a transaction commits. position is their order within the group; it
--- may have gaps. is_superseded: a later commit has overtaken this partition.
+-- may have gaps. is_superseded: a later commit has overtaken this partition. Those of a group are written together, and
+-- have its version (pending_versions).
 CREATE TABLE pending_offsets (
     group_id         text COLLATE "C" NOT NULL,
     position         integer NOT NULL CHECK (position >= 0),
@@ -222,7 +233,8 @@ CREATE TABLE pending_offsets (
     metadata         text NOT NULL,
     committed_ms     bigint NOT NULL,
     is_superseded    boolean NOT NULL,
-    PRIMARY KEY (group_id, position)
+    row_version      bigint NOT NULL CHECK (row_version >= 1),
+    PRIMARY KEY (group_id, row_version, position)
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05);
 
 -- For deleting a topic with its pending offsets.
@@ -232,7 +244,7 @@ CREATE INDEX pending_offsets_by_topic ON pending_offsets (topic);
 -- shares one of share-partitions (topic id, index, group id): the contents of the open transaction. Times are in
 -- milliseconds, -1 is none. shares comes last because an upgrade adds it there.
 CREATE TABLE transactions (
-    transactional_id     text COLLATE "C" NOT NULL PRIMARY KEY,
+    transactional_id     text COLLATE "C" NOT NULL,
     producer_id          bigint NOT NULL CHECK (producer_id >= 0),
     epoch                integer NOT NULL CHECK (epoch BETWEEN -1 AND 32767),
     timeout_ms           integer NOT NULL,
@@ -250,22 +262,28 @@ CREATE TABLE transactions (
     prepared_epoch       integer NOT NULL CHECK (prepared_epoch BETWEEN -1 AND 32767),
     shard                smallint NOT NULL,
     row_version          bigint NOT NULL CHECK (row_version >= 1),
-    shares               text NOT NULL DEFAULT '[]'
+    shares               text NOT NULL DEFAULT '[]',
+    generation           bigint NOT NULL DEFAULT 0 CHECK (generation >= 0)
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05);
+
+CREATE UNIQUE INDEX transactions_newest ON transactions (transactional_id, generation);
 
 CREATE INDEX transactions_by_shard ON transactions (shard, transactional_id);
 
 -- Groups. body is the whole group, packed by the core; the other columns are for listing.
 CREATE TABLE groups (
-    group_id      text COLLATE "C" NOT NULL PRIMARY KEY,
+    group_id      text COLLATE "C" NOT NULL,
     kind          text NOT NULL,
     protocol_type text NOT NULL,
     state         text NOT NULL,
     member_count  integer NOT NULL CHECK (member_count >= 0),
     body          bytea NOT NULL,
     shard         smallint NOT NULL,
-    row_version   bigint NOT NULL CHECK (row_version >= 1)
+    row_version   bigint NOT NULL CHECK (row_version >= 1),
+    generation    bigint NOT NULL DEFAULT 0 CHECK (generation >= 0)
 ) WITH (fillfactor = 70);
+
+CREATE UNIQUE INDEX groups_newest ON groups (group_id, generation);
 
 CREATE INDEX groups_by_shard ON groups (shard, group_id);
 

@@ -13,21 +13,13 @@ CREATE TABLE shares (
     epoch           bigint NOT NULL CHECK (epoch >= 0),
     runs            text NOT NULL,
     row_version     bigint NOT NULL CHECK (row_version >= 1),
-    PRIMARY KEY (topic_id, partition_index, group_id)
+    generation      bigint NOT NULL DEFAULT 0 CHECK (generation >= 0)
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05);
 
--- Writes and removes share-partitions. Of each key there is at most one row.
-CREATE FUNCTION write_shares(new_shares shares[], gone_shares shares[]) RETURNS void LANGUAGE sql AS $$
-    INSERT INTO shares SELECT * FROM unnest(new_shares)
-    ON CONFLICT (topic_id, partition_index, group_id) DO UPDATE SET
-        start_offset = excluded.start_offset, epoch = excluded.epoch, runs = excluded.runs,
-        row_version = excluded.row_version;
-    DELETE FROM shares USING unnest(gone_shares) AS gone
-    WHERE shares.topic_id = gone.topic_id AND shares.partition_index = gone.partition_index
-    AND shares.group_id = gone.group_id;
-$$;
+CREATE UNIQUE INDEX shares_newest ON shares (topic_id, partition_index, group_id, generation);
 
--- A whole commit that only changes share-partitions: the counterpart of commit_rows.
+-- A whole commit that only changes share-partitions: the counterpart of commit_rows
+-- (write_shares is in writing.sql).
 CREATE FUNCTION commit_shares(
     mine claim, expected expectations, new_shares shares[], gone_shares shares[]
 ) RETURNS text LANGUAGE plpgsql AS $$

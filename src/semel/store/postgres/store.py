@@ -21,8 +21,9 @@ from semel.store.postgres.membership import PostgresMembership
 from semel.store.postgres.merging import Merger
 from semel.store.postgres.reconciling import Reconciler
 from semel.store.postgres.roller import Roller
+from semel.store.postgres.snapshots import SnapshotWatch
 from semel.store.postgres.watching import watch
-from semel.store.sharing import Versioned
+from semel.store.sharing import SnapshotAge, Versioned
 
 
 class _Ahead(NamedTuple):
@@ -51,6 +52,7 @@ class ClusterStore:
         self.roller = Roller(ledger.database, chunks, settings)
         self.merger = Merger(ledger.database, chunks, settings)
         self.reconciler = Reconciler(ledger.database, chunks.objects, settings)
+        self._snapshots = SnapshotWatch(ledger.database)
         self.flush_seconds = 0.0
         self._ahead: dict[int, _Ahead] = {}
         """Uploaded batches, by the identity of their buffers."""
@@ -99,6 +101,11 @@ class ClusterStore:
     def term(self) -> int:
         """Grows when unsynced work of any broker may be lost, because PostgreSQL crashed."""
         return self.ledger.committer.term
+
+    @property
+    def oldest_snapshot(self) -> SnapshotAge:
+        """What keeps PostgreSQL from removing old versions, as of the last look."""
+        return self._snapshots.age
 
     @property
     def has_unsynced(self) -> bool:
@@ -173,11 +180,12 @@ class ClusterStore:
         )
 
     def upkeep(self, is_mine: Callable[[], bool]) -> Mapping[str, Coroutine[Any, Any, None]]:
-        """Move small bytes to objects, merge old batches, compare the objects with the ledger."""
+        """Move small bytes to objects, merge batches, compare objects with the ledger, look for snapshots."""
         return {
             "roller": self.roller.run(is_mine),
             "merger": self.merger.run(is_mine),
             "reconciler": self.reconciler.run(is_mine),
+            "snapshots": self._snapshots.run(),
             "server": watch(self.ledger.database, self.ledger.committer.terms),
         }
 

@@ -32,23 +32,3 @@ BEGIN
     END IF;
 END
 $$;
-
--- Writes the number of a commit into the row of its broker. Every commit does this last: it fails if the term is over,
--- or if the broker was replaced. Then nothing of it is written.
-CREATE FUNCTION count_commit(mine claim) RETURNS void LANGUAGE plpgsql AS $$
-BEGIN
-    IF NOT EXISTS (SELECT FROM term WHERE term.term = mine.term) THEN
-        RAISE EXCEPTION 'the term % is over', mine.term USING ERRCODE = 'SM002';
-    END IF;
-    UPDATE brokers SET
-        sequence = mine.sequence, next_producer_id = coalesce(mine.next_producer_id, brokers.next_producer_id)
-    WHERE broker_id = mine.broker_id AND epoch = mine.epoch AND session = mine.session;
-    IF NOT FOUND THEN
-        RAISE EXCEPTION 'broker % has no epoch %: another process took its place', mine.broker_id, mine.epoch
-            USING ERRCODE = 'SM001';
-    END IF;
-    IF NOT mine.is_synced THEN
-        PERFORM set_config('synchronous_commit', 'off', true);
-    END IF;
-END
-$$;

@@ -87,6 +87,20 @@ def _of_no_partition(table: str, what: str) -> Check:
     return Check(table, (b"", -1), query, f"{RESTORE}, or leave them: nobody reads them, and they use space")
 
 
+def _of_one_row(table: str, **key: Any) -> Check:
+    """Keys that two rows have. No index excludes that, because it ends in the generation (``schema.sql``)."""
+    names = ", ".join(key)
+    after = ", ".join(f"${number}" for number in range(1, len(key) + 1))
+    query = f"""
+        SELECT {names}, CASE WHEN count(*) > 1 THEN format(
+            '%s rows have the key (%s), and only one of them is seen: one was added twice, or altered',
+            count(*), concat_ws(', ', {names})
+        ) END
+        FROM {table} WHERE ({names}) > ({after}) GROUP BY {names} ORDER BY {names} LIMIT ${len(key) + 1}
+    """
+    return Check(table, tuple(key.values()), query, f"stop all brokers; {RESTORE}")
+
+
 _LOST_CHUNK: Final = "the bytes cannot be read: " + RESTORE
 CHECKS: Final = (
     Check(
@@ -209,14 +223,26 @@ CHECKS: Final = (
         """
         SELECT group_id, position, CASE WHEN NOT EXISTS (
             SELECT FROM pending_versions WHERE pending_versions.group_id = each.group_id
-        ) THEN format('group %s has pending offsets, but its row of pending_versions is lost', group_id) END
+            AND pending_versions.row_version = each.row_version
+        ) THEN format(
+            'group %s has pending offsets, but its row of pending_versions is lost, or has another version',
+            group_id
+        ) END
         FROM (
-            SELECT group_id, position FROM pending_offsets WHERE (group_id, position) > ($1, $2)
+            SELECT group_id, position, row_version FROM pending_offsets WHERE (group_id, position) > ($1, $2)
             ORDER BY 1, 2 LIMIT $3
         ) AS each ORDER BY 1, 2
         """,
         f"{RESTORE}, or abort the open transactions of the group's members",
     ),
+    _of_one_row("partitions", topic_id=b"", partition_index=-1),
+    _of_one_row("producers", topic_id=b"", partition_index=-1, producer_id=-1),
+    _of_one_row("shares", topic_id=b"", partition_index=-1, group_id=""),
+    _of_one_row("offsets", group_id="", topic="", partition_index=-1),
+    _of_one_row("pending_versions", group_id=""),
+    _of_one_row("transactions", transactional_id=""),
+    _of_one_row("groups", group_id=""),
+    _of_one_row("commits", broker_id=-1),
 )
 
 

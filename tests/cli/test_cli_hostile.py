@@ -105,6 +105,11 @@ RUNS: dict[tuple[str, ...], list[tuple[str, ...]]] = {
     ("check-storage",): [(EVIL,), ("DATA",), ("DATA", "--json")],
     ("repair",): [(EVIL,), ("DATA",), ("DATA", "--apply"), ("DATA", "--salvage", "--apply")],
     ("cluster", "status"): [("--ledger", EVIL), ("--ledger", NOWHERE), ("--ledger", NOWHERE, "--json")],
+    ("cluster", "check"): [
+        ("--ledger", EVIL),
+        ("--ledger", NOWHERE),
+        ("--ledger", NOWHERE, "--chunks", EVIL),
+    ],
     ("cluster", "drain"): [(EVIL, "--ledger", NOWHERE), ("1", "--ledger", EVIL)],
     ("cluster", "undrain"): [(EVIL, "--ledger", NOWHERE), ("1", "--ledger", EVIL)],
     ("migrate",): [

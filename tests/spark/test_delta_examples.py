@@ -10,6 +10,7 @@ from support.pages import blocks
 
 from semel.embedded import Embedded
 from semel.spark.delta import options
+from semel.spark.predecessors import RELATIONS
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/lake.md"
@@ -46,6 +47,6 @@ def test_page(spark: SparkSession, example: str) -> None:
 def test_the_page_has_every_option() -> None:
     rows = re.findall(r"^\| (`.+?`) \|", PAGE.read_text(), re.MULTILINE)
     found = {name for names in rows for name in re.findall(r"`([\w.]+)`", names)}
-    only_streams = {"checkpointLocation", "queryName", "kafka.bootstrap.servers"}
+    only_streams = {*RELATIONS, "checkpointLocation", "queryName", "kafka.bootstrap.servers"}
     assert found == {*options.BATCH_SINK, *only_streams}
     assert only_streams <= set(options.STREAM_SINK)

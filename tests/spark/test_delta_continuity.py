@@ -206,6 +206,25 @@ def test_another_id_does_not_write_the_same_input_to_the_same_table(
         assert read_position(table_at(tmp_path / "table"), f"new-{number}").number == 1
 
 
+def test_a_table_without_history_may_have_the_rows_already(
+    servers: str, client: Client, tmp_path: Path
+) -> None:
+    """History and group of the old pipeline are gone, as after a month."""
+    old = Query(tmp_path, servers, **{"pipeline.id": "old"})
+    old.run(0, {"a": 10}, began={"a": {"0": 0}}, ids=ids_of(client, "a"))
+    others_commit(old.table, 1)
+    Admin(client).groups.delete("old")
+    table = DeltaTable(old.table)
+    table.alter.set_table_properties({"delta.logRetentionDuration": "interval 0 seconds"})
+    table.create_checkpoint()
+    table.cleanup_metadata()
+    began, ids = {"a": {"0": 0}}, ids_of(client, "a")
+    with pytest.raises(PipelineMismatch, match="rows from before its history begins"):
+        Query(tmp_path, servers, "r").plan(0, {"a": 20}, began=began, ids=ids)
+    Query(tmp_path, servers, "s", **{"pipeline.new": "true"}).run(0, {"a": 20}, began=began, ids=ids)
+    assert read_position(table_at(tmp_path / "table"), NAME).number == 1
+
+
 @pytest.mark.parametrize("change", ["another input", "where it ends", "the input is created again"])
 def test_other_pipelines_may_write_to_the_same_table(
     servers: str, client: Client, tmp_path: Path, change: str

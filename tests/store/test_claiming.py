@@ -8,10 +8,12 @@ from typing import Any
 import asyncpg
 import pytest
 from support.chunked import Place, age, append, listed, opened, read, states
+from support.process import free_port
 
 from semel.config import Settings
-from semel.store.interface import StoreMisconfigured, StoreRefused
+from semel.store.interface import StoreBroken, StoreMisconfigured, StoreRefused
 from semel.store.objects import MARK
+from semel.store.postgres.checking.run import check_cluster
 from semel.store.postgres.numbers import RESERVED
 
 SMALL, LARGE = os.urandom(100), os.urandom(Settings().semel_inline_bytes_max + 1)
@@ -129,6 +131,29 @@ async def test_a_ledger_that_lacks_a_term_of_the_cluster_is_refused(place: Place
         async with opened(place) as store:
             assert await read(store, key) == [LARGE]
             assert store.term > 1_000_000
+
+
+async def test_a_server_that_was_left_behind_is_not_taken_for_a_restored_one(
+    place: Place, scribe: Any
+) -> None:
+    """It lacks the newest objects, too. A host of the address that is silent may be the right one."""
+    async with opened(place) as store:
+        (key,) = await scribe.create(store.ledger)
+        await append(store, scribe, key, LARGE)
+        last = await store.ledger.database.value("SELECT last_object FROM numbering")
+        await store.chunks.objects.put(last + 1, [LARGE])
+        await store.chunks.objects.note_term(store.term + 1, "of another server")
+    with pytest.raises(StoreMisconfigured, match="left behind"):
+        async with opened(place):
+            pass
+    silent = f"127.0.0.1:{free_port()}"
+    host = place.dsn.partition("@")[2].partition("/")[0]
+    both = place._replace(dsn=place.dsn.replace(host, f"{host},{silent}"))
+    with pytest.raises(StoreBroken, match=f"left behind.*{silent}, where no server answers yet"):
+        async with opened(both):
+            pass
+    checked = await check_cluster(place.dsn, place.schema, place.address, print)
+    assert [each.kind for each in checked.findings] == ["terms"]
 
 
 async def test_what_was_reserved_before_a_time_without_brokers_is_kept_for_a_day(

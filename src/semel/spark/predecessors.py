@@ -178,14 +178,19 @@ def of_other_groups(
                 raise
 
 
+def reads_all(client: Client, step: Step) -> bool:
+    """Whether a pipeline begins at the beginning of all its input."""
+    first = list_offsets(client, dict.fromkeys(step.spans, EARLIEST))
+    return all(span.start <= first[key].offset for key, span in step.spans.items())
+
+
 def _check_known(
     client: Client, pipeline_id: str, output: TopicInfo, writers: Iterable[Writer], step: Step
 ) -> None:
     """PipelineMismatch if all input is read, and the output has records of unknown origin."""
     if any(output.name in each.outputs for each in writers):
         return
-    first = list_offsets(client, dict.fromkeys(step.spans, EARLIEST))
-    if any(span.start > first[key].offset for key, span in step.spans.items()):
+    if not reads_all(client, step):
         return
     keys = [(output.name, each.partition) for each in output.partitions]
     start = list_offsets(client, dict.fromkeys(keys, EARLIEST))

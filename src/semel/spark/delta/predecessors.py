@@ -13,7 +13,7 @@ from semel.spark.delta.group import read_group
 from semel.spark.delta.position import Position, read_position, streams_of
 from semel.spark.delta.table import Table
 from semel.spark.errors import PipelineMismatch
-from semel.spark.predecessors import Relations, Writer, of_other_groups, overlapping
+from semel.spark.predecessors import Relations, Writer, of_other_groups, overlapping, reads_all
 from semel.spark.versions import fingerprint
 
 
@@ -27,6 +27,13 @@ def check_predecessors(
     writers = (_writer(name, read_position(table, name, keys=step.end), step) for name in sorted(names))
     for each in overlapping(writers, relations, step):
         raise PipelineMismatch(each.refusal(pipeline_id, f"the table {table.location}"))
+    if not names and table.has_rows_of_unknown_origin() and reads_all(client, step):
+        raise PipelineMismatch(
+            f"pipeline {pipeline_id!r} is new and reads all of its input, and the table {table.location} has "
+            "rows from before its history begins. If a pipeline has written them whose group was deleted or "
+            "has expired, they would be there twice: set startingOffsets where the table ends. If they are "
+            "of others: pipeline.new=true, or 'semel pipeline run --new'"
+        )
 
 
 def _followers(client: Client, table: Table, pipeline_id: str) -> Iterable[str]:

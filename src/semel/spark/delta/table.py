@@ -81,6 +81,11 @@ class Table:
         """The newest commits, the newest first; without a limit all that are kept."""
         return [_commit_of(each) for each in self._table.history(limit)]
 
+    def has_rows_of_unknown_origin(self) -> bool:
+        """Whether it has rows from before its history begins, so that nobody knows who has written them."""
+        oldest = min((each["version"] for each in self._table.history(None)), default=0)
+        return oldest > 0 and bool(self._table.file_uris())
+
     def commit(self, added: Iterable[Added], note: Note) -> None:
         """Add files. CommitFailedError: another writer has changed what this commit builds on."""
         columns, now = self.partition_by, int(time.time() * 1000)

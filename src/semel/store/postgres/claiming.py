@@ -15,6 +15,7 @@ from functools import partial
 from semel.store.interface import StoreMisconfigured, StoreRefused
 from semel.store.objects import Objects
 from semel.store.postgres.database import Database
+from semel.store.postgres.terms import Terms
 
 log = logging.getLogger("semel.store")
 
@@ -25,12 +26,17 @@ async def folder_of(database: Database, cluster_id: str) -> str:
     return f"{cluster_id}-{own[:8]}"
 
 
-async def connect_objects(database: Database, objects: Objects, cluster_id: str) -> None:
+async def connect_objects(
+    database: Database, objects: Objects, cluster_id: str, terms: Terms | None = None
+) -> None:
     """Have brokers use the folder of this ledger. StoreMisconfigured if it is not there, or newer.
 
     If the object store is away, that is found out before the first object is written.
     """
     objects.belong_to(await folder_of(database, cluster_id), partial(_claim, database, objects))
+    if terms is not None:
+        # First: a server that was left behind lacks the newest objects, too, but it is no restored backup.
+        await terms.check(objects)
     try:
         await objects.claim()
     except StoreRefused as refused:

@@ -72,6 +72,10 @@ def confirmed(session: Any) -> Iterator[None]:
 class Newest(Protocol):
     """Keeps connections from servers that were left behind (``servers``)."""
 
+    @property
+    def silent(self) -> Sequence[str]:
+        """The hosts of the address that have not answered."""
+
     def learn(self, number: int, term: str) -> None:
         """Refuse servers without this term, which the one in use has."""
 

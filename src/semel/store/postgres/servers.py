@@ -112,6 +112,8 @@ class Servers:
         self._sessions: WeakKeyDictionary[Any, Server] = WeakKeyDictionary()
         self._say_at = 0.0
         self._options: dict[str, Any] = {}
+        self.silent: Sequence[str] = ()
+        """The hosts that did not answer at the last look."""
 
     async def connect(self, _dsn: str | None = None, **options: Any) -> Any:
         """Open a session at the newest server. ConnectionLost if only others answer, StoreMisconfigured.
@@ -141,6 +143,11 @@ class Servers:
             each.add_done_callback(_discard)
             each.cancel()
         ordered = [each for each in tasks if each in done]
+        self.silent = [
+            _host(address)
+            for address, each in zip(self._addresses, tasks, strict=True)
+            if each not in done or isinstance(each.exception(), OSError | TimeoutError)
+        ]
         found = [each.result() for each in ordered if each.exception() is None]
         if not found:
             raise _telling([error for each in ordered if (error := each.exception()) is not None])

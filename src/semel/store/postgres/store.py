@@ -77,8 +77,9 @@ class ClusterStore:
             unsafe=words(settings.semel_ledger_unsafe) if settings is not None else (),
         )
         try:
-            await connect_objects(ledger.database, objects, ledger.cluster_id)
-            await ledger.committer.terms.have_noted(objects)
+            terms = ledger.committer.terms
+            await connect_objects(ledger.database, objects, ledger.cluster_id, terms)
+            await terms.have_noted(objects)
             secret = await ledger.database.value("SELECT value FROM meta WHERE name = 'secret'")
         except BaseException:
             await ledger.close()

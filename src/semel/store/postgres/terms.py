@@ -7,12 +7,17 @@ object store is a witness that is at neither of the servers.
 """
 
 import logging
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
-from semel.store.interface import LedgerDamaged, StoreMisconfigured, StoreRefused
+from semel.store.interface import LedgerDamaged, StoreBroken, StoreMisconfigured, StoreRefused
 from semel.store.postgres.database import QUERY_PATIENCE_SECONDS, Database, patiently
 
 log = logging.getLogger("semel.store")
+
+HAS_TERM: Final = """
+    SELECT EXISTS (SELECT FROM terms WHERE term_id = $2 OR (term > $1 AND term_id = 'skipped'))
+"""
+"""Whether a ledger has this term, or an operator has said that it need not."""
 
 
 class Witness(Protocol):
@@ -54,10 +59,24 @@ class Terms:
         try:
             await self.begin()
         except LeftBehind as error:
-            raise StoreMisconfigured(
-                f"{error}. After a failover, give the address of the new primary, or of all servers. If the"
-                " database was restored from a backup, see 'Restoring' in docs/cluster.md"
-            ) from None
+            raise self._cannot_start(error) from None
+
+    async def check(self, witness: Witness) -> None:
+        """StoreMisconfigured or StoreBroken if another server has gone on, as far as the witness answers."""
+        try:
+            newest = await witness.newest_term()
+        except OSError:
+            return  # It is asked again before anything is written.
+        if newest is not None and not await self._continues(*newest):
+            raise self._cannot_start(LeftBehind.with_term(newest[0]))
+
+    def _cannot_start(self, error: "LeftBehind") -> Exception:
+        if silent := self._database.servers.silent:
+            return StoreBroken(f"{error}. That may be at {', '.join(silent)}, where no server answers yet")
+        return StoreMisconfigured(
+            f"{error}. After a failover, give the address of the new primary, or of all servers. Only if the"
+            " database was restored from a backup on purpose, see 'Restoring' in docs/cluster.md"
+        )
 
     async def _note(self, term: int, term_id: str, is_noted: bool) -> None:
         if self._witness is None:
@@ -77,20 +96,19 @@ class Terms:
             ) from error
         if newest is not None and not await self._continues(*newest):
             self._database.servers.require(*newest)
-            raise LeftBehind(
-                f"this PostgreSQL server was left behind: the cluster has gone on with term {newest[0]}"
-                " elsewhere"
-            )
+            raise LeftBehind.with_term(newest[0])
 
     async def _continues(self, term: int, term_id: str) -> bool:
         """Whether the ledger has this term, or an operator has said that it need not."""
-        return bool(
-            await self._database.value(
-                "SELECT EXISTS (SELECT FROM terms WHERE term_id = $2 OR (term > $1 AND term_id = 'skipped'))",
-                *(term, term_id),
-            )
-        )
+        return bool(await self._database.value(HAS_TERM, term, term_id))
 
 
 class LeftBehind(StoreRefused):
     """Another server has a term that this one has not."""
+
+    @classmethod
+    def with_term(cls, term: int) -> "LeftBehind":
+        """Say which term it is."""
+        return cls(
+            f"this PostgreSQL server was left behind: the cluster has gone on with term {term} elsewhere"
+        )

@@ -6,16 +6,26 @@ from typing import Any, Final
 from semel.store.interface import StoreRefused
 from semel.store.objects import Objects
 from semel.store.postgres.checking.findings import Finding
+from semel.store.postgres.terms import HAS_TERM
 
 _ADVICE: Final = (
     "restore the object from a copy or an older version of the object store; nothing else has its records"
 )
+_ELSEWHERE: Final = (
+    "after a failover, use the other server (docs/cluster-operations.md). Only if this one was restored from"
+    " a backup on purpose, see 'Restoring' in docs/cluster.md"
+)
 _LAST: Final = 2**63 - 1
 
 
-async def open_objects(connection: Any, address: str) -> Objects:
-    """The objects of the cluster at this address. StoreRefused if they are not there."""
+async def open_objects(connection: Any, address: str) -> Objects | None:
+    """The objects of the cluster at this address; None if the ledger has lost where they are.
+
+    StoreRefused if they are not there.
+    """
     meta = dict(await connection.fetch("SELECT name, value FROM meta"))
+    if not {"cluster_id", "folder"} <= meta.keys():
+        return None
     objects = Objects.open(address)
     try:
         objects.belong_to(f"{meta['cluster_id']}-{meta['folder'][:8]}")
@@ -37,6 +47,10 @@ async def problems(connection: Any, objects: Objects) -> AsyncIterator[Finding]:
     """Yield objects that are gone or have another size. Objects come and go, so each is looked at again."""
     after = 0
     try:
+        newest = await objects.newest_term()
+        if newest is not None and not await connection.fetchval(HAS_TERM, *newest):
+            what = f"the cluster has gone on with term {newest[0]} elsewhere: this server lacks it"
+            yield Finding("terms", what, _ELSEWHERE)
         async for page in objects.pages():
             async for finding in _compare(
                 connection, objects, after, page[-1].number, {each.number: each.size for each in page}

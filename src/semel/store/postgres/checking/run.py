@@ -34,11 +34,14 @@ async def check_cluster(dsn: str, schema: str, chunks: str | None, progress: Pro
         if chunks is not None:
             progress("Comparing the objects with the object store.")
             objects = await places.open_objects(connection, chunks)
-            try:
-                async for finding in places.problems(connection, objects):
-                    findings.add(finding)
-            finally:
-                objects.close()
+            if objects is None:
+                progress("The objects are not compared: the ledger has lost where they are.")
+            else:
+                try:
+                    async for finding in places.problems(connection, objects):
+                        findings.add(finding)
+                finally:
+                    objects.close()
         chunk_count = await connection.fetchval("SELECT count(*) FROM chunks")
         object_count = await connection.fetchval("SELECT count(*) FROM objects WHERE state = 'stored'")
         return Checked(

@@ -47,7 +47,8 @@ chaos: setup ## kill -9 under load: 50 times each with idempotent producers, dur
 	SEMEL_KILLS=50 $(BIN)/python -m pytest tests/chaos/test_kill.py tests/chaos/test_kill_while_deleting.py tests/chaos/test_kill_share_workers.py
 	SEMEL_KILLS=200 $(BIN)/python -m pytest tests/chaos/test_kill_transactions.py
 
-verify: setup ## simulation, defects, power loss, fuzzing, chaos, pipeline kills, protocol tests over a cluster (hours)
+verify: setup ## tests marked slow, simulation, defects, power loss, fuzzing, chaos, pipeline kills, protocol tests over a cluster (hours)
+	$(BIN)/python -m pytest -m slow
 	$(BIN)/python -m pytest -m long tests/cluster
 	$(BIN)/python -m verification verify
 

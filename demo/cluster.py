@@ -14,9 +14,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from support.cluster import query, s3_environment
-from support.postgres import PostgresServer, postgres_server
-from support.s3 import s3_server
+from support.brokers.cluster import query, s3_environment
+from support.servers.postgres import PostgresServer, postgres_server
+from support.servers.s3 import s3_server
 
 from demo import processes
 from demo.__main__ import Demo, Victim, run

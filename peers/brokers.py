@@ -9,9 +9,9 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from support.cluster import Cluster, running
-from support.process import BrokerProcess
-from support.raw import RawClient
+from support.brokers.cluster import Cluster, running
+from support.brokers.process import BrokerProcess
+from support.clients.raw import RawClient
 from support.waiting import until
 
 from peers.kafka import KafkaProcess

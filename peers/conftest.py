@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
-from support.postgres import why_not
+from support.servers.postgres import why_not
 
 from peers.brokers import Broker, run_cluster, run_kafka, run_semel
 from peers.programs import CannotBuild, Program, build_go, build_java, fetch_kafka

@@ -13,10 +13,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-from support.process import free_port
-from support.raw import RawClient
-from support.rights import Right
-from support.rights_requests import (
+from support.brokers.process import free_port
+from support.brokers.secured_broker import ADMIN, PASSWORD, Secured, secured
+from support.clients.raw import RawClient
+from support.models.rights import Right
+from support.models.rights_requests import (
     CLASSIC,
     CONSUMER,
     DRIVER,
@@ -28,7 +29,6 @@ from support.rights_requests import (
     consuming,
     prepare,
 )
-from support.secured import ADMIN, PASSWORD, Secured, secured
 from support.waiting import until
 
 from peers.brokers import COMMON, run_kafka

@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from support.browsing import Browsing, console
+from support.browser.console import Browsing, console
 from support.waiting import until
 
 from peers.brokers import Broker

@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 
 import pyarrow.parquet as pq
 import pytest
-from support.browsing import Browsing, console
+from support.browser.console import Browsing, console
 from support.waiting import until
 
 from peers.brokers import Broker

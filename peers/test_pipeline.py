@@ -6,7 +6,7 @@ Nothing is lost, doubled or torn. ``SEMEL_KILLS`` says how often they are killed
 import os
 
 import pytest
-from support.postgres import why_not
+from support.servers.postgres import why_not
 
 from verification import pipeline_kills
 from verification.pipeline_brokers import three

@@ -12,9 +12,9 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from support.members import semel
-from support.postgres import postgres_server, why_not
-from support.process import free_port
+from support.brokers.cluster_members import semel
+from support.brokers.process import free_port
+from support.servers.postgres import postgres_server, why_not
 
 pytestmark = pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
 

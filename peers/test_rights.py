@@ -1,7 +1,7 @@
 """The matrix of rights, sent to Semel and to Apache Kafka with the same ACLs: the answers are the same.
 
-The rows are in tests/support/rights_matrix.py. Each is tried without one of its rights, in two ways, and with
-exactly those that it needs. Fields whose values cannot be the same are compared by whether they are there.
+The rows are in tests/support/models/rights_matrix.py. Each is tried without one of its rights, in two ways,
+and with exactly those that it needs. Fields whose values cannot be the same are compared by presence.
 """
 
 from collections.abc import Iterator, Sequence
@@ -9,10 +9,10 @@ from itertools import product
 from typing import Any, NamedTuple
 
 import pytest
+from support.brokers.guarded import EVERYTHING
 from support.certificates import needs_openssl
-from support.guarded import EVERYTHING
-from support.rights import Case, Hidden, Need, Right, at
-from support.rights_matrix import MATRIX
+from support.models.rights import Case, Hidden, Need, Right, at
+from support.models.rights_matrix import MATRIX
 
 from peers.guarded import NAMES, Names, Rule, Side, both, common_version
 from semel.core.security.acls import Permission

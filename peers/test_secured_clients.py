@@ -9,8 +9,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
+from support.brokers.secured_broker import MECHANISMS, Secured, secured
 from support.certificates import needs_openssl
-from support.secured import MECHANISMS, Secured, secured
 
 from peers.programs import HERE, CannotBuild, Program, build_java
 from semel.client import Consumer, NewTopic, Producer

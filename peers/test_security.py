@@ -11,8 +11,8 @@ from confluent_kafka.admin import (
     ScramMechanism,
     UserScramCredentialUpsertion,
 )
+from support.brokers.process import free_port
 from support.certificates import Certificate, make_certificate, needs_openssl
-from support.process import free_port
 from support.waiting import until
 
 from peers.brokers import run_kafka

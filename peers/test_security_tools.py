@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from support.brokers.process import free_port
+from support.brokers.secured_broker import ADMIN, PASSWORD, secured
 from support.certificates import Certificate, needs_openssl
-from support.process import free_port
-from support.secured import ADMIN, PASSWORD, secured
 
 from peers.brokers import run_kafka
 from peers.programs import CannotBuild, Program

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from support.process import BrokerProcess
+from support.brokers.process import BrokerProcess
 
 from peers.brokers import Broker
 from peers.programs import HERE, CannotBuild, Program, build_java

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.checkpoints import Query
+from support.spark.checkpoints import Query
 
 from peers.brokers import Broker
 from semel.client import Admin, Client, NewTopic, Producer, TransactionalProducer

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from support.sparking import committed, create, fill, start_spark, values
+from support.spark.jobs import committed, create, fill, start_spark, values
 
 from peers.brokers import Broker
 from peers.programs import CannotBuild, fetch_spark_connector

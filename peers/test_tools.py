@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
-from support.confluent import create, done, reader
-from support.postgres import why_not
-from support.raw_transactions import RawProducer
-from support.routed import raw_client
+from support.clients.confluent import create, done, reader
+from support.clients.raw_transactions import RawProducer
+from support.clients.routed import raw_client
+from support.servers.postgres import why_not
 from support.waiting import until
 
 from peers.brokers import Broker, run_cluster, run_semel

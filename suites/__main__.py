@@ -10,7 +10,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from support.process import BrokerProcess
+from support.brokers.process import BrokerProcess
 from support.waiting import until
 
 from peers.brokers import COMMON, serves

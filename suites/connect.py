@@ -14,7 +14,7 @@ from typing import Any
 
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
-from support.process import free_port
+from support.brokers.process import free_port
 
 from peers.programs import needed
 from suites.outcomes import FAILED, PASSED, REASON_MAX, Case, Report, Target

@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 from hypothesis import settings
-from support.companions import (
+from support.brokers.companions import (
     follow_leaders,
     is_about_a_lone_broker,
     is_about_one_connection,
     open_among,
     wait_for_shards,
 )
-from support.postgres import GIVEN, postgres_server, why_not
-from support.proxy import Proxy
-from support.s3 import S3Server, program, s3_server
+from support.faults.proxy import Proxy
+from support.servers.postgres import GIVEN, postgres_server, why_not
+from support.servers.s3 import S3Server, program, s3_server
 
 from semel.broker import broker
 from semel.config import Settings as Configuration

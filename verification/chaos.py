@@ -24,18 +24,18 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
+from support.brokers.chaos_broker import RARE, RUNNING, STARTING, ChaosBroker
+from support.brokers.process import BrokerProcess
 from support.chance import fresh_seed
-from support.chaos_broker import RARE, RUNNING, STARTING, ChaosBroker
-from support.chaos_run import ChaosResult, Run, run_of
-from support.process import BrokerProcess
-from support.raw import RawClient
-from support.workloads import QUIET, Place, Workload
-from support.workloads_copy import Copy
-from support.workloads_ends import Ends
-from support.workloads_money import Money
-from support.workloads_pauses import Pause, Pauses
-from support.workloads_single import Single
-from support.workloads_table import Table
+from support.clients.raw import RawClient
+from support.workloads.chaos_run import ChaosResult, Run, run_of
+from support.workloads.copy import Copy
+from support.workloads.ends import Ends
+from support.workloads.money import Money
+from support.workloads.pauses import Pause, Pauses
+from support.workloads.running import QUIET, Place, Workload
+from support.workloads.single import Single
+from support.workloads.table import Table
 
 from semel.server.run import EXIT_BROKEN
 

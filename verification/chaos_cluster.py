@@ -13,12 +13,12 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from support.chaos_run import ChaosResult, Run
-from support.cluster import LEASE_SECONDS, Cluster, Member, running, s3_environment
-from support.faulty_s3 import Fault as S3Fault
-from support.faulty_s3 import FaultyS3
-from support.s3 import s3_server
-from support.tcp_proxy import TcpProxy
+from support.brokers.cluster import LEASE_SECONDS, Cluster, Member, running, s3_environment
+from support.faults.faulty_s3 import Fault as S3Fault
+from support.faults.faulty_s3 import FaultyS3
+from support.faults.tcp_proxy import TcpProxy
+from support.servers.s3 import s3_server
+from support.workloads.chaos_run import ChaosResult, Run
 
 from verification.chaos import runs, workloads
 

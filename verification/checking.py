@@ -8,7 +8,7 @@ from typing import Final
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from support.perfect_log import correct_history
+from support.models.perfect_log import correct_history
 
 from semel.check import check
 

@@ -21,7 +21,7 @@ from typing import Final
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from support.chance import fresh_seed
-from support.sparking import committed, create, values
+from support.spark.jobs import committed, create, values
 from support.waiting import until
 
 from peers.programs import build_java, fetch_kafka

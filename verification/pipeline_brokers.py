@@ -10,8 +10,8 @@ from typing import Final, Protocol
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from support.cluster import LEASE_SECONDS, Cluster, Member, running
-from support.process import BrokerProcess
+from support.brokers.cluster import LEASE_SECONDS, Cluster, Member, running
+from support.brokers.process import BrokerProcess
 
 WITHOUT_EXTENSIONS: Final = ("--set", "semel.extensions.enable=false")
 

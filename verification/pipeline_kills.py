@@ -28,8 +28,8 @@ from confluent_kafka import KafkaError, Message, Producer
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from support.chance import fresh_seed
-from support.spark_driver import DriverProcess
-from support.sparking import Pipeline, committed, create, open_transactions, values
+from support.spark.driver import DriverProcess
+from support.spark.jobs import Pipeline, committed, create, open_transactions, values
 from support.waiting import until
 
 from semel.client import Admin, Client, ClientError, Consumer

@@ -9,10 +9,10 @@ from typing import Any, ClassVar
 
 import psutil  # type: ignore[import-untyped]
 from confluent_kafka.admin import AdminClient
-from support import postgres, s3
-from support.cluster import Cluster, s3_environment
-from support.faulty_s3 import Fault, FaultyS3
-from support.process import BrokerProcess, free_port
+from support.brokers.cluster import Cluster, s3_environment
+from support.brokers.process import BrokerProcess, free_port
+from support.faults.faulty_s3 import Fault, FaultyS3
+from support.servers import postgres, s3
 from support.waiting import until
 
 from bench.subjects import KAFKA_JAVA, KAFKA_VERSION, Semel, Subject

@@ -10,8 +10,8 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from support.process import BrokerProcess
-from support.raw import RawClient, batch
+from support.brokers.process import BrokerProcess
+from support.clients.raw import RawClient, batch
 
 from semel.server.run import EXIT_DAMAGED, EXIT_LOCKED
 from semel.store.chunk_header import HEADER_BYTES

@@ -7,8 +7,8 @@ import socket
 import time
 from pathlib import Path
 
-from support.process import BrokerProcess
-from support.raw import RawClient, batch
+from support.brokers.process import BrokerProcess
+from support.clients.raw import RawClient, batch
 
 from semel.server.descriptors import RESERVED
 from semel.wire.errors import ErrorCode

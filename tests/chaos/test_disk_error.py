@@ -10,10 +10,10 @@ import resource
 from pathlib import Path
 
 import pytest
-from support.faulty import FaultyBroker
-from support.process import BrokerProcess
-from support.raw import RawClient, batch, produce_request
-from support.raw_groups import ClassicMember, commit_offset
+from support.brokers.faulty import FaultyBroker
+from support.brokers.process import BrokerProcess
+from support.clients.raw import RawClient, batch, produce_request
+from support.clients.raw_groups import ClassicMember, commit_offset
 
 from semel.server.run import EXIT_BROKEN
 from semel.wire.errors import ErrorCode

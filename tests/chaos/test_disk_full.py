@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
-from support.allocated import allocated
-from support.faulty import FaultyBroker
-from support.process import BrokerProcess
-from support.raw import RawClient
-from support.raw import batch as batch_of_long_ago
-from support.raw_groups import ClassicMember, ConsumerMember, commit_offset, join_request
+from support.brokers.faulty import FaultyBroker
+from support.brokers.process import BrokerProcess
+from support.clients.raw import RawClient
+from support.clients.raw import batch as batch_of_long_ago
+from support.clients.raw_groups import ClassicMember, ConsumerMember, commit_offset, join_request
+from support.stores.allocated import allocated
 from support.waiting import until
 
 from semel.wire.errors import ErrorCode

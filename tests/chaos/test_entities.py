@@ -8,9 +8,9 @@ import os
 from collections.abc import Iterator
 
 import pytest
-from support.process import BrokerProcess
-from support.raw import RawClient, batch
-from support.raw_groups import ClassicMember, commit_offset, join_request
+from support.brokers.process import BrokerProcess
+from support.clients.raw import RawClient, batch
+from support.clients.raw_groups import ClassicMember, commit_offset, join_request
 
 from semel.wire.errors import ErrorCode
 from semel.wire.messages import (

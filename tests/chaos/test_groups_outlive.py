@@ -9,9 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.process import BrokerProcess
-from support.raw import RawClient
-from support.raw_groups import ClassicMember, ConsumerMember, commit_offset
+from support.brokers.process import BrokerProcess
+from support.clients.raw import RawClient
+from support.clients.raw_groups import ClassicMember, ConsumerMember, commit_offset
 from support.waiting import until
 
 from semel.wire.errors import ErrorCode

@@ -11,16 +11,16 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import KafkaError, Message, Producer
-from support.chaos_run import Run, hanging
-from support.proxy import Act, Proxy
-from support.raw import RawClient, produce_request
-from support.raw import batch as raw_batch
-from support.raw_groups import ClassicMember, join_request
-from support.raw_log import Log, deliver
-from support.raw_transactions import RawProducer, committed, describe, new_name, produce_in
+from support.clients.raw import RawClient, produce_request
+from support.clients.raw import batch as raw_batch
+from support.clients.raw_groups import ClassicMember, join_request
+from support.clients.raw_log import Log, deliver
+from support.clients.raw_transactions import RawProducer, committed, describe, new_name, produce_in
+from support.faults.proxy import Act, Proxy
 from support.waiting import until
-from support.workloads import Producing, Workload
-from support.workloads_clients import Sent
+from support.workloads.chaos_run import Run, hanging
+from support.workloads.clients import Sent
+from support.workloads.running import Producing, Workload
 
 import semel
 from semel.check import Claim, Process, check, read_history

@@ -9,9 +9,9 @@ import threading
 from pathlib import Path
 
 import pytest
-from support.faulty import FaultyBroker
-from support.raw import RawClient
-from support.raw_log import Log
+from support.brokers.faulty import FaultyBroker
+from support.clients.raw import RawClient
+from support.clients.raw_log import Log
 
 from semel.client import Client, KafkaError, ProducerFenced, TransactionalProducer
 from semel.server.run import EXIT_BROKEN

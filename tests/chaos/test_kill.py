@@ -9,9 +9,9 @@ import random
 from pathlib import Path
 
 import pytest
+from support.brokers.process import BrokerProcess
 from support.chance import fresh_seed
-from support.load import idempotent_load
-from support.process import BrokerProcess
+from support.workloads.load import idempotent_load
 
 KILLS = int(os.environ.get("SEMEL_KILLS", "4"))
 ACKNOWLEDGED_BETWEEN_KILLS = 300

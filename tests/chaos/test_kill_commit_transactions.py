@@ -10,13 +10,13 @@ import time
 from pathlib import Path
 
 import pytest
+from support.brokers.process import BrokerProcess
 from support.chance import fresh_seed
-from support.process import BrokerProcess
-from support.raw import RawClient
-from support.raw_log import Log
-from support.raw_runs import RawAttempt, RawDriver
-from support.raw_transactions import committed, make_topic
-from support.stubborn import StubbornClient
+from support.clients.raw import RawClient
+from support.clients.raw_log import Log
+from support.clients.raw_runs import RawAttempt, RawDriver
+from support.clients.raw_transactions import committed, make_topic
+from support.clients.stubborn import StubbornClient
 
 from semel.wire.errors import ErrorCode
 

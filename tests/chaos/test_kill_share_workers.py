@@ -15,9 +15,9 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from support.brokers.process import BrokerProcess
 from support.chance import fresh_seed
-from support.process import BrokerProcess
-from support.transactional_workers import Worker
+from support.workloads.transactional_workers import Worker
 
 from semel.client import (
     Admin,

@@ -21,14 +21,14 @@ from pathlib import Path
 
 import apsw
 import pytest
+from support.brokers.process import BrokerProcess
 from support.chance import fresh_seed
-from support.process import BrokerProcess
-from support.raw import RawClient
-from support.raw_transactions import Log, RawProducer, committed, make_topic
-from support.stubborn import StubbornClient
-from support.transactional_load import transactional_load
-from support.transactional_workers import PARTITIONS, Noted
+from support.clients.raw import RawClient
+from support.clients.raw_transactions import Log, RawProducer, committed, make_topic
+from support.clients.stubborn import StubbornClient
 from support.waiting import until
+from support.workloads.transactional_load import transactional_load
+from support.workloads.transactional_workers import PARTITIONS, Noted
 
 from semel.server.run import EXIT_OK
 from semel.store import page_checksums

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
-from support.allocated import allocated
+from support.brokers.process import BrokerProcess
 from support.chance import fresh_seed
-from support.confluent import create
-from support.process import BrokerProcess
+from support.clients.confluent import create
+from support.stores.allocated import allocated
 from support.waiting import until
 
 KILLS = int(os.environ.get("SEMEL_KILLS", "4"))

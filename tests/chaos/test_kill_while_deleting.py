@@ -12,12 +12,12 @@ import time
 from pathlib import Path
 
 import pytest
-from support.allocated import allocated
+from support.brokers.process import BrokerProcess
 from support.chance import fresh_seed
-from support.load import idempotent_load
-from support.process import BrokerProcess
-from support.raw import RawClient, batch, produce_request
+from support.clients.raw import RawClient, batch, produce_request
+from support.stores.allocated import allocated
 from support.waiting import until
+from support.workloads.load import idempotent_load
 
 from semel.wire.errors import ErrorCode
 from semel.wire.messages import (

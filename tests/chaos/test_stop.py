@@ -14,11 +14,11 @@ import time
 from pathlib import Path
 
 import pytest
+from support.brokers.process import BrokerProcess, free_port
 from support.chance import fresh_seed
-from support.load import idempotent_load
-from support.process import BrokerProcess, free_port
-from support.raw import RawClient, batch
-from support.raw_groups import ClassicMember, join_request
+from support.clients.raw import RawClient, batch
+from support.clients.raw_groups import ClassicMember, join_request
+from support.workloads.load import idempotent_load
 
 from semel.server.run import EXIT_LOCKED, EXIT_OK
 from semel.wire.errors import ErrorCode

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 from pyspark.sql import SparkSession
-from support.sparking import start_spark
+from support.spark.jobs import start_spark
 
 
 @pytest.fixture(scope="session")

@@ -1,8 +1,8 @@
 """Every anomaly is found in the smallest history that shows it, and not in its neighbour."""
 
 import pytest
-from support.anomalies import CASES
-from support.histories import JOURNAL, JOURNAL_TOPIC, Steps
+from support.models.anomalies import CASES
+from support.models.histories import JOURNAL, JOURNAL_TOPIC, Steps
 
 from semel.check import DEFINITIONS, check
 

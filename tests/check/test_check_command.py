@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.histories import Steps
+from support.models.histories import Steps
 
 from semel.check import Operation, check, read_history, write_lines
 from tools.spark_classes import java_options

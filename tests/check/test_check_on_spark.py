@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
-from support.anomalies import CASES
-from support.perfect_log import correct_history
-from support.seeded_bugs import BUGS
+from support.models.anomalies import CASES
+from support.models.perfect_log import correct_history
+from support.models.seeded_bugs import BUGS
 
 from semel.check import DEFINITIONS, HistoryError, Operation, SendOffsets, check, read_history, write_lines
 from semel.spark.check import check_files

@@ -4,7 +4,7 @@ import io
 from pathlib import Path
 
 import pytest
-from support.perfect_log import correct_history
+from support.models.perfect_log import correct_history
 
 from semel.check import HistoryError, Produce, Topic, read_history, read_lines, write_lines
 from semel.check.history import KINDS

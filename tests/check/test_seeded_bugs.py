@@ -6,8 +6,8 @@ These are few correct histories; `make verify` makes 10,000.
 import random
 
 import pytest
-from support.perfect_log import correct_history
-from support.seeded_bugs import BUGS
+from support.models.perfect_log import correct_history
+from support.models.seeded_bugs import BUGS
 
 from semel.check import check
 from semel.check.verdict import Verdict

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from support.browsing import Browsing
+from support.browser.console import Browsing
 from support.waiting import until
 
 import semel

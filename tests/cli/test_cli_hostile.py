@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 import typer
-from support.sparking import create
+from support.spark.jobs import create
 
 import semel
 from semel.cli.main import app, run

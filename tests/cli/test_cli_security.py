@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.brokers.process import BrokerProcess
 from support.certificates import Certificate, make_certificate, needs_openssl
-from support.process import BrokerProcess
 from typer.testing import CliRunner
 
 from semel.cli.main import app

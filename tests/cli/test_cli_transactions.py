@@ -17,9 +17,9 @@ from typing import Any
 
 import apsw
 import pytest
-from support.peer import PEER
-from support.raw import RawClient
-from support.raw_transactions import Log, RawProducer, make_topic, new_name, ours, soon
+from support.brokers.peer import PEER
+from support.clients.raw import RawClient
+from support.clients.raw_transactions import Log, RawProducer, make_topic, new_name, ours, soon
 
 import semel
 from semel.store import page_checksums

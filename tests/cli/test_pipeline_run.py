@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
-from support.sparking import committed, create, fill, values
+from support.spark.jobs import committed, create, fill, values
 
 import semel
 from semel.cli.pipeline_screen import Lines, Screen

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 import pytest
-from support.sparking import create, fill
+from support.spark.jobs import create, fill
 
 import semel
 from semel.client import Admin, Client, TransactionalProducer

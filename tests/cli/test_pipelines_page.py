@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from support.pages import blocks, sessions
-from support.sparking import create
+from support.spark.jobs import create
 
 import semel
 from semel.client import Client, Consumer, Producer

@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.brokers.process import BrokerProcess
 from support.pages import blocks, sessions
-from support.process import BrokerProcess
 
 README = Path(__file__).parents[2] / "README.md"
 

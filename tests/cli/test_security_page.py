@@ -7,9 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+from support.brokers.process import BrokerProcess
 from support.certificates import make_certificate, needs_openssl
 from support.pages import blocks, sessions
-from support.process import BrokerProcess
 
 from demo.security import PIPELINE, least_rights
 from semel.client import Admin, Client, Security

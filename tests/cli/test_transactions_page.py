@@ -9,9 +9,9 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from support.clients.raw import RawClient, batch
+from support.clients.raw_transactions import RawProducer
 from support.pages import blocks, sessions
-from support.raw import RawClient, batch
-from support.raw_transactions import RawProducer
 from support.waiting import until
 
 import semel

@@ -10,9 +10,9 @@ import warnings
 from collections.abc import Callable, Iterator
 
 import pytest
-from support.client_transactions import VISIBILITIES
-from support.peer import broker_or_peer
-from support.raw import RawClient
+from support.brokers.peer import broker_or_peer
+from support.clients.client_transactions import VISIBILITIES
+from support.clients.raw import RawClient
 
 import semel
 from semel.client import Client

@@ -24,9 +24,9 @@ from aiokafka.errors import (
     UnknownTopicOrPartitionError,
 )
 from aiokafka.structs import OffsetAndMetadata
-from support.process import BrokerProcess
-from support.raw import RawClient
-from support.reading import check_came_back
+from support.brokers.process import BrokerProcess
+from support.clients.raw import RawClient
+from support.clients.reading import check_came_back
 from support.waiting import until_async
 
 from semel.wire.compression import Codec

@@ -13,7 +13,8 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.errors import KafkaError, ProducerFenced
-from support.client_transactions import (
+from support.brokers.peer import PEER
+from support.clients.client_transactions import (
     ADD_PARTITIONS,
     PARTITIONS,
     REQUESTS,
@@ -24,10 +25,9 @@ from support.client_transactions import (
     visibility_configs,
     wait_for_abort,
 )
-from support.peer import PEER
-from support.proxy import Act, Proxy
-from support.raw import RawClient, batch
-from support.raw_transactions import Log
+from support.clients.raw import RawClient, batch
+from support.clients.raw_transactions import Log
+from support.faults.proxy import Act, Proxy
 from support.waiting import until_async
 
 from semel.wire.compression import Codec

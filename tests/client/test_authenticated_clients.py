@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from support.brokers.process import BrokerProcess
+from support.brokers.secured_broker import CLIENTS, MECHANISMS, PROTOCOLS, Denied, Secured, secured
 from support.certificates import Certificate, make_certificate, needs_openssl
-from support.process import BrokerProcess
-from support.secured import CLIENTS, MECHANISMS, PROTOCOLS, Denied, Secured, secured
 
 from semel.client import Admin, Client, Consumer, NewTopic, Security
 from semel.client.acls import Acl

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from support.cleaning import CONFIGS, SETTINGS, compact, compact_markers_away, put
-from support.proxy import Proxy
-from support.raw import RawClient
-from support.raw_transactions import RawProducer, make_topic
+from support.brokers.compaction_by_hand import CONFIGS, SETTINGS, compact, compact_markers_away, put
+from support.clients.raw import RawClient
+from support.clients.raw_transactions import RawProducer, make_topic
+from support.faults.proxy import Proxy
 
 import semel
 from semel.client import Admin, Client, CommitOrderConsumer, KafkaError

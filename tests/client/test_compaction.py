@@ -11,7 +11,7 @@ from confluent_kafka import KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource
 from kafka import KafkaConsumer
 from kafka import TopicPartition as KafkaPartition
-from support.confluent import WAIT_SECONDS, Fresh, create, done
+from support.clients.confluent import WAIT_SECONDS, Fresh, create, done
 from support.waiting import until
 
 import semel

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 import pytest
-from support.cleaning import CONFIGS, SETTINGS, compact, put
+from support.brokers.compaction_by_hand import CONFIGS, SETTINGS, compact, put
 
 import semel
 from semel.client import Admin, Client, KafkaError, NewTopic

@@ -17,8 +17,8 @@ from confluent_kafka import (
     TopicPartition,
 )
 from confluent_kafka.admin import AdminClient
-from support.confluent import WAIT_SECONDS, Fresh, Reader, create, produce, reader
-from support.raw import RawClient
+from support.clients.confluent import WAIT_SECONDS, Fresh, Reader, create, produce, reader
+from support.clients.raw import RawClient
 from support.waiting import until
 
 from semel.wire.compression import Codec

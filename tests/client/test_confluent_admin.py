@@ -23,7 +23,7 @@ from confluent_kafka.admin import (
     OffsetSpec,
     ResourceType,
 )
-from support.confluent import MANUAL, WAIT_SECONDS, Fresh, code, create, done, produce, reader
+from support.clients.confluent import MANUAL, WAIT_SECONDS, Fresh, code, create, done, produce, reader
 
 
 @pytest.fixture(scope="module")

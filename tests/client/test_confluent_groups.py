@@ -12,8 +12,18 @@ from pathlib import Path
 import pytest
 from confluent_kafka import ConsumerGroupState, ConsumerGroupType, KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
-from support.confluent import MANUAL, WAIT_SECONDS, Fresh, Reader, create, done, produce, reader, shared
-from support.process import BrokerProcess
+from support.brokers.process import BrokerProcess
+from support.clients.confluent import (
+    MANUAL,
+    WAIT_SECONDS,
+    Fresh,
+    Reader,
+    create,
+    done,
+    produce,
+    reader,
+    shared,
+)
 from support.waiting import until
 
 

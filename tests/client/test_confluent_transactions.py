@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
-from support.client_transactions import (
+from support.brokers.peer import PEER
+from support.clients.client_transactions import (
     PARTITIONS,
     REQUESTS,
     Found,
@@ -18,11 +19,10 @@ from support.client_transactions import (
     visibility_configs,
     wait_for_abort,
 )
-from support.confluent import WAIT_SECONDS, Fresh, Reader, create, produce, reader
-from support.peer import PEER
-from support.proxy import Act, Proxy
-from support.raw import RawClient
-from support.raw_transactions import Log
+from support.clients.confluent import WAIT_SECONDS, Fresh, Reader, create, produce, reader
+from support.clients.raw import RawClient
+from support.clients.raw_transactions import Log
+from support.faults.proxy import Act, Proxy
 from support.waiting import until
 
 from semel.wire.compression import Codec

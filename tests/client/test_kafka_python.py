@@ -20,7 +20,8 @@ from kafka.errors import (
     OffsetOutOfRangeError,
 )
 from kafka.structs import OffsetAndMetadata
-from support.kafka_python import (
+from support.brokers.process import BrokerProcess
+from support.clients.kafka_python import (
     WAIT_SECONDS,
     Fresh,
     Member,
@@ -31,9 +32,8 @@ from support.kafka_python import (
     reader,
     shared,
 )
-from support.process import BrokerProcess
-from support.raw import RawClient
-from support.reading import check_came_back
+from support.clients.raw import RawClient
+from support.clients.reading import check_came_back
 from support.waiting import until
 
 from semel.wire.compression import Codec

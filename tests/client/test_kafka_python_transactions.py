@@ -12,7 +12,8 @@ from kafka import KafkaProducer, TopicPartition
 from kafka.admin import KafkaAdminClient
 from kafka.errors import KafkaError, ProducerFencedError
 from kafka.structs import OffsetAndMetadata
-from support.client_transactions import (
+from support.brokers.peer import PEER
+from support.clients.client_transactions import (
     ADD_PARTITIONS,
     PARTITIONS,
     REQUESTS,
@@ -23,11 +24,10 @@ from support.client_transactions import (
     visibility_configs,
     wait_for_abort,
 )
-from support.kafka_python import WAIT_SECONDS, Fresh, Reader, administrator, create, produce, reader
-from support.peer import PEER
-from support.proxy import Act, Proxy
-from support.raw import RawClient
-from support.raw_transactions import Log, soon
+from support.clients.kafka_python import WAIT_SECONDS, Fresh, Reader, administrator, create, produce, reader
+from support.clients.raw import RawClient
+from support.clients.raw_transactions import Log, soon
+from support.faults.proxy import Act, Proxy
 from support.waiting import until
 
 

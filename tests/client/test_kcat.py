@@ -6,7 +6,7 @@ import subprocess
 from collections.abc import Callable
 
 import pytest
-from support.raw import RawClient
+from support.clients.raw import RawClient
 
 from semel.wire.compression import Codec
 

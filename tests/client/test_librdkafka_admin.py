@@ -37,7 +37,7 @@ from confluent_kafka.admin import (
     UserScramCredentialDeletion,
     UserScramCredentialUpsertion,
 )
-from support.confluent import WAIT_SECONDS, Fresh, create, done, produce, reader
+from support.clients.confluent import WAIT_SECONDS, Fresh, create, done, produce, reader
 from support.waiting import until
 
 

@@ -12,8 +12,8 @@ from itertools import count
 import pytest
 from confluent_kafka import ConsumerGroupType, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
-from support.confluent import WAIT_SECONDS, Fresh, Reader, create, done, produce
-from support.process import BrokerProcess
+from support.brokers.process import BrokerProcess
+from support.clients.confluent import WAIT_SECONDS, Fresh, Reader, create, done, produce
 from support.waiting import until
 
 PARTITIONS = 6

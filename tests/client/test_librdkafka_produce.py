@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from confluent_kafka.admin import AdminClient
-from support.confluent import WAIT_SECONDS, Fresh, create, reader
+from support.clients.confluent import WAIT_SECONDS, Fresh, create, reader
 
 COUNT = 2_000
 PARTITIONS = 4

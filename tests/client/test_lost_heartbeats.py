@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka.admin import AdminClient
-from support.confluent import WAIT_SECONDS, create, reader, shared
+from support.clients.confluent import WAIT_SECONDS, create, reader, shared
 from support.waiting import until
 
 import semel

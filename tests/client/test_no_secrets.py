@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.brokers.process import free_port
+from support.brokers.secured_broker import CLIENTS, MECHANISMS, PASSWORD, Denied, Secured, secured
 from support.certificates import needs_openssl
-from support.process import free_port
-from support.secured import CLIENTS, MECHANISMS, PASSWORD, Denied, Secured, secured
 
 from semel.client import Admin, AuthenticationFailed, Client, KafkaError, NewTopic, Security
 from semel.client.acls import Acl

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
-from support.process import BrokerProcess, free_port
-from support.proxy import Act, Proxy
+from support.brokers.process import BrokerProcess, free_port
+from support.faults.proxy import Act, Proxy
 
 from semel.client import (
     LATEST,

@@ -8,9 +8,9 @@ from typing import Any
 import confluent_kafka
 import pytest
 from confluent_kafka.admin import AdminClient
+from support.brokers.process import BrokerProcess
+from support.brokers.sasl_broker import SaslBroker
 from support.certificates import PASSWORD, Certificate, make_certificate, needs_openssl
-from support.process import BrokerProcess
-from support.sasl_broker import SaslBroker
 from support.waiting import until
 
 from semel.client import Admin, AuthenticationFailed, BrokerUnreachable, Client, Consumer, Producer, Security

@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Iterator
 
 import pytest
-from support.proxy import Act, Proxy
+from support.faults.proxy import Act, Proxy
 
 import semel
 from semel.client import (

@@ -4,8 +4,8 @@ import struct
 from collections.abc import Iterator
 
 import pytest
-from support.columnar import column_of
-from support.proxy import Act, Proxy
+from support.faults.proxy import Act, Proxy
+from support.stores.columnar import column_of
 
 import semel
 from semel.client import (

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 import pytest
-from support.cleaning import CONFIGS, SETTINGS, compact
+from support.brokers.compaction_by_hand import CONFIGS, SETTINGS, compact
 
 import semel
 from semel.client import (

@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
-from support.peer import PEER, broker_or_peer
-from support.proxy import Act, Proxy
+from support.brokers.peer import PEER, broker_or_peer
+from support.faults.proxy import Act, Proxy
 
 from semel.client import (
     LATEST,

@@ -1,4 +1,4 @@
-"""Clients and brokers among which leaders and coordinators move. See `support.ownership`."""
+"""Clients and brokers among which leaders and coordinators move. See `support.models.ownership`."""
 
 import asyncio
 import threading
@@ -12,7 +12,7 @@ import confluent_kafka
 import kafka
 import pytest
 from confluent_kafka.admin import AdminClient
-from support.ownership import NOBODY, SharedLog, shared_log
+from support.models.ownership import NOBODY, SharedLog, shared_log
 from support.waiting import until
 
 from semel.client import (
@@ -345,7 +345,7 @@ def test_kafka_python_writes_and_reads_while_owners_move(log: SharedLog, client:
 
             def read() -> bool:
                 # A long poll, because kafka-python loses a rebalance that ends between two polls (see
-                # support.kafka_python).
+                # support.clients.kafka_python).
                 records = consumer.poll(timeout_ms=10_000)
                 found.extend(int(each.value) for some in records.values() for each in some)
                 return len(found) >= 40

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from support.cluster import Cluster, running
-from support.routed import RoutedClient
+from support.brokers.cluster import Cluster, running
+from support.clients.routed import RoutedClient
 
 from semel.client import Admin, Client, NewTopic
 

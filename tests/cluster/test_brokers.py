@@ -6,13 +6,13 @@ import time
 from collections.abc import Callable
 
 import pytest
-from support.cluster import LEASE_SECONDS, Cluster, Member
-from support.cluster_load import loaded
-from support.load import idempotent_load
-from support.raw_log import Log
-from support.raw_transactions import RawProducer
-from support.routed import RoutedClient
+from support.brokers.cluster import LEASE_SECONDS, Cluster, Member
+from support.clients.raw_log import Log
+from support.clients.raw_transactions import RawProducer
+from support.clients.routed import RoutedClient
 from support.waiting import until
+from support.workloads.cluster_load import loaded
+from support.workloads.load import idempotent_load
 
 from semel.server.run import EXIT_BROKEN, EXIT_LOCKED, EXIT_OK
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import asyncpg
 import pytest
-from support.cluster import Cluster, query, running
-from support.cluster_load import loaded
-from support.keys import KEY_COLUMNS
-from support.members import semel
-from support.routed import RoutedClient
+from support.brokers.cluster import Cluster, query, running
+from support.brokers.cluster_members import semel
+from support.clients.routed import RoutedClient
+from support.stores.keys import KEY_COLUMNS
 from support.waiting import until
+from support.workloads.cluster_load import loaded
 
 from semel.client import Admin, Client, Consumer, NewTopic, Producer, TransactionalProducer
 from semel.store.postgres.checking.findings import Checked

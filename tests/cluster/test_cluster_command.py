@@ -11,9 +11,9 @@ from urllib.parse import urlsplit
 
 import asyncpg
 import pytest
-from support.browsing import console
-from support.members import Member, database, members, semel
-from support.tcp_proxy import TcpProxy
+from support.brokers.cluster_members import Member, database, members, semel
+from support.browser.console import console
+from support.faults.tcp_proxy import TcpProxy
 from support.waiting import until
 
 from semel.cli.cluster import cluster_status

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 import pytest
-from support.cluster import Cluster
+from support.brokers.cluster import Cluster
 from support.waiting import until
 
 from semel.client import Admin, Client, ClientError, KafkaError, ResourceType

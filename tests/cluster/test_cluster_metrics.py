@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 import yaml
-from support.members import Member, database, members
+from support.brokers.cluster_members import Member, database, members
+from support.brokers.process import free_port
 from support.pages import blocks
-from support.process import free_port
 from support.waiting import until
 
 from semel.client import Admin, Client, NewTopic, TransactionalProducer

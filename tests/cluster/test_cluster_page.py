@@ -13,12 +13,12 @@ from pathlib import Path
 
 import asyncpg
 import pytest
-from support.members import Member, database, members
+from support.brokers.cluster_members import Member, database, members
+from support.brokers.process import free_port
+from support.clients.raw_transactions import RawProducer
+from support.clients.routed import RoutedClient
 from support.pages import blocks, sessions
-from support.postgres import binaries
-from support.process import free_port
-from support.raw_transactions import RawProducer
-from support.routed import RoutedClient
+from support.servers.postgres import binaries
 from support.waiting import until
 
 from semel.client import Admin, Client, Consumer, Isolation, NewTopic, Producer

@@ -5,8 +5,8 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-from support.cluster import Cluster, running
-from support.members import database
+from support.brokers.cluster import Cluster, running
+from support.brokers.cluster_members import database
 from support.waiting import until
 
 from semel.client import (

@@ -18,10 +18,10 @@ import asyncpg
 import obstore
 import pytest
 from obstore.store import from_url
-from support.members import Member, database, semel
-from support.postgres import PostgresServer, binaries, why_not
-from support.process import free_port
-from support.s3 import S3Server, program, s3_server
+from support.brokers.cluster_members import Member, database, semel
+from support.brokers.process import free_port
+from support.servers.postgres import PostgresServer, binaries, why_not
+from support.servers.s3 import S3Server, program, s3_server
 from support.waiting import until
 
 from semel.client import Admin, Client, Consumer, Producer

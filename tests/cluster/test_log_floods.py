@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.members import Member, database, members
-from support.raw import RawClient, batch
+from support.brokers.cluster_members import Member, database, members
+from support.clients.raw import RawClient, batch
 
 from semel.client import Admin, Client, NewTopic
 from semel.server.logs import SENTENCE_LINES

@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 
 import asyncpg
 import pytest
-from support.members import Member, database, members, semel
-from support.raw import KEEPS_RECORDS, RawClient, batch
-from support.raw_groups import ClassicMember, ConsumerMember, commit_offset
-from support.raw_log import READ_COMMITTED, READ_UNCOMMITTED, Log
-from support.raw_transactions import RawProducer, committed, describe, make_topic, producers
+from support.brokers.cluster_members import Member, database, members, semel
+from support.clients.raw import KEEPS_RECORDS, RawClient, batch
+from support.clients.raw_groups import ClassicMember, ConsumerMember, commit_offset
+from support.clients.raw_log import READ_COMMITTED, READ_UNCOMMITTED, Log
+from support.clients.raw_transactions import RawProducer, committed, describe, make_topic, producers
 from support.waiting import until
 
 import semel as package

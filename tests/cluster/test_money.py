@@ -10,10 +10,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from support import workloads_money
-from support.cluster import LEASE_SECONDS, Cluster, Member
-from support.cluster_load import loaded
-from support.raw import RawClient
+from support.brokers.cluster import LEASE_SECONDS, Cluster, Member
+from support.clients.raw import RawClient
+from support.workloads import money
+from support.workloads.cluster_load import loaded
 
 from semel.client import Client, Consumer, Producer
 from semel.client.offsets import END_TOGETHER
@@ -23,7 +23,7 @@ from .conftest import Create
 
 HOUR_SECONDS = 3600
 MINUTE_MS = 60_000
-WRONG_CLOCK = Path(workloads_money.__file__).with_name("wrong_clock_main.py")
+WRONG_CLOCK = Path(__file__).parents[1] / "support" / "brokers" / "wrong_clock_main.py"
 
 
 @pytest.mark.parametrize("visibility", ["marker", pytest.param("journal", marks=pytest.mark.long)])
@@ -40,7 +40,7 @@ def test_no_snapshot_shows_half_a_transfer_while_a_broker_is_killed(
         load.go_on()
         # Any broker tells the ends of all, also when the leader of some is dead.
         with RawClient(other.bootstrap) as client:
-            ends = workloads_money.ends_together(client, accounts, END_TOGETHER)
+            ends = money.ends_together(client, accounts, END_TOGETHER)
         assert ends is not None
         assert ends.keys() == set(accounts)
         load.audit()

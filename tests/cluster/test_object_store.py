@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.cluster import Cluster, Member, running, s3_environment
-from support.cluster_load import loaded
-from support.faulty_s3 import Fault, FaultyS3
-from support.s3 import S3Server
+from support.brokers.cluster import Cluster, Member, running, s3_environment
+from support.faults.faulty_s3 import Fault, FaultyS3
+from support.servers.s3 import S3Server
+from support.workloads.cluster_load import loaded
 
 from semel.client import Admin, Client, Consumer, NewTopic, Producer
 from semel.server.run import EXIT_OK

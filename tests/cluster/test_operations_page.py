@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from support.cluster import query
+from support.brokers.cluster import query
 from support.pages import blocks
 
 from semel.server import run

@@ -4,11 +4,11 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from support.cluster import LEASE_SECONDS, Cluster
-from support.cluster_load import loaded
-from support.raw_log import Log
-from support.raw_transactions import RawProducer
-from support.routed import RoutedClient
+from support.brokers.cluster import LEASE_SECONDS, Cluster
+from support.clients.raw_log import Log
+from support.clients.raw_transactions import RawProducer
+from support.clients.routed import RoutedClient
+from support.workloads.cluster_load import loaded
 
 from semel.client import Admin, Client, NewTopic
 

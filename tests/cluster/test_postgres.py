@@ -5,12 +5,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from support.cluster import LEASE_SECONDS, Cluster, running
-from support.cluster_load import loaded
-from support.raw_log import Log
-from support.raw_transactions import RawProducer
-from support.routed import RoutedClient
+from support.brokers.cluster import LEASE_SECONDS, Cluster, running
+from support.clients.raw_log import Log
+from support.clients.raw_transactions import RawProducer
+from support.clients.routed import RoutedClient
 from support.waiting import until
+from support.workloads.cluster_load import loaded
 
 from semel.wire.errors import ErrorCode
 

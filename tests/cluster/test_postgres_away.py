@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.cluster import query
-from support.members import Member, members, semel
-from support.postgres import PostgresServer, postgres_server, why_not
+from support.brokers.cluster import query
+from support.brokers.cluster_members import Member, members, semel
+from support.servers.postgres import PostgresServer, postgres_server, why_not
 from support.waiting import until
 
 from semel.client import Admin, Client, ClientError, Consumer, KafkaError, NewTopic, Producer

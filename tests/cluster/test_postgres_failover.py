@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.failover import Pair, execute, pair
-from support.members import members
+from support.brokers.cluster_members import members
+from support.servers.failover import Pair, execute, pair
 from support.waiting import until
 
 from semel.client import Admin, Client, Consumer, NewTopic, Producer

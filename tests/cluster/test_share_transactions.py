@@ -5,7 +5,7 @@ import uuid
 from collections.abc import Iterator
 
 import pytest
-from support.cluster import Cluster, Member
+from support.brokers.cluster import Cluster, Member
 from support.waiting import until
 
 from semel.client import (

@@ -1,11 +1,11 @@
 """Transactions over partitions of several leaders, request by request."""
 
 import pytest
-from support.cluster import Cluster, Member
-from support.raw import RawClient
-from support.raw_log import Log
-from support.raw_transactions import RawProducer, committed
-from support.routed import RoutedClient
+from support.brokers.cluster import Cluster, Member
+from support.clients.raw import RawClient
+from support.clients.raw_log import Log
+from support.clients.raw_transactions import RawProducer, committed
+from support.clients.routed import RoutedClient
 
 from semel.wire.errors import ErrorCode
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from support.browsing import Browsing, console
+from support.browser.console import Browsing, console
 
 import semel
 from semel.client import Client

@@ -3,7 +3,7 @@
 import socket
 
 import pytest
-from support.browsing import Browsing, console
+from support.browser.console import Browsing, console
 
 from semel.client import Admin, Client
 from semel.console.rendering import segment

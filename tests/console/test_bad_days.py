@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from support.browsing import Browsing, console
+from support.browser.console import Browsing, console
 
 from semel.client import Admin, Client, NewTopic, Node, Producer
 

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from support.browsing import Browsing, console
-from support.chromium import chromium, page_of
+from support.browser.chromium import chromium, page_of
+from support.browser.console import Browsing, console
 from support.waiting import until
 
 import semel

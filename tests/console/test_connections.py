@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from urllib.parse import urlsplit
 
 import pytest
-from support.browsing import Browsing, console, is_closed
+from support.browser.console import Browsing, console, is_closed
 from support.waiting import until
 
 from semel.console import connections, serving

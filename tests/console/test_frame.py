@@ -13,9 +13,9 @@ import pytest
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
-from support.browsing import Browsing, console
+from support.brokers.process import free_port
+from support.browser.console import Browsing, console
 from support.clocks import later
-from support.process import free_port
 from support.waiting import until
 
 import semel

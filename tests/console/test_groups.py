@@ -4,7 +4,7 @@ import time
 from urllib.parse import urlencode
 
 import pytest
-from support.browsing import Browsing
+from support.browser.console import Browsing
 from support.waiting import until
 
 from semel.client import Admin, Client, Codec, Consumer, NewTopic, Producer

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import apsw
-from support.browsing import Browsing, Reply, console
-from support.raw import RawClient
-from support.raw_transactions import RawProducer, make_topic
+from support.browser.console import Browsing, Reply, console
+from support.clients.raw import RawClient
+from support.clients.raw_transactions import RawProducer, make_topic
 
 import semel
 from semel.client import Admin, Client, NewTopic, Security

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from urllib.parse import urlsplit
 
 import pytest
-from support.browsing import Browsing, console
+from support.browser.console import Browsing, console
 
 import semel
 from semel.console.app import create_app

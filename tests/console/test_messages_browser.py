@@ -8,8 +8,8 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from support.browsing import Browsing
-from support.chromium import chromium, page_of, searched
+from support.browser.chromium import chromium, page_of, searched
+from support.browser.console import Browsing
 from support.waiting import until
 
 from semel.client import Admin, Client, Codec, NewTopic, Producer, TransactionalProducer

@@ -17,7 +17,7 @@ from urllib.parse import quote, urlencode, urlsplit
 
 import pyarrow.parquet as pq
 import pytest
-from support.browsing import Browsing, Reply, console
+from support.browser.console import Browsing, Reply, console
 from support.waiting import until
 
 import semel

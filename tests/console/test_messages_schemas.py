@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 import pytest
-from support.browsing import Browsing, console
-from support.schema_registry import RegistryServer, an_order, framed, number, registry_server
+from support.browser.console import Browsing, console
+from support.servers.schema_registry import RegistryServer, an_order, framed, number, registry_server
 
 from semel.client import Admin, Client, NewTopic, Producer
 from semel.console.messages.registry import Registry, SchemaProblem

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.browsing import Browsing, Reply, console
+from support.browser.console import Browsing, Reply, console
 from support.waiting import until
 
 import semel

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.browsing import Browsing
-from support.chromium import chromium, page_of, searched
+from support.browser.chromium import chromium, page_of, searched
+from support.browser.console import Browsing
 
 from semel.client import Admin, Client, Consumer, NewTopic, Producer
 

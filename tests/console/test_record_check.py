@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
-from support.browsing import console
+from support.browser.console import console
 
 import semel
 from semel.client import Admin, Client, ErrorCode, KafkaError, NewTopic, Partition, Producer, Security

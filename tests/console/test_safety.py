@@ -10,7 +10,7 @@ import pytest
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
-from support.browsing import Browsing, console
+from support.browser.console import Browsing, console
 from support.waiting import until
 
 import semel

@@ -11,8 +11,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from support.browsing import console
-from support.process import free_port
+from support.brokers.process import free_port
+from support.browser.console import console
 from support.waiting import until, until_async
 
 import semel

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from urllib.parse import urlsplit
 
 import pytest
-from support.browsing import Browsing, console
+from support.browser.console import Browsing, console
 from support.waiting import until
 
 import semel

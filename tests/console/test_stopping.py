@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from starlette.applications import Starlette
-from support.browsing import Browsing, console
+from support.browser.console import Browsing, console
 from support.clocks import later
 from support.waiting import until
 

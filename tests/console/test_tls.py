@@ -8,9 +8,9 @@ from pathlib import Path
 from urllib.parse import urlencode, urlsplit
 
 import pytest
-from support.browsing import is_closed
+from support.brokers.secured_broker import ADMIN, PASSWORD, secured
+from support.browser.console import is_closed
 from support.certificates import make_certificate, needs_openssl
-from support.secured import ADMIN, PASSWORD, secured
 
 from semel.console import serving
 from semel.console.serving import Beside

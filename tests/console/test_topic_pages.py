@@ -1,7 +1,7 @@
 """One topic: partitions, configuration with its reasons, producers; and the list with many topics."""
 
 import pytest
-from support.browsing import Browsing
+from support.browser.console import Browsing
 from support.waiting import until
 
 from semel.client import Admin, Client, NewTopic, Producer

@@ -11,7 +11,7 @@ from typing import Any
 
 import confluent_kafka
 import pytest
-from support.browsing import Browsing
+from support.browser.console import Browsing
 from support.waiting import until
 
 from semel.client import (

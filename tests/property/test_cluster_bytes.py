@@ -23,8 +23,8 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from support.chunked import Place, age, inline_chunks, listed, states
 from support.examples import examples
+from support.stores.cluster_bytes import Place, age, inline_chunks, listed, states
 
 from semel.config import Settings
 from semel.core.facts import (

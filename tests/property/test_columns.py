@@ -7,8 +7,17 @@ from types import ModuleType
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.columnar import ALL_OFFSETS, bytes_of, column_of, halves, name_of, payload_of, read_with, rows_of
 from support.examples import examples
+from support.stores.columnar import (
+    ALL_OFFSETS,
+    bytes_of,
+    column_of,
+    halves,
+    name_of,
+    payload_of,
+    read_with,
+    rows_of,
+)
 
 from semel.wire.batch import BatchHeader
 from semel.wire.column_buffers import Numbers

@@ -5,7 +5,7 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
 from support.examples import examples
-from support.group_rules import GROUP, REBALANCE_MS, SESSION_MS, GroupRules, subscription
+from support.models.group_rules import GROUP, REBALANCE_MS, SESSION_MS, GroupRules, subscription
 
 from semel.core.groups.commands import GroupTick, LeavingMember
 from semel.core.groups.model import ClassicGroup, ClassicState

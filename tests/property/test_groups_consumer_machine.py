@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from support.examples import examples
-from support.group_rules import GROUP, REBALANCE_MS, SESSION_MS, GroupRules
+from support.models.group_rules import GROUP, REBALANCE_MS, SESSION_MS, GroupRules
 
 from semel.core.groups.commands import ConsumerAnswer, GroupTick
 from semel.core.groups.model import Assignment, ConsumerGroup

@@ -11,7 +11,7 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from support.examples import examples
-from support.group_rules import GROUP, REBALANCE_MS, SESSION_MS, GroupRules, subscription
+from support.models.group_rules import GROUP, REBALANCE_MS, SESSION_MS, GroupRules, subscription
 
 from semel.client.range_assignor import assign_range
 from semel.core.groups.commands import ConsumerAnswer, GroupTick, Joined, LeavingMember, Synced

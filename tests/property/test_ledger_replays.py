@@ -17,7 +17,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 from support.examples import examples
-from support.rules import header
+from support.models.rules import header
 
 from semel.broker.tick import newest_only
 from semel.core.facts import (

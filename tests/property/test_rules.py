@@ -5,7 +5,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 from support.examples import examples
-from support.rules import PARTITION, TOPIC_ID, Rules, header
+from support.models.rules import PARTITION, TOPIC_ID, Rules, header
 
 from semel.core.facts import BatchAppended
 from semel.core.offsets import Committer

@@ -5,8 +5,8 @@ offsets. Producers are replaced, time out, lose connections; what was sent on a 
 time later. A driver begins run after run and commits what others wrote, several at once. The broker is
 restarted, also in a new term, and topics, groups and offsets are deleted.
 
-What was answered is told to a model that knows no rules (`support.transaction_model`); after every step what
-a client would read is what the model says.
+What was answered is told to a model that knows no rules (`support.models.transaction_model`); after every
+step what a client would read is what the model says.
 """
 
 import asyncio
@@ -16,11 +16,11 @@ from pathlib import Path
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from support.clients.raw import NOW
 from support.examples import examples
-from support.raw import NOW
-from support.transaction_clients import TIMEOUT_MS, Clients, name_of, values_of
-from support.transaction_model import is_journal
-from support.transaction_rules import GROUP, MARKED, STAGED, holds_together
+from support.models.transaction_clients import TIMEOUT_MS, Clients, name_of, values_of
+from support.models.transaction_model import is_journal
+from support.models.transaction_rules import GROUP, MARKED, STAGED, holds_together
 
 from semel.core.facts import BatchAppended, BatchStaged
 from semel.core.groups.commands import DeleteGroup

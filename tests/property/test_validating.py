@@ -12,8 +12,8 @@ from aiokafka.record.default_records import DefaultRecordBatch as AiokafkaBatch
 from aiokafka.record.default_records import DefaultRecordBatchBuilder as AiokafkaBuilder
 from hypothesis import given
 from hypothesis import strategies as st
-from support.columnar import column_of, name_of, payload_of
 from support.examples import examples
+from support.stores.columnar import column_of, name_of, payload_of
 
 from semel.wire import _checking_py, varint
 from semel.wire.batch import HEADER_BYTES, seal

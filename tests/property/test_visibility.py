@@ -11,10 +11,10 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.clients.raw import RawClient, batch
+from support.clients.raw_log import READ_UNCOMMITTED, Log
+from support.clients.raw_transactions import RawProducer, make_topic, new_name
 from support.examples import examples
-from support.raw import RawClient, batch
-from support.raw_log import READ_UNCOMMITTED, Log
-from support.raw_transactions import RawProducer, make_topic, new_name
 
 import semel
 

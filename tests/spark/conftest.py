@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
-from support.proxy import Proxy
-from support.sparking import Pipeline, create, start_spark
+from support.faults.proxy import Proxy
+from support.spark.jobs import Pipeline, create, start_spark
 
 import semel
 from semel.embedded import Embedded

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
-from support.process import free_port
-from support.proxy import Proxy
-from support.spark_driver import DriverProcess
-from support.spark_points import await_caught, catch, points
-from support.sparking import Numbers, Pipeline, committed, create, fill, open_transactions, values
+from support.brokers.process import free_port
+from support.faults.proxy import Proxy
+from support.faults.spark_points import await_caught, catch, points
+from support.spark.driver import DriverProcess
+from support.spark.jobs import Numbers, Pipeline, committed, create, fill, open_transactions, values
 from support.waiting import until
 
 from semel.client import Admin, Client, Consumer, Producer

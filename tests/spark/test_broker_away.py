@@ -12,9 +12,9 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
-from support.lake import content
-from support.process import BrokerProcess
-from support.sparking import committed, create, fill, open_transactions, values
+from support.brokers.process import BrokerProcess
+from support.spark.jobs import committed, create, fill, open_transactions, values
+from support.spark.lake import content
 from support.waiting import until
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]

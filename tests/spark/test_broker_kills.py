@@ -9,10 +9,10 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from support.process import BrokerProcess
-from support.proxy import Proxy
-from support.spark_points import EXTENDED, PORTABLE, await_caught, catch, points
-from support.sparking import Numbers, Pipeline
+from support.brokers.process import BrokerProcess
+from support.faults.proxy import Proxy
+from support.faults.spark_points import EXTENDED, PORTABLE, await_caught, catch, points
+from support.spark.jobs import Numbers, Pipeline
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.process import free_port
+from support.brokers.process import free_port
 
 from semel.client import BrokerUnreachable
 from semel.embedded import Embedded

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
-from support.sparking import Pipeline, committed, create, fill, values
+from support.spark.jobs import Pipeline, committed, create, fill, values
 
 import semel
 from semel.client import Client, TransactionalProducer

@@ -1,8 +1,8 @@
 """Spark Connect: the same pipeline, when the program and Spark are two processes that talk by gRPC."""
 
 import pytest
-from support.spark_driver import DriverProcess
-from support.sparking import Numbers, Pipeline
+from support.spark.driver import DriverProcess
+from support.spark.jobs import Numbers, Pipeline
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 

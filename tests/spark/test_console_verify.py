@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator
 
 import pytest
-from support.browsing import Browsing, console
+from support.browser.console import Browsing, console
 
 import semel
 from semel.client import Admin, Client, NewTopic, Producer

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.checkpoints import Query
-from support.sparking import create, fill
+from support.spark.checkpoints import Query
+from support.spark.jobs import create, fill
 
 from semel.client import Admin, Client, CommittedOffset
 from semel.client.group_offsets import commit_offsets

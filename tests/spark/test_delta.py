@@ -14,9 +14,9 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
-from support.delta_faults import IN_COMMIT, WAITING, FaultyDelta
-from support.lake import LakePipeline, unnamed_files
-from support.sparking import create, fill, values
+from support.faults.delta_faults import IN_COMMIT, WAITING, FaultyDelta
+from support.spark.jobs import create, fill, values
+from support.spark.lake import LakePipeline, unnamed_files
 from support.waiting import until
 
 from semel.client import Admin, Client
@@ -145,7 +145,7 @@ def test_a_driver_that_is_killed_between_the_table_and_the_group(lake: LakePipel
     lake.fault.write_text("hang_before_follow")
     program = (
         "import sys; from pathlib import Path; from pyspark.sql import SparkSession\n"
-        "from support.lake import LakePipeline; from support.delta_faults import FaultyDelta\n"
+        "from support.spark.lake import LakePipeline; from support.faults.delta_faults import FaultyDelta\n"
         "spark = SparkSession.builder.master('local[2]').config('spark.ui.enabled', 'false').getOrCreate()\n"
         "spark.dataSource.register(FaultyDelta)\n"
         "LakePipeline(spark, sys.argv[1], Path(sys.argv[2])).run()\n"

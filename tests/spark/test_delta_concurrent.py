@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, Field, write_deltalake
 from deltalake.exceptions import DeltaError
-from support.lake import content
-from support.table_writes import ROWS, batch_of, write
+from support.spark.lake import content
+from support.spark.table_writes import ROWS, batch_of, write
 
 from semel.spark.delta import batch_commit, table
 from semel.spark.delta.leftovers import Attempt

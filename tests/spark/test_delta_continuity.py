@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql.types import LongType, StringType, StructField, StructType
-from support.sparking import create, fill
+from support.spark.jobs import create, fill
 
 from semel.client import Admin, Client
 from semel.embedded import Embedded

@@ -25,9 +25,9 @@ from pyspark.sql.types import (
     StructType,
     TimestampType,
 )
-from support.lake import content, unnamed_files
-from support.sparking import create, fill
-from support.table_writes import ROWS, Query, attempt, batch_of, write
+from support.spark.jobs import create, fill
+from support.spark.lake import content, unnamed_files
+from support.spark.table_writes import ROWS, Query, attempt, batch_of, write
 
 from semel.client import Admin, Client, CommittedOffset
 from semel.client.group_offsets import commit_offsets

@@ -9,7 +9,7 @@ from pyspark.errors import PySparkException
 from pyspark.serializers import read_int
 from pyspark.sql import SparkSession
 from pyspark.util import handle_worker_exception
-from support.sparking import create, fill
+from support.spark.jobs import create, fill
 
 from semel.client import BrokerUnreachable, ClientError
 from semel.embedded import Embedded

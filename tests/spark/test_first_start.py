@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
-from support.sparking import committed, create, fill, values
+from support.spark.jobs import committed, create, fill, values
 
 from semel.embedded import Embedded
 from semel.pipeline import Pipeline, Topic

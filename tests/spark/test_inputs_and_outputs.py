@@ -6,9 +6,9 @@ import threading
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from support.proxy import Proxy, Rule
-from support.spark_points import await_caught, catch, points, sender
-from support.sparking import Numbers, Pipeline, committed, create, fill, open_transactions, values
+from support.faults.proxy import Proxy, Rule
+from support.faults.spark_points import await_caught, catch, points, sender
+from support.spark.jobs import Numbers, Pipeline, committed, create, fill, open_transactions, values
 
 from semel.client import Admin, Client
 

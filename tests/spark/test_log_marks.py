@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.sparking import create, fill
+from support.spark.jobs import create, fill
 
 import semel
 from semel.client import Admin, Client

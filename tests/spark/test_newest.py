@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
-from support.cleaning import CONFIGS, SETTINGS, compact, put
-from support.proxy import Proxy
-from support.sparking import committed, create
+from support.brokers.compaction_by_hand import CONFIGS, SETTINGS, compact, put
+from support.faults.proxy import Proxy
+from support.spark.jobs import committed, create
 
 import semel
 from semel.client import Admin, Client, NewTopic, Producer, TransactionalProducer

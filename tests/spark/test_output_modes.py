@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from support.sparking import Pipeline, committed, create, fill
+from support.spark.jobs import Pipeline, committed, create, fill
 
 from semel.embedded import Embedded
 

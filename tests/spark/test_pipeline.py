@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.checkpoints import Query
-from support.sparking import committed, create
+from support.spark.checkpoints import Query
+from support.spark.jobs import committed, create
 
 from semel.client import (
     Admin,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from support.sparking import committed, create, fill, values
+from support.spark.jobs import committed, create, fill, values
 
 from semel.client import Client, Producer
 from semel.client.transactions_admin import fence_producer, list_transactions

@@ -5,7 +5,7 @@ import socket
 import subprocess
 import sys
 
-from support.spark_points import connected
+from support.faults.spark_points import connected
 
 CONNECT = """
 import socket, sys

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.brokers.secured_broker import secured
 from support.certificates import needs_openssl
-from support.checkpoints import Query
-from support.secured import secured
-from support.sparking import create
+from support.spark.checkpoints import Query
+from support.spark.jobs import create
 
 from semel.client import Admin, Client, Codec, NewTopic, Producer, Security
 from semel.client.acls import Acl

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 from pyspark.errors import PySparkException
-from support.proxy import Proxy
-from support.spark_points import EXTENDED, PORTABLE, await_caught, catch, points, sender
-from support.sparking import Numbers, Pipeline, committed, create, fill, values
+from support.faults.proxy import Proxy
+from support.faults.spark_points import EXTENDED, PORTABLE, await_caught, catch, points, sender
+from support.spark.jobs import Numbers, Pipeline, committed, create, fill, values
 from support.waiting import until
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]

@@ -6,9 +6,9 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from support.checkpoints import Query
-from support.planners import Planner
-from support.sparking import Pipeline, create, fill
+from support.spark.checkpoints import Query
+from support.spark.jobs import Pipeline, create, fill
+from support.spark.planners import Planner
 
 from semel.client import Client, ProducerIdAndEpoch
 from semel.embedded import Embedded

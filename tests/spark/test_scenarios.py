@@ -10,10 +10,10 @@ import shutil
 
 import pytest
 from pyspark.errors import PySparkException
-from support.proxy import Proxy
-from support.spark_driver import DriverProcess
-from support.spark_points import await_caught, catch, points, sender
-from support.sparking import BATCH, Numbers, Pipeline
+from support.faults.proxy import Proxy
+from support.faults.spark_points import await_caught, catch, points, sender
+from support.spark.driver import DriverProcess
+from support.spark.jobs import BATCH, Numbers, Pipeline
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
+from support.brokers.process import BrokerProcess
+from support.brokers.sasl_broker import SaslBroker
+from support.brokers.secured_broker import secured as secured_broker
 from support.certificates import Certificate, make_certificate, needs_openssl
-from support.process import BrokerProcess
-from support.sasl_broker import SaslBroker
-from support.secured import secured as secured_broker
 
 from semel.client import Admin, Client, Consumer, Isolation, NewTopic, Producer, Security
 from semel.client.acls import Acl

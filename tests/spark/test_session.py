@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.sparking import Pipeline, committed, copied, fill, values
+from support.spark.jobs import Pipeline, committed, copied, fill, values
 
 import semel.spark
 

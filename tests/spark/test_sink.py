@@ -6,7 +6,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.functions import window
-from support.sparking import Pipeline, committed, create, fill, values
+from support.spark.jobs import Pipeline, committed, create, fill, values
 
 from semel.client import LATEST, Admin, Client, Consumer, Producer
 from semel.embedded import Embedded

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer as ConfluentProducer
 from pyspark.sql import SparkSession
-from support.snapshots import Reading
-from support.sparking import create
+from support.spark.jobs import create
+from support.spark.snapshots import Reading
 
 from semel.client import Admin, Client, NewTopic, Producer, TransactionalProducer
 from semel.embedded import Embedded

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.cleaning import CONFIGS, SETTINGS, compact, compact_markers_away, put
-from support.raw import RawClient
-from support.raw_transactions import RawProducer
-from support.snapshots import Reading
+from support.brokers.compaction_by_hand import CONFIGS, SETTINGS, compact, compact_markers_away, put
+from support.clients.raw import RawClient
+from support.clients.raw_transactions import RawProducer
+from support.spark.snapshots import Reading
 
 import semel
 from semel.client import Admin, Client, NewTopic

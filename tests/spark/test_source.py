@@ -9,7 +9,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import InputPartition
-from support.sparking import Pipeline, committed, create, fill, values
+from support.spark.jobs import Pipeline, committed, create, fill, values
 from support.waiting import until
 
 from semel.client import Admin, BrokerUnreachable, Client, Producer, TransactionalProducer

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
-from support.sparking import create, fill
+from support.spark.jobs import create, fill
 
 import semel
 from semel.client import Admin, Client, Consumer, NewTopic, Producer

@@ -10,11 +10,11 @@ from collections.abc import Iterator, Sequence
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
-from support.proxy import Proxy
-from support.spark_driver import DriverProcess
-from support.spark_points import await_caught, catch, points
-from support.spark_state import ROCKS_DB, counted_in_windows, numbered, numbered_in_pandas
-from support.sparking import Pipeline, committed, open_transactions
+from support.faults.proxy import Proxy
+from support.faults.spark_points import await_caught, catch, points
+from support.spark.driver import DriverProcess
+from support.spark.jobs import Pipeline, committed, open_transactions
+from support.spark.state import ROCKS_DB, counted_in_windows, numbered, numbered_in_pandas
 
 from semel.client import Admin, Client, Producer
 

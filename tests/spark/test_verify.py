@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
-from support.sparking import Pipeline, create, fill
+from support.spark.jobs import Pipeline, create, fill
 
 from semel.client import Client, Producer
 from semel.spark import OptionError, PipelineError

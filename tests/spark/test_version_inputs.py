@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from support.lake import content
-from support.sparking import committed, create, fill, values
+from support.spark.jobs import committed, create, fill, values
+from support.spark.lake import content
 
 from semel.client import ProducerIdAndEpoch
 from semel.embedded import Embedded

@@ -10,10 +10,10 @@ from deltalake import DeltaTable
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from support.lake import content
-from support.proxy import Act, Proxy
-from support.spark_points import of_driver
-from support.sparking import Pipeline, committed, create, fill, open_transactions, values
+from support.faults.proxy import Act, Proxy
+from support.faults.spark_points import of_driver
+from support.spark.jobs import Pipeline, committed, create, fill, open_transactions, values
+from support.spark.lake import content
 
 from semel.client import Admin, Client
 from semel.embedded import Embedded

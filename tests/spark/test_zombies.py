@@ -13,11 +13,11 @@ from pathlib import Path
 import psutil
 import pyspark
 import pytest
-from support.process import free_port
-from support.proxy import Proxy
-from support.spark_driver import DriverProcess
-from support.spark_points import BEGIN, await_caught, catch, points, sender, transactional_id
-from support.sparking import ENVIRONMENT, Numbers, Pipeline
+from support.brokers.process import free_port
+from support.faults.proxy import Proxy
+from support.faults.spark_points import BEGIN, await_caught, catch, points, sender, transactional_id
+from support.spark.driver import DriverProcess
+from support.spark.jobs import ENVIRONMENT, Numbers, Pipeline
 
 from semel.wire.messages import ProduceRequest
 from tools.spark_classes import java_options

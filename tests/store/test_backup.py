@@ -7,7 +7,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from support.stored import SETTINGS, Book, opened
+from support.stores.embedded import SETTINGS, Book, opened
 
 from semel.store import backup, page_checksums, wal_applier
 from semel.store.backup import back_up

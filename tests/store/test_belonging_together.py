@@ -6,7 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.stored import LARGE, SETTINGS, append, assert_dense, bytes_of, log_of, make_small, opened
+from support.stores.embedded import (
+    LARGE,
+    SETTINGS,
+    append,
+    assert_dense,
+    bytes_of,
+    log_of,
+    make_small,
+    opened,
+)
 
 from semel.core.facts import ProducerIdAllocated
 from semel.core.types import Cluster, ClusterKey, PartitionKey

@@ -7,8 +7,8 @@ from typing import Any
 
 import asyncpg
 import pytest
-from support.chunked import Place, age, append, listed, opened, read, states
-from support.process import free_port
+from support.brokers.process import free_port
+from support.stores.cluster_bytes import Place, age, append, listed, opened, read, states
 
 from semel.config import Settings
 from semel.store.interface import StoreBroken, StoreMisconfigured, StoreRefused

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.chunked import Place, age, opened
-from support.shelf import PLENTY
+from support.stores.cluster_bytes import Place, age, opened
+from support.stores.slow import PLENTY
 
 from semel.broker.broker import Broker
 from semel.broker.reads import FetchRange

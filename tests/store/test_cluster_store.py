@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.chunked import Place, age, append, listed, opened, parts, read, states, trim
+from support.stores.cluster_bytes import Place, age, append, listed, opened, parts, read, states, trim
 
 from semel.config import Settings
 from semel.store.interface import StoreRefused

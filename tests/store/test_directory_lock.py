@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.stored import SETTINGS, opened
+from support.stores.embedded import SETTINGS, opened
 
 from semel.store.check_storage import check_storage
 from semel.store.directory_lock import DirectoryLock, Witness

@@ -5,7 +5,7 @@ from typing import Any
 
 import asyncpg
 import pytest
-from support.chunked import Place, opened
+from support.stores.cluster_bytes import Place, opened
 
 from semel.core.facts import (
     GroupChanged,

@@ -9,7 +9,17 @@ from typing import Any
 
 import apsw
 import pytest
-from support.stored import LARGE, SETTINGS, Book, append, assert_dense, log_of, make_small, open_on, opened
+from support.stores.embedded import (
+    LARGE,
+    SETTINGS,
+    Book,
+    append,
+    assert_dense,
+    log_of,
+    make_small,
+    open_on,
+    opened,
+)
 
 from semel.config import Settings
 from semel.core.facts import BatchStaged, ProducerIdAllocated, StagedDropped, TopicDeleted

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.stored import SETTINGS, append, assert_dense, log_of, opened
+from support.stores.embedded import SETTINGS, append, assert_dense, log_of, opened
 
 from semel.config import Settings
 from semel.core.facts import ProducerIdAllocated

@@ -10,7 +10,7 @@ import random
 from typing import Any
 
 import pytest
-from support.stored import EVERYTHING, all_batches
+from support.stores.embedded import EVERYTHING, all_batches
 
 from semel.core.facts import (
     BatchAppended,

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from support.stored import EVERYTHING, all_batches
+from support.stores.embedded import EVERYTHING, all_batches
 
 from semel.core.facts import BatchesReplaced, Closing, TopicDeleted
 from semel.core.types import PartitionKey, Rewritten

@@ -9,7 +9,7 @@ import random
 from typing import Any
 
 import pytest
-from support.stored import all_batches
+from support.stores.embedded import all_batches
 
 from semel.core.facts import (
     BatchStaged,

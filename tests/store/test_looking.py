@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.stored import SETTINGS, Book, opened
+from support.stores.embedded import SETTINGS, Book, opened
 
 from semel.printable import explained
 from semel.store.check_storage import check_storage

@@ -11,12 +11,12 @@ from typing import Any
 
 import asyncpg
 import pytest
-from support.brokering import J0, M0, Producer, make_topics, plain
-from support.brokering import fetch as read_at
-from support.chunked import SETTINGS as ROLLING
-from support.chunked import Place, age, append, listed, opened, parts, read, states
-from support.keys import KEY_COLUMNS
-from support.shelf import PLENTY, offsets
+from support.brokers.offline import J0, M0, Producer, make_topics, plain
+from support.brokers.offline import fetch as read_at
+from support.stores.cluster_bytes import SETTINGS as ROLLING
+from support.stores.cluster_bytes import Place, age, append, listed, opened, parts, read, states
+from support.stores.keys import KEY_COLUMNS
+from support.stores.slow import PLENTY, offsets
 from support.waiting import until_async
 
 from semel.broker.broker import Broker

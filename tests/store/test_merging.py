@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.chunked import Place, age, listed, opened, read, set_clock_back, states, trim
-from support.s3 import S3Server
-from support.stored import EVERYTHING
+from support.servers.s3 import S3Server
+from support.stores.cluster_bytes import Place, age, listed, opened, read, set_clock_back, states, trim
+from support.stores.embedded import EVERYTHING
 from support.waiting import until_async
 
 from semel.config import Settings

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.stored import Book, opened, opened_with_book
+from support.stores.embedded import Book, opened, opened_with_book
 
 
 @pytest.fixture

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from support.chunked import Place, append, inline_chunks, listed, opened, parts, read
-from support.faulty_s3 import Fault, FaultyS3
-from support.s3 import S3Server
+from support.faults.faulty_s3 import Fault, FaultyS3
+from support.servers.s3 import S3Server
+from support.stores.cluster_bytes import Place, append, inline_chunks, listed, opened, parts, read
 
 from semel.store.interface import BatchLocation, StoreRefused
 from semel.store.objects import Objects

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.chunked import listed
-from support.process import free_port
-from support.s3 import S3Server
+from support.brokers.process import free_port
+from support.servers.s3 import S3Server
+from support.stores.cluster_bytes import listed
 
 from semel.store.interface import BatchLocation, StoreBroken, StoreRefused
 from semel.store.objects import Objects

@@ -13,7 +13,7 @@ from typing import Any
 
 import asyncpg
 import pytest
-from support.postgres import PostgresServer, postgres_server, why_not
+from support.servers.postgres import PostgresServer, postgres_server, why_not
 from support.waiting import until_async
 
 from semel.core.facts import TransactionChanged

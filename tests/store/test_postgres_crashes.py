@@ -10,7 +10,7 @@ from typing import Any
 
 import asyncpg
 import pytest
-from support.postgres import PostgresServer, postgres_server, why_not
+from support.servers.postgres import PostgresServer, postgres_server, why_not
 
 from semel.core.facts import TransactionChanged
 from semel.core.types import Key, Transaction, TransactionKey

@@ -8,8 +8,8 @@ from typing import Any
 
 import asyncpg
 import pytest
-from support.failover import Pair, pair
-from support.tcp_proxy import TcpProxy
+from support.faults.tcp_proxy import TcpProxy
+from support.servers.failover import Pair, pair
 from support.waiting import until_async
 
 from semel.core.facts import TransactionChanged

@@ -11,9 +11,9 @@ import asyncpg
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.postgres import postgres_server, why_not
-from support.process import free_port
-from support.stored import all_batches
+from support.brokers.process import free_port
+from support.servers.postgres import postgres_server, why_not
+from support.stores.embedded import all_batches
 
 from semel.core.facts import (
     GroupChanged,

@@ -10,9 +10,9 @@ from urllib.parse import urlsplit
 
 import asyncpg
 import pytest
-from support.cluster import query
-from support.postgres import PostgresServer, postgres_server, why_not
-from support.tcp_proxy import TcpProxy
+from support.brokers.cluster import query
+from support.faults.tcp_proxy import TcpProxy
+from support.servers.postgres import PostgresServer, postgres_server, why_not
 
 from semel.config import Settings
 from semel.store.interface import StoreMisconfigured

@@ -7,7 +7,7 @@ from typing import Any
 
 import asyncpg
 import pytest
-from support.failover import Pair, pair
+from support.servers.failover import Pair, pair
 from support.waiting import until_async
 
 from semel.core.facts import TransactionChanged

@@ -10,8 +10,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from support.power import Disk, nothing_more
-from support.stored import LARGE, SETTINGS, Book, boot, make_small, opened
+from support.faults.power_loss import Disk, nothing_more
+from support.stores.embedded import LARGE, SETTINGS, Book, boot, make_small, opened
 
 from semel.config import Settings
 from semel.core.facts import ProducerIdAllocated

@@ -9,7 +9,7 @@ import random
 from pathlib import Path
 
 import pytest
-from support.stored import Book, opened
+from support.stores.embedded import Book, opened
 
 from semel.store import opening
 from semel.store.embedded import EmbeddedStore

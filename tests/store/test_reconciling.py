@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.chunked import (
+from support.servers.s3 import S3Server
+from support.stores.cluster_bytes import (
     SETTINGS,
     Place,
     age,
@@ -20,7 +21,6 @@ from support.chunked import (
     states,
     trim,
 )
-from support.s3 import S3Server
 
 from semel.broker.broker import Broker
 from semel.config import Settings

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.stored import EVERYTHING, SETTINGS, Book, opened, opened_with_book
+from support.stores.embedded import EVERYTHING, SETTINGS, Book, opened, opened_with_book
 
 from semel.core.types import PartitionKey
 from semel.store.check_storage import check_storage

@@ -7,7 +7,8 @@ from typing import Any
 
 import asyncpg
 import pytest
-from support.chunked import (
+from support.servers.s3 import S3Server
+from support.stores.cluster_bytes import (
     Place,
     age,
     append,
@@ -20,7 +21,6 @@ from support.chunked import (
     states,
     trim,
 )
-from support.s3 import S3Server
 
 from semel.config import Settings
 from semel.store.interface import StoreRefused

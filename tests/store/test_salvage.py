@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.stored import EVERYTHING, SETTINGS, Book, opened
+from support.stores.embedded import EVERYTHING, SETTINGS, Book, opened
 
 from semel.core.types import Buffer, PartitionKey
 from semel.store import swap, wal, wal_applier

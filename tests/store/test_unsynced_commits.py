@@ -7,7 +7,7 @@ from typing import Any
 
 import apsw
 import pytest
-from support.stored import (
+from support.stores.embedded import (
     LARGE,
     SETTINGS,
     append,

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.stored import (
+from support.stores.embedded import (
     SETTINGS,
     Book,
     copy_killed,

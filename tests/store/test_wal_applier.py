@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.stored import LARGE, Book, make_small, opened, opened_with_book
+from support.stores.embedded import LARGE, Book, make_small, opened, opened_with_book
 
 from semel.core.facts import ProducerIdAllocated, TransactionChanged
 from semel.core.types import Cluster, ClusterKey, Transaction

@@ -7,7 +7,7 @@ After every command the state must be the one that the facts alone make, and mus
 
 from typing import Any
 
-from support.transaction_rules import holds_together
+from support.models.transaction_rules import holds_together
 
 from semel.core.facts import (
     DURABLE,

@@ -6,7 +6,7 @@ BeginAttempt and CommitTransactions are Semel's own. The docstring of a function
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from support.rules import header
+from support.models.rules import header
 from transcripts.parsing import Call, TranscriptError
 from transcripts.printing import error_text, given_text, name_of
 from transcripts.session import Client, Session, answer_line

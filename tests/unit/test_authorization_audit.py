@@ -4,10 +4,10 @@ import logging
 from typing import Any
 
 import pytest
-from support.brokering import later
-from support.guarded import ALICE, ROOT, Guarded, guarded_broker
-from support.rights import READ, Right
-from support.rights_requests import produced
+from support.brokers.guarded import ALICE, ROOT, Guarded, guarded_broker
+from support.brokers.offline import later
+from support.models.rights import READ, Right
+from support.models.rights_requests import produced
 
 from semel.core.security.acls import ResourceType
 from semel.handlers.authorization import audit

@@ -5,10 +5,10 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from support.guarded import ROOT, Guarded, guarded_broker
-from support.in_memory import make_topic
-from support.rights import DELETE, DESCRIBE, READ, WRITE, Right
-from support.rights_requests import ATTEMPT, CONSUMER, DRIVER, consuming, decided, joining, prepare
+from support.brokers.guarded import ROOT, Guarded, guarded_broker
+from support.brokers.in_memory import make_topic
+from support.models.rights import DELETE, DESCRIBE, READ, WRITE, Right
+from support.models.rights_requests import ATTEMPT, CONSUMER, DRIVER, consuming, decided, joining, prepare
 
 from semel.core.security.acls import CLUSTER_NAME, Operation, ResourceType
 from semel.core.types import ErrorCode

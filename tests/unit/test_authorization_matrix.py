@@ -4,10 +4,10 @@ from itertools import product
 from typing import Any
 
 import pytest
-from support.guarded import EVERYTHING, guarded_broker
-from support.rights import Case, Hidden, Need, Right, at
-from support.rights_matrix import MATRIX
-from support.rights_requests import prepare
+from support.brokers.guarded import EVERYTHING, guarded_broker
+from support.models.rights import Case, Hidden, Need, Right, at
+from support.models.rights_matrix import MATRIX
+from support.models.rights_requests import prepare
 
 from semel.handlers import HANDLERS
 from semel.handlers.authorization import FREE, GUARDS, guarded

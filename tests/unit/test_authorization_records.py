@@ -6,10 +6,10 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from support.guarded import ALICE, GUARDED, ROOT, Guarded, guarded_broker
-from support.in_memory import context, make_topic
-from support.rights import READ, WRITE, Right
-from support.rights_requests import batch
+from support.brokers.guarded import ALICE, GUARDED, ROOT, Guarded, guarded_broker
+from support.brokers.in_memory import context, make_topic
+from support.models.rights import READ, WRITE, Right
+from support.models.rights_requests import batch
 from support.waiting import until_async
 
 from semel.broker.promise import Promise

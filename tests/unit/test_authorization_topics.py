@@ -5,9 +5,9 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from support.guarded import ROOT, Guarded, guarded_broker
-from support.in_memory import make_topic
-from support.rights import ALTER, CREATE, DELETE, DESCRIBE, DESCRIBE_CONFIGS, READ, Right
+from support.brokers.guarded import ROOT, Guarded, guarded_broker
+from support.brokers.in_memory import make_topic
+from support.models.rights import ALTER, CREATE, DELETE, DESCRIBE, DESCRIBE_CONFIGS, READ, Right
 
 from semel.core.security.acls import CLUSTER_NAME, Operation, PatternType, ResourceType
 from semel.core.types import ErrorCode

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.in_memory import broker_in_memory, context
+from support.brokers.in_memory import broker_in_memory, context
 
 from semel.core.security.quotas import (
     CLIENT_LIMITS,

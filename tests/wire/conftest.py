@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import uvloop
-from support.raw import RawClient
+from support.clients.raw import RawClient
 
 from semel.config import Settings
 from semel.server.listener import ListenerConfig

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from support.raw import RawClient
+from support.clients.raw import RawClient
 
 import semel
 from semel.client import Admin, AuthenticationFailed, Client, Security

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.peer import PEER, broker_or_peer
-from support.raw import KEEPS_RECORDS, RawClient, batch, produce_request
+from support.brokers.peer import PEER, broker_or_peer
+from support.clients.raw import KEEPS_RECORDS, RawClient, batch, produce_request
 from support.waiting import until
 
 import semel

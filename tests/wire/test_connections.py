@@ -7,7 +7,7 @@ from typing import Any
 
 import psutil
 import pytest
-from support.hostile_words import TOPIC, batch, error_codes, fetch, produce
+from support.faults.hostile_words import TOPIC, batch, error_codes, fetch, produce
 
 from semel.wire.frames import decode_response_header, encode_request
 from semel.wire.messages import ApiVersionsRequest, CreateTopicsRequest, ListOffsetsRequest, MetadataRequest

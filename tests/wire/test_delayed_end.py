@@ -14,14 +14,24 @@ from collections.abc import Callable, Iterator
 import pytest
 from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient
+from support.brokers.peer import PEER
 from support.chance import fresh_seed
-from support.confluent import create
-from support.delayed import ADD_PARTITIONS, END, LATE, OFFSETS, PARTITIONS, History, Logs, finish, write
-from support.peer import PEER
-from support.proxy import Act, Proxy
-from support.raw import KEEPS_RECORDS, RawClient
-from support.raw_transactions import RawProducer, committed, make_topic, new_name, soon
-from support.stubborn import StubbornClient
+from support.clients.confluent import create
+from support.clients.raw import KEEPS_RECORDS, RawClient
+from support.clients.raw_transactions import RawProducer, committed, make_topic, new_name, soon
+from support.clients.stubborn import StubbornClient
+from support.faults.delayed_network import (
+    ADD_PARTITIONS,
+    END,
+    LATE,
+    OFFSETS,
+    PARTITIONS,
+    History,
+    Logs,
+    finish,
+    write,
+)
+from support.faults.proxy import Act, Proxy
 
 import semel
 from semel.client import Client, TransactionalProducer

@@ -8,8 +8,8 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from support.raw import RawClient
-from support.raw_groups import ClassicMember, ConsumerMember
+from support.clients.raw import RawClient
+from support.clients.raw_groups import ClassicMember, ConsumerMember
 from support.waiting import until
 
 import semel

@@ -7,8 +7,8 @@ from typing import Any
 
 import psutil
 import pytest
-from support.hostile_corpus import CORPUS
-from support.hostile_words import TOPIC, Answered, Closed, Hostile, batch, error_codes, produce
+from support.faults.hostile_corpus import CORPUS
+from support.faults.hostile_words import TOPIC, Answered, Closed, Hostile, batch, error_codes, produce
 
 from semel.wire.frames import decode_response_header
 from semel.wire.messages import APIS, CreateTopicsRequest, MetadataRequest

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from support.peer import PEER, broker_or_peer
-from support.raw import KEEPS_RECORDS, NOW, RawClient, batch
+from support.brokers.peer import PEER, broker_or_peer
+from support.clients.raw import KEEPS_RECORDS, NOW, RawClient, batch
 from support.waiting import until
 
 from semel.wire.errors import ErrorCode

@@ -13,8 +13,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import psutil
-from support.process import BrokerProcess
-from support.raw import RawClient, batch, produce_request
+from support.brokers.process import BrokerProcess
+from support.clients.raw import RawClient, batch, produce_request
 from support.waiting import until
 
 from semel.allocator import KEPT_BYTES

@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
-from support.raw import batch, produce_request
+from support.clients.raw import batch, produce_request
 from support.waiting import until
 
 from semel.config import Settings

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import confluent_kafka
 import pytest
 from confluent_kafka.admin import AdminClient
-from support.raw import RawClient
+from support.clients.raw import RawClient
 
 import semel
 from semel.client import Admin, Client, ErrorCode, KafkaError, NewTopic, Producer

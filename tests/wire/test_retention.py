@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, Message, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from support.allocated import allocated
-from support.process import BrokerProcess
-from support.raw import RawClient, batch
+from support.brokers.process import BrokerProcess
+from support.clients.raw import RawClient, batch
+from support.stores.allocated import allocated
 from support.waiting import until
 
 from semel.store.chunk_header import pack_slot, unpack_slot

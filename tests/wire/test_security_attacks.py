@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from support.raw import RawClient, batch
+from support.clients.raw import RawClient, batch
 
 import semel
 from semel.client import Admin, AuthenticationFailed, Client, NewTopic, Security

@@ -8,8 +8,8 @@ import struct
 from collections.abc import Iterator
 
 import pytest
-from support.raw import RawClient
-from support.secured import secured
+from support.brokers.secured_broker import secured
+from support.clients.raw import RawClient
 
 import semel
 

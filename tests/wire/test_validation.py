@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from support.hostile_words import TOPIC, error_codes, produce
+from support.faults.hostile_words import TOPIC, error_codes, produce
 from support.waiting import until
 
 from semel.wire.batch import seal

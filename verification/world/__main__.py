@@ -4,7 +4,7 @@ import argparse
 import sys
 from collections import Counter
 
-from support.sparking import start_spark
+from support.spark.jobs import start_spark
 
 from verification.world.runs import SETTINGS, one
 from verification.world.verdict import End

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 from unittest.mock import patch
 
-from support.process import free_port
+from support.brokers.process import free_port
 
 import semel
 from semel.broker.clock import Clock

@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
-from support.sparking import committed
+from support.spark.jobs import committed
 
 from semel.client import Client
 from verification.world.truth import Partition

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pyspark.sql import SparkSession
-from support.sparking import start_spark
+from support.spark.jobs import start_spark
 
 from verification.world.program import play
 from verification.world.verdict import End

@@ -19,8 +19,8 @@ from typing import Final, Self
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
-from support.delta_faults import FaultyDelta
-from support.spark_faults import WAITING
+from support.faults.delta_faults import FaultyDelta
+from support.faults.spark_faults import WAITING
 from support.waiting import until
 
 from semel.client import (

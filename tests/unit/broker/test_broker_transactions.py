@@ -5,9 +5,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.brokering import COMMITTED, J0, M0, UNCOMMITTED, Producer, batch, fetch, later, plain, running
-from support.serving import until
-from support.shelf import offsets
+from support.brokers.offline import (
+    COMMITTED,
+    J0,
+    M0,
+    UNCOMMITTED,
+    Producer,
+    batch,
+    fetch,
+    later,
+    plain,
+    running,
+)
+from support.brokers.serving import until
+from support.stores.slow import offsets
 
 from semel.broker.features import finalized_levels
 from semel.broker.metrics_text import page as metrics_page

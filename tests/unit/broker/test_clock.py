@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.brokering import Producer, describe, fetch, make_topics
+from support.brokers.in_memory import make_topic
+from support.brokers.offline import Producer, describe, fetch, make_topics
+from support.clients.transactional import produce_request, produced, send
 from support.clocks import TODAY_MS, TurnedClock
-from support.in_memory import make_topic
-from support.transactional import produce_request, produced, send
 
 from semel.broker.broker import Broker
 from semel.broker.clock import Clock

@@ -1,8 +1,8 @@
 """The commit loop: one order, one commit per tick, nobody answered before it."""
 
 import pytest
-from support.looping import ID, Looping, append, create
-from support.rules import PARTITION, TOPIC_ID
+from support.models.rules import PARTITION, TOPIC_ID
+from support.stores.commit_loop import ID, Looping, append, create
 
 from semel.core.groups.commands import DescribeGroup
 from semel.core.offsets import FetchOffsets

@@ -4,8 +4,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.brokering import Producer, later
-from support.compacting import CODECS, COMMITTED, EAGER, UNCOMMITTED, before_first, compacting, keyed, seen
+from support.brokers.offline import Producer, later
+from support.stores.compacting import (
+    CODECS,
+    COMMITTED,
+    EAGER,
+    UNCOMMITTED,
+    before_first,
+    compacting,
+    keyed,
+    seen,
+)
 
 from semel.broker import compaction
 from semel.core.partition import Append, DeleteRecords

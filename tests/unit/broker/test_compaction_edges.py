@@ -1,7 +1,7 @@
 """Compaction at its edges: damaged batches, horizons of clients, old times, readers that rest."""
 
-from support.brokering import Producer, later
-from support.compacting import UNCOMMITTED, compacting
+from support.brokers.offline import Producer, later
+from support.stores.compacting import UNCOMMITTED, compacting
 
 from semel.client.commit_order_log import CommitOrderLog, CommitOrderPosition
 from semel.client.spool import Spool

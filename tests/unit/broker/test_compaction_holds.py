@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any
 
-from support.compacting import Table, compacting
+from support.stores.compacting import Table, compacting
 
 from semel.broker.compaction_holds import Holds
 from semel.core.types import PartitionKey

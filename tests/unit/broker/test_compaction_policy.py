@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from support.compacting import EAGER, before_first, compacting, keyed
+from support.stores.compacting import EAGER, before_first, compacting, keyed
 
 from semel.core.partition import Append
 from semel.core.topics import AlterTopic, CreateTopic

@@ -5,8 +5,8 @@ import random
 from pathlib import Path
 
 import pytest
-from support.brokering import Producer
-from support.compacting import COMMITTED, UNCOMMITTED, Table, compacting
+from support.brokers.offline import Producer
+from support.stores.compacting import COMMITTED, UNCOMMITTED, Table, compacting
 
 from semel.broker import compaction
 from semel.broker.reads import Isolation

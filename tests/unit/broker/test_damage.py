@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.looping import Looping, create
-from support.shelf import ONE, PLENTY, ZERO, Reading, offsets
+from support.stores.commit_loop import Looping, create
+from support.stores.slow import ONE, PLENTY, ZERO, Reading, offsets
 
 from semel.broker.broker import Broker
 from semel.broker.reads import FetchRange, FetchResult, Isolation

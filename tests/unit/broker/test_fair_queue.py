@@ -4,7 +4,7 @@ from contextvars import copy_context
 
 from hypothesis import given
 from hypothesis import strategies as st
-from support.looping import append
+from support.stores.commit_loop import append
 
 from semel.broker.pending_commands import ASKER, COMMANDS_MAX, FairQueue, PendingCommands
 from semel.core.offsets import CommitOffsets, Committer

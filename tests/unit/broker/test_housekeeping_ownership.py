@@ -5,12 +5,12 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from support.brokering import Producer, make_topics
+from support.brokers.in_memory import make_topic, send
+from support.brokers.offline import Producer, make_topics
+from support.clients.raw import batch
 from support.clocks import TurnedClock
-from support.compacting import compacting
-from support.in_memory import make_topic, send
-from support.ownership import Owners, Seat, endpoint
-from support.raw import batch
+from support.models.ownership import Owners, Seat, endpoint
+from support.stores.compacting import compacting
 
 from semel.broker import housekeeping
 from semel.broker.broker import Broker

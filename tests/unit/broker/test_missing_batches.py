@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.shelf import PLENTY, ZERO, Reading, offsets
+from support.stores.slow import PLENTY, ZERO, Reading, offsets
 
 from semel.broker.broker import Broker
 from semel.broker.damage import Gap, gap_in

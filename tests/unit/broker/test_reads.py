@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from support.shelf import ONE, PLENTY, TOPIC_ID, ZERO, Reading, offsets
+from support.stores.slow import ONE, PLENTY, TOPIC_ID, ZERO, Reading, offsets
 
 from semel.broker import batch_bytes
 from semel.broker.reads import FetchRange, Isolation

@@ -1,6 +1,6 @@
 """Rows that are learned ahead: fewer questions to the ledger, and not one answer that is another."""
 
-from support.shelf import ONE, ZERO, Reading, offsets
+from support.stores.slow import ONE, ZERO, Reading, offsets
 
 from semel.broker.index_read_ahead import PIECES, IndexReadAhead
 from semel.broker.reads import Isolation

@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from support.shelf import TOPIC_ID, ZERO, Reading
+from support.stores.slow import TOPIC_ID, ZERO, Reading
 
 from semel.broker.offset_search import (
     EARLIEST,

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from support.shelf import PLENTY, TOPIC_ID, PublishedReader, offsets
+from support.stores.slow import PLENTY, TOPIC_ID, PublishedReader, offsets
 
 from semel.broker.metrics import Metrics
 from semel.broker.reads import FetchRange

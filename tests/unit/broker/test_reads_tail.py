@@ -2,7 +2,7 @@
 
 import random
 
-from support.shelf import ONE, ZERO, Reading, offsets
+from support.stores.slow import ONE, ZERO, Reading, offsets
 
 from semel.broker.tail import ENTRY_OVERHEAD_BYTES, Tail
 from semel.core.facts import BatchAppended

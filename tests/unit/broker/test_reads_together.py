@@ -2,7 +2,7 @@
 
 import asyncio
 
-from support.shelf import ONE, TOPIC_ID, ZERO, PublishedReader, Reading
+from support.stores.slow import ONE, TOPIC_ID, ZERO, PublishedReader, Reading
 
 from semel.broker.reads import Isolation
 from semel.core.types import PartitionKey

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from support.shelf import ONE, PLENTY, ZERO, Reading, offsets
+from support.stores.slow import ONE, PLENTY, ZERO, Reading, offsets
 
 from semel.broker.offset_search import EARLIEST, LATEST, MAX_TIMESTAMP
 from semel.broker.reads import FetchRange, Isolation

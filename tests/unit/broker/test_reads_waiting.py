@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from support.shelf import ONE, PLENTY, ZERO, Reading, offsets
+from support.stores.slow import ONE, PLENTY, ZERO, Reading, offsets
 
 from semel.broker.reads import FetchRange, Isolation
 from semel.core.types import ErrorCode

@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any
 
-from support.looping import Looping, append, create
+from support.stores.commit_loop import Looping, append, create
 
 from semel.broker.pending_commands import PendingCommands
 from semel.broker.replies import REPLIES_AT_ONCE, Replies

@@ -1,6 +1,6 @@
 """What a tick reads; of several values of an entity, it writes the last, where it became true."""
 
-from support.rules import PARTITION
+from support.models.rules import PARTITION
 
 from semel.broker.tick import keys_of, newest_only
 from semel.core.facts import (

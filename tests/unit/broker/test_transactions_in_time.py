@@ -4,8 +4,8 @@ from pathlib import Path
 
 import apsw
 import pytest
-from support.brokering import J0, M0, Producer, counted, describe, fetch, later, running
-from support.shelf import offsets
+from support.brokers.offline import J0, M0, Producer, counted, describe, fetch, later, running
+from support.stores.slow import offsets
 
 from semel.broker.broker import Broker
 from semel.core.types import ErrorCode, PartitionKey, TransactionState

@@ -3,8 +3,8 @@
 import asyncio
 
 import pytest
-from support.looping import ID, Looping, append
-from support.rules import PARTITION, TOPIC_ID
+from support.models.rules import PARTITION, TOPIC_ID
+from support.stores.commit_loop import ID, Looping, append
 
 from semel.broker import unsynced_work
 from semel.core.facts import BatchAppended, BatchStaged, LogStartAdvanced, TransactionChanged

@@ -9,7 +9,7 @@ import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, json_format, message_factory
 from hypothesis import given
 from hypothesis import strategies as st
-from support.schema_registry import (
+from support.servers.schema_registry import (
     ORDER_AVRO,
     PROTO,
     RegistryServer,

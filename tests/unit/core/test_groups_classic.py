@@ -1,7 +1,7 @@
 """The classic group protocol, as members see it (KIP-62, 345, 394, 814)."""
 
 import pytest
-from support.group_rules import GROUP, REBALANCE_MS, SESSION_MS, GroupRules, subscription
+from support.models.group_rules import GROUP, REBALANCE_MS, SESSION_MS, GroupRules, subscription
 
 from semel.core.groups.commands import DeleteGroup, DescribeGroup, GroupTick, JoinGroup
 from semel.core.groups.model import ClassicMember

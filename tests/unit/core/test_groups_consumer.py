@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from support.group_rules import GROUP, REBALANCE_MS, SESSION_MS, GroupRules, indexes
+from support.models.group_rules import GROUP, REBALANCE_MS, SESSION_MS, GroupRules, indexes
 
 from semel.core.groups.commands import REGEX_REFRESH_MS, GroupTick
 from semel.core.groups.model import MemberState

@@ -1,7 +1,7 @@
 """Requests that are under way while a group changes, and members that are refused or come back too late."""
 
 import pytest
-from support.group_rules import GROUP, REBALANCE_MS, SESSION_MS, GroupRules, subscription
+from support.models.group_rules import GROUP, REBALANCE_MS, SESSION_MS, GroupRules, subscription
 
 from semel.core.commit_checks import Committer
 from semel.core.groups.commands import ConsumerHeartbeat, LeavingMember, TopicsNeeded

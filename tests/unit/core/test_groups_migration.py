@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 import pytest
-from support.group_rules import GROUP, REBALANCE_MS, SESSION_MS, GroupRules, indexes, subscription
+from support.models.group_rules import GROUP, REBALANCE_MS, SESSION_MS, GroupRules, indexes, subscription
 
 from semel.core.commit_checks import Committer
 from semel.core.groups.commands import DeleteGroup, DescribeGroup, GroupTick, LeavingMember

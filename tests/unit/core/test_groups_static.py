@@ -1,6 +1,6 @@
 """Static members of classic groups (KIP-345), and leaders that skip the assignment (KIP-814)."""
 
-from support.group_rules import SESSION_MS, GroupRules
+from support.models.group_rules import SESSION_MS, GroupRules
 
 from semel.core.groups.commands import LeavingMember
 from semel.core.types import ErrorCode

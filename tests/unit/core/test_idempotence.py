@@ -5,7 +5,7 @@ a real restart.
 """
 
 import pytest
-from support.rules import Rules
+from support.models.rules import Rules
 
 from semel.core.partition import AllocateProducerId, Append, ExpireProducer
 from semel.core.types import ErrorCode

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 
 import pytest
-from support.group_rules import GROUP, GroupRules
+from support.models.group_rules import GROUP, GroupRules
 
 from semel.core.facts import GroupChanged
 from semel.core.groups.model import ClassicState

@@ -1,7 +1,7 @@
 """Committed offsets: who may commit, fetch and delete; when they are forgotten."""
 
 import pytest
-from support.group_rules import GROUP, SESSION_MS, GroupRules, subscription
+from support.models.group_rules import GROUP, SESSION_MS, GroupRules, subscription
 
 from semel.core.facts import GroupChanged, OffsetCommitted
 from semel.core.groups.commands import DeleteGroup, ExpireOffsets

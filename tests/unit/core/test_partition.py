@@ -1,7 +1,7 @@
 """One log: offsets, deletion, sizes."""
 
 import pytest
-from support.rules import PARTITION, Rules, header
+from support.models.rules import PARTITION, Rules, header
 
 from semel.core.partition import Append, Appended, DeleteRecords, RecordsDeleted
 from semel.core.topics import DeleteTopic

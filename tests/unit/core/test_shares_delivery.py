@@ -1,7 +1,7 @@
 """Share-partitions (KIP-932): acquisition, acknowledgement, locks, delivery counts, the start offset."""
 
 import pytest
-from support.share_rules import ACCEPT, GAP, KEY, LOCK_MS, REJECT, RELEASE, RENEW, ShareRules
+from support.models.share_rules import ACCEPT, GAP, KEY, LOCK_MS, REJECT, RELEASE, RENEW, ShareRules
 
 from semel.core.share_partition import ACKNOWLEDGED, ARCHIVED, AVAILABLE, Run, SharePartition
 from semel.core.shares.commands import (

@@ -1,7 +1,7 @@
 """Share groups (KIP-932): joining, epochs, fencing, expiry, assignment, and their share-partitions."""
 
 import pytest
-from support.share_rules import GROUP, ShareRules
+from support.models.share_rules import GROUP, ShareRules
 
 from semel.core.facts import TopicDeleted
 from semel.core.groups.commands import ConsumerHeartbeat, ExpireOffsets, JoinGroup

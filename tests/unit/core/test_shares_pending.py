@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from support.share_rules import (
+from support.models.share_rules import (
     ACCEPT,
     GAP,
     KEY,

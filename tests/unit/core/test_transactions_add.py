@@ -1,8 +1,8 @@
 """What may be written in a transaction: adding by request, adding by writing, and verification, as rules."""
 
 import pytest
-from support.rules import header
-from support.transaction_rules import (
+from support.models.rules import header
+from support.models.transaction_rules import (
     ID,
     J0,
     J1,

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from support.transaction_rules import GROUP, J0, J1, M0, M1, Producer, TransactionRules, holds_together
+from support.models.transaction_rules import GROUP, J0, J1, M0, M1, Producer, TransactionRules, holds_together
 
 from semel.core.facts import OffsetCommitted, TransactionChanged
 from semel.core.transactions import attempts, model

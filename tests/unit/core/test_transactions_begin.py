@@ -1,7 +1,7 @@
 """A producer begins: InitProducerId as rules. Numbers in names are those of docs/behaviours.md."""
 
 import pytest
-from support.transaction_rules import ID, J0, M0, M1, Producer, TransactionRules, holds_together
+from support.models.transaction_rules import ID, J0, M0, M1, Producer, TransactionRules, holds_together
 
 from semel.core.facts import ProducerIdAllocated, TransactionChanged
 from semel.core.transactions import model

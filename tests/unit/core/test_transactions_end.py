@@ -3,7 +3,17 @@
 from typing import Any
 
 import pytest
-from support.transaction_rules import ID, J0, J1, M0, M1, M2, Producer, TransactionRules, holds_together
+from support.models.transaction_rules import (
+    ID,
+    J0,
+    J1,
+    M0,
+    M1,
+    M2,
+    Producer,
+    TransactionRules,
+    holds_together,
+)
 
 from semel.core.facts import (
     BatchAppended,

@@ -1,8 +1,8 @@
 """Consumer offsets inside transactions, as rules."""
 
 import pytest
-from support.group_rules import subscription
-from support.transaction_rules import GROUP, ID, M0, Producer, TransactionRules, holds_together
+from support.models.group_rules import subscription
+from support.models.transaction_rules import GROUP, ID, M0, Producer, TransactionRules, holds_together
 
 from semel.core.commit_checks import Committer
 from semel.core.facts import OffsetCommitted

@@ -1,7 +1,16 @@
 """Timeouts, expiry, terms and connections, as rules."""
 
 import pytest
-from support.transaction_rules import ID, J0, M0, M1, TIMEOUT_MS, Producer, TransactionRules, holds_together
+from support.models.transaction_rules import (
+    ID,
+    J0,
+    M0,
+    M1,
+    TIMEOUT_MS,
+    Producer,
+    TransactionRules,
+    holds_together,
+)
 
 from semel.core.facts import LatestConnectionChanged
 from semel.core.transactions.commands import (

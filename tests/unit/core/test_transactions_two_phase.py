@@ -1,7 +1,7 @@
 """Two-phase commit (KIP-939), and the generation that the cluster is set to, as rules."""
 
 import pytest
-from support.transaction_rules import ID, J0, M0, M1, Producer, TransactionRules, holds_together
+from support.models.transaction_rules import ID, J0, M0, M1, Producer, TransactionRules, holds_together
 
 from semel.core.transactions import model
 from semel.core.transactions.commands import AddPartitions, ChangeFeature, ProducerGiven, ReadFeatures

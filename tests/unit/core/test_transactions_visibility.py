@@ -1,7 +1,7 @@
 """What the ends of transactions do to a partition, as rules: markers, last stable offset, staged batches."""
 
 import pytest
-from support.transaction_rules import J0, M0, Producer, TransactionRules, holds_together
+from support.models.transaction_rules import J0, M0, Producer, TransactionRules, holds_together
 
 from semel.core.facts import BatchAppended, Closing, StagedCommitted
 from semel.core.partition import DeleteRecords

@@ -1,9 +1,9 @@
 """Produce to topics that are compacted: every record needs a key."""
 
 import pytest
-from support.compacting import keyed
-from support.in_memory import broker_in_memory, make_topic
-from support.transactional import Transactional, produce_request, produced
+from support.brokers.in_memory import broker_in_memory, make_topic
+from support.clients.transactional import Transactional, produce_request, produced
+from support.stores.compacting import keyed
 
 from semel.core.topics import AlterTopic
 from semel.core.types import ErrorCode

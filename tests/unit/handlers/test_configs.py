@@ -1,7 +1,7 @@
 """Configs through the handlers: describe, alter, alter by steps."""
 
 import pytest
-from support.in_memory import broker_in_memory, context, make_topic
+from support.brokers.in_memory import broker_in_memory, context, make_topic
 
 from semel.broker.broker import Broker
 from semel.config import Settings

@@ -1,8 +1,8 @@
 """Every API about groups and transactional ids at a broker that coordinates only some of them."""
 
 import pytest
-from support.divided import HERE, MINE, NOT_COORDINATOR, THERE, YOURS, divided
-from support.in_memory import send
+from support.brokers.in_memory import send
+from support.brokers.partial_owner import HERE, MINE, NOT_COORDINATOR, THERE, YOURS, divided
 
 from semel.core.types import ErrorCode
 from semel.wire import messages as m

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.in_memory import broker_in_memory, make_topic, send
-from support.transactional import produce_request, produced
+from support.brokers.in_memory import broker_in_memory, make_topic, send
+from support.clients.transactional import produce_request, produced
 from support.waiting import until_async
 
 from semel.broker.broker import Broker

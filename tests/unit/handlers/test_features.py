@@ -3,8 +3,8 @@
 from typing import Any
 
 import pytest
-from support.in_memory import broker_in_memory
-from support.transactional import send
+from support.brokers.in_memory import broker_in_memory
+from support.clients.transactional import send
 
 from semel.broker.broker import Broker
 from semel.core.types import ErrorCode

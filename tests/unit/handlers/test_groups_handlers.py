@@ -4,8 +4,8 @@ import asyncio
 from typing import Any
 
 import pytest
-from support.group_rules import subscription
-from support.in_memory import broker_in_memory, make_topic, send
+from support.brokers.in_memory import broker_in_memory, make_topic, send
+from support.models.group_rules import subscription
 
 from semel.broker.broker import Broker
 from semel.core.groups.commands import REGEX_REFRESH_MS, DescribeGroup, Joined

@@ -4,10 +4,10 @@ import asyncio
 from typing import Any
 
 import pytest
-from support.divided import ELSEWHERE, HERE, MINE, NOT_LEADER, THERE, YOURS, divided
-from support.in_memory import send
-from support.ownership import NOBODY
-from support.raw import batch
+from support.brokers.in_memory import send
+from support.brokers.partial_owner import ELSEWHERE, HERE, MINE, NOT_LEADER, THERE, YOURS, divided
+from support.clients.raw import batch
+from support.models.ownership import NOBODY
 from support.waiting import until_async
 
 from semel.core.types import ErrorCode, PartitionKey

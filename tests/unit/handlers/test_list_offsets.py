@@ -1,7 +1,7 @@
 """ListOffsets and OffsetForLeaderEpoch in all their versions."""
 
 import pytest
-from support.served import Served
+from support.brokers.read_side import Served
 
 from semel.core.types import ErrorCode
 from semel.handlers.context import CloseConnection

@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from support.in_memory import HOST, PORT, broker_in_memory, context, make_topic
+from support.brokers.in_memory import HOST, PORT, broker_in_memory, context, make_topic
 
 from semel.core.types import ErrorCode
 from semel.handlers import HANDLERS

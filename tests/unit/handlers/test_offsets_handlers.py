@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from support.in_memory import broker_in_memory, make_topic, send
+from support.brokers.in_memory import broker_in_memory, make_topic, send
 
 from semel.broker.broker import Broker
 from semel.core.topics import DeleteTopic

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.in_memory import broker_in_memory, make_topic, send
+from support.brokers.in_memory import broker_in_memory, make_topic, send
 
 from semel.broker.broker import Broker
 from semel.broker.ownership import Leader

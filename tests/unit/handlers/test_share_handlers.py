@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.in_memory import broker_in_memory, make_topic, send
-from support.share_members import GROUP, Member, configure, produce, runs, values, world
+from support.brokers.in_memory import broker_in_memory, make_topic, send
+from support.clients.share_members import GROUP, Member, configure, produce, runs, values, world
 from support.waiting import until_async
 
 from semel.broker.broker import Broker

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.in_memory import broker_in_memory, context, make_topic
+from support.brokers.in_memory import broker_in_memory, context, make_topic
 
 from semel.broker.broker import Broker, _directory
 from semel.config import Settings

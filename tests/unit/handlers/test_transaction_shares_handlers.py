@@ -4,8 +4,8 @@ import asyncio
 from typing import Any
 
 import pytest
-from support.in_memory import broker_in_memory, make_topic, send
-from support.share_members import Member, configure, produce, runs, values, world
+from support.brokers.in_memory import broker_in_memory, make_topic, send
+from support.clients.share_members import Member, configure, produce, runs, values, world
 
 from semel.broker.broker import Broker
 from semel.core.facts import ShareChanged

@@ -1,8 +1,8 @@
 """Transactional batches through the Produce handler, in every version that may carry them."""
 
 import pytest
-from support.in_memory import broker_in_memory, make_topic
-from support.transactional import Transactional, batch, committed, produce_request, produced, send
+from support.brokers.in_memory import broker_in_memory, make_topic
+from support.clients.transactional import Transactional, batch, committed, produce_request, produced, send
 
 from semel.core.types import ErrorCode
 from semel.handlers.context import CloseConnection

@@ -3,8 +3,8 @@
 from typing import Any
 
 import pytest
-from support.in_memory import broker_in_memory, context, make_topic
-from support.transactional import Transactional, committed, send
+from support.brokers.in_memory import broker_in_memory, context, make_topic
+from support.clients.transactional import Transactional, committed, send
 
 from semel.broker.broker import Broker
 from semel.core.types import ErrorCode

@@ -4,8 +4,8 @@ import asyncio
 from typing import Any
 
 import pytest
-from support.in_memory import broker_in_memory, make_topic
-from support.transactional import committed, produce_request, produced, send
+from support.brokers.in_memory import broker_in_memory, make_topic
+from support.clients.transactional import committed, produce_request, produced, send
 
 from semel.broker import broker as broker_module
 from semel.broker.broker import Broker

@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 
 import pytest
+from support.brokers.serving import serving
 from support.certificates import make_certificate, needs_openssl, signed_again
-from support.serving import serving
 
 from semel.config import Settings
 from semel.server.tls import ServerTls

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import uvloop
-from support.serving import Client, Produces, serving
+from support.brokers.serving import Client, Produces, serving
 
 from semel.broker.promise import Promise
 from semel.handlers.context import CloseConnection

@@ -7,7 +7,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
-from support.serving import until
+from support.brokers.serving import until
 
 from semel.broker.metrics import Metrics
 from semel.broker.metrics_text import page

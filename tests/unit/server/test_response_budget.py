@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any
 
-from support.serving import serving
+from support.brokers.serving import serving
 
 from semel.server.budgets import ResponseBudget, ResponseCharge
 from semel.wire.messages import FetchRequest, FetchResponse

@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from support.in_memory import broker_in_memory, make_topic
-from support.serving import Client, Produces, ServerUnderTest, serving
+from support.brokers.in_memory import broker_in_memory, make_topic
+from support.brokers.serving import Client, Produces, ServerUnderTest, serving
 
 from semel.broker.promise import Promise, resolved
 from semel.server.listener import ListenerConfig

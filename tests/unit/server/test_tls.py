@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 import uvloop
+from support.brokers.serving import ServerUnderTest, serving, until
 from support.certificates import Certificate, make_certificate, needs_openssl
-from support.serving import ServerUnderTest, serving, until
 
 from semel.config import Settings
 from semel.server.tls import ServerTls, server

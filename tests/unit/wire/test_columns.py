@@ -7,7 +7,7 @@ import sys
 import sysconfig
 
 import pytest
-from support.columnar import rows_of
+from support.stores.columnar import rows_of
 
 from semel.wire import columns
 from semel.wire.columns import ColumnReader

@@ -7,7 +7,7 @@ import pytest
 from aiokafka.record.control_record import ABORT_MARKER, COMMIT_MARKER, ControlRecord
 from aiokafka.record.default_records import DefaultRecordBatch
 from crc32c import crc32c
-from support.hostile_words import BATCH_FIELDS
+from support.faults.hostile_words import BATCH_FIELDS
 
 from semel.wire.batch import PREFIX_BYTES, has_valid_crc, produced_fault
 from semel.wire.errors import ErrorCode, ProtocolError

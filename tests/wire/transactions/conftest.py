@@ -7,10 +7,10 @@ SEMEL_PEER names another broker to hold them against: one node of Kafka 4.3, wit
 from collections.abc import Callable, Iterator
 
 import pytest
-from support.peer import broker_or_peer
-from support.raw import KEEPS_RECORDS, RawClient
-from support.raw_log import Log
-from support.raw_transactions import RawProducer, make_topic
+from support.brokers.peer import broker_or_peer
+from support.clients.raw import KEEPS_RECORDS, RawClient
+from support.clients.raw_log import Log
+from support.clients.raw_transactions import RawProducer, make_topic
 
 
 @pytest.fixture(scope="module")

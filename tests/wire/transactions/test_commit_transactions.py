@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from support.raw import RawClient
-from support.raw_log import Log
-from support.raw_runs import RawAttempt, RawDriver
-from support.raw_transactions import RawProducer, committed, describe, make_topic, new_name, ours
+from support.clients.raw import RawClient
+from support.clients.raw_log import Log
+from support.clients.raw_runs import RawAttempt, RawDriver
+from support.clients.raw_transactions import RawProducer, committed, describe, make_topic, new_name, ours
 
 import semel
 from semel.wire.errors import ErrorCode

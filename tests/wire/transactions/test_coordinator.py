@@ -3,10 +3,10 @@
 from typing import Any
 
 import pytest
-from support.peer import PEER
-from support.raw import RawClient
-from support.raw_log import Log
-from support.raw_transactions import RawProducer, describe, make_topic, new_name, ours, soon
+from support.brokers.peer import PEER
+from support.clients.raw import RawClient
+from support.clients.raw_log import Log
+from support.clients.raw_transactions import RawProducer, describe, make_topic, new_name, ours, soon
 from support.waiting import until
 
 import semel

@@ -4,10 +4,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.peer import PEER
-from support.raw import RawClient
-from support.raw_groups import ClassicMember, ConsumerMember, commit_offset, join_request
-from support.raw_transactions import RawProducer, committed, describe, new_name, ours, soon
+from support.brokers.peer import PEER
+from support.clients.raw import RawClient
+from support.clients.raw_groups import ClassicMember, ConsumerMember, commit_offset, join_request
+from support.clients.raw_transactions import RawProducer, committed, describe, new_name, ours, soon
 
 import semel
 from semel.wire.errors import ErrorCode

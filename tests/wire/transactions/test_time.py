@@ -4,11 +4,11 @@ import os
 from pathlib import Path
 
 import pytest
-from support.faulty import FaultyBroker
-from support.peer import PEER
-from support.raw import RawClient
-from support.raw_log import Log
-from support.raw_transactions import (
+from support.brokers.faulty import FaultyBroker
+from support.brokers.peer import PEER
+from support.clients.raw import RawClient
+from support.clients.raw_log import Log
+from support.clients.raw_transactions import (
     RawProducer,
     committed,
     describe,

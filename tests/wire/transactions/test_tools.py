@@ -3,9 +3,9 @@
 from typing import Any
 
 import pytest
-from support.raw import RawClient
-from support.raw_log import Log
-from support.raw_transactions import (
+from support.clients.raw import RawClient
+from support.clients.raw_log import Log
+from support.clients.raw_transactions import (
     RawProducer,
     committed,
     describe,

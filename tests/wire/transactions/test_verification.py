@@ -1,10 +1,10 @@
 """No write outside a transaction (KIP-890, part 1). Behaviours 61 to 69."""
 
 import pytest
-from support.peer import PEER
-from support.raw import RawClient, batch
-from support.raw_log import Log
-from support.raw_transactions import RawProducer, describe, ours, produce_in, soon
+from support.brokers.peer import PEER
+from support.clients.raw import RawClient, batch
+from support.clients.raw_log import Log
+from support.clients.raw_transactions import RawProducer, describe, ours, produce_in, soon
 
 import semel
 from semel.wire.errors import ErrorCode

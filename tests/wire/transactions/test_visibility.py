@@ -1,9 +1,9 @@
 """What readers see of open, committed and aborted transactions. Behaviours 1 to 13."""
 
 import pytest
-from support.raw import NOW, RawClient, batch
-from support.raw_log import READ_UNCOMMITTED, Log
-from support.raw_transactions import RawProducer, describe, make_topic, soon
+from support.clients.raw import NOW, RawClient, batch
+from support.clients.raw_log import READ_UNCOMMITTED, Log
+from support.clients.raw_transactions import RawProducer, describe, make_topic, soon
 
 from semel.wire.batch import CONTROL, TRANSACTIONAL
 from semel.wire.errors import ErrorCode

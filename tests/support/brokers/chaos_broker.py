@@ -1,0 +1,166 @@
+"""A real ``semel serve`` that ends itself at a named point, or whose disk is slow, full or broken.
+
+Beside the switches of ``faulty`` there is one for the end: a file ``kill`` with the name of a point and a
+count. The process sends itself SIGKILL when it comes to that point for the so-manieth time. ``slow`` has the
+milliseconds that every flush takes longer.
+
+The WAL's files are small here, so that going from one to the other is not rare.
+"""
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+from semel.store import opening, wal
+from semel.store.sqlite_ledger import SqliteLedger
+from semel.store.wal import WriteAheadLog
+from support.brokers.faulty import FaultyBroker, FaultyFiles
+
+WAL_BYTES = 512 * 1024
+
+RUNNING = (
+    "before write",
+    "after write",
+    "before flush",
+    "after flush",
+    "before switch",
+    "after switch",
+    "before apply",
+    "after apply",
+    "before checkpoint",
+    "after checkpoint",
+)
+"""Points that a broker under load comes to. Behind a flush nobody has been answered yet."""
+RARE = ("before switch", "after switch", "before checkpoint", "after checkpoint")
+"""Those that it comes to once in some seconds."""
+STARTING = (
+    "before recovery",
+    "before write",
+    "after write",
+    "before flush",
+    "before checkpoint",
+    "after checkpoint",
+    "after recovery",
+)
+"""Points that the start after a kill comes to, before the broker is ready."""
+
+
+class ChaosBroker(FaultyBroker):
+    """A broker that ends where it is told to."""
+
+    def __init__(self, directory: Path, *options: str) -> None:
+        super().__init__(directory, *options)
+        self.program = (sys.executable, str(Path(__file__).with_name("chaos_main.py")), str(self.switches))
+
+    def arm(self, point: str, count: int = 1) -> None:
+        """From now on the process ends when it is there for the so-manieth time."""
+        self._switch("kill", f"{count} {point}")
+
+    def slow_down(self, milliseconds: int) -> None:
+        self._switch("slow", str(milliseconds))
+
+    def has_ended(self) -> bool:
+        return self.process is None or self.process.poll() is not None
+
+    def revive(self) -> int:
+        """Start again, also if the start itself is killed; how many starts were."""
+        deadline = time.monotonic() + 60
+        killed = 0
+        while True:
+            if self.process is not None:
+                self.wait()
+            try:
+                self.start()
+                return killed
+            except AssertionError:
+                assert self.process is not None
+                assert self.wait() == -signal.SIGKILL, self.log.read_text()
+                assert time.monotonic() < deadline, "it never starts"
+                killed += 1
+                self.repair()
+
+    def _switch(self, name: str, text: str) -> None:
+        half = self.switches / "half"
+        half.write_text(text)
+        half.rename(self.switches / name)
+
+
+class Points:
+    """Where the process may end. Counts from when it first sees the switch."""
+
+    def __init__(self, switches: Path) -> None:
+        self._switch = switches / "kill"
+        self._armed = ""
+        self._left = 0
+
+    def reach(self, point: str) -> None:
+        # To look takes no descriptor, of which there may be none.
+        if not self._switch.exists():
+            return
+        try:
+            text = self._switch.read_text()
+        except FileNotFoundError:
+            return  # It was repaired just now.
+        if text != self._armed:
+            self._armed, self._left = text, int(text.split(" ", 1)[0])
+        if text.split(" ", 1)[1] == point:
+            self._left -= 1
+            if self._left == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    def around(self, call: Callable[..., Any], name: str) -> Callable[..., Any]:
+        """The call, with a point before it and one behind it."""
+
+        @wraps(call)
+        def wrapped(*args: Any, **options: Any) -> Any:
+            self.reach(f"before {name}")
+            answer = call(*args, **options)
+            self.reach(f"after {name}")
+            return answer
+
+        return wrapped
+
+
+class ChaosFiles(FaultyFiles):
+    """The way to the disk, with switches and points."""
+
+    def __init__(self, switches: Path, points: Points) -> None:
+        super().__init__(switches)
+        self._points = points
+
+    def write(self, descriptor: int, buffers: Sequence[Any], position: int) -> int:
+        self._points.reach("before write")
+        written = super().write(descriptor, buffers, position)
+        self._points.reach("after write")
+        return written
+
+    def flush(self, descriptor: int) -> None:
+        self._points.reach("before flush")
+        if (self.switches / "slow").exists():
+            time.sleep(self._slowness())
+        super().flush(descriptor)
+        self._points.reach("after flush")
+
+    def _slowness(self) -> float:
+        with suppress(FileNotFoundError):
+            return int((self.switches / "slow").read_text()) / 1000
+        return 0.0  # It was repaired just now.
+
+
+def install(switches: Path) -> ChaosFiles:
+    """Put the points into this process; the files that its store has to use."""
+    points = Points(switches)
+    wal.FILE_BYTES = WAL_BYTES  # type: ignore[misc]
+    WriteAheadLog.switch = points.around(WriteAheadLog.switch, "switch")  # type: ignore[method-assign]
+    SqliteLedger.apply_now = points.around(SqliteLedger.apply_now, "apply")  # type: ignore[method-assign]
+    SqliteLedger.checkpoint_now = points.around(  # type: ignore[method-assign]
+        SqliteLedger.checkpoint_now, "checkpoint"
+    )
+    opening.recover = points.around(opening.recover, "recovery")
+    return ChaosFiles(switches, points)

@@ -1,0 +1,16 @@
+"""``python chaos_main.py SWITCHES serve ...``: the ``semel`` command that ends itself at a named point."""
+
+import sys
+from functools import partial
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from semel.broker import broker
+from semel.cli.main import run
+from semel.store.opening import open_store
+from support.brokers.chaos_broker import install
+
+if __name__ == "__main__":
+    broker.open_store = partial(open_store, files=install(Path(sys.argv.pop(1))))  # type: ignore[assignment]
+    run()

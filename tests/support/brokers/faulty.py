@@ -1,0 +1,72 @@
+"""A real ``semel serve`` on a disk that does what a test says.
+
+The test and the broker share a directory of switches. A file ``full`` there makes the disk full; a file with
+the name of a call of ``semel.store.files.Files`` makes that call fail with the error number in the file. So a
+fault comes and goes while the broker runs, and the rest of it is the program that everybody runs.
+"""
+
+import errno
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from semel.store.files import Files
+from support.brokers.process import BrokerProcess
+
+
+class FaultyBroker(BrokerProcess):
+    """A broker whose disk does as it is told."""
+
+    def __init__(self, directory: Path, *options: str) -> None:
+        super().__init__(directory, *options)
+        self.switches = directory.parent / "switches"
+        self.switches.mkdir()
+        self.program = (sys.executable, str(Path(__file__).with_name("faulty_main.py")), str(self.switches))
+
+    def fill(self) -> None:
+        (self.switches / "full").touch()
+
+    def make_room(self) -> None:
+        (self.switches / "full").unlink()
+
+    def fail(self, call: str, code: int) -> None:
+        # Written beside and moved, so that the broker never sees half a number.
+        half = self.switches / "half"
+        half.write_text(str(code))
+        half.rename(self.switches / call)
+
+    def repair(self) -> None:
+        for switch in self.switches.iterdir():
+            switch.unlink()
+
+
+class FaultyFiles(Files):
+    """The way to the disk, with switches."""
+
+    def __init__(self, switches: Path) -> None:
+        self.switches = switches
+
+    def allocate(self, descriptor: int, position: int, length: int) -> None:
+        if (self.switches / "full").exists():
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self._or_fail("allocate", super().allocate, descriptor, position, length)
+
+    def write(self, descriptor: int, buffers: Sequence[Any], position: int) -> int:
+        return self._or_fail("write", super().write, descriptor, buffers, position)
+
+    def flush(self, descriptor: int) -> None:
+        # What a disk does that fails in a flush: some of it may be there afterwards.
+        super().flush(descriptor)
+        self._or_fail("flush", lambda: None)
+
+    def free_bytes(self, path: Path) -> int:
+        return 0 if (self.switches / "full").exists() else super().free_bytes(path)
+
+    def _or_fail(self, name: str, call: Callable[..., Any], *args: Any) -> Any:
+        switch = self.switches / name
+        if switch.exists():
+            code = int(switch.read_text())
+            raise OSError(code, os.strerror(code))
+        return call(*args)

@@ -1,0 +1,57 @@
+"""Words for tests of the read side's handlers: a broker that is only a catalog and what reads."""
+
+from typing import Any
+
+from semel.broker.ownership import Alone, Endpoint, Ownership
+from semel.config import Settings
+from semel.core.types import Topic
+from semel.handlers.context import RequestContext
+from semel.handlers.fetch import HANDLERS
+from semel.wire.messages import APIS
+from support.stores.slow import TOPIC_ID, Reading
+
+TOPIC = Topic("t", TOPIC_ID, 2, {})
+UNKNOWN_ID = bytes(15) + b"u"
+
+
+class OneTopic:
+    """A catalog."""
+
+    def __init__(self) -> None:
+        self.topics = [TOPIC]
+        self.is_cached = True
+
+    def cached(self, name: str) -> Topic | None:
+        return next((each for each in self.topics if self.is_cached and each.name == name), None)
+
+    def cached_by_id(self, topic_id: bytes) -> Topic | None:
+        return next((each for each in self.topics if self.is_cached and each.topic_id == topic_id), None)
+
+    async def topic(self, name: str) -> Topic | None:
+        return next((each for each in self.topics if each.name == name), None)
+
+    async def topic_by_id(self, topic_id: bytes) -> Topic | None:
+        return next((each for each in self.topics if each.topic_id == topic_id), None)
+
+
+class Served:
+    """A broker with partitions ZERO and ONE of the topic ``t``."""
+
+    def __init__(self) -> None:
+        self.reading = Reading()
+        self.reads = self.reading.reads
+        self.settings = Settings()
+        self.catalog = OneTopic()
+        self.ownership: Ownership = Alone(1, {"PLAINTEXT": Endpoint("broker.example", 9092)})
+        self.time = 1_000_000
+
+    def now(self) -> int:
+        return self.time
+
+    async def ask(self, request: Any, version: int) -> Any:
+        """Through the codec in both directions, so that only what the version carries arrives."""
+        api = APIS[request.api_key]
+        request = api.request.decode(request.encode(version), version)
+        context = RequestContext(version, "test", "127.0.0.1", "PLAINTEXT", 1)
+        response = await HANDLERS[request.api_key](self, request, context)  # type: ignore[arg-type]
+        return api.response.decode(response.encode(version), version)

@@ -1,0 +1,47 @@
+"""What the tests of transactions by different clients share."""
+
+from support.brokers.peer import PEER
+from support.clients.raw import RawClient
+from support.clients.raw_transactions import describe
+from support.waiting import until
+
+PARTITIONS = 5
+VISIBILITIES = ["marker"] if PEER else ["marker", "journal"]
+PRODUCE, INIT, ADD_PARTITIONS, ADD_OFFSETS, END, TXN_OFFSETS = 0, 22, 24, 25, 26, 28
+REQUESTS = [PRODUCE, INIT, ADD_PARTITIONS, ADD_OFFSETS, END, TXN_OFFSETS]
+
+Found = list[tuple[int, int, bytes]]
+"""Records: partition, offset, value."""
+
+
+def numbered(word: str, count: int = 10) -> list[bytes]:
+    return [b"%s-%03d" % (word.encode(), number) for number in range(count)]
+
+
+def values_of(records: Found) -> list[bytes]:
+    return sorted(value for _, _, value in records)
+
+
+def check_second_was_aborted(visibility: str, committed: Found, everything: Found) -> None:
+    """Three transactions wrote `numbered` words; readers of either isolation saw what they should."""
+    expected = numbered("first") + numbered("third")
+    assert values_of(committed) == expected
+    if visibility == "journal":
+        # Plain consumers too see only what is committed, without gaps and in the order of commits.
+        assert values_of(everything) == expected
+        assert [each[:2] for each in everything] == [(index, at) for index in range(5) for at in range(4)]
+    else:
+        assert values_of(everything) == sorted([*expected, *numbered("second")])
+
+
+def visibility_configs(visibility: str) -> dict[str, str]:
+    """Other brokers do not know the config."""
+    return {} if PEER else {"semel.visibility": visibility}
+
+
+def wait_for_abort(bootstrap: str, transactional_id: str) -> None:
+    """Until the broker has ended what this id had open."""
+    with RawClient(bootstrap) as client:
+        until(
+            lambda: describe(client, transactional_id).transaction_state == "CompleteAbort", 30, "the abort"
+        )

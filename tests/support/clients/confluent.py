@@ -1,0 +1,93 @@
+"""confluent-kafka as the tests use it: make topics, send and wait, read and complain about every error."""
+
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from support.clients.reading import WAIT_SECONDS, PollingReader, subscribed
+
+Fresh = Callable[[str], str]
+# Members hear of each other soon, and outlast a pause of the machine.
+FAST_CLASSIC = {"session.timeout.ms": 30_000, "heartbeat.interval.ms": 200}
+
+# Whoever commits is the only one: what librdkafka has committed by itself, every five seconds, is refused.
+MANUAL = {"enable.auto.commit": False}
+
+
+def create(admin: AdminClient, name: str, partitions: int = 1, **configs: str) -> str:
+    done(admin.create_topics([NewTopic(name, partitions, 1, config=configs)]))
+    return name
+
+
+def done(futures: Mapping[Any, Any]) -> dict[Any, Any]:
+    """The results, or the first exception."""
+    return {key: future.result(WAIT_SECONDS) for key, future in futures.items()}
+
+
+def code(error: pytest.ExceptionInfo[KafkaException]) -> int:
+    return int(error.value.args[0].code())
+
+
+def produce(bootstrap: str, topic: str, values: Iterable[bytes], **config: Any) -> list[Message]:
+    """Send, wait for all, give what was reported in the order of reports."""
+    partition = config.pop("partition", 0)
+    reports: list[Message] = []
+
+    def report(error: KafkaError | None, message: Message) -> None:
+        assert error is None, error
+        reports.append(message)
+
+    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 5, **config})
+    for value in values:
+        producer.produce(topic, value, partition=partition, on_delivery=report)
+    assert producer.flush(WAIT_SECONDS) == 0
+    return reports
+
+
+class Reader(PollingReader):
+    """A consumer that notes what it got and complains about every error."""
+
+    def __init__(self, bootstrap: str, group: str, **config: Any) -> None:
+        self.errors: list[KafkaError] = []
+        self.messages: list[Message] = []
+        self.consumer = Consumer(
+            {
+                "bootstrap.servers": bootstrap,
+                "group.id": group,
+                "auto.offset.reset": "earliest",
+                "error_cb": self.errors.append,
+                **({} if config.get("group.protocol") == "consumer" else FAST_CLASSIC),
+                **config,
+            }
+        )
+
+    def poll(self, seconds: float = 0.05) -> list[Message]:
+        for message in self.consumer.consume(100, seconds):
+            assert message.error() is None, message.error()
+            self.messages.append(message)
+        return self.messages
+
+    @property
+    def values(self) -> list[bytes]:
+        return [bytes(message.value() or b"") for message in self.messages]
+
+    @property
+    def partitions(self) -> set[int]:
+        self.poll(0.02)
+        return {each.partition for each in self.consumer.assignment()}
+
+
+def reader(
+    bootstrap: str, group: str, topic: str | None = None, **config: Any
+) -> AbstractContextManager[Reader]:
+    return subscribed(Reader(bootstrap, group, **config), topic)
+
+
+def shared(first: Reader, second: Reader, count: int) -> bool:
+    """Both have some, and together they have each partition once."""
+    one, two = first.partitions, second.partitions
+    return bool(one) and bool(two) and not one & two and one | two == set(range(count))

@@ -1,0 +1,120 @@
+"""The points of a batch at which something can die, each named by a request that the broker gets there.
+
+A batch of two tasks asks for these, in this order, if the broker has Kafka's requests alone:
+
+    InitProducerId (driver), then of each task InitProducerId and Produce, then of the driver
+    AddOffsetsToTxn, TxnOffsetCommit and EndTxn, and last EndTxn for each task
+
+and with Semel's own, BeginAttempt instead of the tasks' InitProducerId, and CommitTransactions instead of
+all from AddOffsetsToTxn on. A point is caught on its way: the
+request does not get to the broker, or its answer does not get back. So it shows nothing of how the pipeline
+is written, only of what it asks for.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import psutil
+
+from semel.wire.messages import (
+    AddOffsetsToTxnRequest,
+    BeginAttemptRequest,
+    CommitTransactionsRequest,
+    EndTxnRequest,
+    InitProducerIdRequest,
+    ProduceRequest,
+    TxnOffsetCommitRequest,
+)
+from support.faults.proxy import Act, Proxy, Rule, Seen
+from support.waiting import until
+
+WAIT_SECONDS = 180.0
+
+
+@dataclass(frozen=True)
+class Point:
+    """A request of a batch, and whether it is caught on its way to the broker or when it was answered."""
+
+    api_key: int
+    is_of: Callable[[str], bool]
+    is_answered: bool = False
+    earlier: int = 0
+    """How many such requests of the batch come before the one that is meant."""
+
+
+def of_driver(transactional_id: str) -> bool:
+    return transactional_id.endswith("/driver")
+
+
+def of_task(transactional_id: str) -> bool:
+    return "/" in transactional_id and not of_driver(transactional_id)
+
+
+_END, _GROUP = EndTxnRequest.api_key, CommitTransactionsRequest.api_key
+
+#: What is asked of every broker. Batches have two tasks.
+PORTABLE = {
+    "while tasks write": Point(ProduceRequest.api_key, of_task),
+    "before the decision": Point(AddOffsetsToTxnRequest.api_key, of_driver),
+    "in the decision": Point(TxnOffsetCommitRequest.api_key, of_driver, is_answered=True),
+    "at the end of the decision": Point(_END, of_driver),
+    "when it is decided": Point(_END, of_driver, is_answered=True),
+    "before the ends": Point(_END, of_task),
+    "between the ends": Point(_END, of_task, earlier=1),
+    "after the ends": Point(_END, of_task, is_answered=True, earlier=1),
+}
+#: What is asked of Semel.
+EXTENDED = {
+    "while tasks write": PORTABLE["while tasks write"],
+    "before the decision": Point(_GROUP, of_driver),
+    "after the ends": Point(_GROUP, of_driver, is_answered=True),
+}
+
+
+#: What a task asks for before it writes, which leaves nothing behind.
+BEGIN = "before a task writes"
+
+
+def points(protocol: str) -> dict[str, Point]:
+    if protocol == "portable":
+        return PORTABLE | {BEGIN: Point(InitProducerIdRequest.api_key, of_task)}
+    return EXTENDED | {BEGIN: Point(BeginAttemptRequest.api_key, of_task)}
+
+
+def catch(proxy: Proxy, point: Point) -> Rule:
+    """Hold what is asked there, in the batch that comes next."""
+    return proxy.on(
+        point.api_key,
+        Act.DEAFEN if point.is_answered else Act.HOLD,
+        after=point.earlier,
+        where=lambda seen: point.is_of(transactional_id(seen)),
+    )
+
+
+def transactional_id(seen: Seen) -> str:
+    """Who asks; a request without a transaction is nobody's."""
+    return seen.body.transactional_id or ""
+
+
+def await_caught(rule: Rule, check: Callable[[], None] = lambda: None) -> Seen:
+    """Until the request is there, or has been answered if that is the point; `check` finds who is dead."""
+
+    def is_there() -> bool:
+        check()
+        return rule.answered.is_set() if rule.act is Act.DEAFEN else bool(rule.caught)
+
+    until(is_there, WAIT_SECONDS, "the request at which something dies")
+    return rule.caught[0]
+
+
+def sender(seen: Seen) -> psutil.Process:
+    """The process that has sent a request."""
+    return connected(*seen.ports)
+
+
+def connected(port: int, to_port: int) -> psutil.Process:
+    """The process that has a connection from one port to another."""
+    for each in psutil.net_connections("tcp"):
+        if each.raddr and (each.laddr.port, each.raddr.port) == (port, to_port) and each.pid is not None:
+            return psutil.Process(each.pid)
+    raise AssertionError(f"no process has a connection from port {port} to {to_port}")

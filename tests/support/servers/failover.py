@@ -1,0 +1,99 @@
+"""Two PostgreSQL servers, of which one is the synchronous standby of the other."""
+
+import asyncio
+import contextlib
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import asyncpg  # type: ignore[import-untyped]
+import pytest
+
+from support.servers.postgres import PostgresServer, binaries, why_not
+
+
+class Pair:
+    """A primary and its standby. Commits wait for the standby while it is there."""
+
+    def __init__(self, directory: Path) -> None:
+        found = binaries()
+        assert found is not None
+        self.primary = _server(directory / "one", found)
+        self.standby = _server(directory / "two", found)
+
+    def start(self) -> None:
+        self.primary.create()
+        self.standby.copy(self.primary)
+        _configure(self.primary, "synchronous_standby_names = '*'")
+        self.primary.start()
+        self.standby.start()
+
+    def promote(self) -> None:
+        """Have the standby be a primary, with nobody to wait for."""
+        assert execute(self.standby.dsn, "SELECT pg_promote()") is True
+
+    def be_alone(self) -> None:
+        """Have the primary wait for no standby any more."""
+        _configure(self.primary, "")
+        execute(self.primary.dsn, "SELECT pg_reload_conf()")
+
+    def return_alone(self) -> None:
+        """Start the primary again, as if nothing had happened; it waits for no standby."""
+        _configure(self.primary, "")
+        self.primary.start()
+
+    def fail_over(self) -> None:
+        """The primary crashes, and the standby is promoted."""
+        self.primary.stop(mode="immediate")
+        self.promote()
+
+    def address(self, *, old_first: bool = True) -> str:
+        """An address with both servers."""
+        servers = [self.primary, self.standby] if old_first else [self.standby, self.primary]
+        hosts = ",".join(f"127.0.0.1:{each.port}" for each in servers)
+        return f"postgresql://semel@{hosts}/postgres?target_session_attrs=read-write"
+
+    def stop(self) -> None:
+        for each in (self.primary, self.standby):
+            each.stop(mode="immediate")
+
+
+def _configure(server: PostgresServer, settings: str) -> None:
+    (server.data / "postgresql.auto.conf").write_text(settings)
+
+
+def _server(directory: Path, found: Path) -> PostgresServer:
+    directory.mkdir()
+    directory.chmod(0o755)
+    return PostgresServer(directory, found, {"max_connections": "100"})
+
+
+def execute(dsn: str, statement: str) -> Any:
+    """The first value of a statement."""
+
+    async def ask() -> Any:
+        connection = await asyncpg.connect(dsn, timeout=10)
+        try:
+            return await connection.fetchval(statement)
+        finally:
+            await connection.close()
+
+    return asyncio.run(ask())
+
+
+@contextlib.contextmanager
+def pair() -> Iterator[Pair]:
+    """Two servers that run. Skips the test if there can be none here."""
+    if (reason := why_not()) is not None:
+        pytest.skip(reason)
+    directory = Path(tempfile.mkdtemp(prefix="semel-pair-"))
+    directory.chmod(0o755)
+    servers = Pair(directory)
+    try:
+        servers.start()
+        yield servers
+    finally:
+        servers.stop()
+        shutil.rmtree(directory, ignore_errors=True)

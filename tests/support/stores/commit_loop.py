@@ -1,0 +1,172 @@
+"""Words for tests of the commit loop: a store that commits when it is let, and somebody who asks."""
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from semel.broker.clock import Clock
+from semel.broker.commit_loop import CommitLoop
+from semel.broker.metrics import Metrics
+from semel.broker.pending_commands import Answers
+from semel.config import Settings
+from semel.core.partition import Append, TransactionContext
+from semel.core.topics import CreateTopic
+from semel.core.transactions.commands import EndTransaction, InitProducer, ProducerGiven
+from semel.core.types import Buffer, Fact, Key, Partition, PartitionKey, Transaction, TransactionState, Value
+from semel.store.interface import StoreFull
+from support.models.rules import PARTITION, TOPIC_ID, header
+
+ID = "id"
+
+
+class Nothing:
+    """A ledger in which nothing exists but what a test puts there."""
+
+    def __init__(self) -> None:
+        self._values: dict[tuple[type, Key], Value] = {}
+        self.open: list[Transaction] = []
+        self.loads: list[list[Key]] = []
+
+    def keep(self, key: Key, value: Value) -> None:
+        # By kind too: keys of different kinds can be equal as tuples.
+        self._values[type(key), key] = value
+
+    async def load(self, keys: Sequence[Key]) -> list[Value | None]:
+        self.loads.append(list(keys))
+        return [self._values.get((type(key), key)) for key in keys]
+
+    async def transactions(
+        self, *, after: str = "", limit: int = 10_000, state: TransactionState | None = None
+    ) -> list[Transaction]:
+        assert state is TransactionState.ONGOING
+        return [each for each in self.open if each.transactional_id > after][:limit]
+
+
+class HeldStore:
+    """Commits when it is let, fails when it is told. Early work stays until a commit that flushes."""
+
+    flush_seconds = 0.0
+
+    def __init__(self, term: int = 1) -> None:
+        self.term = term
+        self.ledger = Nothing()
+        self.let = asyncio.Event()
+        self.began = asyncio.Event()
+        self.commits: list[list[Fact]] = []
+        """What each flush made durable, early work included."""
+        self.unsynced: list[Fact] = []
+        self.unsynced_commits = 0
+        self.takes_unsynced = True
+        self.error: Exception | None = None
+        self.room = 2**62
+        self.asked_for: list[int] = []
+
+    @property
+    def has_unsynced(self) -> bool:
+        return bool(self.unsynced)
+
+    async def make_room(self, length: int) -> None:
+        self.asked_for.append(length)
+        if length > self.room:
+            raise StoreFull("no room")
+
+    async def commit(
+        self, facts: Sequence[Fact], batches: Sequence[Buffer], *, defers_sync: bool = False
+    ) -> int:
+        self.began.set()
+        await self.let.wait()
+        if self.error is not None:
+            raise self.error
+        if defers_sync and self.takes_unsynced:
+            self.unsynced_commits += 1
+            self.unsynced += facts
+        else:
+            self.commits.append([*self.unsynced, *facts])
+            self.unsynced = []
+        return len(self.commits)
+
+
+class Looping:
+    """A commit loop over a held store, and what it published."""
+
+    def __init__(self, *, term: int = 1, **settings: Any) -> None:
+        self.store = HeldStore(term)
+        self.metrics = Metrics()
+        self.published: list[list[Fact]] = []
+        self.shown = asyncio.Event()
+        self.batches: list[list[Buffer | None]] = []
+        self.awaited: set[PartitionKey] = set()
+        self.loop = CommitLoop(
+            self.store,  # type: ignore[arg-type]
+            Settings(**settings),
+            Clock(),
+            self.metrics,
+            self,  # type: ignore[arg-type]
+        )
+        self.task = asyncio.create_task(self.loop.run())
+        self.outcomes: list[Answers] = []
+
+    def is_awaited(self, keys: Iterable[PartitionKey]) -> bool:
+        return not self.awaited.isdisjoint(keys)
+
+    def publish(self, facts: Sequence[Fact], batches: Sequence[Buffer | None]) -> None:
+        self.published.append(list(facts))
+        self.shown.set()
+        self.batches.append(list(batches))
+
+    def submit(self, *commands: Any) -> None:
+        self.loop.submit(commands).then(self.outcomes.append)
+
+    async def ask(self, *commands: Any) -> Answers:
+        answered: asyncio.Future[Answers] = asyncio.get_running_loop().create_future()
+        self.loop.submit(commands).then(answered.set_result)
+        return await answered
+
+    async def settle(self) -> None:
+        self.loop.stop()
+        await self.task
+
+    async def producer(self, **fields: Any) -> "Producer":
+        """A topic, and a producer whose begin is durable and published."""
+        self.store.let.set()
+        await self.ask(create())
+        self.store.ledger.keep(PARTITION, Partition())
+        outcome = await self.ask(InitProducer(ID, 60_000, **fields))
+        assert isinstance(outcome, list)
+        self.store.commits.clear()
+        self.published.clear()
+        self.shown.clear()
+        self.batches.clear()
+        return Producer(outcome[0])
+
+
+class Producer:
+    """Makes the commands of one transactional producer of version 2."""
+
+    def __init__(self, given: ProducerGiven) -> None:
+        self.given = given
+        self.sequence = 0
+
+    def append(self, size: int = 100, *, is_journal: bool = False) -> Append:
+        batch = header(self.sequence, producer_id=self.given.producer_id, epoch=self.given.epoch)
+        self.sequence += 1
+        return Append(
+            PARTITION,
+            batch._replace(length=size),
+            b"x" * size,
+            transaction_context=TransactionContext(ID, 2),
+            is_journal=is_journal,
+        )
+
+    def end(self, *, is_commit: bool = True, connection: int = -1) -> EndTransaction:
+        return EndTransaction(
+            ID, self.given.producer_id, self.given.epoch, is_commit, version=2, connection=connection
+        )
+
+
+def create() -> CreateTopic:
+    return CreateTopic("t", TOPIC_ID, 1, {})
+
+
+def append() -> Append:
+    return Append(PARTITION, header(producer_id=-1, epoch=-1), b"x" * 100)

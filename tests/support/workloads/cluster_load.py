@@ -1,0 +1,94 @@
+"""Load on a cluster while a test does something to it, and what the clients had of it.
+
+Money moves between accounts of several leaders by transactions of three libraries, an auditor adds up all of
+it again and again, and a group copies what another producer writes. All of it goes to a history that
+`semel.check` judges at the end.
+"""
+
+import random
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from uuid import uuid4
+
+from support.brokers.cluster import Cluster
+from support.chance import fresh_seed
+from support.waiting import until
+from support.workloads.chaos_run import Run, run_of
+from support.workloads.copy import PATIENCE_SECONDS, Copy
+from support.workloads.money import Money
+from support.workloads.running import Writer
+
+KINDS = ("own", "librdkafka", "aiokafka")
+
+
+class Load:
+    """Writers at work."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.writers = [
+            worker for workload in run.workloads for worker in workload.writers if isinstance(worker, Writer)
+        ]
+
+    def go_on(self, steps: int = 5) -> None:
+        """Everyone ends a transaction, and all together so many; something was copied."""
+        self.run.progress(steps, of_everyone=True)
+        for workload in self.run.workloads:
+            if isinstance(workload, Copy):
+                until(workload.has_copied, PATIENCE_SECONDS, "a copy")
+
+    @property
+    def money(self) -> Money:
+        """The transfers."""
+        return next(each for each in self.run.workloads if isinstance(each, Money))
+
+    def audit(self, audits: int = 3) -> None:
+        """All accounts are added up so many times more."""
+        auditor = self.money.auditor
+        enough = auditor.audits + audits
+
+        def is_enough() -> bool:
+            self.run.mend()
+            # An auditor that has found a wrong sum looks no more, and the verdict tells.
+            return auditor.audits >= enough or bool(auditor.wrong or self.run.failures())
+
+        until(is_enough, PATIENCE_SECONDS, "audits")
+
+    @property
+    def slowest_seconds(self) -> float:
+        """How long the slowest transaction took."""
+        return max(each.slowest_seconds for each in self.writers)
+
+    @property
+    def troubles(self) -> list[str]:
+        """The errors that libraries have told their applications."""
+        return [each for writer in self.writers for each in writer.producing.troubles]
+
+
+@contextmanager
+def loaded(
+    cluster: Cluster,
+    *,
+    kinds: Sequence[str] = KINDS,
+    visibility: str | None = None,
+    tells_timeouts: bool = True,
+    copies: bool = True,
+) -> Iterator[Load]:
+    """Load until the end of the block. Then nothing is lost, doubled, torn, aborted or hanging."""
+    seed = fresh_seed()
+    chance = random.Random(seed)
+    name = f"load-{uuid4().hex[:6]}"
+    with run_of(name, seed) as run:
+        run.mend = cluster.mend
+        place = run.place(cluster.bootstrap, tells_timeouts=tells_timeouts)
+        visibility = visibility or chance.choice(["marker", "journal"])
+        run.create(Money(place, f"{name}-money", kinds, chance, visibility))
+        if copies:
+            run.create(Copy(place, f"{name}-copy", ["own", "librdkafka"], chance, visibility, "librdkafka"))
+        load = Load(run)
+        with run.running():
+            load.go_on()
+            yield load
+            load.go_on()
+        outcome = run.judge(cluster.bootstrap)
+    assert outcome.is_clean, f"{outcome}\n{cluster.logs()[-5000:]}"

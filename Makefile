@@ -21,7 +21,8 @@ $(STAMP): pyproject.toml constraints.txt setup.py $(wildcard src/semel/*/*.pyx s
 	@python='$(PYTHON)'; which="$$($$python -c '$(WHICH)')" || exit 1; \
 	[ "$$($(BIN)/python -c '$(WHICH)' 2>&1)" = "$$which" ] || rm -rf $(VENV); \
 	$$python -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,spark,console]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt uv
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt --editable '.[dev,spark,console]'
 	$(BIN)/python -m tools.spark_classes
 	@touch $@
 
@@ -36,8 +37,7 @@ fmt: setup ## format, and apply automatic fixes
 	$(BIN)/ruff check --fix .
 
 test: setup ## every test that needs no other broker, and the shortest verification run
-	$(BIN)/python -m tools.suite
-	$(BIN)/python -m verification test
+	$(BIN)/python -m tools.suite --verify
 
 RUNS ?= 5
 steady: setup ## run the tests RUNS=5 times beside two busy loops, and list those that fail by chance

@@ -6,10 +6,12 @@ The busy ones run at lower priority, because a waiting check cannot make up for 
 
 import argparse
 import gc
+import json
 import os
 import sys
 import time
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from pathlib import Path
 
 from verification import results
 from verification.results import Result
@@ -23,6 +25,7 @@ def main() -> int:
     parser.add_argument("--only", nargs="*", choices=list(CHECKS), help="some checks; others keep their rows")
     parser.add_argument("--share", type=float, default=1.0, help="a part of the size, for a look")
     parser.add_argument("--no-write", action="store_true", help="show, and keep nothing")
+    parser.add_argument("--unmet", type=Path, help="write the names of checks that were not met to this file")
     options = parser.parse_args()
     commit, word = results.commit_now(), results.WORDS[options.size]
     rows: dict[str, list[Result]] = {}
@@ -43,7 +46,10 @@ def main() -> int:
             if options.size != "test" and not options.no_write:
                 # After every check, so that an interrupted run keeps its results so far.
                 results.merge([row for each in CHECKS for row in rows.get(each, ())])
-    return 0 if all(row.met for each in rows.values() for row in each) else 1
+    unmet = [name for name, found in rows.items() if not all(row.met for row in found)]
+    if options.unmet:
+        options.unmet.write_text(json.dumps(unmet))
+    return 1 if unmet else 0
 
 
 def _step_back() -> None:

@@ -1,18 +1,27 @@
 """``python -m tools.suite``: run the tests. A test that fails by chance is named, and does not fail the run.
 
 A test that fails is run once more, alone and in one process. If it passes then, it is flaky: a bug, to be
-fixed next. If it fails twice, or if more than three tests fail, the run has failed.
+fixed next. If it fails twice, or if more than three tests fail, the run has failed. ``--verify`` runs the
+shortest verification beside the tests, by the same rule.
 """
 
 import sys
 from collections.abc import Iterator
 
 from tools.suite.running import Verdict, fresh_seed, run
+from tools.suite.verifying import verification
 
 
 def main() -> int:
-    """Run the tests. Arguments are those of pytest."""
-    verdict = run(sys.argv[1:], fresh_seed())
+    """Run the tests. Arguments are those of pytest, and ``--verify``."""
+    arguments = [each for each in sys.argv[1:] if each != "--verify"]
+    seed = fresh_seed()
+    if "--verify" not in sys.argv:
+        verdict = run(arguments, seed)
+    else:
+        with verification() as running:
+            verdict = run(arguments, seed)
+            verdict = verdict.beside(running.finish(seed))
     print("\n".join(("", *report(verdict))), flush=True)  # noqa: T201
     return verdict.code
 
@@ -26,8 +35,8 @@ def report(verdict: Verdict) -> Iterator[str]:
     for name in verdict.failed:
         yield f"FAILED {name} {verdict.seed}"
     if verdict.skipped:
-        yield f"{sum(verdict.skipped.values())} skipped:"
-        yield from (f"  {count}: {reason}" for reason, count in verdict.skipped.items())
+        reasons = "; ".join(f"{count} because {reason}" for reason, count in verdict.skipped.items())
+        yield f"{sum(verdict.skipped.values())} skipped: {reasons}"
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import random
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -41,6 +42,16 @@ class Verdict:
     failed: Sequence[str] = ()
     flaky: Sequence[str] = ()
     skipped: Mapping[str, int] = field(default_factory=dict)
+
+    def beside(self, other: "Verdict") -> "Verdict":
+        """Both of two runs."""
+        return Verdict(
+            self.seed,
+            self.code or other.code,
+            [*self.failed, *other.failed],
+            [*self.flaky, *other.flaky],
+            Counter(self.skipped) + Counter(other.skipped),
+        )
 
 
 def fresh_seed() -> int:

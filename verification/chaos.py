@@ -29,7 +29,7 @@ from support.brokers.process import BrokerProcess
 from support.chance import fresh_seed
 from support.clients.raw import RawClient
 from support.workloads.chaos_run import ChaosResult, Run, run_of
-from support.workloads.copy import Copy
+from support.workloads.copying import Copy
 from support.workloads.ends import Ends
 from support.workloads.money import Money
 from support.workloads.pauses import Pause, Pauses

@@ -21,7 +21,7 @@ from semel.client.transactions_admin import describe_producers, list_transaction
 from support.clients.raw_log import READ_UNCOMMITTED, Log
 from support.clients.routed import raw_client
 from support.waiting import until
-from support.workloads.copy import Copy
+from support.workloads.copying import Copy
 from support.workloads.running import PATIENCE_SECONDS, QUIET, Place, Workload, poll
 
 SETTLE_SECONDS = 30.0

@@ -14,8 +14,6 @@ from semel.wire.messages.quorum import (
     AddRaftVoterResponse,
     DescribeQuorumRequest,
     DescribeQuorumResponse,
-    QuorumPartitionResponse,
-    QuorumTopicResponse,
     RemoveRaftVoterRequest,
     RemoveRaftVoterResponse,
     UnregisterBrokerRequest,
@@ -34,27 +32,11 @@ async def describe_quorum(
     """DescribeQuorum v0–v2: there is no quorum.
 
     Behaviour: UNSUPPORTED_VERSION, which tools know from Kafka clusters without a quorum. Voters and a leader
-        would be a fiction: no majority of brokers is needed for anything.
+        would be a fiction: no majority of brokers is needed for anything. As in Kafka, an error of the whole
+        request names no topics.
     Versions:  v2 error messages.
     """
-    return DescribeQuorumResponse(
-        error_code=ErrorCode.UNSUPPORTED_VERSION,
-        error_message=NO_QUORUM,
-        topics=[
-            QuorumTopicResponse(
-                topic_name=topic.topic_name,
-                partitions=[
-                    QuorumPartitionResponse(
-                        partition_index=each.partition_index,
-                        error_code=ErrorCode.UNSUPPORTED_VERSION,
-                        error_message=NO_QUORUM,
-                    )
-                    for each in topic.partitions
-                ],
-            )
-            for topic in request.topics
-        ],
-    )
+    return DescribeQuorumResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, error_message=NO_QUORUM)
 
 
 async def add_raft_voter(

@@ -167,12 +167,9 @@ async def test_there_is_no_quorum(version: int) -> None:
             topic_name="__cluster_metadata", partitions=[QuorumPartitionRequest(partition_index=0)]
         )
         answer = await send(broker, QUORUM, DescribeQuorumRequest(topics=[asked]), version)
-        (topic,) = answer.topics
-        (part,) = topic.partitions
-        assert (answer.error_code, topic.topic_name) == (ErrorCode.UNSUPPORTED_VERSION, "__cluster_metadata")
-        assert not ErrorCode(part.error_code).retriable, "a tool would ask again until its time is over"
-        assert (part.current_voters, part.observers) == ([], [])
-        assert version < 2 or "no metadata quorum" in answer.error_message == part.error_message
+        assert (answer.error_code, answer.topics) == (ErrorCode.UNSUPPORTED_VERSION, [])
+        assert not ErrorCode(answer.error_code).retriable, "a tool would ask again until its time is over"
+        assert version < 2 or "no metadata quorum" in answer.error_message
 
 
 async def test_voters_cannot_be_added_or_removed() -> None:

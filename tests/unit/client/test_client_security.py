@@ -93,9 +93,9 @@ def test_what_is_refused_and_why(settings: dict[str, str], message: str) -> None
 
 
 def test_files_that_are_not_there_are_named() -> None:
-    with pytest.raises(ValueError, match=r"ssl.ca.location /nowhere does not exist"):
+    with pytest.raises(ValueError, match=r"ssl.ca.location /nowhere"):
         Security.of({"security.protocol": "SSL", "ssl.ca.location": "/nowhere"}).context()
-    with pytest.raises(ValueError, match=r"ssl.certificate.location /nowhere does not exist"):
+    with pytest.raises(ValueError, match=r"ssl.certificate.location /nowhere"):
         Security.of({"security.protocol": "SSL", "ssl.certificate.location": "/nowhere"}).context()
 
 

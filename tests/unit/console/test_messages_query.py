@@ -138,7 +138,7 @@ def test_an_expression_that_explodes_elsewhere_is_quick() -> None:
 
 
 def test_an_expression_that_is_slow_in_any_engine_is_refused_or_bounded() -> None:
-    with pytest.raises(QueryError, match="too complex"):
+    with pytest.raises(QueryError):
         Filter("value:/(x|xx|xxx|.){1,900}y/")
     began = time.monotonic()
     Filter("value:/(x?){150}x{150}y/").matches(record(value=b"x" * 30_000_000))

@@ -101,5 +101,5 @@ def test_settings_that_do_not_go_with_the_listeners_are_refused(
 
 def test_no_mechanisms_are_right_where_nobody_authenticates() -> None:
     check(Settings(sasl_enabled_mechanisms="", ssl_client_auth="none"), [LOCAL])
-    with pytest.raises(ValueError, match="is empty"):
+    with pytest.raises(ValueError, match="sasl"):
         check(Settings(sasl_enabled_mechanisms=""), [LOCAL._replace(has_sasl=True)])

@@ -207,15 +207,15 @@ def test_an_endpoint_that_does_not_answer() -> None:
             "invalid_client, no such",
         ),
         (400, {"error": "invalid_scope"}, "invalid_scope"),
-        (403, b"<html>", "answers 403"),
-        (404, b"[" * 5000, "answers 404"),
-        (200, b"<html>", "answers without an access_token"),
-        (200, {"access_token": 7}, "answers without an access_token"),
-        (200, {"access_token": ""}, "answers without an access_token"),
-        (200, {"access_token": "x" * 20_000}, "answers without an access_token"),
-        (200, {}, "answers without an access_token"),
-        (200, [], "answers without an access_token"),
-        (200, b"[" * 60_000, "answers without an access_token"),
+        (403, b"<html>", " 403"),
+        (404, b"[" * 5000, " 404"),
+        (200, b"<html>", "access_token"),
+        (200, {"access_token": 7}, "access_token"),
+        (200, {"access_token": ""}, "access_token"),
+        (200, {"access_token": "x" * 20_000}, "access_token"),
+        (200, {}, "access_token"),
+        (200, [], "access_token"),
+        (200, b"[" * 60_000, "access_token"),
     ],
 )
 def test_errors_after_which_no_retry_helps(endpoint: Endpoint, status: int, answer: Any, reason: str) -> None:
@@ -285,9 +285,7 @@ def test_a_file_is_read_each_time(tmp_path: Path) -> None:
     assert security.token() == "two"
 
 
-@pytest.mark.parametrize(
-    ("content", "reason"), [(None, "No such file"), (b"x" * 17_000, "longer than 16384")]
-)
+@pytest.mark.parametrize(("content", "reason"), [(None, "No such file"), (b"x" * 17_000, "16384")])
 def test_files_that_cannot_be_read(tmp_path: Path, content: bytes | None, reason: str) -> None:
     file = tmp_path / "token"
     if content is not None:
@@ -337,33 +335,36 @@ def test_secrets_are_not_shown() -> None:
     [
         (IDENTITY, "OAUTHBEARER needs sasl.oauthbearer.token.endpoint.url"),
         (URL, "sasl.oauthbearer.client.id is missing"),
-        (URL | {"sasl.oauthbearer.client.id": "app"}, "sasl.oauthbearer.client.secret is missing"),
+        (URL | {"sasl.oauthbearer.client.id": "app"}, "sasl.oauthbearer.client.secret"),
         (URL | IDENTITY | jaas("clientId=other"), "not both"),
         (
             URL | IDENTITY | {"sasl.username": "ann"},
-            "sasl.username has no meaning with sasl.mechanism=OAUTHBEARER",
+            "sasl.username .*sasl.mechanism=OAUTHBEARER",
         ),
-        (URL | {"sasl.mechanism": "PLAIN"}, "token.endpoint.url has no meaning with sasl.mechanism=PLAIN"),
-        (URL | {"security.protocol": "SSL"}, "has no meaning with security.protocol=SSL"),
+        (URL | {"sasl.mechanism": "PLAIN"}, "token.endpoint.url .*sasl.mechanism=PLAIN"),
+        (URL | {"security.protocol": "SSL"}, "security.protocol=SSL"),
         (
             IDENTITY | {"sasl.oauthbearer.token.endpoint.url": "http://issuer/token"},
-            "sasl.oauthbearer.token.endpoint.url must be an https:// URL",
+            "sasl.oauthbearer.token.endpoint.url .*https://",
         ),
         (
             IDENTITY | {"sasl.oauthbearer.token.endpoint.url": f"https://app:{SECRET}@issuer/"},
-            "must not contain a user or a password",
+            "sasl.oauthbearer.token.endpoint.url .*password",
         ),
-        (IDENTITY | {"sasl.oauthbearer.token.endpoint.url": "file:///t"}, "has no meaning for a file"),
+        (
+            IDENTITY | {"sasl.oauthbearer.token.endpoint.url": "file:///t"},
+            "sasl.oauthbearer.client.id .*file",
+        ),
         (
             {"sasl.oauthbearer.scope": "x", "sasl.oauthbearer.token.endpoint.url": "file:///t"},
-            "sasl.oauthbearer.scope has no meaning for a file",
+            "sasl.oauthbearer.scope .*file",
         ),
         (
             URL | IDENTITY | {"sasl.oauthbearer.method": "oidc"},
-            "sasl.oauthbearer.method is not supported: leave",
+            "sasl.oauthbearer.method",
         ),
-        (URL | {"sasl.login.callback.handler.class": "x"}, "it names a Java class; tokens come from"),
-        (URL | {"sasl.oauthbearer.client.ids": "x"}, "did you mean 'sasl.oauthbearer.client.id'"),
+        (URL | {"sasl.login.callback.handler.class": "x"}, "sasl.login.callback.handler.class"),
+        (URL | {"sasl.oauthbearer.client.ids": "x"}, "'sasl.oauthbearer.client.id'"),
     ],
 )
 def test_settings_that_are_refused(settings: dict[str, str], message: str) -> None:

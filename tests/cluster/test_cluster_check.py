@@ -12,7 +12,7 @@ import pytest
 from support.brokers.cluster import Cluster, query, running
 from support.brokers.cluster_members import semel
 from support.clients.routed import RoutedClient
-from support.stores.keys import KEY_COLUMNS
+from support.servers.postgres import KEY_COLUMNS
 from support.waiting import until
 from support.workloads.cluster_load import loaded
 

@@ -13,9 +13,9 @@ import asyncpg
 import pytest
 from support.brokers.offline import J0, M0, Producer, make_topics, plain
 from support.brokers.offline import fetch as read_at
+from support.servers.postgres import KEY_COLUMNS
 from support.stores.cluster_bytes import SETTINGS as ROLLING
 from support.stores.cluster_bytes import Place, age, append, listed, opened, parts, read, states
-from support.stores.keys import KEY_COLUMNS
 from support.stores.slow import PLENTY, offsets
 from support.waiting import until_async
 

@@ -17,10 +17,19 @@ import tempfile
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from support.brokers.process import free_port
 from support.waiting import LIMIT_SECONDS, until
+
+KEY_COLUMNS: Final = """
+    SELECT attname FROM pg_index JOIN pg_attribute ON attrelid = indrelid AND attnum = ANY (indkey)
+    WHERE indrelid = '{table}'::regclass AND attname <> 'generation'
+    AND (indisprimary OR indisunique AND NOT EXISTS (
+        SELECT FROM pg_index AS other WHERE other.indrelid = '{table}'::regclass AND indisprimary
+    ))
+"""
+"""The columns that tell rows apart. Without a primary key, the index of a table ends in the generation."""
 
 GIVEN = "SEMEL_TEST_POSTGRES"
 SETTINGS = {

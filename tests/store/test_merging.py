@@ -66,7 +66,7 @@ async def rows(store: ClusterStore, key: PartitionKey) -> list[tuple[int, int, i
         """,
         *key.values(),
     )
-    return [tuple(each) for each in found]  # type: ignore[misc]
+    return [tuple(each) for each in found]
 
 
 async def shape(store: ClusterStore, key: PartitionKey) -> list[tuple[int, int, int, int]]:

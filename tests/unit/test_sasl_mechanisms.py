@@ -72,7 +72,7 @@ def converse(mechanism: Mechanism, security: Security) -> Authenticated:
 
 
 def step(mechanism: Mechanism, message: bytes) -> bytes | Authenticated:
-    return asyncio.run(mechanism.step(message))  # type: ignore[arg-type]
+    return asyncio.run(mechanism.step(message))
 
 
 # Credentials.

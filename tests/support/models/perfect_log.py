@@ -237,7 +237,7 @@ class World:
                 self.add(Assign(process, self.now, self.now, OK, *key, log.start))
                 found, position = self.log.read(key, log.start, isolation, 1 << 30)
                 times = (self.now, self.now)
-                self.add(Poll(process, *times, OK, *key, tuple(found), isolation, None, position))  # type: ignore[arg-type]
+                self.add(Poll(process, *times, OK, *key, tuple(found), isolation, None, position))
         for (group, key), position in self.log.positions.items():
             self.add(OffsetFetch("end", self.now, self.now, OK, group, *key, position))
 

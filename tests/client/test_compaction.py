@@ -11,7 +11,8 @@ from confluent_kafka import KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource
 from kafka import KafkaConsumer
 from kafka import TopicPartition as KafkaPartition
-from support.clients.confluent import WAIT_SECONDS, Fresh, create, done
+from support.clients.confluent import Fresh, create, done
+from support.clients.reading import WAIT_SECONDS
 from support.waiting import until
 
 import semel

@@ -17,8 +17,9 @@ from confluent_kafka import (
     TopicPartition,
 )
 from confluent_kafka.admin import AdminClient
-from support.clients.confluent import WAIT_SECONDS, Fresh, Reader, create, produce, reader
+from support.clients.confluent import Fresh, Reader, create, produce, reader
 from support.clients.raw import RawClient
+from support.clients.reading import WAIT_SECONDS
 from support.waiting import until
 
 from semel.wire.compression import Codec

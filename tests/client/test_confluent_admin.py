@@ -23,7 +23,8 @@ from confluent_kafka.admin import (
     OffsetSpec,
     ResourceType,
 )
-from support.clients.confluent import MANUAL, WAIT_SECONDS, Fresh, code, create, done, produce, reader
+from support.clients.confluent import MANUAL, Fresh, code, create, done, produce, reader
+from support.clients.reading import WAIT_SECONDS
 
 
 @pytest.fixture(scope="module")

@@ -13,17 +13,8 @@ import pytest
 from confluent_kafka import ConsumerGroupState, ConsumerGroupType, KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 from support.brokers.process import BrokerProcess
-from support.clients.confluent import (
-    MANUAL,
-    WAIT_SECONDS,
-    Fresh,
-    Reader,
-    create,
-    done,
-    produce,
-    reader,
-    shared,
-)
+from support.clients.confluent import MANUAL, Fresh, Reader, create, done, produce, reader, shared
+from support.clients.reading import WAIT_SECONDS
 from support.waiting import until
 
 

@@ -37,7 +37,8 @@ from confluent_kafka.admin import (
     UserScramCredentialDeletion,
     UserScramCredentialUpsertion,
 )
-from support.clients.confluent import WAIT_SECONDS, Fresh, create, done, produce, reader
+from support.clients.confluent import Fresh, create, done, produce, reader
+from support.clients.reading import WAIT_SECONDS
 from support.waiting import until
 
 

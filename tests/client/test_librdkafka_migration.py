@@ -13,7 +13,8 @@ import pytest
 from confluent_kafka import ConsumerGroupType, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 from support.brokers.process import BrokerProcess
-from support.clients.confluent import WAIT_SECONDS, Fresh, Reader, create, done, produce
+from support.clients.confluent import Fresh, Reader, create, done, produce
+from support.clients.reading import WAIT_SECONDS
 from support.waiting import until
 
 PARTITIONS = 6

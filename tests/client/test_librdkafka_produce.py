@@ -8,7 +8,8 @@ from collections import Counter
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from confluent_kafka.admin import AdminClient
-from support.clients.confluent import WAIT_SECONDS, Fresh, create, reader
+from support.clients.confluent import Fresh, create, reader
+from support.clients.reading import WAIT_SECONDS
 
 COUNT = 2_000
 PARTITIONS = 4

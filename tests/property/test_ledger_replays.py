@@ -20,6 +20,7 @@ from support.examples import examples
 from support.models.rules import header
 
 from semel.broker.tick import newest_only
+from semel.core.commit_checks import Committer
 from semel.core.facts import (
     DURABLE,
     BatchAppended,
@@ -34,7 +35,6 @@ from semel.core.facts import (
     TopicDeleted,
 )
 from semel.core.groups import ClassicGroup, ConsumerGroup
-from semel.core.offsets import Committer
 from semel.core.partition import AllocateProducerId, Append, DeleteRecords, ExpireProducer, TransactionContext
 from semel.core.replacing import ReplaceBatches
 from semel.core.state import BrokerState

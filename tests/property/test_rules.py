@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from support.examples import examples
 from support.models.rules import PARTITION, TOPIC_ID, Rules, header
 
+from semel.core.commit_checks import Committer
 from semel.core.facts import BatchAppended
-from semel.core.offsets import Committer
 from semel.core.partition import AllocateProducerId, Append, DeleteRecords, ExpireProducer, TransactionContext
 from semel.core.state import BrokerState
 from semel.core.topics import AddPartitions, AlterTopic, CreateTopic, DeleteTopic

@@ -11,8 +11,9 @@ import pytest
 
 from semel.broker.announcing import pack_notices
 from semel.broker.notice import Notice
+from semel.core.commit_checks import Committer
 from semel.core.facts import TopicDeleted
-from semel.core.offsets import Committer, FetchOffsets
+from semel.core.offsets import FetchOffsets
 from semel.core.partition import AllocateProducerId
 from semel.core.placement import SHARDS, owner_of
 from semel.core.transactions.commands import CommitPending, EndTransaction, InitProducer

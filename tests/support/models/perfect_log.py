@@ -7,6 +7,7 @@ lost, be answered to nobody, or arrive when its sender has long given up. Everyt
 import random
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from semel.check import (
@@ -461,7 +462,7 @@ class World:
                 position = self.rng.randint(0, 30)
                 made = OffsetCommit(process, 0, 0, INFO, "plain", *key, position)
                 yield from self.call(
-                    "offset_commit", made, lambda to=position: self.log.positions.update({place: to})
+                    "offset_commit", made, partial(self.log.positions.update, {place: position})
                 )
                 started = self.now
                 yield

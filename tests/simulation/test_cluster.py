@@ -21,7 +21,6 @@ from semel.core.types import (
     CommittedOffset,
     ErrorCode,
     OffsetKey,
-    ProducerKey,
 )
 from semel.store.interface import StoreRefused
 from simulation import virtual_time
@@ -172,7 +171,7 @@ def test_entities_of_others_are_not_kept_after_a_refused_tick() -> None:
         with pytest.raises(StoreRefused):
             await two.broker.ask(batch(name, key, given.producer_id))
         assert key not in two.broker._loop.state.partitions
-        assert ProducerKey(*key.values(), given.producer_id) not in two.broker._loop.state.producers
+        assert key.of(given.producer_id) not in two.broker._loop.state.producers
 
     in_cluster(work)
 

@@ -74,7 +74,7 @@ class Rolling:
         return True
 
     def _commit(self, member: Reader, partitions: Iterable[TopicPartition]) -> None:
-        ends = {(each.topic(), each.partition()): each.offset() + 1 for each in member.messages}
+        ends = {(each.topic(), each.partition()): each.offset() + 1 for each in member.messages}  # type: ignore[operator]  # what was read has an offset
         owned = {(each.topic, each.partition) for each in partitions}
         offsets = [TopicPartition(*key, offset) for key, offset in ends.items() if key in owned]
         if offsets:

@@ -275,7 +275,7 @@ def test_an_end_that_was_answered_stands_when_the_broker_is_gone_right_after_it(
 def test_another_process_ends_a_prepared_transaction(
     client: Client, bootstrap: str, topic: str, version: int, fresh: Fresh
 ) -> None:
-    notes = []
+    notes: list[str] = []
     for _ in range(2):
         writer = TransactionalProducer(client, fresh("id"), version_max=version)
         writer.begin()

@@ -315,7 +315,10 @@ def test_views_are_saved_as_links(page: Any, client: Client, topic: str) -> None
 def test_leaving_the_page_ends_its_streams(page: Any, browsing: Browsing, client: Client, topic: str) -> None:
     page.goto(f"/topics/{topic}/messages?live=1")
     holds(page, "document.getElementById('says').textContent.startsWith('Following')")
-    threads = lambda: sum(each.name == "console stream" for each in threading.enumerate())  # noqa: E731
+
+    def threads() -> int:
+        return sum(each.name == "console stream" for each in threading.enumerate())
+
     assert threads() >= 1
     page.goto("about:blank")
     until(lambda: threads() == 0, what="the end of the stream")

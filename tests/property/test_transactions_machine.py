@@ -22,9 +22,10 @@ from support.models.transaction_clients import TIMEOUT_MS, Clients, name_of, val
 from support.models.transaction_model import is_journal
 from support.models.transaction_rules import GROUP, MARKED, STAGED, holds_together
 
+from semel.core.commit_checks import Committer
 from semel.core.facts import BatchAppended, BatchStaged
 from semel.core.groups.commands import DeleteGroup
-from semel.core.offsets import CommitOffsets, Committer, DeleteOffsets, FetchOffsets
+from semel.core.offsets import CommitOffsets, DeleteOffsets, FetchOffsets
 from semel.core.partition import Append
 from semel.core.state import BrokerState
 from semel.core.topics import CreateTopic, DeleteTopic

@@ -11,8 +11,9 @@ import pytest
 
 from semel.broker.announcing import pack_notices
 from semel.broker.notice import Notice
+from semel.core.commit_checks import Committer
 from semel.core.facts import TopicDeleted
-from semel.core.offsets import Committer, FetchOffsets
+from semel.core.offsets import FetchOffsets
 from semel.core.partition import AllocateProducerId
 from semel.core.placement import SHARDS, owner_of
 from semel.core.transactions.commands import CommitPending, EndTransaction, InitProducer
@@ -20,7 +21,6 @@ from semel.core.types import (
     CommittedOffset,
     ErrorCode,
     OffsetKey,
-    ProducerKey,
 )
 from semel.store.interface import StoreRefused
 from simulation import virtual_time
@@ -171,7 +171,7 @@ def test_entities_of_others_are_not_kept_after_a_refused_tick() -> None:
         with pytest.raises(StoreRefused):
             await two.broker.ask(batch(name, key, given.producer_id))
         assert key not in two.broker._loop.state.partitions
-        assert ProducerKey(*key.values(), given.producer_id) not in two.broker._loop.state.producers
+        assert key.of(given.producer_id) not in two.broker._loop.state.producers
 
     in_cluster(work)
 

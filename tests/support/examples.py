@@ -5,12 +5,13 @@ as many.
 """
 
 import os
+from typing import Any
 
 from hypothesis import settings
 
 FACTOR = int(os.environ.get("SEMEL_EXAMPLES", "1"))
 
 
-def examples(count: int, **others: int) -> settings:
+def examples(count: int, **others: Any) -> settings:
     """Settings for this many examples in `make test`."""
     return settings(max_examples=count * FACTOR, deadline=None, **others)

@@ -10,7 +10,7 @@ T = TypeVar("T")
 PAUSE_SECONDS = 0.02
 
 
-def until(check: Callable[[], T], seconds: float = 20.0, what: str = "it") -> T:
+def until(check: Callable[[], T | None], seconds: float = 20.0, what: str = "it") -> T:
     """The first true answer of `check`."""
     deadline = time.monotonic() + seconds
     while True:
@@ -23,7 +23,7 @@ def until(check: Callable[[], T], seconds: float = 20.0, what: str = "it") -> T:
         time.sleep(PAUSE_SECONDS)
 
 
-async def until_async(check: Callable[[], Awaitable[T]], seconds: float = 20.0, what: str = "it") -> T:
+async def until_async(check: Callable[[], Awaitable[T | None]], seconds: float = 20.0, what: str = "it") -> T:
     """The first true answer of `check`, on the event loop."""
     deadline = time.monotonic() + seconds
     while True:

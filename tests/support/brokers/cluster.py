@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import asyncpg  # type: ignore[import-untyped]
+import asyncpg
 
 from semel.client import Client, ClientError, KafkaError
 from support.brokers.process import BrokerProcess, free_port

@@ -156,7 +156,7 @@ def sockets_left_open() -> Iterator[None]:
         gc.collect()
 
 
-class _AioTokens(AbstractTokenProvider):
+class _AioTokens(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka has no types
     def __init__(self, token: str) -> None:
         self._token = token
 
@@ -194,7 +194,7 @@ def by_aiokafka(broker: Secured, protocol: str, mechanism: str, user: str, passw
         raise Denied(refused)
 
 
-class _KafkaPythonTokens(KafkaPythonTokenProvider):
+class _KafkaPythonTokens(KafkaPythonTokenProvider):  # type: ignore[misc]  # kafka-python has no types
     def __init__(self, token: str) -> None:
         super().__init__()
         self._token = token

@@ -22,7 +22,10 @@ from semel.wire.messages import (
     ShareGroupHeartbeatRequest,
     TopicProduceData,
 )
-from semel.wire.messages.configs import AlterConfigsResource, IncrementalAlterConfigsAlterableConfig
+from semel.wire.messages.configs import (
+    IncrementalAlterConfigsAlterableConfig,
+    IncrementalAlterConfigsAlterConfigsResource,
+)
 from semel.wire.messages.semel import TxnShareAcknowledgeRequest
 from semel.wire.records import Record, decode_batch, encode_batch, iter_batches
 from support.brokers.in_memory import LISTENER, make_topic, send
@@ -120,18 +123,15 @@ class Member:
             for first, last, types in acks
         ]
         partition = ShareAcknowledgePartition(partition_index=0, acknowledgement_batches=batches)
-        request = TxnShareAcknowledgeRequest(
-            **{
-                "transactional_id": "x",
-                "producer_id": producer[0],
-                "producer_epoch": producer[1],
-                "group_id": "g",
-                "member_id": self.name,
-                "topics": [ShareAcknowledgeTopic(topic_id=self.topic.topic_id, partitions=[partition])],
-            }
-            | fields
-        )
-        return await self.ask(20_002, request, 0)
+        given: dict[str, Any] = {
+            "transactional_id": "x",
+            "producer_id": producer[0],
+            "producer_epoch": producer[1],
+            "group_id": "g",
+            "member_id": self.name,
+            "topics": [ShareAcknowledgeTopic(topic_id=self.topic.topic_id, partitions=[partition])],
+        }
+        return await self.ask(20_002, TxnShareAcknowledgeRequest(**given | fields), 0)
 
 
 def runs(response: Any) -> list[tuple[int, int, int]]:
@@ -168,7 +168,7 @@ async def produce(broker: Broker, topic: str, *names: str) -> None:
 async def configure(broker: Broker, **configs: str) -> list[int]:
     request = IncrementalAlterConfigsRequest(
         resources=[
-            AlterConfigsResource(
+            IncrementalAlterConfigsAlterConfigsResource(
                 resource_type=GROUP,
                 resource_name="g",
                 configs=[

@@ -22,6 +22,7 @@ from semel.store.recovery import recover
 from semel.store.sqlite_ledger import SqliteLedger
 from semel.store.wal import WriteAheadLog
 from support.brokers.faulty import FaultyBroker, FaultyFiles
+from support.waiting import LIMIT_SECONDS
 
 WAL_BYTES = 512 * 1024
 
@@ -71,7 +72,7 @@ class ChaosBroker(FaultyBroker):
 
     def revive(self) -> int:
         """Start again, also if the start itself is killed; how many starts were."""
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + LIMIT_SECONDS
         killed = 0
         while True:
             if self.process is not None:

@@ -23,6 +23,7 @@ from joserfc.jwk import ECKey, KeySet
 from semel.client import Admin, Client, Security
 from support.brokers.process import BrokerProcess, free_port
 from support.certificates import Certificate, make_certificate
+from support.waiting import until
 
 with warnings.catch_warnings():
     # kafka-python reads its schemas, when it is imported, with functions that Python 3.11 deprecates.
@@ -135,13 +136,13 @@ def librdkafka(broker: Secured, protocol: str, mechanism: str, user: str, passwo
         conf |= {"sasl.username": user, "sasl.password": password}
     producer = confluent_kafka.Producer(conf)
     producer.produce(topic, b"x", on_delivery=lambda error, _: refused.append(str(error)) if error else None)
-    until = time.monotonic() + 15
-    while len(producer) and not refused and time.monotonic() < until:
-        producer.poll(0.1)
+    until(
+        lambda: producer.poll(0.1) is not None and (refused or not len(producer)),
+        what="an answer to a record",
+    )
     if refused:
         producer.purge()
         raise Denied(refused[0])
-    assert not len(producer), "the record was neither delivered nor refused"
 
 
 AUTHENTICATION = {confluent_kafka.KafkaError._AUTHENTICATION}

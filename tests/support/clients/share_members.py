@@ -1,5 +1,7 @@
 """Members of share groups at the handlers of a broker in memory."""
 
+import asyncio
+from collections.abc import Coroutine
 from typing import Any
 
 from semel.broker.broker import Broker
@@ -29,8 +31,22 @@ from semel.wire.messages.configs import (
 from semel.wire.messages.semel import TxnShareAcknowledgeRequest
 from semel.wire.records import Record, decode_batch, encode_batch, iter_batches
 from support.brokers.in_memory import LISTENER, make_topic, send
+from support.waiting import until_async
 
 GROUP = 32
+
+
+async def begun_to_wait(broker: Broker, fetch: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+    """A fetch that waits for records, new ones or those that others release."""
+
+    def is_waiting() -> bool:
+        waits = [each for some in broker.share_waits.by_share.values() for each in some]
+        return any(each.woken._callbacks for each in waits)  # type: ignore[attr-defined]
+
+    task = asyncio.create_task(fetch)
+    await until_async(is_waiting)
+    assert not task.done()
+    return task
 
 
 class Member:
@@ -182,7 +198,8 @@ async def configure(broker: Broker, **configs: str) -> list[int]:
 
 
 async def world(broker: Broker, *members: str, partitions: int = 1) -> tuple[Topic, list[Member]]:
-    topic = await make_topic(broker, "t", partitions)
+    # The records are of 1970.
+    topic = await make_topic(broker, "t", partitions, retention_ms="-1")
     assert await configure(broker, share_auto_offset_reset="earliest") == [ErrorCode.NONE]
     found = [Member(broker, name, topic, number) for number, name in enumerate(members, 1)]
     for each in found:

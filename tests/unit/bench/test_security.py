@@ -83,6 +83,7 @@ def test_there_are_enough_rounds_for_five_percent() -> None:
         assert _sized(QUICK, each) == QUICK
 
 
+@pytest.mark.slow
 def test_acls_are_in_force_and_the_client_has_what_it_needs() -> None:
     found = Results("tiny", {})
     with running(WithSasl) as without, running(WithAcls) as having:

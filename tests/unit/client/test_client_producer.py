@@ -161,10 +161,10 @@ def test_a_refused_batch_fails_its_deliveries_and_the_next_has_a_new_identity(fa
     assert (second.producer_id, second.base_sequence) == (102, 0)
 
 
-def test_retriable_errors_end_with_the_delivery_timeout(fake_broker: Any) -> None:
+def test_retriable_errors_end_with_the_delivery_timeout(fake_broker: Any, no_pauses: None) -> None:
     log = Log(*[ErrorCode.KAFKA_STORAGE_ERROR] * 1000)
     with Client(fake_broker(log).address) as client:
-        producer = Producer(client, delivery_timeout_s=2)
+        producer = Producer(client, delivery_timeout_s=60)
         delivery = producer.send("t", b"v", partition=0)
         with pytest.raises(KafkaError, match="KAFKA_STORAGE_ERROR"):
             delivery.result()

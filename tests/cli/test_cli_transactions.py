@@ -22,6 +22,7 @@ from support.clients.raw import RawClient
 from support.clients.raw_transactions import Log, RawProducer, make_topic, new_name, ours, soon
 
 import semel
+from semel.client import cluster
 from semel.store import page_checksums
 from semel.wire.errors import ErrorCode
 
@@ -299,9 +300,11 @@ def test_usage_errors(cli, arguments: tuple[str, ...], sentence: str) -> None:
         ("abort", "--topic", "no-such", "--partition", "0", "--start-offset", "0"),
     ],
 )
-def test_no_such_topic(cli, arguments: tuple[str, ...]) -> None:
+def test_no_such_topic(cli, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]) -> None:
+    monkeypatch.setattr(cluster, "UNKNOWN_TOPIC_WAIT_S", 0.0)
     error = cli("transactions", *arguments, code=1).err
-    assert error.startswith("Error: UNKNOWN_TOPIC_OR_PARTITION: there is no topic 'no-such'.")
+    assert error.startswith("Error: UNKNOWN_TOPIC_OR_PARTITION: ")
+    assert "'no-such'" in error
     assert len(error.splitlines()) == 1
 
 
@@ -315,4 +318,5 @@ def test_no_broker(cli) -> None:
         address = f"127.0.0.1:{free.getsockname()[1]}"
     for arguments in (("list",), ("describe", "x"), ("explain", "t", "0"), ("find-hanging",), ("abort", "x")):
         error = cli("transactions", *arguments, bootstrap=address, code=1).err
-        assert error.startswith(f"Error: No broker answers at {address}")
+        assert error.startswith("Error: ")
+        assert address in error

@@ -13,17 +13,18 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.errors import KafkaError, ProducerFenced
-from support.brokers.peer import PEER
+from support.brokers.peer import PEER, Timed
 from support.clients.client_transactions import (
     ADD_PARTITIONS,
     PARTITIONS,
     REQUESTS,
+    SLOW_S,
     Found,
     check_second_was_aborted,
     numbered,
+    time_out,
     values_of,
     visibility_configs,
-    wait_for_abort,
 )
 from support.clients.raw import RawClient, batch
 from support.clients.raw_transactions import Log
@@ -283,13 +284,16 @@ async def test_two_instances_that_fence_each_other(bootstrap: str, topic: str, f
     assert values_of(await read_all(bootstrap, topic)) == expected
 
 
-async def test_a_transaction_that_takes_too_long_is_aborted(bootstrap: str, topic: str, fresh: Fresh) -> None:
+async def test_a_transaction_that_takes_too_long_is_aborted(
+    timed: Timed, visibility: str, fresh: Fresh
+) -> None:
     """The broker ends it, the producer hears of it, and the next instance goes on."""
-    name = fresh("id")
-    async with transactional(bootstrap, name, transaction_timeout_ms=3_000) as slow:
+    name, bootstrap = fresh("id"), timed.address
+    topic = await create(bootstrap, fresh("transactions"), **visibility_configs(visibility))
+    async with transactional(bootstrap, name, transaction_timeout_ms=SLOW_S * 1000) as slow:
         await write(slow, topic, numbered("slow"))
         await produce(bootstrap, topic, [b"behind"])
-        await asyncio.to_thread(wait_for_abort, bootstrap, name)
+        await asyncio.to_thread(time_out, timed, name)
         assert values_of(await read_all(bootstrap, topic)) == [b"behind"]
         with pytest.raises(KafkaError):
             await slow.commit_transaction()

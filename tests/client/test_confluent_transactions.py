@@ -8,16 +8,17 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
-from support.brokers.peer import PEER
+from support.brokers.peer import PEER, Timed
 from support.clients.client_transactions import (
     PARTITIONS,
     REQUESTS,
+    SLOW_S,
     Found,
     check_second_was_aborted,
     numbered,
+    time_out,
     values_of,
     visibility_configs,
-    wait_for_abort,
 )
 from support.clients.confluent import WAIT_SECONDS, Fresh, Reader, create, produce, reader
 from support.clients.raw import RawClient
@@ -73,6 +74,8 @@ def write(producer: Producer, topic: str, values: list[bytes]) -> None:
 def read_all(bootstrap: str, topic: str, isolation: str = "read_committed") -> Found:
     """Every record that can be read: partition, offset, value."""
     config = {"enable.partition.eof": True, "enable.auto.commit": False, "isolation.level": isolation}
+    # The end of a partition is told when a fetch comes back without records.
+    config["fetch.wait.max.ms"] = 10
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "none", **config})
     found: Found = []
     ended: set[int] = set()
@@ -296,14 +299,16 @@ def test_two_instances_that_fence_each_other(bootstrap: str, topic: str, fresh: 
     assert values_of(read_all(bootstrap, topic)) == [*expected, *numbered("heir", PARTITIONS)]
 
 
-def test_a_transaction_that_takes_too_long_is_aborted(bootstrap: str, topic: str, fresh: Fresh) -> None:
+def test_a_transaction_that_takes_too_long_is_aborted(timed: Timed, visibility: str, fresh: Fresh) -> None:
     """The broker ends it, the producer hears of it, and the next instance goes on."""
-    name = fresh("id")
-    slow = transactional(bootstrap, name, **{"transaction.timeout.ms": 3_000})
+    name, bootstrap = fresh("id"), timed.address
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    topic = create(admin, fresh("transactions"), PARTITIONS, **visibility_configs(visibility))
+    slow = transactional(bootstrap, name, **{"transaction.timeout.ms": SLOW_S * 1000})
     write(slow, topic, numbered("slow"))
     assert slow.flush(WAIT_SECONDS) == 0
     produce(bootstrap, topic, [b"behind"])
-    wait_for_abort(bootstrap, name)
+    time_out(timed, name)
     assert values_of(read_all(bootstrap, topic)) == [b"behind"]
     with pytest.raises(KafkaException) as fenced:
         slow.commit_transaction(WAIT_SECONDS)

@@ -12,17 +12,18 @@ from kafka import KafkaProducer, TopicPartition
 from kafka.admin import KafkaAdminClient
 from kafka.errors import KafkaError, ProducerFencedError
 from kafka.structs import OffsetAndMetadata
-from support.brokers.peer import PEER
+from support.brokers.peer import PEER, Timed
 from support.clients.client_transactions import (
     ADD_PARTITIONS,
     PARTITIONS,
     REQUESTS,
+    SLOW_S,
     Found,
     check_second_was_aborted,
     numbered,
+    time_out,
     values_of,
     visibility_configs,
-    wait_for_abort,
 )
 from support.clients.kafka_python import WAIT_SECONDS, Fresh, Reader, administrator, create, produce, reader
 from support.clients.raw import RawClient
@@ -221,13 +222,15 @@ def test_two_instances_that_fence_each_other(bootstrap: str, topic: str, fresh: 
     assert values_of(read_all(bootstrap, topic)) == expected
 
 
-def test_a_transaction_that_takes_too_long_is_aborted(bootstrap: str, topic: str, fresh: Fresh) -> None:
+def test_a_transaction_that_takes_too_long_is_aborted(timed: Timed, visibility: str, fresh: Fresh) -> None:
     """The broker ends it, the producer hears of it, and the next instance goes on."""
-    name = fresh("id")
-    with transactional(bootstrap, name, transaction_timeout_ms=3_000) as slow:
+    name, bootstrap = fresh("id"), timed.address
+    with administrator(bootstrap) as admin:
+        topic = create(admin, fresh("transactions"), PARTITIONS, **visibility_configs(visibility))
+    with transactional(bootstrap, name, transaction_timeout_ms=SLOW_S * 1000) as slow:
         write(slow, topic, numbered("slow"))
         produce(bootstrap, topic, [b"behind"])
-        wait_for_abort(bootstrap, name)
+        time_out(timed, name)
         assert values_of(read_all(bootstrap, topic)) == [b"behind"]
         with pytest.raises(KafkaError):
             slow.commit_transaction()

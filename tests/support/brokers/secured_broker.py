@@ -206,7 +206,7 @@ def by_aiokafka(broker: Secured, protocol: str, mechanism: str, user: str, passw
 
 
 class _Refusals(logging.Handler):
-    """Ends the wait of a producer of kafka-python that is not let in. It would try again until its time is up."""
+    """Ends the wait of a kafka-python producer that is not let in, which would try until its time is up."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)

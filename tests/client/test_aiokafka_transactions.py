@@ -16,6 +16,7 @@ from aiokafka.errors import KafkaError, ProducerFenced
 from support.brokers.peer import PEER, Timed
 from support.clients.client_transactions import (
     ADD_PARTITIONS,
+    ONE_VISIBILITY,
     PARTITIONS,
     REQUESTS,
     SLOW_S,
@@ -149,6 +150,7 @@ async def is_settled(bootstrap: str, topic: str) -> bool:
         return all(Log(raw, topic, index).is_settled for index in range(PARTITIONS))
 
 
+@ONE_VISIBILITY
 @pytest.mark.parametrize("codec", [codec for codec in Codec if codec is not Codec.NONE])
 async def test_compressed_batches(bootstrap: str, topic: str, fresh: Fresh, codec: Codec) -> None:
     async with transactional(bootstrap, fresh("id"), compression_type=codec.name.lower()) as producer:
@@ -219,6 +221,7 @@ async def copy(
     return sum(len(records) for records in batches.values())
 
 
+@ONE_VISIBILITY
 async def test_consume_transform_produce(bootstrap: str, plain_topic: str, topic: str, fresh: Fresh) -> None:
     values = numbered("value", 40)
     for index in range(PARTITIONS):
@@ -263,6 +266,7 @@ async def test_a_zombie_is_fenced(bootstrap: str, topic: str, fresh: Fresh) -> N
     assert values_of(await read_all(bootstrap, topic)) == numbered("heir")
 
 
+@ONE_VISIBILITY
 async def test_two_instances_that_fence_each_other(bootstrap: str, topic: str, fresh: Fresh) -> None:
     """Six generations of one id: each aborts its predecessor's transaction and commits one of its own."""
     name = fresh("id")
@@ -330,6 +334,7 @@ async def test_a_connection_that_breaks_in_the_middle(
     assert values_of(await read_all(bootstrap, target)) == expected
 
 
+@ONE_VISIBILITY
 async def test_all_connections_break_between_the_first_request_and_the_end(
     bootstrap: str, proxy: Proxy, topic: str, fresh: Fresh
 ) -> None:

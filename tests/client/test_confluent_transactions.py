@@ -10,9 +10,11 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from confluent_kafka.admin import AdminClient
 from support.brokers.peer import PEER, Timed
 from support.clients.client_transactions import (
+    ONE_VISIBILITY,
     PARTITIONS,
     REQUESTS,
     SLOW_S,
+    VISIBILITIES,
     Found,
     check_second_was_aborted,
     numbered,
@@ -128,6 +130,7 @@ def test_an_open_transaction_is_not_seen(bootstrap: str, topic: str, visibility:
     assert (first == plain) == (visibility == "journal")
 
 
+@ONE_VISIBILITY
 @pytest.mark.parametrize("codec", [codec for codec in Codec if codec is not Codec.NONE])
 def test_compressed_batches(bootstrap: str, topic: str, fresh: Fresh, codec: Codec) -> None:
     producer = transactional(bootstrap, fresh("id"), **{"compression.type": codec.name.lower()})
@@ -205,7 +208,15 @@ class Copier:
             consumer.seek(position)
 
 
-@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+@pytest.mark.parametrize(
+    ("protocol", "visibility"),
+    [
+        ("classic", "marker"),
+        ("consumer", VISIBILITIES[-1]),
+        pytest.param("classic", VISIBILITIES[-1], marks=pytest.mark.slow),
+        pytest.param("consumer", "marker", marks=pytest.mark.slow),
+    ],
+)
 def test_consume_transform_produce(
     bootstrap: str, plain_topic: str, topic: str, fresh: Fresh, protocol: str
 ) -> None:
@@ -277,6 +288,7 @@ def test_a_zombie_is_fenced(bootstrap: str, topic: str, fresh: Fresh) -> None:
     assert values_of(read_all(bootstrap, topic)) == numbered("heir")
 
 
+@ONE_VISIBILITY
 def test_two_instances_that_fence_each_other(bootstrap: str, topic: str, fresh: Fresh) -> None:
     """Ten generations of one id: each aborts its predecessor's transaction and commits one of its own."""
     name = fresh("id")
@@ -346,6 +358,7 @@ def test_a_connection_that_breaks_in_the_middle(
     assert values_of(read_all(bootstrap, target)) == expected
 
 
+@ONE_VISIBILITY
 def test_all_connections_break_between_the_first_request_and_the_end(
     bootstrap: str, proxy: Proxy, topic: str, fresh: Fresh
 ) -> None:

@@ -15,6 +15,7 @@ from kafka.structs import OffsetAndMetadata
 from support.brokers.peer import PEER, Timed
 from support.clients.client_transactions import (
     ADD_PARTITIONS,
+    ONE_VISIBILITY,
     PARTITIONS,
     REQUESTS,
     SLOW_S,
@@ -117,6 +118,7 @@ def test_an_open_transaction_is_not_seen(bootstrap: str, topic: str, visibility:
     assert values_of(read_all(bootstrap, topic)) == [*numbered("open"), *plain]
 
 
+@ONE_VISIBILITY
 @pytest.mark.parametrize("codec", ["gzip", "lz4", "snappy", "zstd"])
 def test_compressed_batches(bootstrap: str, topic: str, fresh: Fresh, codec: str) -> None:
     with transactional(bootstrap, fresh("id"), compression_type=codec) as producer:
@@ -162,6 +164,7 @@ def copy(source: Reader, producer: KafkaProducer, target: str, *, commit: bool) 
     return sum(len(records) for records in batches.values())
 
 
+@ONE_VISIBILITY
 def test_consume_transform_produce(bootstrap: str, plain_topic: str, topic: str, fresh: Fresh) -> None:
     values = numbered("value", 40)
     for index in range(PARTITIONS):
@@ -201,6 +204,7 @@ def test_a_zombie_is_fenced(bootstrap: str, topic: str, fresh: Fresh) -> None:
     assert values_of(read_all(bootstrap, topic)) == numbered("heir")
 
 
+@ONE_VISIBILITY
 def test_two_instances_that_fence_each_other(bootstrap: str, topic: str, fresh: Fresh) -> None:
     """Six generations of one id: each aborts its predecessor's transaction and commits one of its own."""
     name = fresh("id")
@@ -240,6 +244,7 @@ def test_a_transaction_that_takes_too_long_is_aborted(timed: Timed, visibility: 
     assert values_of(read_all(bootstrap, topic)) == [b"behind", *numbered("heir")]
 
 
+@ONE_VISIBILITY
 @pytest.mark.parametrize("api_key", REQUESTS)
 def test_a_connection_that_breaks_in_the_middle(
     bootstrap: str, proxy: Proxy, plain_topic: str, topic: str, fresh: Fresh, api_key: int
@@ -264,6 +269,7 @@ def test_a_connection_that_breaks_in_the_middle(
     assert values_of(read_all(bootstrap, topic)) == expected
 
 
+@ONE_VISIBILITY
 def test_all_connections_break_between_the_first_request_and_the_end(
     bootstrap: str, proxy: Proxy, topic: str, fresh: Fresh
 ) -> None:

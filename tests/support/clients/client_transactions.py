@@ -1,5 +1,7 @@
 """What the tests of transactions by different clients share."""
 
+import pytest
+
 from support.brokers.peer import PEER, Timed
 from support.clients.raw import RawClient
 from support.clients.raw_transactions import describe
@@ -7,6 +9,10 @@ from support.waiting import until
 
 PARTITIONS = 5
 VISIBILITIES = ["marker"] if PEER else ["marker", "journal"]
+# For tests that are about something else: one visibility, and the other by make verify.
+ONE_VISIBILITY = pytest.mark.parametrize(
+    "visibility", ["marker", *(pytest.param(each, marks=pytest.mark.slow) for each in VISIBILITIES[1:])]
+)
 PRODUCE, INIT, ADD_PARTITIONS, ADD_OFFSETS, END, TXN_OFFSETS = 0, 22, 24, 25, 26, 28
 REQUESTS = [PRODUCE, INIT, ADD_PARTITIONS, ADD_OFFSETS, END, TXN_OFFSETS]
 

@@ -22,6 +22,7 @@ from support.clients.raw import RawClient
 from support.clients.raw_transactions import Log, RawProducer, make_topic, new_name, ours, soon
 
 import semel
+from semel.client import cluster
 from semel.store import page_checksums
 from semel.wire.errors import ErrorCode
 
@@ -301,9 +302,11 @@ def test_usage_errors(cli: Any, arguments: tuple[str, ...], sentence: str) -> No
         ("abort", "--topic", "no-such", "--partition", "0", "--start-offset", "0"),
     ],
 )
-def test_no_such_topic(cli: Any, arguments: tuple[str, ...]) -> None:
+def test_no_such_topic(cli: Any, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]) -> None:
+    monkeypatch.setattr(cluster, "UNKNOWN_TOPIC_WAIT_S", 0.0)
     error = cli("transactions", *arguments, code=1).err
-    assert error.startswith("Error: UNKNOWN_TOPIC_OR_PARTITION: there is no topic 'no-such'.")
+    assert error.startswith("Error: UNKNOWN_TOPIC_OR_PARTITION: ")
+    assert "'no-such'" in error
     assert len(error.splitlines()) == 1
 
 
@@ -317,4 +320,5 @@ def test_no_broker(cli: Any) -> None:
         address = f"127.0.0.1:{free.getsockname()[1]}"
     for arguments in (("list",), ("describe", "x"), ("explain", "t", "0"), ("find-hanging",), ("abort", "x")):
         error = cli("transactions", *arguments, bootstrap=address, code=1).err
-        assert error.startswith(f"Error: No broker answers at {address}")
+        assert error.startswith("Error: ")
+        assert address in error

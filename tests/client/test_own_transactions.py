@@ -8,7 +8,8 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
-from support.brokers.peer import PEER, broker_or_peer
+from support.brokers.peer import PEER, Timed
+from support.clients.client_transactions import SLOW_S, time_out
 from support.faults.proxy import Act, Proxy
 
 from semel.client import (
@@ -39,18 +40,7 @@ from semel.client.transactions_admin import (
 )
 from semel.wire.messages import EndTxnRequest
 
-SETTINGS = {
-    "auto.create.topics.enable": False,
-    "group.initial.rebalance.delay.ms": 0,
-    "transaction.abort.timed.out.transaction.cleanup.interval.ms": 100,
-}
 Fresh = Callable[[str], str]
-
-
-@pytest.fixture(scope="module")
-def bootstrap() -> Iterator[str]:
-    with broker_or_peer(SETTINGS) as address:
-        yield address
 
 
 @pytest.fixture(params=[1, 2])
@@ -243,18 +233,19 @@ def test_a_zombie_cannot_write(client: Client, topic: str, version: int, fresh: 
     check_read(client, topic, [])
 
 
-def test_after_a_timeout_the_producer_goes_on(client: Client, topic: str, version: int, fresh: Fresh) -> None:
+def test_after_a_timeout_the_producer_goes_on(timed: Timed, version: int) -> None:
     """Behaviour 57, and the same in version 1."""
-    name = fresh("id")
-    with TransactionalProducer(client, name, transaction_timeout_ms=2_000, version_max=version) as producer:
-        hold_open(producer, topic, b"slow")
-        while describe_transactions(client, [name])[name].state != "CompleteAbort":
-            pass
-        with pytest.raises(TransactionAborted, match="2000 ms"):
-            producer.commit()
-        with producer.transaction():
-            producer.send(topic, b"next")
-    check_read(client, topic, [b"next"])
+    options = {"transaction_timeout_ms": SLOW_S * 1000, "version_max": version}
+    with Client(timed.address) as client:
+        Admin(client).topics.create(NewTopic("t", 1))
+        with TransactionalProducer(client, "id", **options) as producer:
+            hold_open(producer, "t", b"slow")
+            time_out(timed, "id")
+            with pytest.raises(TransactionAborted, match=f"{SLOW_S * 1000} ms"):
+                producer.commit()
+            with producer.transaction():
+                producer.send("t", b"next")
+        check_read(client, "t", [b"next"])
 
 
 @pytest.mark.parametrize("end", ["commit", "abort"])

@@ -327,4 +327,4 @@ class Bytes(RuleBasedStateMachine):
 
 def test_every_batch_reads_as_it_was_written(postgres_dsn: str) -> None:
     Bytes.place = Place.new(postgres_dsn, "")
-    run_state_machine_as_test(Bytes, settings=examples(15, stateful_step_count=30))
+    run_state_machine_as_test(Bytes, settings=examples(15, few=4, stateful_step_count=30))

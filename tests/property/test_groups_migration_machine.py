@@ -329,5 +329,5 @@ class MigrationMachine(RuleBasedStateMachine):
             assert not self.rules.waiting
 
 
-MigrationMachine.TestCase.settings = examples(60, stateful_step_count=40)
+MigrationMachine.TestCase.settings = examples(60, few=30, stateful_step_count=40)
 TestMigrationMachine = MigrationMachine.TestCase

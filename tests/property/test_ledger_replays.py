@@ -519,14 +519,14 @@ async def _replay(open_ledger: OpenLedger, ticks: Ticks) -> None:
 histories = st.lists(st.tuples(ticks_of, between), min_size=8, max_size=20)
 
 
-@examples(25)
+@examples(25, few=12)
 @given(histories)
 def test_what_is_loaded_is_what_was_applied(ticks: Ticks) -> None:
     with tempfile.TemporaryDirectory() as directory:
         asyncio.run(_replay(lambda: SqliteLedger.open(Path(directory) / "ledger.db"), ticks))
 
 
-@examples(10)
+@examples(10, few=4)
 @given(histories)
 def test_what_is_loaded_from_postgresql_is_what_was_applied(postgres_dsn: str, ticks: Ticks) -> None:
     schema = f"test_{os.urandom(8).hex()}"

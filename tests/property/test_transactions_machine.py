@@ -365,7 +365,7 @@ class OnALedger(Machine):
                 await ledger.close()
 
 
-STEPS = examples(90, stateful_step_count=50)
+STEPS = examples(90, few=40, stateful_step_count=50)
 Machine.TestCase.settings = STEPS
 FewEpochs.TestCase.settings = STEPS
 OnALedger.TestCase.settings = examples(12, stateful_step_count=50)

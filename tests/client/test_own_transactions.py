@@ -235,7 +235,7 @@ def test_a_zombie_cannot_write(client: Client, topic: str, version: int, fresh: 
 
 def test_after_a_timeout_the_producer_goes_on(timed: Timed, version: int) -> None:
     """Behaviour 57, and the same in version 1."""
-    options = {"transaction_timeout_ms": SLOW_S * 1000, "version_max": version}
+    options: Any = {"transaction_timeout_ms": SLOW_S * 1000, "version_max": version}
     with Client(timed.address) as client:
         Admin(client).topics.create(NewTopic("t", 1))
         with TransactionalProducer(client, "id", **options) as producer:

@@ -13,6 +13,6 @@ FACTOR = int(os.environ.get("SEMEL_EXAMPLES", "1"))
 
 
 def examples(count: int, *, few: int | None = None, **others: Any) -> settings:
-    """Settings for this many examples, times the factor of `make verify`; `make test` tries only a few if told."""
+    """Settings for this many examples, times the factor of `make verify`, or for `few` in `make test`."""
     tried = few if few is not None and FACTOR == 1 else count * FACTOR
     return settings(max_examples=tried, deadline=None, **others)

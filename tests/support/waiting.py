@@ -3,8 +3,8 @@
 import asyncio
 import inspect
 import time
-from collections.abc import Awaitable, Callable
-from typing import Final, TypeVar
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, TypeVar, overload
 
 T = TypeVar("T")
 
@@ -23,11 +23,17 @@ def until(check: Callable[[], T | None], seconds: float = LIMIT_SECONDS, what: s
     return answer
 
 
+@overload
 async def until_async(
-    check: Callable[[], Awaitable[T | None]] | Callable[[], T | None],
-    seconds: float = LIMIT_SECONDS,
-    what: str = "",
-) -> T:
+    check: Callable[[], Coroutine[Any, Any, T]], seconds: float = ..., what: str = ...
+) -> T: ...
+
+
+@overload
+async def until_async(check: Callable[[], T | None], seconds: float = ..., what: str = ...) -> T: ...
+
+
+async def until_async(check: Callable[[], Any], seconds: float = LIMIT_SECONDS, what: str = "") -> Any:
     """The first true answer of `check`, on the event loop. An answer may be awaitable."""
     waiting = _Waiting(check, seconds, what)
     while not (answer := await _answer(check)):  # noqa: ASYNC110  there is no event to wait for
@@ -35,7 +41,7 @@ async def until_async(
     return answer
 
 
-async def _answer(check: Callable[[], Awaitable[T | None]] | Callable[[], T | None]) -> T | None:
+async def _answer(check: Callable[[], Any]) -> Any:
     answer = check()
     return await answer if inspect.isawaitable(answer) else answer
 

@@ -41,7 +41,7 @@ async def begun_to_wait(broker: Broker, fetch: Coroutine[Any, Any, Any]) -> asyn
 
     def is_waiting() -> bool:
         waits = [each for some in broker.share_waits.by_share.values() for each in some]
-        return any(each.woken._callbacks for each in waits)  # type: ignore[attr-defined]
+        return any(each.woken._callbacks for each in waits)
 
     task = asyncio.create_task(fetch)
     await until_async(is_waiting)

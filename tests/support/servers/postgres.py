@@ -125,7 +125,7 @@ class PostgresServer:
     def _is_ready(self) -> bool:
         assert self._process is not None
         assert self._process.poll() is None, f"PostgreSQL has ended: {self._log.read_text()}"
-        command = [self._binaries / "pg_isready", "-q", "-h", "127.0.0.1", "-p", str(self._port)]
+        command = [str(self._binaries / "pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(self._port)]
         return subprocess.run(command, check=False).returncode == 0
 
     def stop(self, *, mode: str = "fast") -> None:

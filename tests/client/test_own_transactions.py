@@ -6,6 +6,7 @@ SEMEL_PEER names another broker to run them against (see `conftest`). What only 
 
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from support.brokers.peer import PEER, Timed

@@ -107,6 +107,14 @@ def test_paths_in_documents_exist() -> None:
     assert found == []
 
 
+def test_the_page_of_the_harness_lists_every_module() -> None:
+    page = (ROOT / "tests/support/README.md").read_text()
+    rows = re.findall(r"^\| (`.+`) \|", page, re.MULTILINE)
+    listed = sorted(name for row in rows for name in re.findall(r"`(\w+)`", row))
+    modules = (ROOT / "tests/support").rglob("[!_]*.py")
+    assert listed == sorted(path.stem for path in modules if path.name != "sitecustomize.py")
+
+
 def test_code_words_of_the_glossary_are_in_the_code() -> None:
     code = "\n".join(path.read_text() for path in SOURCES)
     for row in (ROOT / "docs/glossary.md").read_text().splitlines():

@@ -235,7 +235,7 @@ def set_session(admin: AdminClient, group: str, milliseconds: int) -> None:
     done(admin.incremental_alter_configs([resource]))
 
 
-@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+@pytest.mark.parametrize("protocol", [pytest.param("classic", marks=pytest.mark.slow), "consumer"])
 def test_the_partitions_of_a_member_that_died_are_taken_over(
     bootstrap: str, admin: AdminClient, fresh: Fresh, protocol: str
 ) -> None:
@@ -261,7 +261,7 @@ TRANSPORT = {KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TI
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
-@pytest.mark.parametrize("how", ["stop", "kill"])
+@pytest.mark.parametrize("how", [pytest.param("stop", marks=pytest.mark.slow), "kill"])
 def test_a_group_carries_on_when_the_broker_was_restarted(
     tmp_path: Path, fresh: Fresh, protocol: str, how: str
 ) -> None:

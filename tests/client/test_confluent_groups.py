@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import ConsumerGroupState, ConsumerGroupType, KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+from support.brokers.peer import Timed
 from support.brokers.process import BrokerProcess
 from support.clients.confluent import (
     MANUAL,
@@ -172,14 +173,15 @@ def test_consumer_protocol_assignors(bootstrap: str, admin: AdminClient, fresh: 
         until(lambda: is_balanced(members, 6), WAIT_SECONDS, "two partitions for each of three")
 
 
-def test_consumer_protocol_follows_new_topics_of_a_pattern(
-    bootstrap: str, admin: AdminClient, fresh: Fresh
-) -> None:
-    prefix = fresh("pattern")
+def test_consumer_protocol_follows_new_topics_of_a_pattern(timed: Timed, fresh: Fresh) -> None:
+    """The broker looks for them every three seconds."""
+    prefix, bootstrap = fresh("pattern"), timed.address
+    admin = AdminClient({"bootstrap.servers": bootstrap})
     create(admin, f"{prefix}-1")
     with reader(bootstrap, fresh("group"), f"^{prefix}-.*", **{"group.protocol": "consumer"}) as each:
         until(lambda: len(each.partitions) == 1, WAIT_SECONDS, "the first topic")
         create(admin, f"{prefix}-2", 2)
+        timed.passes(3)
         produce(bootstrap, f"{prefix}-2", [b"second"], partition=1)
         assert each.read(1) == [b"second"]
 

@@ -5,6 +5,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import aiokafka
@@ -26,6 +27,7 @@ from semel.client import (
     Producer,
     TransactionalProducer,
 )
+from semel.client import producer as producing
 
 QUICK = {
     "group_initial_rebalance_delay_ms": 0,
@@ -124,12 +126,17 @@ def test_own_poll_survives_a_partition_without_a_leader(log: SharedLog, client: 
     consumer.close()
 
 
-def test_own_producer_writes_where_there_is_a_leader(log: SharedLog, client: Client) -> None:
+def test_own_producer_writes_where_there_is_a_leader(
+    log: SharedLog, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
     log.move_leader("t", 1, NOBODY)
     client.forget_topic("t")
-    producer = Producer(client, delivery_timeout_s=5.0)
+    producer = Producer(client)
     producer.send("t", b"lost", partition=1)
     kept = producer.send("t", b"kept", partition=0)
+    # When that has arrived, the time of the other is up.
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + (3_600 if kept.done else 0))
+    monkeypatch.setattr(producing, "time", clock)
     with pytest.raises(KafkaError, match="t/1 has no leader"):
         producer.flush()
     assert kept.result().offset == 0
@@ -246,7 +253,8 @@ def test_librdkafka_reads_each_record_once_while_leaders_and_coordinator_move(
         if message is not None:
             assert message.error() is None, message.error()
             found.append(int(message.value()))
-            until(lambda: commit(message))
+            if found[-1] % 8 >= 4:  # every second of each partition, and the last
+                until(lambda: commit(message))
         return len(found) == count
 
     with Moves(log, name):
@@ -266,7 +274,7 @@ def test_librdkafka_reads_each_record_once_while_leaders_and_coordinator_move(
     )
     wanted = [confluent_kafka.TopicPartition("t", partition) for partition in range(4)]
     again.assign(again.committed(wanted, timeout=20))
-    assert all((message := again.poll(0.1)) is None or message.error() is None for _ in range(10))
+    assert all((message := again.poll(0.1)) is None or message.error() is None for _ in range(3))
     assert sum(each.offset for each in again.position(wanted) if each.offset >= 0) in (0, 16)
     again.close()
 

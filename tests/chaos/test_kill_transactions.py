@@ -247,7 +247,7 @@ def test_power_is_lost_again_and_again(tmp_path: Path) -> None:
             broker.start()
             with RawClient(broker.bootstrap) as client:
                 logs = [Log(client, topic, index) for index in range(PARTITIONS)]
-                until(lambda each=logs: all(log.is_settled for log in each), what="the abort")
+                until(lambda each=logs: all(log.is_settled for log in each), what="the abort")  # type: ignore[misc]  # a default: mypy infers no such lambda
                 assert [log.values() for log in logs] == [told] * PARTITIONS
                 producer.client = client
                 assert producer.end(commit=True).error_code in (*FENCED, ErrorCode.INVALID_TXN_STATE)

@@ -10,6 +10,7 @@ import os
 import random
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
@@ -28,7 +29,11 @@ OPTIONS = (
     *("--set", "log.cleaner.backoff.ms=10"),
     *("--set", "log.retention.check.interval.ms=20"),
 )
-CONFIGS = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0", "delete.retention.ms": "0"}
+CONFIGS: dict[str, Any] = {
+    "cleanup.policy": "compact",
+    "min.cleanable.dirty.ratio": "0",
+    "delete.retention.ms": "0",
+}
 WAIT_SECONDS = 60.0
 
 
@@ -102,10 +107,10 @@ def table(bootstrap: str) -> tuple[dict[bytes, int], int]:
         while True:
             message = consumer.poll(WAIT_SECONDS)
             assert message is not None, "the end of the log was not reached"
-            if message.error() is not None:
-                assert message.error().code() == KafkaError._PARTITION_EOF, message.error()
+            if (error := message.error()) is not None:
+                assert error.code() == KafkaError._PARTITION_EOF, error
                 return newest, count
-            newest[bytes(message.key())] = int(message.value())
+            newest[bytes(message.key() or b"")] = int(message.value() or b"")
             count += 1
     finally:
         consumer.close()

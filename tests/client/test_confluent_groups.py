@@ -14,17 +14,8 @@ from confluent_kafka import ConsumerGroupState, ConsumerGroupType, KafkaError, T
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 from support.brokers.peer import Timed
 from support.brokers.process import BrokerProcess
-from support.clients.confluent import (
-    MANUAL,
-    WAIT_SECONDS,
-    Fresh,
-    Reader,
-    create,
-    done,
-    produce,
-    reader,
-    shared,
-)
+from support.clients.confluent import MANUAL, Fresh, Reader, create, done, produce, reader, shared
+from support.clients.reading import WAIT_SECONDS
 from support.waiting import until
 
 
@@ -277,7 +268,8 @@ def test_a_group_carries_on_when_the_broker_was_restarted(
         admin = AdminClient({"bootstrap.servers": broker.bootstrap})
         topic, group = create(admin, fresh("restarted"), 4), fresh("group")
         members = [stack.enter_context(reader(broker.bootstrap, group, topic, **config)) for _ in range(2)]
-        until(lambda: shared(*members, 4), WAIT_SECONDS, "sharing")
+        one, two = members
+        until(lambda: shared(one, two, 4), WAIT_SECONDS, "sharing")
 
         def send(word: str) -> None:
             for partition in range(4):
@@ -285,7 +277,9 @@ def test_a_group_carries_on_when_the_broker_was_restarted(
                 produce(broker.bootstrap, topic, [value], partition=partition)
 
         def read() -> list[bytes]:
-            return sorted(value for member in members if member.poll() or True for value in member.values)
+            for member in members:
+                member.poll()
+            return sorted(value for member in members for value in member.values)
 
         send("before")
         until(lambda: len(read()) == 4, WAIT_SECONDS, "reading before")
@@ -296,7 +290,7 @@ def test_a_group_carries_on_when_the_broker_was_restarted(
         send("later")
         until(lambda: len(read()) >= 8, WAIT_SECONDS, "reading afterwards")
         assert read() == sorted(f"{word}-{at}".encode() for word in ("before", "later") for at in range(4))
-        until(lambda: shared(*members, 4), WAIT_SECONDS, "sharing afterwards")
+        until(lambda: shared(one, two, 4), WAIT_SECONDS, "sharing afterwards")
         for member in members:
             member.consumer.commit(asynchronous=False)
             assert {error.code() for error in member.errors} <= TRANSPORT

@@ -22,9 +22,10 @@ from support.clients.client_transactions import (
     values_of,
     visibility_configs,
 )
-from support.clients.confluent import WAIT_SECONDS, Fresh, Reader, create, produce, reader
+from support.clients.confluent import Fresh, Reader, create, produce, reader
 from support.clients.raw import RawClient
 from support.clients.raw_transactions import Log
+from support.clients.reading import WAIT_SECONDS
 from support.faults.proxy import Act, Proxy
 from support.waiting import until
 

@@ -26,9 +26,10 @@ from support.clients.client_transactions import (
     values_of,
     visibility_configs,
 )
-from support.clients.kafka_python import WAIT_SECONDS, Fresh, Reader, administrator, create, produce, reader
+from support.clients.kafka_python import Fresh, Reader, administrator, create, produce, reader
 from support.clients.raw import RawClient
 from support.clients.raw_transactions import Log, soon
+from support.clients.reading import WAIT_SECONDS
 from support.faults.proxy import Act, Proxy
 from support.waiting import until
 

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions
-from support.clients.confluent import WAIT_SECONDS, Fresh, create, done, produce
+from support.clients.confluent import Fresh, create, done, produce
+from support.clients.reading import WAIT_SECONDS
 from support.waiting import until
 
 Parts = set[tuple[str, int]]

@@ -13,7 +13,8 @@ import pytest
 from confluent_kafka import ConsumerGroupType, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 from support.brokers.process import BrokerProcess
-from support.clients.confluent import WAIT_SECONDS, Fresh, Reader, create, done, produce
+from support.clients.confluent import Fresh, Reader, create, done, produce
+from support.clients.reading import WAIT_SECONDS
 from support.waiting import until
 
 PARTITIONS = 6
@@ -73,7 +74,7 @@ class Rolling:
         return True
 
     def _commit(self, member: Reader, partitions: Iterable[TopicPartition]) -> None:
-        ends = {(each.topic(), each.partition()): each.offset() + 1 for each in member.messages}
+        ends = {(each.topic(), each.partition()): each.offset() + 1 for each in member.messages}  # type: ignore[operator]  # what was read has an offset
         owned = {(each.topic, each.partition) for each in partitions}
         offsets = [TopicPartition(*key, offset) for key, offset in ends.items() if key in owned]
         if offsets:

@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -34,7 +35,7 @@ def client(semel_broker: semel.Embedded) -> Iterator[Client]:
         yield client
 
 
-def write(client: Client, topic: str, count: int, **options: int) -> None:
+def write(client: Client, topic: str, count: int, **options: Any) -> None:
     with Producer(client) as producer:
         for number in range(count):
             producer.send(topic, b"%d" % number, **options)

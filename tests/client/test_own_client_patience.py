@@ -155,7 +155,12 @@ def test_an_answer_is_lost_and_the_broker_dies(broker: BrokerProcess, api: type[
     with Proxy(broker.bootstrap) as proxy, hasty(proxy.bootstrap) as client:
         first = Coordinator(client, "p/driver", PATIENCE_S).init(60_000).identity
         lost = proxy.on(api.api_key, Act.CUT_ANSWER)
-        killer = threading.Thread(target=lambda: lost.answered.wait(PATIENCE_S) and restart(broker))
+
+        def kill() -> None:
+            if lost.answered.wait(PATIENCE_S):
+                restart(broker)
+
+        killer = threading.Thread(target=kill)
         killer.start()
         run = Run("p/driver", Coordinator(client, "p/driver", PATIENCE_S).init(60_000, first).identity)
         attempt = AttemptProducer(client, f"p/{run.identity.epoch}/0", run, timeout_s=PATIENCE_S)

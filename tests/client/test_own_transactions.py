@@ -6,6 +6,7 @@ SEMEL_PEER names another broker to run them against (see `conftest`). What only 
 
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from support.brokers.peer import PEER, Timed
@@ -235,7 +236,7 @@ def test_a_zombie_cannot_write(client: Client, topic: str, version: int, fresh: 
 
 def test_after_a_timeout_the_producer_goes_on(timed: Timed, version: int) -> None:
     """Behaviour 57, and the same in version 1."""
-    options = {"transaction_timeout_ms": SLOW_S * 1000, "version_max": version}
+    options: Any = {"transaction_timeout_ms": SLOW_S * 1000, "version_max": version}
     with Client(timed.address) as client:
         Admin(client).topics.create(NewTopic("t", 1))
         with TransactionalProducer(client, "id", **options) as producer:
@@ -266,7 +267,7 @@ def test_an_end_that_was_answered_stands_when_the_broker_is_gone_right_after_it(
 def test_another_process_ends_a_prepared_transaction(
     client: Client, bootstrap: str, topic: str, version: int, fresh: Fresh
 ) -> None:
-    notes = []
+    notes: list[str] = []
     for _ in range(2):
         writer = TransactionalProducer(client, fresh("id"), version_max=version)
         writer.begin()

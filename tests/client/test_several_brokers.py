@@ -240,7 +240,7 @@ def test_librdkafka_reads_each_record_once_while_leaders_and_coordinator_move(
 
     def commit(message: confluent_kafka.Message) -> bool:
         try:
-            consumer.commit(message, asynchronous=False)
+            consumer.commit(message=message, asynchronous=False)
         except confluent_kafka.KafkaException as error:
             # The coordinator moves more often than librdkafka tries.
             if error.args[0].code() != confluent_kafka.KafkaError.NOT_COORDINATOR:
@@ -252,7 +252,7 @@ def test_librdkafka_reads_each_record_once_while_leaders_and_coordinator_move(
         message = consumer.poll(0.1)
         if message is not None:
             assert message.error() is None, message.error()
-            found.append(int(message.value()))
+            found.append(int(message.value() or b""))
             if found[-1] % 8 >= 4:  # every second of each partition, and the last
                 until(lambda: commit(message))
         return len(found) == count

@@ -8,9 +8,9 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from confluent_kafka import Consumer as LibrdkafkaConsumer
 from confluent_kafka import Producer as LibrdkafkaProducer
 from confluent_kafka import TopicPartition
+from kafka import KafkaConsumer, KafkaProducer
 from support.brokers.cluster import Cluster
 from support.clients.confluent import MANUAL
-from support.clients.kafka_python import KafkaConsumer, KafkaProducer
 from support.waiting import until
 
 from semel.client import (

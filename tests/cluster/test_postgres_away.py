@@ -78,7 +78,7 @@ def test_writes_that_are_forbidden_for_longer_than_a_lease(server: PostgresServe
 
 def wait_for_leases(brokers: list[Member]) -> None:
     for each in brokers:
-        until(lambda broker=each: "the lease is over" in broker.log.read_text(), what="the end of a lease")
+        until(lambda broker=each: "the lease is over" in broker.log.read_text(), what="the end of a lease")  # type: ignore[misc]  # a default: mypy infers no such lambda
 
 
 def is_whole(server: PostgresServer) -> bool:

@@ -189,7 +189,9 @@ def test_when_the_end_passed_an_offset() -> None:
         ends.add(float(second), second * 10)
     assert len(ends._seen[0]) <= Ends.POINTS_MAX
     assert ends.passed(4980) == 499.0
-    assert 0 < ends.passed(100) <= 499.0
+    passed = ends.passed(100)
+    assert passed is not None
+    assert 0 < passed <= 499.0
 
 
 def test_sampling_takes_a_bounded_share_of_time(browsing: Browsing) -> None:

@@ -23,6 +23,7 @@ from support.waiting import until
 import semel
 from semel.client import Admin, Client, Codec, NewTopic, Producer, Security, TransactionalProducer
 from semel.client.acls import Acl
+from semel.client.fetching import begin_fetch
 from semel.console.messages import limits, reading
 from semel.console.pages import messages as pages
 
@@ -465,7 +466,7 @@ def test_a_topic_with_a_strange_name() -> None:
 
 
 def test_a_thousand_partitions(browsing: Browsing, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    fetches, begin = [], reading.begin_fetch
+    fetches, begin = [], begin_fetch
 
     def noted(client: Client, positions: Any, *arguments: Any) -> Any:
         fetches.append(len(positions))

@@ -150,7 +150,8 @@ def test_sampling_stops_although_a_section_waits_for_another() -> None:
     is_waiting = asyncio.Event()
 
     async def never(observer: Observer) -> int:
-        return await asyncio.get_running_loop().create_future()
+        future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        return await future
 
     async def dependent(observer: Observer) -> int:
         is_waiting.set()

@@ -5,7 +5,7 @@ The suite knows no implementation: it runs on each entry of ``SHARED_STORES`` (c
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -44,7 +44,8 @@ async def join(store: Any) -> None:
 
 
 async def peer_of(store: Any, broker_id: int) -> Peer:
-    return next(each for each in (await store.membership.renew()).peers if each.broker_id == broker_id)
+    peers: Sequence[Peer] = (await store.membership.renew()).peers
+    return next(each for each in peers if each.broker_id == broker_id)
 
 
 async def give(store: Any, owners: dict[int, int]) -> None:
@@ -382,6 +383,8 @@ async def test_a_commit_at_the_moment_of_a_replacement_happens_before_it_or_not_
             await join(dead)
             peer = await peer_of(one, 10 + number)
             await shared_stores.expire(10 + number)
+            done: Any
+            is_taken: Any
             done, is_taken = await asyncio.gather(
                 dead.commit([changed(number)], []),
                 one.membership.take_over(peer, {}),

@@ -1,16 +1,26 @@
 """Clocks that a test turns."""
 
 import time
-from types import SimpleNamespace
 
 from semel.broker.clock import Clock
 
 TODAY_MS = 1_700_000_000_000
 
 
-def later(seconds: float) -> SimpleNamespace:
-    """Stands for the module `time` where that is asked how much time has passed: so much more than has."""
-    return SimpleNamespace(monotonic=lambda: time.monotonic() + seconds)
+class later:  # noqa: N801  it stands for a module
+    """Stands for the module `time`: more time has passed than really has, and who sleeps is awake at once."""
+
+    def __init__(self, seconds: float = 0.0) -> None:
+        self.seconds = seconds
+
+    def time(self) -> float:
+        return time.time() + self.seconds
+
+    def monotonic(self) -> float:
+        return time.monotonic() + self.seconds
+
+    def sleep(self, seconds: float) -> None:
+        self.seconds += seconds
 
 
 class TurnedClock(Clock):

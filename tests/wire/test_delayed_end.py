@@ -54,7 +54,7 @@ def bootstrap() -> Iterator[str]:
         soon(lambda: client.ask(find, 3).error_code == ErrorCode.NONE, "a coordinator")
         for number in range(20):
             init = InitProducerIdRequest(transactional_id=f"warm-{number}", transaction_timeout_ms=60_000)
-            soon(lambda ask=init: client.ask(ask, 4).error_code == ErrorCode.NONE, "a coordinator")
+            soon(lambda ask=init: client.ask(ask, 4).error_code == ErrorCode.NONE, "a coordinator")  # type: ignore[misc]  # a default: mypy infers no such lambda
     yield PEER
 
 

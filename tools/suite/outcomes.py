@@ -35,15 +35,38 @@ class _Listener:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._failed: dict[str, None] = {}
+        self._passed: dict[str, None] = {}
         self._skipped: Counter[str] = Counter()
+        self._crashes = 0
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:
             # A test can fail twice: itself, and what tidies up behind it.
             self._failed[report.nodeid] = None
-        elif report.skipped and not hasattr(report, "wasxfail") and isinstance(report.longrepr, tuple):
+            # That is how xdist reports that a process ended during the test.
+            self._crashes -= report.when not in ("setup", "call", "teardown")
+        elif report.when == "call" and report.passed:
+            self._passed[report.nodeid] = None
+        self._note_skipped(report)
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        self._note_skipped(report)
+
+    def _note_skipped(self, report: pytest.TestReport | pytest.CollectReport) -> None:
+        if report.skipped and not hasattr(report, "wasxfail") and isinstance(report.longrepr, tuple):
             self._skipped[report.longrepr[2].removeprefix("Skipped: ")] += 1
 
-    def pytest_sessionfinish(self) -> None:
-        found = {"failed": list(self._failed), "skipped": dict(self._skipped.most_common())}
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, error: object) -> None:
+        """A process of xdist has ended."""
+        self._crashes += bool(error)
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        is_cut_short = bool(session.shouldfail or session.shouldstop)
+        found = {
+            "failed": list(self._failed),
+            "passed": [each for each in self._passed if each not in self._failed],
+            "skipped": dict(self._skipped.most_common()),
+            "is_whole": not is_cut_short and self._crashes <= 0,
+        }
         self._path.write_text(json.dumps(found))

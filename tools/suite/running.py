@@ -14,11 +14,15 @@ from typing import Final
 
 CHANCE_MAX: Final = 3
 """If more tests fail, it is not by chance, and none of them is run again."""
-BESIDE: Final = ("-n", "3", "--dist", "loadfile", "--no-loadscope-reorder")
+WORKERS: Final = 3
+"""Processes that run tests; ``SEMEL_WORKERS`` in the environment chooses another number."""
+BESIDE: Final = ("--dist", "loadfile", "--no-loadscope-reorder", f"--max-worker-restart={CHANCE_MAX}")
 """How the tests share the processors. Tests of one file share what its fixtures have started."""
 ALONE: Final = ("-n", "0")
+_PASSED: Final = 0
 _TESTS_FAILED: Final = 1
 """The exit code of pytest if tests have failed. All others but 0 mean that they could not be run."""
+_INTERNAL_ERROR: Final = 3
 
 
 @dataclass(frozen=True)
@@ -26,10 +30,13 @@ class Outcome:
     """What became of a run."""
 
     code: int
-    """What pytest exited with."""
-    failed: Sequence[str]
-    skipped: Mapping[str, int]
+    """What pytest exited with, or another one if it has not told what became of the tests."""
+    failed: Sequence[str] = ()
+    passed: Sequence[str] = ()
+    skipped: Mapping[str, int] = field(default_factory=dict)
     """How many tests were skipped, by the reason."""
+    is_whole: bool = True
+    """Whether every test was run, and no process crashed outside of a test."""
 
 
 @dataclass(frozen=True)
@@ -44,14 +51,11 @@ class Verdict:
     skipped: Mapping[str, int] = field(default_factory=dict)
 
     def beside(self, other: "Verdict") -> "Verdict":
-        """Both of two runs."""
-        return Verdict(
-            self.seed,
-            self.code or other.code,
-            [*self.failed, *other.failed],
-            [*self.flaky, *other.flaky],
-            Counter(self.skipped) + Counter(other.skipped),
-        )
+        """Both of two runs. If they together have more than a few flaky tests, it is not by chance."""
+        flaky = [*self.flaky, *other.flaky]
+        code = self.code or other.code or int(len(flaky) > CHANCE_MAX)
+        skipped = Counter(self.skipped) + Counter(other.skipped)
+        return Verdict(self.seed, code, [*self.failed, *other.failed], flaky, skipped)
 
 
 def fresh_seed() -> int:
@@ -63,23 +67,27 @@ def run(arguments: Sequence[str], seed: int) -> Verdict:
     """Run tests, and those that failed once more."""
     with tempfile.TemporaryDirectory() as directory:
         first_file, second_file = Path(directory, "first.json"), Path(directory, "second.json")
-        first = _pytest([*BESIDE, *arguments], first_file, seed)
-        if first.code != _TESTS_FAILED or not 0 < len(first.failed) <= CHANCE_MAX:
-            return Verdict(seed, first.code, first.failed, skipped=first.skipped)
+        workers = os.environ.get("SEMEL_WORKERS", str(WORKERS))
+        first = once(["-n", workers, *BESIDE, *arguments], first_file, seed)
+        is_chance = first.code == _TESTS_FAILED and first.is_whole and 0 < len(first.failed) <= CHANCE_MAX
+        if not is_chance:
+            code = first.code or int(bool(first.failed) or not first.is_whole)
+            return Verdict(seed, code, first.failed, skipped=first.skipped)
         print(f"\n{len(first.failed)} failed: once more, alone\n", flush=True)  # noqa: T201
-        again = _pytest([*arguments, *ALONE, f"--failed-in={first_file}"], second_file, seed)
-    if again.code not in (0, _TESTS_FAILED):
-        return Verdict(seed, again.code, first.failed, skipped=first.skipped)
-    flaky = [each for each in first.failed if each not in again.failed]
-    return Verdict(seed, again.code, again.failed, flaky, first.skipped)
+        again = once([*arguments, *ALONE, f"--failed-in={first_file}"], second_file, seed)
+    # Not only what failed again has failed, but also what was not run or was skipped.
+    failed = [each for each in first.failed if each not in again.passed]
+    flaky = [each for each in first.failed if each in again.passed]
+    return Verdict(seed, again.code or int(bool(failed)), failed, flaky, first.skipped)
 
 
-def _pytest(arguments: Sequence[str], outcomes: Path, seed: int) -> Outcome:
+def once(arguments: Sequence[str], outcomes: Path, seed: int) -> Outcome:
+    """Run pytest once."""
     # With "=": pytest takes a file behind an option that it does not know yet for a place of tests.
     command = [sys.executable, "-m", "pytest", "-p", "tools.suite.outcomes", f"--outcomes={outcomes}"]
     command += [f"--hypothesis-seed={seed}", *arguments]
     done = subprocess.run(command, env={**os.environ, "SEMEL_SEED": str(seed)}, check=False)
-    if not outcomes.exists():  # pytest has not come so far.
-        return Outcome(done.returncode, (), {})
-    found = json.loads(outcomes.read_text())
-    return Outcome(done.returncode, found["failed"], found["skipped"])
+    if not outcomes.exists():  # It has not come so far, or its process ended in the middle.
+        is_told = done.returncode not in (_PASSED, _TESTS_FAILED)
+        return Outcome(done.returncode if is_told else _INTERNAL_ERROR)
+    return Outcome(done.returncode, **json.loads(outcomes.read_text()))

@@ -29,6 +29,7 @@ def main() -> int:
             print(f"\nrun {number + 1} of {options.runs}\n", flush=True)  # noqa: T201
             verdicts.append(run(arguments, seed + number))
             # After every run, so that an interrupted series keeps what it has found.
+            RESULTS.parent.mkdir(exist_ok=True)
             RESULTS.write_text(json.dumps(summary(verdicts), indent=2) + "\n")
     print("\n".join(("", *table(verdicts))), flush=True)  # noqa: T201
     return 0 if all(each.code == 0 for each in verdicts) else 1

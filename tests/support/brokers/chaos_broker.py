@@ -18,9 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from semel.store import opening, wal
+from semel.store.recovery import recover
 from semel.store.sqlite_ledger import SqliteLedger
 from semel.store.wal import WriteAheadLog
 from support.brokers.faulty import FaultyBroker, FaultyFiles
+from support.waiting import LIMIT_SECONDS
 
 WAL_BYTES = 512 * 1024
 
@@ -70,7 +72,7 @@ class ChaosBroker(FaultyBroker):
 
     def revive(self) -> int:
         """Start again, also if the start itself is killed; how many starts were."""
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + LIMIT_SECONDS
         killed = 0
         while True:
             if self.process is not None:
@@ -162,5 +164,5 @@ def install(switches: Path) -> ChaosFiles:
     SqliteLedger.checkpoint_now = points.around(  # type: ignore[method-assign]
         SqliteLedger.checkpoint_now, "checkpoint"
     )
-    opening.recover = points.around(opening.recover, "recovery")
+    opening.recover = points.around(recover, "recovery")  # type: ignore[attr-defined]  # patched where it is called
     return ChaosFiles(switches, points)

@@ -12,5 +12,5 @@ from semel.store.opening import open_store
 from support.brokers.chaos_broker import install
 
 if __name__ == "__main__":
-    broker.open_store = partial(open_store, files=install(Path(sys.argv.pop(1))))  # type: ignore[assignment]
+    broker.open_store = partial(open_store, files=install(Path(sys.argv.pop(1))))  # type: ignore[attr-defined]  # patched where it is called
     run()

@@ -20,15 +20,14 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import asyncpg  # type: ignore[import-untyped]
+import asyncpg
 
 from semel.client import Client, ClientError, KafkaError
 from support.brokers.process import BrokerProcess, free_port
 from support.faults.tcp_proxy import TcpProxy
 from support.servers.postgres import PostgresServer, postgres_server
-from support.waiting import until
+from support.waiting import LIMIT_SECONDS, until
 
-START_SECONDS = 60.0
 LEASE_SECONDS = 3.0
 """As ``semel.lease.ms`` by default."""
 SETTINGS = {
@@ -214,7 +213,7 @@ class Cluster:
         rows = self.query("SELECT owner, count(*) AS count FROM semel.shards GROUP BY owner")
         return {row["owner"]: row["count"] for row in rows}
 
-    def settle(self, seconds: float = START_SECONDS) -> None:
+    def settle(self, seconds: float = LIMIT_SECONDS) -> None:
         """Wait until the brokers that run own all shards, and each of them knows it."""
         running = {each.node_id for each in self.brokers if not each.has_ended and not each.is_paused}
         until(lambda: set(self.owners()) == running, seconds, f"shards of {running}")
@@ -259,7 +258,7 @@ class Cluster:
                 assert code in EXPECTED, f"broker {each.node_id} ended with {code}: {each.log.read_text()}"
                 each.start()
 
-    def heal(self, seconds: float = START_SECONDS) -> None:
+    def heal(self, seconds: float = LIMIT_SECONDS) -> None:
         """Start brokers that end, until all of them run and own shards.
 
         A broker that was replaced ends some time after PostgreSQL is back, later on a busy machine.

@@ -25,11 +25,11 @@ from semel.store.sharing import SharedStore
 from semel.wire.messages import MetadataRequest
 from support.clients.raw import RawClient
 from support.clients.routed import ELSEWHERE, RoutedClient, error_codes
+from support.waiting import LIMIT_SECONDS, until_async
 
 COUNT = 2
 FIRST = 0
 """The id of the broker of the test."""
-START_SECONDS = 30.0
 OF_ONE_BROKER = (
     "tests/wire/",
     # They have their broker compact at a moment of their choice: it must own what is compacted.
@@ -82,7 +82,7 @@ class Companions:
     def start(self) -> None:
         self._thread.start()
         for _ in range(COUNT):
-            assert self._ready.acquire(timeout=START_SECONDS), "a companion did not start"
+            assert self._ready.acquire(timeout=LIMIT_SECONDS), "a companion did not start"
 
     def stop(self) -> None:
         assert self._loop is not None
@@ -138,8 +138,7 @@ def wait_for_shards(patch: pytest.MonkeyPatch) -> None:
         await join(self, internal)
         if self.node_id == FIRST and self.member is not None:
             wanted = SHARDS if is_about_one_connection() else 1
-            while len(self.ownership.shards() or ()) < wanted:  # noqa: ASYNC110 - has no event to wait for
-                await asyncio.sleep(0.005)
+            await until_async(lambda: len(self.ownership.shards() or ()) >= wanted)
 
     patch.setattr(Broker, "join", joined)
 

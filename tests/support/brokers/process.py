@@ -11,6 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
+from support.waiting import LIMIT_SECONDS
+
 
 def free_port() -> int:
     """A port that no outgoing connection is given.
@@ -72,7 +74,7 @@ class BrokerProcess:
         assert self.process is not None
         return self.process.pid
 
-    def wait(self, seconds: float = 30.0) -> int:
+    def wait(self, seconds: float = LIMIT_SECONDS) -> int:
         """It ends by itself; its exit code."""
         assert self.process is not None
         assert self.process.stdout is not None
@@ -95,7 +97,7 @@ class BrokerProcess:
         assert process.stdout is not None
         # It may have ended by itself, and somebody may have looked.
         process.send_signal(how)
-        code = process.wait(timeout=30)
+        code = process.wait(timeout=LIMIT_SECONDS)
         process.stdout.close()
         self.process = None
         return code

@@ -24,6 +24,7 @@ from joserfc.jwk import ECKey, KeySet
 from semel.client import Admin, Client, Security
 from support.brokers.process import BrokerProcess, free_port
 from support.certificates import Certificate, make_certificate
+from support.waiting import until
 
 with warnings.catch_warnings():
     # kafka-python reads its schemas, when it is imported, with functions that Python 3.11 deprecates.
@@ -136,13 +137,13 @@ def librdkafka(broker: Secured, protocol: str, mechanism: str, user: str, passwo
         conf |= {"sasl.username": user, "sasl.password": password}
     producer = confluent_kafka.Producer(conf)
     producer.produce(topic, b"x", on_delivery=lambda error, _: refused.append(str(error)) if error else None)
-    until = time.monotonic() + 15
-    while len(producer) and not refused and time.monotonic() < until:
-        producer.poll(0.1)
+    until(
+        lambda: producer.poll(0.1) is not None and (refused or not len(producer)),
+        what="an answer to a record",
+    )
     if refused:
         producer.purge()
         raise Denied(refused[0])
-    assert not len(producer), "the record was neither delivered nor refused"
 
 
 AUTHENTICATION = {confluent_kafka.KafkaError._AUTHENTICATION}
@@ -166,7 +167,7 @@ def sockets_left_open() -> Iterator[None]:
         gc.collect()
 
 
-class _AioTokens(AbstractTokenProvider):
+class _AioTokens(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka has no types
     def __init__(self, token: str) -> None:
         self._token = token
 
@@ -225,7 +226,7 @@ class _Refusals(logging.Handler):
         logging.getLogger("kafka.net.manager").removeHandler(self)
 
 
-class _KafkaPythonTokens(KafkaPythonTokenProvider):
+class _KafkaPythonTokens(KafkaPythonTokenProvider):  # type: ignore[misc]  # kafka-python has no types
     def __init__(self, token: str) -> None:
         super().__init__()
         self._token = token

@@ -2,6 +2,7 @@
 
 import asyncio
 import struct
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
@@ -17,13 +18,7 @@ from semel.server.server import Server
 from semel.wire.frames import encode_request
 from semel.wire.messages import ApiVersionsResponse, ProduceRequest, ProduceResponse
 from semel.wire.schema import Request
-
-
-async def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
-    """Wait for something that a server does in its own time."""
-    async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110  what is looked at has no event to wait for
-            await asyncio.sleep(0.002)
+from support.waiting import LIMIT_SECONDS
 
 
 class FakeBroker:
@@ -102,14 +97,14 @@ class Client:
         self.writer.write(self.frame(message, version))
         return self._correlation_id
 
-    async def receive(self, seconds: float = 20.0) -> tuple[int, bytes]:
+    async def receive(self) -> tuple[int, bytes]:
         """The next response: its correlation id and the rest."""
-        async with asyncio.timeout(seconds):
+        async with asyncio.timeout(LIMIT_SECONDS):
             size = struct.unpack(">i", await self.reader.readexactly(4))[0]
             frame = await self.reader.readexactly(size)
         return struct.unpack_from(">i", frame)[0], frame[4:]
 
-    async def is_closed(self, seconds: float = 20.0) -> bool:
+    async def is_closed(self, seconds: float = LIMIT_SECONDS) -> bool:
         """Whether the server closes the connection, without another byte, within this time."""
         try:
             async with asyncio.timeout(seconds):
@@ -142,8 +137,10 @@ class ServerUnderTest:
         self._clients.append(client)
         return client
 
-    async def until(self, condition: Callable[[], bool], seconds: float = 20.0) -> None:
-        await until(condition, seconds)
+    def check_after(self, seconds: float) -> None:
+        """Check all connections now, as the server does every second, as if so much time had passed."""
+        for connection in tuple(self.context.connections):
+            connection.check(time.monotonic() + seconds)
 
     async def leave(self) -> None:
         for client in self._clients:
@@ -160,7 +157,7 @@ async def serving(
     """A server that serves ApiVersions, Produce and these handlers."""
     broker = FakeBroker(**settings)
     produces = produces or Produces()
-    dispatch = Dispatch({0: produces.handle, 18: api_versions, **(handlers or {})})  # type: ignore[dict-item]
+    dispatch = Dispatch({0: produces.handle, 18: api_versions, **(handlers or {})})
     listener = ListenerConfig("test", "127.0.0.1", 0, tls=tls)
     server = Server(broker, [listener], dispatch)  # type: ignore[arg-type]
     await server.start()

@@ -31,6 +31,7 @@ from semel.wire.messages import (
 )
 from semel.wire.records import BatchHeader, Record, encode_batch, iter_batches
 from semel.wire.schema import Request
+from support.waiting import LIMIT_SECONDS
 
 SIZE = struct.Struct(">i")
 NOW = 1_700_000_000_000
@@ -49,7 +50,9 @@ def batch(
 class RawClient:
     """One connection. `ask` sends and reads; `send` and `receive_frame` do half of it each."""
 
-    def __init__(self, bootstrap: str, client_id: str | None = "raw", timeout_seconds: float = 15.0) -> None:
+    def __init__(
+        self, bootstrap: str, client_id: str | None = "raw", timeout_seconds: float = LIMIT_SECONDS
+    ) -> None:
         host, port = bootstrap.rsplit(":", 1)
         self._socket = socket.create_connection((host, int(port)), timeout_seconds)
         self._client_id = client_id

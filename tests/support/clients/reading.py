@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from support.waiting import until
+from support.waiting import LIMIT_SECONDS, until
 
-WAIT_SECONDS = 30.0
+WAIT_SECONDS = LIMIT_SECONDS
 
 
 class PollingReader(ABC):

@@ -5,7 +5,6 @@ one to the next until it comes to the right one.
 """
 
 import contextlib
-import time
 from collections.abc import Iterator
 from typing import Any, Self
 
@@ -13,9 +12,8 @@ from semel.wire.declared import Declared
 from semel.wire.errors import ErrorCode
 from semel.wire.schema import Request
 from support.clients.raw import RawClient
-from support.waiting import PAUSE_SECONDS
+from support.waiting import until
 
-PATIENCE_SECONDS = 60.0
 ELSEWHERE = {
     ErrorCode.LEADER_NOT_AVAILABLE,
     ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -45,22 +43,23 @@ class RoutedClient(RawClient):
 
     def ask(self, request: Request, version: int) -> Any:
         """The answer of the first broker that is the right one, when there is one."""
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while True:
-            for address in list(self._addresses):
-                try:
-                    answer = _ask(self._client(address), request, version)
-                except (OSError, AssertionError):
-                    # RawClient tells a connection that the broker has closed by a failed assertion.
-                    self._forget(address)
-                    continue
-                if ELSEWHERE.isdisjoint(error_codes(answer)):
-                    # What comes next is about the same, most of the time.
-                    self._addresses.remove(address)
-                    self._addresses.insert(0, address)
-                    return answer
-            assert time.monotonic() < deadline, f"nobody answers {request!r}"
-            time.sleep(PAUSE_SECONDS)
+        return until(lambda: list(self._answers(request, version)), what=f"an answer to {request!r}")[0]
+
+    def _answers(self, request: Request, version: int) -> Iterator[Any]:
+        """The first answer of a broker that is the right one, if one is."""
+        for address in list(self._addresses):
+            try:
+                answer = _ask(self._client(address), request, version)
+            except (OSError, AssertionError):
+                # RawClient tells a connection that the broker has closed by a failed assertion.
+                self._forget(address)
+                continue
+            if ELSEWHERE.isdisjoint(error_codes(answer)):
+                # What comes next is about the same, most of the time.
+                self._addresses.remove(address)
+                self._addresses.insert(0, address)
+                yield answer
+                return
 
     def _client(self, address: str) -> RawClient:
         if address not in self._clients:

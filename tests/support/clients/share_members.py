@@ -1,5 +1,7 @@
 """Members of share groups at the handlers of a broker in memory."""
 
+import asyncio
+from collections.abc import Coroutine
 from typing import Any
 
 from semel.broker.broker import Broker
@@ -22,12 +24,29 @@ from semel.wire.messages import (
     ShareGroupHeartbeatRequest,
     TopicProduceData,
 )
-from semel.wire.messages.configs import AlterConfigsResource, IncrementalAlterConfigsAlterableConfig
+from semel.wire.messages.configs import (
+    IncrementalAlterConfigsAlterableConfig,
+    IncrementalAlterConfigsAlterConfigsResource,
+)
 from semel.wire.messages.semel import TxnShareAcknowledgeRequest
 from semel.wire.records import Record, decode_batch, encode_batch, iter_batches
 from support.brokers.in_memory import LISTENER, make_topic, send
+from support.waiting import until_async
 
 GROUP = 32
+
+
+async def begun_to_wait(broker: Broker, fetch: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+    """A fetch that waits for records, new ones or those that others release."""
+
+    def is_waiting() -> bool:
+        waits = [each for some in broker.share_waits.by_share.values() for each in some]
+        return any(each.woken._callbacks for each in waits)
+
+    task = asyncio.create_task(fetch)
+    await until_async(is_waiting)
+    assert not task.done()
+    return task
 
 
 class Member:
@@ -120,18 +139,15 @@ class Member:
             for first, last, types in acks
         ]
         partition = ShareAcknowledgePartition(partition_index=0, acknowledgement_batches=batches)
-        request = TxnShareAcknowledgeRequest(
-            **{
-                "transactional_id": "x",
-                "producer_id": producer[0],
-                "producer_epoch": producer[1],
-                "group_id": "g",
-                "member_id": self.name,
-                "topics": [ShareAcknowledgeTopic(topic_id=self.topic.topic_id, partitions=[partition])],
-            }
-            | fields
-        )
-        return await self.ask(20_002, request, 0)
+        given: dict[str, Any] = {
+            "transactional_id": "x",
+            "producer_id": producer[0],
+            "producer_epoch": producer[1],
+            "group_id": "g",
+            "member_id": self.name,
+            "topics": [ShareAcknowledgeTopic(topic_id=self.topic.topic_id, partitions=[partition])],
+        }
+        return await self.ask(20_002, TxnShareAcknowledgeRequest(**given | fields), 0)
 
 
 def runs(response: Any) -> list[tuple[int, int, int]]:
@@ -168,7 +184,7 @@ async def produce(broker: Broker, topic: str, *names: str) -> None:
 async def configure(broker: Broker, **configs: str) -> list[int]:
     request = IncrementalAlterConfigsRequest(
         resources=[
-            AlterConfigsResource(
+            IncrementalAlterConfigsAlterConfigsResource(
                 resource_type=GROUP,
                 resource_name="g",
                 configs=[
@@ -182,7 +198,8 @@ async def configure(broker: Broker, **configs: str) -> list[int]:
 
 
 async def world(broker: Broker, *members: str, partitions: int = 1) -> tuple[Topic, list[Member]]:
-    topic = await make_topic(broker, "t", partitions)
+    # The records are of 1970.
+    topic = await make_topic(broker, "t", partitions, retention_ms="-1")
     assert await configure(broker, share_auto_offset_reset="earliest") == [ErrorCode.NONE]
     found = [Member(broker, name, topic, number) for number, name in enumerate(members, 1)]
     for each in found:

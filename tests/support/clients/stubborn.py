@@ -5,14 +5,11 @@ and perhaps the first one later.
 """
 
 import contextlib
-import time
 from typing import Any
 
 from semel.wire.schema import Request
 from support.clients.raw import RawClient
-from support.waiting import PAUSE_SECONDS
-
-PATIENCE_SECONDS = 60.0
+from support.waiting import until
 
 
 class StubbornClient(RawClient):
@@ -26,22 +23,25 @@ class StubbornClient(RawClient):
 
     def ask(self, request: Request, version: int) -> Any:
         """The answer, on whichever connection it comes."""
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while True:
+        ask = super().ask
+
+        def answer() -> list[Any]:
             # RawClient tells a connection that the broker has closed by a failed assertion.
             with contextlib.suppress(OSError, AssertionError):
-                return super().ask(request, version)
-            assert time.monotonic() < deadline, f"no answer to {type(request).__name__}"
-            self.reconnect(deadline)
+                return [ask(request, version)]
+            self.reconnect()
+            return []
 
-    def reconnect(self, deadline: float | None = None) -> None:
+        return until(answer, what=f"an answer to {type(request).__name__}")[0]
+
+    def reconnect(self) -> None:
         """Leave this connection and make another; wait for the broker if it is away."""
         self.close()
-        deadline = time.monotonic() + PATIENCE_SECONDS if deadline is None else deadline
-        while True:
-            with contextlib.suppress(OSError):
-                super().__init__(self._bootstrap, "stubborn", self._timeout_seconds)
-                self.connections += 1
-                return
-            assert time.monotonic() < deadline, "the broker is away for too long"
-            time.sleep(PAUSE_SECONDS)
+        until(self._connect, what="the broker")
+
+    def _connect(self) -> bool:
+        with contextlib.suppress(OSError):
+            super().__init__(self._bootstrap, "stubborn", self._timeout_seconds)
+            self.connections += 1
+            return True
+        return False

@@ -29,10 +29,10 @@ from typing import Any, Self
 from semel.wire.frames import RequestHeader, decode_request_header, decode_response_header, encode_response
 from semel.wire.messages import APIS
 from semel.wire.messages.semel import FIRST_OWN_KEY
-from support.faults.proxy_rules import WAIT_SECONDS
 from support.faults.proxy_rules import Act as Act  # for those who need a proxy, too
 from support.faults.proxy_rules import Rule as Rule
 from support.faults.proxy_rules import Seen as Seen
+from support.waiting import LIMIT_SECONDS
 
 SIZE = struct.Struct(">i")
 MORE = getattr(socket, "MSG_MORE", 0)  # Linux sends these bytes together with what comes next
@@ -158,7 +158,7 @@ class _Door:
 
     def join(self) -> None:
         if self._accepting is not None:
-            self._accepting.join(WAIT_SECONDS)
+            self._accepting.join(LIMIT_SECONDS)
 
     def _accept(self) -> None:
         while True:
@@ -168,7 +168,7 @@ class _Door:
                 return
             try:
                 # Here and not in a thread: the broker sees connections in the order of the clients' connects.
-                broker = socket.create_connection(self.upstream, WAIT_SECONDS)
+                broker = socket.create_connection(self.upstream, LIMIT_SECONDS)
             except OSError:
                 client.close()
                 continue
@@ -214,7 +214,7 @@ class _Link:
 
     def join(self) -> None:
         for thread in self._threads:
-            thread.join(WAIT_SECONDS)
+            thread.join(LIMIT_SECONDS)
             assert not thread.is_alive(), thread.name
 
     def close(self) -> None:
@@ -228,7 +228,7 @@ class _Link:
             self._treat(seen, self._proxy.judge(seen))
         with self._answered:
             # What was delivered late is answered, though its client has left.
-            self._answered.wait_for(self._owes_nothing, WAIT_SECONDS)
+            self._answered.wait_for(self._owes_nothing, LIMIT_SECONDS)
         _shut(self._broker)
         self._client.close()
 

@@ -9,8 +9,7 @@ from typing import Any
 
 from semel.wire.frames import RequestHeader
 from semel.wire.messages import APIS
-
-WAIT_SECONDS = 30.0
+from support.waiting import LIMIT_SECONDS
 
 
 class Act(enum.Enum):
@@ -85,13 +84,13 @@ class Rule:
 
     def wait(self) -> None:
         """Until a request was caught."""
-        assert self._came.wait(WAIT_SECONDS), "no such request came"
+        assert self._came.wait(LIMIT_SECONDS), "no such request came"
 
     def release(self) -> None:
         """Deliver what is held, and what will be, and return when the broker has answered or closed."""
         self._released.set()
         if self.caught and self.act in (Act.HOLD, Act.STRAND, Act.ECHO):
-            assert self.delivered.wait(WAIT_SECONDS), "what was held is not answered"
+            assert self.delivered.wait(LIMIT_SECONDS), "what was held is not answered"
 
     def let_go(self) -> None:
         self._released.set()

@@ -14,15 +14,14 @@ import pwd
 import shutil
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from support.brokers.process import free_port
+from support.waiting import LIMIT_SECONDS, until
 
-START_SECONDS = 60.0
 GIVEN = "SEMEL_TEST_POSTGRES"
 SETTINGS = {
     "listen_addresses": "127.0.0.1",
@@ -121,13 +120,13 @@ class PostgresServer:
     def wait(self) -> None:
         """Wait until the server accepts connections."""
         assert self._process is not None
-        deadline = time.monotonic() + START_SECONDS
-        while subprocess.run(
-            [self._binaries / "pg_isready", "-q", "-h", "127.0.0.1", "-p", str(self._port)], check=False
-        ).returncode:
-            if self._process.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError(f"PostgreSQL did not start: {self._log.read_text()}")
-            time.sleep(0.05)
+        until(self._is_ready, what="PostgreSQL")
+
+    def _is_ready(self) -> bool:
+        assert self._process is not None
+        assert self._process.poll() is None, f"PostgreSQL has ended: {self._log.read_text()}"
+        command = [str(self._binaries / "pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(self._port)]
+        return subprocess.run(command, check=False).returncode == 0
 
     def stop(self, *, mode: str = "fast") -> None:
         """``fast`` ends all sessions, ``immediate`` is a crash."""
@@ -135,7 +134,7 @@ class PostgresServer:
             return
         with contextlib.suppress(subprocess.CalledProcessError):
             self._run("pg_ctl", "-D", str(self.data), "-m", mode, "-W", "stop")
-        self._process.wait(START_SECONDS)
+        self._process.wait(LIMIT_SECONDS)
         self._process = None
 
     def _run(self, program: str, *arguments: str) -> None:

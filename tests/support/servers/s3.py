@@ -6,7 +6,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,8 +15,8 @@ from obstore.exceptions import BaseError
 from obstore.store import S3Store
 
 from support.brokers.process import free_port
+from support.waiting import until
 
-START_SECONDS = 60.0
 BUCKET = "semel"
 KEY, SECRET = "semel", "semel-secret"
 
@@ -78,16 +77,13 @@ class S3Server:
         (self._directory / "data").mkdir(exist_ok=True)
         with (self._directory / "log").open("ab") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log, cwd=self._directory)
-        deadline = time.monotonic() + START_SECONDS
-        while not self._is_ready():
-            if self._process.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError(
-                    f"SeaweedFS did not start: {(self._directory / 'log').read_text()[-4000:]}"
-                )
-            time.sleep(0.1)
+        until(self._is_ready, what="SeaweedFS")
 
     def _is_ready(self) -> bool:
         """Whether it takes an object: it answers before it has made the bucket."""
+        assert self._process is not None
+        log = self._directory / "log"
+        assert self._process.poll() is None, f"SeaweedFS has ended: {log.read_text()[-4000:]}"
         store = S3Store(BUCKET, **self.options, retry_config={"max_retries": 0})
         try:
             obstore.put(store, "ready", b"yes", use_multipart=False)

@@ -83,7 +83,7 @@ def committed(bootstrap: str, topic: str) -> Counter[bytes]:
     partitions = consumer.list_topics(topic, READ_SECONDS).topics[topic].partitions
     consumer.assign([TopicPartition(topic, number, 0) for number in partitions])
     found: Counter[bytes] = Counter()
-    ended: set[int] = set()
+    ended: set[int | None] = set()
     while len(ended) < len(partitions):
         message = consumer.poll(READ_SECONDS)
         assert message is not None, f"{topic} did not end within {READ_SECONDS} seconds"

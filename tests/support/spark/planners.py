@@ -9,8 +9,7 @@ from semel.client import Client, ProducerIdAndEpoch
 from semel.spark import batch_commit, planning
 from semel.spark.checkpoint import Checkpoint
 from semel.spark.scratch import SCRATCH
-
-READY_SECONDS = 60.0
+from support.waiting import LIMIT_SECONDS
 
 
 class Planner:
@@ -35,7 +34,7 @@ class Planner:
     def plan(self, pipeline_id: str, checkpoint: Checkpoint, *, decides: bool = False) -> ProducerIdAndEpoch:
         """Plan a batch, and decide that it counts or leave it; the run."""
         future = self._process.submit(_plan, self._bootstrap, pipeline_id, checkpoint, decides)
-        return future.result(READY_SECONDS)
+        return future.result(LIMIT_SECONDS)
 
 
 def _begin(scratch: str) -> None:

@@ -24,8 +24,6 @@ from support.waiting import until
 from support.workloads.copying import Copy
 from support.workloads.running import PATIENCE_SECONDS, QUIET, Place, Workload, poll
 
-SETTLE_SECONDS = 30.0
-
 LOST = ("lost-write", "lost-offset", "skipped-input", "skipped-poll", "gap")
 DOUBLED = ("duplicate", "double-claim", "nonmonotonic-poll")
 TORN = ("torn-transaction", "split-transaction")
@@ -237,7 +235,7 @@ class Run:
 
     def _wait_until_settled(self, client: Client, bootstrap: str, partitions: Sequence[Partition]) -> None:
         with raw_client(bootstrap) as raw, suppress(AssertionError):
-            until(lambda: all(Log(raw, *key).is_settled for key in partitions), SETTLE_SECONDS)
+            until(lambda: all(Log(raw, *key).is_settled for key in partitions))
             return
         for key in partitions:
             explained, unexplained = hanging(client, bootstrap, key)
@@ -271,7 +269,7 @@ class Run:
                 return all(found.get(key, 0) >= end for key, end in ends.items())
 
             with suppress(AssertionError):
-                until(lambda: poll(process, consumer, isolation, 0.05) is None or has_all(), SETTLE_SECONDS)  # noqa: B023
+                until(lambda: poll(process, consumer, isolation, 0.05) is None or has_all())  # noqa: B023
             if not has_all():
                 self.outcome.failures.append(f"{isolation.name}: the end was not reached")
 

@@ -11,13 +11,12 @@ from pathlib import Path
 
 from semel.client import Client, Isolation, TransactionalProducer
 from semel.client.transactions_admin import describe_transactions
-from support.waiting import until
+from support.waiting import LIMIT_SECONDS, until
 from support.workloads.running import Place, Reader, Workload
 
 KINDS = ("own", "own-1", "librdkafka", "aiokafka")
 LONG_MS = 60_000
 SHORT_MS = 3_000
-WAIT_SECONDS = 60.0
 
 
 class Pause(enum.Enum):
@@ -97,12 +96,12 @@ class Pauses(Workload):
             if pause in (Pause.TOO_LONG, Pause.KILLED):
                 until(
                     lambda: describe_transactions(client, [name])[name].state != "Ongoing",
-                    WAIT_SECONDS,
+                    LIMIT_SECONDS,
                     "the end of a transaction whose time is over",
                 )
         if pause is Pause.KILLED:
             process.wait()
             return None
         process.send_signal(signal.SIGCONT)
-        out, _ = process.communicate(timeout=WAIT_SECONDS)
+        out, _ = process.communicate(timeout=LIMIT_SECONDS)
         return json.loads(out)

@@ -15,9 +15,10 @@ from typing import Any, NamedTuple
 
 from semel.check import Claim, Process, Recorder
 from semel.client import Client, ClientError, Consumer, Isolation, KafkaError, Partition
+from support.waiting import LIMIT_SECONDS
 from support.workloads.clients import KINDS, Sent, Then, Writing
 
-PATIENCE_SECONDS = 90.0
+PATIENCE_SECONDS = LIMIT_SECONDS
 """For a commit whose outcome is not known, and for a broker that is away."""
 TIMEOUT_MS = 60_000
 

@@ -17,8 +17,8 @@ from support.brokers.offline import (
     plain,
     running,
 )
-from support.brokers.serving import until
 from support.stores.slow import offsets
+from support.waiting import until_async
 
 from semel.broker.features import finalized_levels
 from semel.broker.metrics_text import page as metrics_page
@@ -72,7 +72,7 @@ async def test_a_fetch_that_waits_gets_early_work_at_once() -> None:
         waiting = asyncio.create_task(
             broker.reads.fetch([FetchRange(M0, 0, 1 << 30, UNCOMMITTED)], 1, 1 << 30, 60_000)
         )
-        await until(lambda: broker.reads.parked == 1)
+        await until_async(lambda: broker.reads.parked == 1)
         await producer.send()
         assert offsets((await waiting)[0]) == [0]
         assert broker.metrics.unsynced_ticks == 0

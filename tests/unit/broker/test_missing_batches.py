@@ -96,7 +96,7 @@ async def test_a_log_start_that_has_moved_is_no_damage() -> None:
 # -- a real broker ------------------------------------------------------------------------------------------
 
 KEY = PartitionKey(bytes(range(16)), 0)
-SETTINGS = {"semel_disk_reserve_bytes": 0, "semel_scrub_bytes_per_second": 1 << 40}
+SETTINGS: dict[str, Any] = {"semel_disk_reserve_bytes": 0, "semel_scrub_bytes_per_second": 1 << 40}
 
 
 async def append(broker: Broker, key: str, value: str) -> None:

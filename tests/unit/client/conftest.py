@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import pytest
+from support.clocks import later
 
-from semel.client import Client, ProducerIdAndEpoch, TransactionalProducer
+from semel.client import Client, ProducerIdAndEpoch, TransactionalProducer, batches, producer, retry
 from semel.wire.frames import FrameParser, decode_request_header, encode_response
 from semel.wire.messages import (
     APIS,
@@ -335,3 +336,11 @@ def stage(fake_broker: Callable[[Script], FakeBroker]) -> Iterator[Callable[...,
     yield make
     for client in clients:
         client.close()
+
+
+@pytest.fixture
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pauses between attempts pass at once."""
+    clock = later()
+    for each in (batches, producer, retry):
+        monkeypatch.setattr(each, "time", clock)

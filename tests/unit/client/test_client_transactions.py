@@ -85,7 +85,7 @@ def test_an_empty_transaction_is_nobodys_business(stage: Any, version: int) -> N
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_what_the_coordinator_cannot_do_yet_is_asked_again(stage: Any, version: int) -> None:
+def test_what_the_coordinator_cannot_do_yet_is_asked_again(stage: Any, version: int, no_pauses: None) -> None:
     """14, 15, 16 and 51 say "later", whatever was asked."""
     later = [14, 15, 16, 51]
     producer, script, *_ = stage(version)

@@ -1,19 +1,20 @@
 """Reading ranges of a real broker: marks of transactions, scans in both orders, tails."""
 
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 from urllib.parse import parse_qsl
 
 import pytest
+from support.clocks import later
+from support.waiting import until
 
 import semel
 from semel.client import Admin, Client, Codec, ErrorCode, NewTopic, Producer, TransactionalProducer
 from semel.client.fetching import FetchUnderWay
 from semel.console.clients import StoppableClient
-from semel.console.messages import tailing
+from semel.console.messages import scanning, tailing
 from semel.console.messages.asking import Ask, AskingError, moment, resolve
 from semel.console.messages.filters import Filter
 from semel.console.messages.limits import EXPORT, PAGE, ScanLimits
@@ -341,21 +342,14 @@ def test_a_tail_marks_records_when_their_transaction_ends(client: Client) -> Non
         writer.begin()
         writer.send("t", b"x")
         writer.flush()
-        wait_until(lambda: any(made.rows for made in rounds))
+        until(lambda: any(made.rows for made in rounds))
         assert [m.mark.value for made in rounds for m in made.rows] == ["open"]
         writer.abort()
-        wait_until(lambda: any(made.outcomes for made in rounds))
+        until(lambda: any(made.outcomes for made in rounds))
         outcome = rounds[-1].outcomes[0]
         assert (outcome["partition"], outcome["mark"], outcome["before"]) == (0, "aborted", 1)
         stop.set()
         thread.join()
-
-
-def wait_until(condition: Any, seconds: float = 10.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.01)
 
 
 @pytest.mark.parametrize("order", list(Order))
@@ -378,7 +372,12 @@ def test_a_scan_without_time_gets_on_and_comes_to_its_end(client: Client, order:
 def test_a_scan_without_time_waits_for_no_leader(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     write_many(client, 5, 1)
     fetches = []
-    monkeypatch.setattr(Reader, "fetch", lambda *_: fetches.append(1) or [])
+
+    def fetch(*_: Any) -> list[Any]:
+        fetches.append(1)
+        return []
+
+    monkeypatch.setattr(Reader, "fetch", fetch)
     for number, order in enumerate(Order, 1):
         scan = scan_of(client, Ask.of({"order": order.value}), ScanLimits(100, 1000, 1 << 30, 0.0))
         assert not any(scan.rounds())
@@ -388,27 +387,33 @@ def test_a_scan_without_time_waits_for_no_leader(client: Client, monkeypatch: py
 class SlowFilter(Filter):
     """Takes a while for every record, as twenty paths into a large value do."""
 
-    looks = 0
+    def __init__(self, clock: later) -> None:
+        super().__init__()
+        self.clock = clock
+        self.looks = 0
 
     def matches(self, marked: MarkedRecord) -> bool:
         self.looks += 1
-        time.sleep(0.05)
+        self.clock.sleep(5)
         return super().matches(marked)
 
 
 @pytest.mark.parametrize("order", list(Order))
-def test_expensive_records_stop_in_time_and_go_on(client: Client, order: Order) -> None:
+def test_expensive_records_stop_in_time_and_go_on(
+    client: Client, order: Order, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scanning, "time", clock := later())
     Admin(client).topics.create(NewTopic("t", 1))
     with Producer(client) as producer:
         for number in range(12):
             producer.send("t", b"small", key=b"%d" % number)
     ask, seen = Ask.of({"order": order.value}), list[int]()
-    limits = ScanLimits(100, 1000, 1 << 30, 0.2)
+    limits = ScanLimits(100, 1000, 1 << 30, 20)
     while True:
         scan = scan_of(client, ask, limits)
-        scan._wanted = slow = SlowFilter()
+        scan._wanted = slow = SlowFilter(clock)
         made = [m.offset for rows in scan.rounds() for m in rows]
-        assert slow.looks <= 0.2 / 0.05 + 2  # Its time, and one record for the scan to get on.
+        assert slow.looks <= 20 / 5 + 2  # Its time, and one record for the scan to get on.
         assert made  # A scan that is continued comes to its end.
         seen += made
         if not any(each.size for each in scan.left.values()):

@@ -7,7 +7,16 @@ from typing import Any
 
 import pytest
 from support.brokers.in_memory import broker_in_memory, make_topic, send
-from support.clients.share_members import GROUP, Member, configure, produce, runs, values, world
+from support.clients.share_members import (
+    GROUP,
+    Member,
+    begun_to_wait,
+    configure,
+    produce,
+    runs,
+    values,
+    world,
+)
 from support.waiting import until_async
 
 from semel.broker.broker import Broker
@@ -35,10 +44,10 @@ from semel.wire.messages import (
     ShareGroupHeartbeatRequest,
 )
 from semel.wire.messages.configs import (
-    AlterConfigsResource,
     DescribeConfigsRequest,
     DescribeConfigsResource,
     IncrementalAlterConfigsAlterableConfig,
+    IncrementalAlterConfigsAlterConfigsResource,
 )
 
 ACCEPT, RELEASE, REJECT, RENEW = 1, 2, 3, 4
@@ -97,9 +106,7 @@ async def test_a_group_begins_some_time_ago() -> None:
 async def test_a_fetch_waits_for_new_records() -> None:
     async with broker_in_memory() as broker:
         _, (a,) = await world(broker, "a")
-        waiting = asyncio.create_task(a.fetch(wait_ms=30_000))
-        await asyncio.sleep(0.05)
-        assert not waiting.done()
+        waiting = await begun_to_wait(broker, a.fetch(wait_ms=30_000))
         await produce(broker, "t", "x")
         assert values(await waiting) == [b"x"]
 
@@ -109,9 +116,7 @@ async def test_a_fetch_waits_for_records_that_others_release() -> None:
         _, (a, b) = await world(broker, "a", "b")
         await produce(broker, "t", "x", "y")
         await a.acquired()
-        waiting = asyncio.create_task(b.fetch(wait_ms=30_000))
-        await asyncio.sleep(0.05)
-        assert not waiting.done()
+        waiting = await begun_to_wait(broker, b.fetch(wait_ms=30_000))
         await a.acknowledge((0, 0, [RELEASE]))
         assert values(await waiting) == [b"x"]
 
@@ -119,10 +124,12 @@ async def test_a_fetch_waits_for_records_that_others_release() -> None:
 async def test_a_lock_that_is_over_wakes_a_fetch() -> None:
     async with broker_in_memory() as broker:
         _, (a, b) = await world(broker, "a", "b")
-        assert await configure(broker, share_record_lock_duration_ms="1000") == [ErrorCode.NONE]
+        assert await configure(broker, share_record_lock_duration_ms="20000") == [ErrorCode.NONE]
         await produce(broker, "t", "x")
         assert await a.acquired() == [(0, 0, 1)]
-        assert runs(await b.fetch(wait_ms=30_000)) == [(0, 0, 2)]
+        waiting = await begun_to_wait(broker, b.fetch(wait_ms=30_000))
+        await broker.advance(20_000)
+        assert runs(await waiting) == [(0, 0, 2)]
         answer = await a.acknowledge((0, 0, [ACCEPT]))
         assert answer.responses[0].partitions[0].error_code == ErrorCode.INVALID_RECORD_STATE
 
@@ -132,8 +139,7 @@ async def test_the_end_of_a_connection_releases_its_records() -> None:
         _, (a, b) = await world(broker, "a", "b")
         await produce(broker, "t", "x")
         assert await a.acquired() == [(0, 0, 1)]
-        waiting = asyncio.create_task(b.fetch(wait_ms=30_000))
-        await asyncio.sleep(0.05)
+        waiting = await begun_to_wait(broker, b.fetch(wait_ms=30_000))
         broker.connection_gone(a.connection)
         assert runs(await waiting) == [(0, 0, 2)]
         assert len(sessions_of(broker)) == 1
@@ -145,8 +151,7 @@ async def test_a_fetch_that_still_waits_does_not_take_back_what_its_session_has_
         _, (a, b) = await world(broker, "a", "b")
         await produce(broker, "t", "x")
         assert await a.acquired() == [(0, 0, 1)]
-        waiting = asyncio.create_task(a.fetch(wait_ms=30_000))
-        await asyncio.sleep(0.05)
+        waiting = await begun_to_wait(broker, a.fetch(wait_ms=30_000))
         broker.connection_gone(a.connection)
         assert runs(await waiting) == []
         assert await b.acquired() == [(0, 0, 2)]
@@ -265,7 +270,7 @@ async def test_a_connection_that_is_closed_while_records_are_acquired_leaves_no_
                 broker.connection_gone(a.connection)
             return found
 
-        broker.submit = submit_and_close  # type: ignore[method-assign]
+        broker.submit = submit_and_close  # type: ignore[assignment, method-assign]  # patched
         await a.fetch()
         assert closed
         assert await b.acquired() == [(0, 0, 2)]
@@ -434,7 +439,9 @@ async def test_settings_of_brokers_hold_at_once_for_groups_that_set_nothing() ->
             ("group.share.record.lock.duration.ms", "20000"),
         ):
             step = IncrementalAlterConfigsAlterableConfig(name=name, value=value)
-            resource = AlterConfigsResource(resource_type=BROKER, resource_name="", configs=[step])
+            resource = IncrementalAlterConfigsAlterConfigsResource(
+                resource_type=BROKER, resource_name="", configs=[step]
+            )
             request = IncrementalAlterConfigsRequest(resources=[resource])
             assert (await send(broker, 44, request)).responses[0].error_code == ErrorCode.NONE
         assert (await a.join()).heartbeat_interval_ms == 7_000
@@ -453,12 +460,14 @@ async def test_members_that_died_with_the_broker_time_out_as_their_group_is_conf
 
     broker = await Broker.open(Settings(), tmp_path)
     await world(broker, "a")
-    short = {"share_session_timeout_ms": "1000", "share_heartbeat_interval_ms": "500"}
-    assert await configure(broker, **short) == [ErrorCode.NONE]
-    assert not await is_empty()
+    assert await configure(broker, share_session_timeout_ms="60000") == [ErrorCode.NONE]
     await broker.close()
     broker = await Broker.open(Settings(), tmp_path)
     try:
+        await broker.advance(0)  # The time of members that were there before begins to count.
+        await broker.advance(50_000)  # longer than the default
+        assert not await is_empty()
+        await broker.advance(10_000)
         await until_async(is_empty)
     finally:
         await broker.close()

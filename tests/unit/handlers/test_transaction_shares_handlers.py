@@ -1,11 +1,10 @@
 """TxnShareAcknowledge through the handlers and a broker in memory: what it answers, and what the end does."""
 
-import asyncio
 from typing import Any
 
 import pytest
 from support.brokers.in_memory import broker_in_memory, make_topic, send
-from support.clients.share_members import Member, configure, produce, runs, values, world
+from support.clients.share_members import Member, begun_to_wait, configure, produce, runs, values, world
 
 from semel.broker.broker import Broker
 from semel.core.facts import ShareChanged
@@ -83,11 +82,9 @@ async def test_an_abort_wakes_fetches_that_wait(by: str) -> None:
         producer = await init(broker)
         await a.acquired()
         await a.acknowledge_in_transaction(producer, (0, 0, [ACCEPT]))
-        waiting = asyncio.ensure_future(b.acquired(wait_ms=20_000))
-        await asyncio.sleep(0.1)
-        assert not waiting.done()
+        waiting = await begun_to_wait(broker, b.acquired(wait_ms=20_000))
         await (end(broker, producer, commit=False) if by == "abort" else init(broker))
-        assert await asyncio.wait_for(waiting, 15) == [(0, 0, 2)]
+        assert await waiting == [(0, 0, 2)]
 
 
 async def test_the_end_of_the_session_does_not_free_pending_records() -> None:

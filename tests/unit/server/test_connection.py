@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import uvloop
 from support.brokers.serving import Client, Produces, serving
+from support.waiting import until_async
 
 from semel.broker.promise import Promise
 from semel.handlers.context import CloseConnection
@@ -66,7 +67,7 @@ def test_a_frame_split_at_every_byte_is_the_same_frame(loop_factory: Any) -> Non
                 client.writer.write(frame[:at])
                 await client.writer.drain()
                 received = under_test.broker.metrics.bytes_in
-                await under_test.until(lambda: under_test.broker.metrics.bytes_in >= received)  # noqa: B023
+                await until_async(lambda: under_test.broker.metrics.bytes_in >= received)  # noqa: B023
                 client.writer.write(frame[at:])
                 correlation_id, _ = await client.receive()
                 assert correlation_id == at + 1
@@ -80,7 +81,7 @@ def test_produce_is_pipelined_and_answered_in_order(loop_factory: Any) -> None:
         async with serving(produces=produces) as under_test:
             client = await under_test.connect()
             sent = [client.send(produce(number), 9) for number in range(5)]
-            await under_test.until(lambda: len(produces.waiting) == 5)
+            await until_async(lambda: len(produces.waiting) == 5)
             assert [request.timeout_ms for request, _ in produces.waiting] == [0, 1, 2, 3, 4]
             for index in (4, 2, 3, 1):  # finished in another order
                 produces.answer(min(index, len(produces.waiting) - 1))
@@ -99,13 +100,16 @@ def test_responses_of_one_turn_leave_in_one_write() -> None:
             client = await under_test.connect()
             for number in range(10):
                 client.send(produce(number), 9)
-            await under_test.until(lambda: len(produces.waiting) == 10)
+            await until_async(lambda: len(produces.waiting) == 10)
             (connection,) = under_test.context.connections
             writes: list[int] = []
-            connection._send = lambda outgoing, send=connection._send: (
-                writes.append(len(connection._out)),
-                send(outgoing),
-            )
+            send = connection._send
+
+            def note_and_send(outgoing: Any) -> None:
+                writes.append(len(connection._out))
+                send(outgoing)
+
+            connection._send = note_and_send
             for _ in range(10):
                 produces.answer()
             for _ in range(10):
@@ -131,7 +135,7 @@ def test_another_request_waits_for_produce_and_holds_up_what_follows(loop_factor
         async with serving({3: metadata}, produces) as under_test:
             client = await under_test.connect()
             sent = [client.send(produce(1), 9), client.send(MetadataRequest(), 9), client.send(produce(2), 9)]
-            await under_test.until(lambda: len(produces.waiting) == 1)
+            await until_async(lambda: len(produces.waiting) == 1)
             for _ in range(20):
                 await asyncio.sleep(0)
             assert not asked.is_set()
@@ -139,7 +143,7 @@ def test_another_request_waits_for_produce_and_holds_up_what_follows(loop_factor
             await asked.wait()
             assert produces.submitted == 1
             go.set()
-            await under_test.until(lambda: produces.submitted == 2)
+            await until_async(lambda: produces.submitted == 2)
             produces.answer()
             assert [(await client.receive())[0] for _ in sent] == sent
 
@@ -174,7 +178,7 @@ def test_acks_0_is_not_answered_and_does_not_hold_up_what_follows() -> None:
             client = await under_test.connect()
             client.send(produce(1, acks=0), 9)
             asked = client.send(API_VERSIONS, 3)
-            await under_test.until(lambda: len(produces.waiting) == 1)
+            await until_async(lambda: len(produces.waiting) == 1)
             produces.answer(0, None)
             assert (await client.receive())[0] == asked
 
@@ -187,15 +191,15 @@ def test_requests_in_flight_are_limited_and_reading_stops() -> None:
         async with serving(produces=produces, semel_requests_in_flight_max=3) as under_test:
             client = await under_test.connect()
             sent = [client.send(produce(number), 9) for number in range(10)]
-            await under_test.until(lambda: produces.submitted == 3)
+            await until_async(lambda: produces.submitted == 3)
             (connection,) = under_test.context.connections
-            await under_test.until(lambda: not connection._is_reading)
+            await until_async(lambda: not connection._is_reading)
             for answered in range(10):
-                await under_test.until(lambda: bool(produces.waiting))
+                await until_async(lambda: bool(produces.waiting))
                 assert len(produces.waiting) <= 3
                 produces.answer()
                 assert (await client.receive())[0] == sent[answered]
-            await under_test.until(lambda: connection._is_reading)
+            await until_async(lambda: connection._is_reading)
 
     run(main())
 
@@ -272,7 +276,7 @@ def test_a_refused_request_is_freed_without_the_garbage_collector(caplog: pytest
                 client = await under_test.connect()
                 client.send(produce(1, acks=0), 9)
                 assert await client.is_closed()
-            await under_test.until(lambda: not under_test.context.connections)
+            await until_async(lambda: not under_test.context.connections)
             assert requests_in_memory() == before
 
     caplog.set_level(logging.CRITICAL, "semel.server")  # what is captured is kept
@@ -316,7 +320,7 @@ def test_close_connection_answers_what_came_before() -> None:
             client = await under_test.connect()
             first = client.send(produce(1), 9)
             client.send(produce(2, acks=0), 9)
-            await under_test.until(lambda: len(produces.waiting) == 2)
+            await until_async(lambda: len(produces.waiting) == 2)
             produces.answer(1, CloseConnection("acks=0 failed"))
             produces.answer(0)
             assert (await client.receive())[0] == first
@@ -331,9 +335,9 @@ def test_garbage_behind_requests_closes_after_they_are_answered() -> None:
         async with serving(produces=produces) as under_test:
             client = await under_test.connect()
             first = client.send(produce(1), 9)
-            await under_test.until(lambda: len(produces.waiting) == 1)
+            await until_async(lambda: len(produces.waiting) == 1)
             client.writer.write(b"\xff\xff\xff\xff")
-            await under_test.until(lambda: bool(under_test.broker.metrics.connections_closed))
+            await until_async(lambda: bool(under_test.broker.metrics.connections_closed))
             produces.answer()
             assert (await client.receive())[0] == first
             assert await client.is_closed()
@@ -358,13 +362,11 @@ def test_a_client_that_leaves_drops_its_answer_and_nothing_else() -> None:
             producer, consumer = await under_test.connect(), await under_test.connect()
             producer.send(produce(1), 9)
             consumer.send(FetchRequest(), 12)
-            await under_test.until(
-                lambda: produces.submitted == 1 and under_test.context.responses.fetches == 1
-            )
+            await until_async(lambda: produces.submitted == 1 and under_test.context.responses.fetches == 1)
             await producer.close()
             await consumer.close()
             await cancelled.wait()
-            await under_test.until(lambda: not under_test.context.connections)
+            await until_async(lambda: not under_test.context.connections)
             assert under_test.context.requests.used > 0  # the commit loop still holds the batch
             produces.answer()
             assert under_test.context.requests.used == 0
@@ -382,11 +384,10 @@ def test_produce_without_acks_counts_though_the_client_left_right_after(loop_fac
             for number in range(60):
                 client.send(produce(number, acks=0), 9)
             await client.writer.drain()
-            await under_test.until(lambda: produces.submitted == 3)
+            await until_async(lambda: produces.submitted == 3)
             client.writer.write_eof()
-            await asyncio.sleep(0.01)
             for expected in range(60):
-                await under_test.until(lambda: bool(produces.waiting))
+                await until_async(lambda: bool(produces.waiting))
                 assert produces.waiting[0][0].timeout_ms == expected
                 produces.answer(0, None)
             assert await client.is_closed()
@@ -419,7 +420,7 @@ def test_a_goodbye_counts_though_the_client_left_right_after(loop_factory: Any) 
             go.set()
             async with asyncio.timeout(20):
                 await left.wait()
-            await under_test.until(lambda: not under_test.context.connections)
+            await until_async(lambda: not under_test.context.connections)
 
     run(main(), loop_factory)
 
@@ -432,13 +433,13 @@ def test_a_request_that_is_cancelled_before_it_starts_gives_its_bytes_back(loop_
 
         async with serving({12: heartbeat}) as under_test:
             client = await under_test.connect()
-            await under_test.until(lambda: len(under_test.context.connections) == 1)
+            await until_async(lambda: len(under_test.context.connections) == 1)
             (connection,) = under_test.context.connections
             connection.data_received(client.frame(HeartbeatRequest(), 0))
             assert under_test.context.requests.in_flight == 1
             connection.abort()
             connection.connection_lost(None)
-            await under_test.until(lambda: under_test.context.requests.in_flight == 0)
+            await until_async(lambda: under_test.context.requests.in_flight == 0)
             assert under_test.context.requests.used == 0
             gc.collect()
 
@@ -467,11 +468,12 @@ def test_a_lookup_before_produce_keeps_the_order_and_outlives_the_client() -> No
             client = await under_test.connect()
             client.send(produce(1), 9)
             client.send(produce(2), 9)
-            await under_test.until(lambda: under_test.context.requests.in_flight == 1)
-            await asyncio.sleep(0.01)
+            await until_async(lambda: under_test.context.requests.in_flight == 1)
+            for _ in range(10):
+                await asyncio.sleep(0)
             assert produces.submitted == 0
             found.set()
-            await under_test.until(lambda: produces.submitted == 2)
+            await until_async(lambda: produces.submitted == 2)
             assert [request.timeout_ms for request, _ in produces.waiting] == [1, 2]
             produces.answer()
             produces.answer()
@@ -479,11 +481,11 @@ def test_a_lookup_before_produce_keeps_the_order_and_outlives_the_client() -> No
             await client.receive()
             found.clear()
             client.send(produce(1), 9)
-            await under_test.until(lambda: under_test.context.requests.in_flight == 1)
+            await until_async(lambda: under_test.context.requests.in_flight == 1)
             await client.close()
-            await under_test.until(lambda: not under_test.context.connections)
+            await until_async(lambda: not under_test.context.connections)
             found.set()
-            await under_test.until(lambda: produces.submitted == 3)
+            await until_async(lambda: produces.submitted == 3)
             produces.answer()
 
     run(main())
@@ -499,7 +501,7 @@ def test_more_connections_than_allowed_are_closed_at_once() -> None:
             third = await under_test.connect()
             assert await third.is_closed()
             await first.close()
-            await under_test.until(lambda: len(under_test.context.connections) == 1)
+            await until_async(lambda: len(under_test.context.connections) == 1)
             fourth = await under_test.connect()
             fourth.send(API_VERSIONS, 3)
             await fourth.receive()
@@ -515,13 +517,17 @@ def test_a_silent_client_is_closed_but_not_one_that_waits() -> None:
             await go.wait()
             return FetchResponse()
 
-        async with serving({1: fetch}, connections_max_idle_ms=1_500) as under_test:
+        async with serving({1: fetch}, connections_max_idle_ms=60_000) as under_test:
             waiting, silent = await under_test.connect(), await under_test.connect()
             waiting.send(FetchRequest(), 12)
+            await until_async(lambda: under_test.context.responses.fetches == 1)
+            await until_async(lambda: len(under_test.context.connections) == 2)
+            under_test.check_after(61)
             assert await silent.is_closed()
             assert under_test.broker.metrics.connections_closed == {"idle": 1}
             go.set()
             await waiting.receive()
+            under_test.check_after(61)
             assert await waiting.is_closed()
 
     run(main())
@@ -554,12 +560,12 @@ def test_a_client_that_does_not_read_gets_nothing_more_begun_and_is_closed(loop_
             client = await under_test.connect(limit=1024)
             for _ in range(10):
                 client.send(FetchRequest(), 12)
-            await under_test.until(lambda: under_test.context.responses.used > 0)
+            await until_async(lambda: under_test.context.responses.used > 0)
             assert under_test.broker.metrics.apis[1].requests == 1
             other = await under_test.connect()
             other.send(API_VERSIONS, 3)
             await other.receive()
-            await under_test.until(lambda: under_test.context.responses.used == 0)
+            await until_async(lambda: under_test.context.responses.used == 0)
             assert under_test.broker.metrics.connections_closed == {"slow reader": 1}
             assert under_test.broker.metrics.apis[1].requests == 1
 
@@ -577,11 +583,13 @@ def test_slow_readers_over_the_budget_make_room_for_others() -> None:
             for _ in range(2):
                 stuck = await under_test.connect(limit=1024)
                 stuck.send(FetchRequest(min_bytes=20 << 20), 12)
-            await under_test.until(lambda: under_test.context.responses.exceeded)
+            await until_async(lambda: under_test.context.responses.exceeded)
             reader = await under_test.connect()
             reader.send(FetchRequest(min_bytes=1 << 20), 12)
-            await under_test.until(lambda: under_test.context.responses.is_waited_for)
-            await reader.receive(10)
+            await until_async(lambda: under_test.context.responses.is_waited_for)
+            under_test.check_after(0)
+            under_test.check_after(2)
+            await reader.receive()
             assert under_test.broker.metrics.connections_closed["slow reader"] >= 1
             assert under_test.context.responses.used <= 24 << 20
 
@@ -603,7 +611,7 @@ def test_a_fetch_is_told_its_share_of_what_is_left() -> None:
             for number in range(3):
                 clients.append(await under_test.connect())
                 clients[-1].send(FetchRequest(max_bytes=50 << 20), 12)
-                await under_test.until(lambda: len(asked) == number + 1)  # noqa: B023
+                await until_async(lambda: len(asked) == number + 1)  # noqa: B023
             assert asked == [12 << 20, 6 << 20, 4 << 20]
             go.set()
             for client in clients:
@@ -619,16 +627,16 @@ def test_over_the_request_budget_others_are_not_read_and_then_are() -> None:
             first, second = await under_test.connect(), await under_test.connect()
             large = ProduceRequest(transactional_id="x" * 12_000)
             first.send(large, 9)
-            await under_test.until(lambda: produces.submitted == 1)
+            await until_async(lambda: produces.submitted == 1)
             second.send(large, 9)
-            await under_test.until(lambda: under_test.context.requests.is_waited_for)
+            await until_async(lambda: under_test.context.requests.is_waited_for)
             assert await second.is_closed(0.02) is False
             produces.answer()
             await first.receive()
-            await under_test.until(lambda: len(produces.waiting) == 1)
+            await until_async(lambda: len(produces.waiting) == 1)
             produces.answer()
             await second.receive()
-            await under_test.until(lambda: not under_test.context.requests.is_waited_for)
+            await until_async(lambda: not under_test.context.requests.is_waited_for)
 
     run(main())
 
@@ -648,12 +656,12 @@ def test_half_frames_over_the_budget_do_not_stop_everyone() -> None:
         async with serving({1: fetch}, produces, queued_max_request_bytes=30_000) as under_test:
             consumer = await under_test.connect()
             consumer.send(FetchRequest(), 12)
-            await under_test.until(lambda: under_test.context.responses.fetches == 1)
+            await until_async(lambda: under_test.context.responses.fetches == 1)
             clients = [await under_test.connect() for _ in range(6)]
             frames = [client.frame(ProduceRequest(transactional_id="x" * 20_000), 9) for client in clients]
             for client, frame in zip(clients, frames, strict=True):
                 client.writer.write(frame[:10_000])
-            await under_test.until(lambda: under_test.context.requests.used > 30_000)
+            await until_async(lambda: under_test.context.requests.used > 30_000)
             for client, frame in zip(clients, frames, strict=True):
                 client.writer.write(frame[10_000:])
             for client in clients:
@@ -669,9 +677,7 @@ def test_a_graceful_stop_answers_what_was_begun_and_begins_nothing() -> None:
             client, idle = await under_test.connect(), await under_test.connect()
             first = client.send(produce(1), 9)
             client.send(produce(2), 9)
-            await under_test.until(
-                lambda: len(under_test.context.connections) == 2 and produces.submitted == 1
-            )
+            await until_async(lambda: len(under_test.context.connections) == 2 and produces.submitted == 1)
             stopping = asyncio.create_task(under_test.server.stop(grace_seconds=5))
             assert await idle.is_closed()
             with pytest.raises(ConnectionError):
@@ -691,7 +697,7 @@ def test_a_stop_cuts_what_does_not_end_within_the_grace() -> None:
         async with serving(produces=produces) as under_test:
             client = await under_test.connect()
             client.send(produce(1), 9)
-            await under_test.until(lambda: produces.submitted == 1)
+            await until_async(lambda: produces.submitted == 1)
             await under_test.server.stop(grace_seconds=0.05)
             assert await client.is_closed()
             produces.answer()

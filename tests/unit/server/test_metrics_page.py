@@ -7,7 +7,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
-from support.brokers.serving import until
+from support.waiting import until_async
 
 from semel.broker.metrics import Metrics
 from semel.broker.metrics_text import page
@@ -118,7 +118,7 @@ def test_only_a_few_are_served_at_a_time_and_stop_lets_go_of_them() -> None:
         page = MetricsPage(Metrics(), lambda: (True, {}))
         port = await page.start("127.0.0.1", 0)
         silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(CLIENTS_MAX)]
-        await until(lambda: len(page._clients) == CLIENTS_MAX)
+        await until_async(lambda: len(page._clients) == CLIENTS_MAX)
         assert await ask(port, b"GET /health HTTP/1.1\r\n\r\n") == b""
         await page.stop()
         assert not page._clients

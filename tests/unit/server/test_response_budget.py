@@ -4,6 +4,7 @@ import asyncio
 from typing import Any
 
 from support.brokers.serving import serving
+from support.waiting import until_async
 
 from semel.server.budgets import ResponseBudget, ResponseCharge
 from semel.wire.messages import FetchRequest, FetchResponse
@@ -65,9 +66,9 @@ async def test_what_fetches_read_together_is_the_limit_and_one_response() -> Non
         clients = [await under_test.connect() for _ in range(10)]
         for client in clients:
             client.send(FetchRequest(max_bytes=size), 11)
-        await under_test.until(lambda: under_test.context.responses.used > 3 * size)
+        await until_async(lambda: under_test.context.responses.used > 3 * size)
         reading.set()
         for client in clients:
             await client.receive()
         assert most <= 4 * size
-        await under_test.until(lambda: under_test.context.responses.used == 0)
+        await until_async(lambda: under_test.context.responses.used == 0)

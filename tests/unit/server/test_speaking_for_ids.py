@@ -7,6 +7,7 @@ from typing import Any
 
 from support.brokers.in_memory import broker_in_memory, make_topic
 from support.brokers.serving import Client, Produces, ServerUnderTest, serving
+from support.waiting import until_async
 
 from semel.broker.promise import Promise, resolved
 from semel.server.listener import ListenerConfig
@@ -61,17 +62,17 @@ def adding(given: Any) -> AddPartitionsToTxnRequest:
 async def test_the_broker_learns_of_connections_that_are_gone() -> None:
     async with serving() as under_test:
         clients = [await under_test.connect() for _ in range(3)]
-        await under_test.until(lambda: len(under_test.context.connections) == 3)
+        await until_async(lambda: len(under_test.context.connections) == 3)
         assert list(under_test.context.connections.values()) == [1, 2, 3]
         await clients[1].close()
-        await under_test.until(lambda: under_test.broker.gone == [2])
+        await until_async(lambda: under_test.broker.gone == [2])
     assert set(under_test.broker.gone) <= {1, 2, 3}
 
 
 async def test_a_stop_does_not_count_as_clients_that_left() -> None:
     async with serving() as under_test:
         await under_test.connect()
-        await under_test.until(lambda: len(under_test.context.connections) == 1)
+        await until_async(lambda: len(under_test.context.connections) == 1)
         await under_test.server.stop(grace_seconds=0.5)
         assert not under_test.context.connections
         assert under_test.broker.gone == []
@@ -91,19 +92,19 @@ async def test_an_end_does_not_overtake_the_batches_before_it() -> None:
             client.send(ProduceRequest(acks=-1, timeout_ms=number), 9)
         client.send(EndTxnRequest(transactional_id="t", committed=True), 3)
         client.send(ProduceRequest(acks=-1, timeout_ms=3), 9)
-        await under_test.until(lambda: len(produces.waiting) == 3)
+        await until_async(lambda: len(produces.waiting) == 3)
         assert begun == []
         for _ in range(3):
             produces.answer()
-        await under_test.until(lambda: begun == ["t"])
-        await under_test.until(lambda: len(produces.waiting) == 1)
+        await until_async(lambda: begun == ["t"])
+        await until_async(lambda: len(produces.waiting) == 1)
         produces.answer()
         for _ in range(5):
             await client.receive()
 
 
 async def test_nothing_overtakes_an_end_that_is_submitted() -> None:
-    ends: list[Any] = []
+    ends: list[Promise[Any]] = []
     produces = Produces()
 
     def end_txn(broker: Any, request: Any, context: Any) -> Promise[Any]:
@@ -116,16 +117,16 @@ async def test_nothing_overtakes_an_end_that_is_submitted() -> None:
         client.send(EndTxnRequest(transactional_id="t", committed=True), 3)
         client.send(ProduceRequest(acks=-1, timeout_ms=1), 9)
         client.send(EndTxnRequest(transactional_id="t", committed=True), 3)
-        await under_test.until(lambda: len(produces.waiting) == 1)
+        await until_async(lambda: len(produces.waiting) == 1)
         assert not ends, "what is before it is not answered"
         produces.answer()
-        await under_test.until(lambda: len(ends) == 1)
+        await until_async(lambda: len(ends) == 1)
         await client.receive()
         assert not produces.waiting, "it is not answered itself"
         ends[0].resolve(EndTxnResponse())
-        await under_test.until(lambda: len(produces.waiting) == 1)
+        await until_async(lambda: len(produces.waiting) == 1)
         produces.answer()
-        await under_test.until(lambda: len(ends) == 2)
+        await until_async(lambda: len(ends) == 2)
         ends[1].resolve(EndTxnResponse())
         assert [(await client.receive())[0] for _ in range(3)] == [2, 3, 4]
 
@@ -145,11 +146,11 @@ async def test_what_is_submitted_outlives_its_client_and_gives_its_bytes_back() 
     async with serving({END_TXN: end_txn}) as under_test:
         client = await under_test.connect()
         client.send(EndTxnRequest(transactional_id="t", committed=True), 3)
-        await under_test.until(lambda: under_test.context.requests.in_flight == 1)
+        await until_async(lambda: under_test.context.requests.in_flight == 1)
         await client.close()
-        await under_test.until(lambda: not under_test.context.connections)
+        await until_async(lambda: not under_test.context.connections)
         found.set()
-        await under_test.until(lambda: len(ends) == 1)
+        await until_async(lambda: len(ends) == 1)
         ends[0].resolve(EndTxnResponse())
         assert under_test.context.requests.in_flight == 0
 
@@ -212,11 +213,11 @@ async def test_a_transaction_ends_with_its_connection_if_the_settings_say_so() -
         given = await ask(client, begin, 4)
         await ask(client, adding(given), 0)
         await client.close()
-        async with asyncio.timeout(20):
-            while True:
-                await broker.flush()
-                [transaction] = await broker.store.ledger.transactions()
-                if transaction.state.label == "CompleteAbort":
-                    break
-                await asyncio.sleep(0.01)
+
+        async def aborted() -> Any:
+            await broker.flush()
+            [transaction] = await broker.store.ledger.transactions()
+            return transaction if transaction.state.label == "CompleteAbort" else None
+
+        transaction = await until_async(aborted)
         assert transaction.epoch == given.producer_epoch + 1

@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 import uvloop
-from support.brokers.serving import ServerUnderTest, serving, until
+from support.brokers.serving import ServerUnderTest, serving
 from support.certificates import Certificate, make_certificate, needs_openssl
+from support.waiting import until_async
 
 from semel.config import Settings
 from semel.server.tls import ServerTls, server
@@ -38,7 +39,7 @@ def contexts(certificate: Certificate) -> tuple[ServerTls, ssl.SSLContext]:
     return ServerTls(settings_of(certificate)), client_context(certificate)
 
 
-def settings_of(certificate: Certificate, **settings: str) -> Settings:
+def settings_of(certificate: Certificate, **settings: Any) -> Settings:
     return Settings(
         ssl_certificate_location=str(certificate.certificate),
         ssl_key_location=str(certificate.key),
@@ -76,7 +77,7 @@ def test_small_and_large_responses(run: Any, contexts: Any) -> None:
                     client.send(FetchRequest(), 12),
                     client.send(API_VERSIONS, 3),
                 ]
-                received = [await client.receive(20) for _ in sent]
+                received = [await client.receive() for _ in sent]
                 assert [correlation_id for correlation_id, _ in received] == sent
                 assert len(received[1][1]) > BIG
 
@@ -89,9 +90,9 @@ def test_what_the_client_does_not_take_is_counted_and_it_is_closed(run: Any, con
             client = await under_test.connect(ssl=contexts[1], limit=1024)
             for _ in range(5):
                 client.send(FetchRequest(), 12)
-            await under_test.until(lambda: under_test.context.responses.used > BIG // 4)
+            await until_async(lambda: under_test.context.responses.used > BIG // 4)
             assert under_test.broker.metrics.apis[1].requests == 1
-            await under_test.until(lambda: not under_test.context.connections)
+            await until_async(lambda: not under_test.context.connections)
             assert under_test.broker.metrics.connections_closed == {"slow reader": 1}
 
     run(main())
@@ -213,7 +214,7 @@ def test_rejected_handshakes_are_logged_a_few_times(
                 with pytest.raises(ssl.SSLError):
                     await knock(under_test, stranger)
             closed = under_test.broker.metrics.connections_closed
-            await under_test.until(lambda: closed.get("tls handshake", 0) == 12)
+            await until_async(lambda: closed.get("tls handshake", 0) == 12)
             await knock(under_test, contexts[1])
 
     with caplog.at_level(logging.WARNING, "semel.server"):
@@ -286,10 +287,10 @@ def test_certificates_are_read_again(
                 await knock(under_test, after)
             # The certificate comes first, and for a moment it has the key of another.
             replace(renewed.certificate, served.certificate)
-            await under_test.until(logged(caplog, "new certificates cannot be used, the old ones stay"))
+            await until_async(logged(caplog, "new certificates cannot be used, the old ones stay"))
             await knock(under_test, before)
             replace(renewed.key, served.key)
-            await under_test.until(logged(caplog, "certificates were read again"))
+            await until_async(logged(caplog, "certificates were read again"))
             await knock(under_test, after)
             with pytest.raises(ssl.SSLError):
                 await knock(under_test, before)
@@ -313,11 +314,11 @@ def test_a_file_that_is_damaged_keeps_the_old_certificate(
     async def main() -> None:
         async with serving(tls=ServerTls(settings_of(served))) as under_test:
             replace(damaged, served.certificate)
-            await under_test.until(logged(caplog, "new certificates cannot be used, the old ones stay"))
+            await until_async(logged(caplog, "new certificates cannot be used, the old ones stay"))
             await knock(under_test, client)
             served.certificate.unlink()
             caplog.clear()
-            await under_test.until(logged(caplog, "new certificates cannot be used, the old ones stay"))
+            await until_async(logged(caplog, "new certificates cannot be used, the old ones stay"))
             await knock(under_test, client)
 
     with caplog.at_level(logging.INFO, "semel.server"):
@@ -348,7 +349,7 @@ def test_issuers_of_clients_are_read_again_too(
             with pytest.raises(OSError, match=r"alert|reset|closed"):
                 await knock(under_test, as_client(other))
             replace(other.certificate, trusted)
-            await under_test.until(logged(caplog, "certificates were read again"))
+            await until_async(logged(caplog, "certificates were read again"))
             await knock(under_test, as_client(other))
             with pytest.raises(OSError, match=r"alert|reset|closed"):
                 await knock(under_test, as_client(one))
@@ -378,7 +379,7 @@ def test_clients_that_never_begin_count_for_the_limits(run: Any, contexts: Any) 
                 await knock(under_test, contexts[1])
             for each in silent:
                 each.close()
-            await until(lambda: not under_test.server._server._by_host)
+            await until_async(lambda: not under_test.server._server._by_host)
             await knock(under_test, contexts[1])
 
     run(main())
@@ -388,9 +389,9 @@ def test_handshakes_count_for_the_connection_rate(run: Any, contexts: Any) -> No
     async def main() -> None:
         async with serving(tls=contexts[0]) as under_test:
             context = under_test.server._server
-            context.throttling.may_connect = lambda host, now: 60_000
+            context.throttling.may_connect = lambda host, now: 60_000  # type: ignore[method-assign]  # patched
             silent = socket.create_connection(("127.0.0.1", under_test.server.ports["test"]), 10)
-            await until(lambda: bool(context._arriving))
+            await until_async(lambda: bool(context._arriving))
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(0.2):
                     await knock(under_test, contexts[1])

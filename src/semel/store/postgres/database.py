@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequen
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any, Final, Protocol, TypeVar
 
-import asyncpg  # type: ignore[import-untyped]
+import asyncpg
 
 from semel.store.interface import LedgerDamaged, StoreFenced, StoreFull, StoreRefused
 

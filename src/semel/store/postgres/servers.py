@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qsl, urlencode, urlsplit
 from weakref import WeakKeyDictionary
 
-import asyncpg  # type: ignore[import-untyped]
+import asyncpg
 
 from semel.store.interface import StoreMisconfigured
 from semel.store.postgres.database import ConnectionLost

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
-import asyncpg  # type: ignore[import-untyped]
+import asyncpg
 
 from semel.store.interface import StoreMisconfigured
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import ConsumerGroupState, ConsumerGroupType, KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+from support.brokers.peer import Timed
 from support.brokers.process import BrokerProcess
 from support.clients.confluent import MANUAL, Fresh, Reader, create, done, produce, reader, shared
 from support.clients.reading import WAIT_SECONDS
@@ -163,14 +164,15 @@ def test_consumer_protocol_assignors(bootstrap: str, admin: AdminClient, fresh: 
         until(lambda: is_balanced(members, 6), WAIT_SECONDS, "two partitions for each of three")
 
 
-def test_consumer_protocol_follows_new_topics_of_a_pattern(
-    bootstrap: str, admin: AdminClient, fresh: Fresh
-) -> None:
-    prefix = fresh("pattern")
+def test_consumer_protocol_follows_new_topics_of_a_pattern(timed: Timed, fresh: Fresh) -> None:
+    """The broker looks for them every three seconds."""
+    prefix, bootstrap = fresh("pattern"), timed.address
+    admin = AdminClient({"bootstrap.servers": bootstrap})
     create(admin, f"{prefix}-1")
     with reader(bootstrap, fresh("group"), f"^{prefix}-.*", **{"group.protocol": "consumer"}) as each:
         until(lambda: len(each.partitions) == 1, WAIT_SECONDS, "the first topic")
         create(admin, f"{prefix}-2", 2)
+        timed.passes(3)
         produce(bootstrap, f"{prefix}-2", [b"second"], partition=1)
         assert each.read(1) == [b"second"]
 
@@ -226,7 +228,7 @@ def set_session(admin: AdminClient, group: str, milliseconds: int) -> None:
     done(admin.incremental_alter_configs([resource]))
 
 
-@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+@pytest.mark.parametrize("protocol", [pytest.param("classic", marks=pytest.mark.slow), "consumer"])
 def test_the_partitions_of_a_member_that_died_are_taken_over(
     bootstrap: str, admin: AdminClient, fresh: Fresh, protocol: str
 ) -> None:
@@ -252,7 +254,7 @@ TRANSPORT = {KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TI
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
-@pytest.mark.parametrize("how", ["stop", "kill"])
+@pytest.mark.parametrize("how", [pytest.param("stop", marks=pytest.mark.slow), "kill"])
 def test_a_group_carries_on_when_the_broker_was_restarted(
     tmp_path: Path, fresh: Fresh, protocol: str, how: str
 ) -> None:

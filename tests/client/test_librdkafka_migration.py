@@ -127,7 +127,9 @@ def rolling(quick: str, fresh: Fresh) -> Iterator[Callable[[str], Rolling]]:
             member.consumer.close()
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize(
+    "strategy", ["range", *(pytest.param(each, marks=pytest.mark.slow) for each in STRATEGIES[1:])]
+)
 def test_a_rolling_upgrade_and_downgrade(rolling: Callable[[str], Rolling], strategy: str) -> None:
     group = rolling(strategy)
     first, second = group.start("classic"), group.start("classic")
@@ -149,7 +151,7 @@ def test_a_rolling_upgrade_and_downgrade(rolling: Callable[[str], Rolling], stra
     assert max(group.read.values()) == 1
 
 
-@pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
+@pytest.mark.parametrize("strategy", [pytest.param("range", marks=pytest.mark.slow), "cooperative-sticky"])
 def test_static_members_are_replaced_under_their_names(
     rolling: Callable[[str], Rolling], strategy: str
 ) -> None:

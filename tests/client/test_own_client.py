@@ -24,6 +24,7 @@ from semel.client import (
     NewTopic,
     Producer,
     Start,
+    membership,
 )
 from semel.client.membership import ClassicMember, ConsumerMember
 
@@ -180,9 +181,13 @@ def read_in_thread(
 
 @pytest.mark.parametrize("member", [ConsumerMember, ClassicMember])
 def test_two_members_share_and_the_one_that_stays_takes_over(
-    semel_broker: semel.Embedded, client: Client, member: type[ClassicMember] | type[ConsumerMember]
+    semel_broker: semel.Embedded,
+    client: Client,
+    member: type[ClassicMember] | type[ConsumerMember],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Both protocols of groups, KIP-848 and the classic one."""
+    monkeypatch.setattr(membership, "CLASSIC_HEARTBEAT_S", 0.1)
     admin = Admin(client)
     admin.topics.create(NewTopic("t", partitions=4))
     first_seen: list[bytes] = []

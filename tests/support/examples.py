@@ -12,6 +12,6 @@ FACTOR = int(os.environ.get("SEMEL_EXAMPLES", "1"))
 
 
 def examples(count: int, *, few: int | None = None, **others: int) -> settings:
-    """Settings for this many examples, times the factor of `make verify`; `make test` tries only a few if told."""
+    """Settings for this many examples times the factor of `make verify`, and for `few` in `make test`."""
     tried = few if few is not None and FACTOR == 1 else count * FACTOR
     return settings(max_examples=tried, deadline=None, **others)

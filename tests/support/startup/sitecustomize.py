@@ -17,23 +17,29 @@ import sys
 from contextlib import suppress
 
 DAEMON = "pyspark.daemon"
-#: What workers of Semel's data sources import. None of it starts a thread, which a fork would lose.
+#: What workers of Semel's data sources import. The only thread that this starts is one of an allocator, which
+#: does its work without it after a fork.
 MODULES = (
     "pyarrow.compute",
-    "pyarrow.dataset",
     "pyspark.worker",
     "pyspark.sql.conversion",
     "pyspark.sql.pandas.serializers",
     "semel.spark.data_source",
     "support.faults.spark_faults",
 )
+#: What only those of tasks import: pyarrow asks pandas, where it is installed, whether values are a series.
+OF_TASKS = ("pandas", "pyarrow.parquet") if "pyspark.worker" in sys.orig_argv else ()
 
 sys.path[:] = [each for each in sys.path if "/pyspark/" not in each or not each.endswith((".zip", ".jar"))]
 
 if DAEMON in sys.orig_argv:
     # A driver that is not of these tests has not all of them on its path.
     with suppress(ImportError):
-        for name in (*MODULES, *(each for each in sys.orig_argv if each.startswith("pyspark.sql."))):
+        for name in (
+            *MODULES,
+            *OF_TASKS,
+            *(each for each in sys.orig_argv if each.startswith("pyspark.sql.")),
+        ):
             importlib.import_module(name)
         importlib.import_module("semel.spark.fencing").OTHER_DECIDES_S = 0.0  # type: ignore[attr-defined]
     gc.freeze()

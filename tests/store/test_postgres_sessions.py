@@ -13,6 +13,7 @@ import pytest
 from support.brokers.cluster import query
 from support.faults.tcp_proxy import TcpProxy
 from support.servers.postgres import PostgresServer, postgres_server, why_not
+from support.waiting import until_async
 
 from semel.config import Settings
 from semel.store.interface import StoreMisconfigured
@@ -97,6 +98,46 @@ async def test_commits_wait_for_the_standby_whatever_the_role_says(
     await ledger.close()
     await connection.execute("ALTER ROLE semel RESET synchronous_commit")
     await connection.close()
+
+
+@pytest.mark.parametrize(("before", "kept"), [(None, "on"), ("remote_apply", "remote_apply")])
+async def test_a_reload_does_not_change_how_open_sessions_commit(
+    server: PostgresServer, tmp_path: Path, before: str | None, kept: str
+) -> None:
+    await asyncio.to_thread(configure, server, synchronous_commit=before)
+    ledger = await PostgresLedger.open(server.dsn, schema=f"s_{tmp_path.name}")
+    try:
+        async with ledger.database.connection() as connection:
+            for value in ("local", "off"):
+                # Another setting shows that the reload has arrived.
+                await asyncio.to_thread(
+                    configure, server, synchronous_commit=value, vacuum_cost_limit=len(value)
+                )
+
+                async def is_reloaded(limit: str = str(len(value))) -> bool:
+                    return bool(await connection.fetchval("SHOW vacuum_cost_limit") == limit)
+
+                await until_async(is_reloaded, PATIENCE, "the reload")
+                assert await connection.fetchval("SHOW synchronous_commit") == kept
+    finally:
+        await asyncio.to_thread(configure, server, synchronous_commit=None, vacuum_cost_limit=None)
+        await ledger.close()
+
+
+async def test_a_session_that_commits_too_early_stops_the_broker(
+    server: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing does that to a session. If something did after all, it would not be seen otherwise."""
+    monkeypatch.setattr(watching, "LOOK_SECONDS", 0.0)
+    store = await store_at(server.dsn, tmp_path)
+    watch = watching.watch(store.ledger.database, store.ledger.committer.terms)
+    try:
+        async with store.ledger.database.connection() as connection:
+            await connection.execute("SET synchronous_commit = local")
+        with pytest.raises(StoreMisconfigured, match="turned synchronous_commit off in a session"):
+            await asyncio.wait_for(watch, PATIENCE)
+    finally:
+        await store.close()
 
 
 # -- poolers ----------------------------------------------------------------------------------------------

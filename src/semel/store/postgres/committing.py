@@ -25,7 +25,15 @@ from semel.store.interface import (
     StoreFenced,
     StoreRefused,
 )
-from semel.store.postgres.database import COLLIDED, ConnectionLost, Database, confirmed, pauses, refusal
+from semel.store.postgres.database import (
+    COLLIDED,
+    FLUSH,
+    ConnectionLost,
+    Database,
+    confirmed,
+    pauses,
+    refusal,
+)
 from semel.store.postgres.fold import WRITE_ROWS, WRITE_SHARES, Bytes, Call, Fold
 from semel.store.postgres.locking import Locks
 from semel.store.postgres.place import Place
@@ -42,8 +50,6 @@ FEATURES_MOVED: Final = "SM004"
 
 _AT_ONCE: Final = {WRITE_ROWS: "commit_rows", WRITE_SHARES: "commit_shares"}
 """The functions that do a whole commit of one call."""
-_FLUSH: Final = "SELECT pg_logical_emit_message(true, 'semel', '')"
-"""A transaction that changes nothing. It has a record in the write-ahead log, so its end flushes the log."""
 
 _LAST_COMMITS: Final = """
     SELECT slot, newest.epoch, newest.sequence FROM brokers CROSS JOIN LATERAL (
@@ -125,7 +131,7 @@ class Committer:
                 seen[slot] = max(number, seen.get(slot, 0))
         if seen:
             with confirmed(connection):
-                await connection.fetchval(_FLUSH)
+                await connection.fetchval(FLUSH)
             for slot, number in seen.items():
                 self._durable[slot] = self._flushed[slot] = max(number, self._durable.get(slot, 0))
 

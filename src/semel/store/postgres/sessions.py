@@ -51,7 +51,8 @@ _TIMELINE: Final = """
 
 UNSAFE: Final = f"""
     SELECT name FROM unnest(ARRAY['{"', '".join(DURABLE)}']) AS name WHERE current_setting(name) <> 'on'
-    UNION ALL SELECT '{SESSION_SETTING}' WHERE current_setting('{SESSION_SETTING}') NOT IN ('on', 'remote_apply')
+    UNION ALL
+    SELECT '{SESSION_SETTING}' WHERE current_setting('{SESSION_SETTING}') NOT IN ('on', 'remote_apply')
 """
 """The settings that give durability away: of a server, and of the session that asks (``begin`` sets that)."""
 
@@ -116,7 +117,7 @@ def check_unsafe(unsafe: Collection[str], allowed: Collection[str] | None) -> No
     refused = [] if allowed is None else [each for each in unsafe if each not in allowed]
     if SESSION_SETTING in refused:
         raise StoreMisconfigured(
-            f"something has turned {SESSION_SETTING} off in a session of Semel, which had set it: find out what"
+            f"something has turned {SESSION_SETTING} off in a session of Semel: find out what"
         )
     if refused:
         names = " and ".join(refused)

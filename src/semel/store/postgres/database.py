@@ -75,6 +75,9 @@ def confirmed(session: Any) -> Iterator[None]:
 class Newest(Protocol):
     """Keeps connections from servers that were left behind (``servers``)."""
 
+    check_history: Callable[[Any], Awaitable[None]] | None
+    """StoreDamaged if the server of a session lacks what was confirmed."""
+
     @property
     def silent(self) -> Sequence[str]:
         """The hosts of the address that have not answered."""

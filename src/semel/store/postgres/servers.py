@@ -12,7 +12,7 @@ newest. What other processes have seen it learns from the object store (``terms`
 
 import asyncio
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qsl, urlencode, urlsplit
@@ -112,16 +112,25 @@ class Servers:
         self._sessions: WeakKeyDictionary[Any, Server] = WeakKeyDictionary()
         self._say_at = 0.0
         self._options: dict[str, Any] = {}
+        self.check_history: Callable[[Any], Awaitable[None]] | None = None
+        """Asked of each server that was started since, or is another. StoreDamaged."""
         self.silent: Sequence[str] = ()
         """The hosts that did not answer at the last look."""
 
     async def connect(self, _dsn: str | None = None, **options: Any) -> Any:
         """Open a session at the newest server. ConnectionLost if only others answer, StoreMisconfigured.
 
-        What `asyncpg.connect` raises if there is no answer.
+        StoreDamaged if the newest lacks what was confirmed. What `asyncpg.connect` raises if none answers.
         """
         self._options = options
-        return self._taken(await self._look(options))
+        found = await self._look(options)
+        if self.check_history is not None and not self._is_current(found.server):
+            try:
+                await self.check_history(found.session)
+            except BaseException:
+                found.session.terminate()
+                raise
+        return self._taken(found)
 
     async def _look(self, options: Mapping[str, Any]) -> _Found:
         """Look at all hosts. The newest that may be used."""
@@ -151,6 +160,8 @@ class Servers:
         found = [each.result() for each in ordered if each.exception() is None]
         if not found:
             raise _telling([error for each in ordered if (error := each.exception()) is not None])
+        # Of copies that are equally old, the one in use.
+        found.sort(key=lambda each: not self._is_current(each.server))
         best = found[newest([each.server for each in found])]
         for other in found:
             if other is not best:
@@ -209,6 +220,9 @@ class Servers:
                 "PostgreSQL runs with %s off: a crash of its machine loses or damages what was confirmed",
                 " and ".join(unsafe),
             )
+
+    def _is_current(self, server: Server) -> bool:
+        return self._current is not None and _is_same(self._current, server)
 
     def _end_others(self, server: Server | None) -> None:
         for session, at in list(self._sessions.items()):

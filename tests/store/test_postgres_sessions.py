@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 from urllib.parse import urlsplit
 
 import asyncpg
@@ -201,6 +202,46 @@ async def test_a_host_that_is_silent_is_not_waited_for(
         async with asyncio.timeout(60):
             ledger = await PostgresLedger.open(dsn, schema=f"s_{tmp_path.name}")
         await ledger.close()
+
+
+class Hosts(servers.Servers):
+    """Two hosts without a network. Each answers when it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__("postgresql://one,two/db")
+        self.answers = {"one": HERE, "two": HERE._replace(started="later", timeline=3)}
+        self.may_answer = {name: asyncio.Event() for name in self.answers}
+        self.asked: list[str] = []
+
+    async def _open(self, address: str, options: Any) -> Any:
+        name = str(urlsplit(address).hostname)
+        self.asked.append(name)
+        await self.may_answer[name].wait()
+        return servers._Found(Mock(name=name, is_closed=lambda: False, at=name), self.answers[name], address)
+
+
+@pytest.mark.parametrize("finds", ["a look around", "a server that was started since"])
+async def test_a_host_that_stays_silent_is_left_to_the_next_look_around(
+    monkeypatch: pytest.MonkeyPatch, finds: str
+) -> None:
+    """Connections are made in the path of commits. Another one at the server in use needs no other host."""
+    hosts = Hosts()
+    hosts.may_answer["one"].set()
+    monkeypatch.setattr(servers, "OTHERS_SECONDS", 0.01)
+    assert (await hosts.connect(timeout=1)).at == "one"
+    monkeypatch.setattr(servers, "OTHERS_SECONDS", 600.0)
+    async with asyncio.timeout(PATIENCE):
+        assert (await hosts.connect(timeout=1)).at == "one"
+        hosts.asked.clear()
+        if finds == "a look around":
+            found = asyncio.create_task(hosts.look_around())
+        else:
+            hosts.answers["one"] = HERE._replace(started="now")
+            found = asyncio.create_task(hosts.connect(timeout=1))
+        await until_async(lambda: asyncio.sleep(0, "two" in hosts.asked), PATIENCE, "a question to the other")
+        hosts.may_answer["two"].set()
+        await found
+        assert (await hosts.connect(timeout=1)).at == "two"
 
 
 @contextmanager

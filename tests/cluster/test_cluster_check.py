@@ -374,8 +374,8 @@ def test_bytes_are_added_up_block_by_block(filled: Cluster, monkeypatch: pytest.
     """
     filled.query(rows_of_many_blocks)
     try:
-        found = problems()
-        assert any("it will be deleted while batches need it" in each for each in found), found
+        every = problems()
+        assert any("it will be deleted while batches need it" in each for each in every), every
         assert any(" blocks of batches." in each for each in said), said
     finally:
         filled.query("DELETE FROM semel.batches WHERE partition_index = 7")

@@ -1,6 +1,7 @@
 """PostgreSQL that is restarted, crashes, loses a session, is away or slow, while clients work."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -154,7 +155,7 @@ def test_a_short_silence_replaces_nobody(postgres_dsn: str, tmp_path: Path) -> N
             for each in cluster.brokers:
                 each.to_postgres.silence()
             for each in cluster.brokers:
-                until(lambda proxy=each.to_postgres: proxy.held, what="a query without an answer")
+                until(partial(getattr, each.to_postgres, "held"), what="a query without an answer")
             for each in cluster.brokers:
                 each.to_postgres.mend()
             load.go_on()

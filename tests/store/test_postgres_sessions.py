@@ -112,7 +112,7 @@ async def test_a_reload_does_not_change_how_open_sessions_commit(
             for value in ("local", "off"):
                 # Another setting shows that the reload has arrived.
                 await asyncio.to_thread(
-                    configure, server, synchronous_commit=value, vacuum_cost_limit=len(value)
+                    configure, server, synchronous_commit=value, vacuum_cost_limit=str(len(value))
                 )
 
                 async def is_reloaded(limit: str = str(len(value))) -> bool:

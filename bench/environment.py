@@ -11,7 +11,7 @@ from importlib import metadata
 from pathlib import Path
 
 import confluent_kafka
-import psutil  # type: ignore[import-untyped]
+import psutil
 
 from semel.wire.columns import IS_COMPILED
 

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-import psutil  # type: ignore[import-untyped]
+import psutil
 
 from bench.environment import environment
 from bench.results import Results

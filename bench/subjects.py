@@ -14,7 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import ClassVar
 
-import psutil  # type: ignore[import-untyped]
+import psutil
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic

@@ -13,7 +13,7 @@ import uuid
 from contextlib import nullcontext
 from pathlib import Path
 
-import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow as pa
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 from pyspark.sql import DataFrame, SparkSession

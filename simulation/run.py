@@ -83,7 +83,7 @@ def run(plan: Plan) -> HistoryResult:
 @contextmanager
 def _settings(plan: Plan) -> Iterator[None]:
     """Make epochs end early, and brokers look for open transactions often."""
-    before = model.EPOCH_MAX, cluster_member.LOOK_SECONDS  # type: ignore[misc]
+    before = model.EPOCH_MAX, cluster_member.LOOK_SECONDS
     model.EPOCH_MAX, cluster_member.LOOK_SECONDS = plan.epoch_max, LOOK_SECONDS  # type: ignore[misc]
     try:
         yield

@@ -8,7 +8,8 @@ from random import Random
 
 from semel.broker.offset_search import LATEST
 from semel.broker.published_partitions import Isolation
-from semel.core.offsets import CommitOffsets, Committer, FetchOffsets
+from semel.core.commit_checks import Committer
+from semel.core.offsets import CommitOffsets, FetchOffsets
 from semel.core.partition import Append
 from semel.core.transactions.commands import AddPartitions, EndTransaction, InitProducer
 from semel.core.types import CommittedOffset, ErrorCode, OffsetKey, TransactionKey

@@ -3,8 +3,9 @@
 import asyncio
 from typing import Any
 
+from semel.core.commit_checks import Committer
 from semel.core.groups.commands import DeleteGroup, DescribeGroup
-from semel.core.offsets import CommitOffsets, Committer, FetchOffsets
+from semel.core.offsets import CommitOffsets, FetchOffsets
 from semel.core.partition import AllocateProducerId
 from semel.core.policies import AddAcl, ConfirmPolicies, RemoveAcl
 from semel.core.security.acls import AclBinding

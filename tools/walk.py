@@ -126,7 +126,7 @@ def broker() -> Iterator[tuple[Peer, Trace]]:
             yield peer, trace
             peer.close()
     finally:
-        threading.setprofile(None)  # type: ignore[arg-type]
+        threading.setprofile(None)
 
 
 async def _never(*_: Any) -> None:

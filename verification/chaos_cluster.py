@@ -8,6 +8,7 @@ import random
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,27 +34,27 @@ EVERYONE_EVERY = 5
 
 def kills(count: int) -> ChaosResult:
     """kill -9 of one broker, sometimes of two or of all."""
-    return runs("kill -9 of brokers", count, KILLS_PER_RUN, lambda *args: _episodes(*args, _kill))
+    return runs("kill -9 of brokers", count, KILLS_PER_RUN, partial(_episodes, fault=_kill))
 
 
 def postgres(count: int) -> ChaosResult:
     """kill -9 of a session of PostgreSQL, crashes and restarts of all of it."""
-    return runs("PostgreSQL failures", count, FAULTS_PER_RUN, lambda *args: _episodes(*args, _fail_postgres))
+    return runs("PostgreSQL failures", count, FAULTS_PER_RUN, partial(_episodes, fault=_fail_postgres))
 
 
 def pauses(count: int) -> ChaosResult:
     """SIGSTOP of a broker for longer than its lease."""
-    return runs("broker pauses", count, FAULTS_PER_RUN, lambda *args: _episodes(*args, _pause))
+    return runs("broker pauses", count, FAULTS_PER_RUN, partial(_episodes, fault=_pause))
 
 
 def partitions(count: int) -> ChaosResult:
     """Brokers cut off from PostgreSQL or from each other."""
-    return runs("network partitions", count, FAULTS_PER_RUN, lambda *args: _episodes(*args, _part))
+    return runs("network partitions", count, FAULTS_PER_RUN, partial(_episodes, fault=_part))
 
 
 def restarts(count: int) -> ChaosResult:
     """Each broker in turn is stopped and started."""
-    return runs("rolling restarts", count, FAULTS_PER_RUN, lambda *args: _episodes(*args, _roll))
+    return runs("rolling restarts", count, FAULTS_PER_RUN, partial(_episodes, fault=_roll))
 
 
 def s3_faults(count: int) -> ChaosResult:

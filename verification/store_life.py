@@ -12,9 +12,10 @@ from typing import Any, Final, NamedTuple
 
 from semel.broker.housekeeping import sweep
 from semel.core import transactions
+from semel.core.commit_checks import Committer
 from semel.core.facts import DURABLE, GroupChanged, GroupDeleted, ProducerIdAllocated
 from semel.core.groups import ClassicGroup
-from semel.core.offsets import CommitOffsets, Committer
+from semel.core.offsets import CommitOffsets
 from semel.core.partition import AllocateProducerId, Append, DeleteRecords, TransactionContext
 from semel.core.state import BrokerState
 from semel.core.topics import CreateTopic, DeleteTopic

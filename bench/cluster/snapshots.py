@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import asyncpg  # type: ignore[import-untyped]
+import asyncpg
 
 from bench.cluster.subjects import ClusterOfOne, SemelCluster
 from bench.results import Metric

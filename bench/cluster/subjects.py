@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, ClassVar
 
-import psutil  # type: ignore[import-untyped]
+import psutil
 from confluent_kafka.admin import AdminClient
 from support.brokers.cluster import Cluster, s3_environment
 from support.brokers.process import BrokerProcess, free_port

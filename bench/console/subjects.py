@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
-import psutil  # type: ignore[import-untyped]
+import psutil
 
 from bench.console.browsers import READY
 from bench.subjects import ROOT, Semel, Subject

@@ -8,6 +8,7 @@ sends it again has it once.
 import errno
 import resource
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.brokers.faulty import FaultyBroker
@@ -40,8 +41,8 @@ def test_a_chunk_that_cannot_be_written_ends_the_process(tmp_path: Path, call: s
         with RawClient(broker.bootstrap) as client, RawClient(broker.bootstrap) as reader:
             client.create_topic("t")
             producer_id = client.new_producer()
+            fields: dict[str, Any] = {"producer_id": producer_id, "producer_epoch": 0}
             for number in range(3):
-                fields = {"producer_id": producer_id, "producer_epoch": 0}
                 assert client.produce("t", batch(number, **fields)).base_offset == number
             broker.fail(call, code)
             client.send(produce_request("t", batch(3, **fields)), 9)
@@ -68,7 +69,7 @@ def test_a_ledger_that_cannot_be_written_ends_the_process(tmp_path: Path, what: 
         with RawClient(broker.bootstrap) as client:
             client.create_topic("t")
             producer_id = client.new_producer()
-            fields = {"producer_id": producer_id, "producer_epoch": 0}
+            fields: dict[str, Any] = {"producer_id": producer_id, "producer_epoch": 0}
             for number in range(3):
                 assert client.produce("t", batch(number, **fields)).base_offset == number
             assert commit_offset(client, "g", "t", 3) == ErrorCode.NONE

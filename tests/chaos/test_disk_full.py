@@ -219,7 +219,7 @@ def test_a_disk_that_others_have_filled_to_the_last_byte(small_disk: Path) -> No
         group = count()
         for times in (100, 1):
             until(
-                lambda times=times: commit_offset(client, f"{next(group)}", "noted", 1, note, times),
+                lambda times=times: commit_offset(client, f"{next(group)}", "noted", 1, note, times),  # type: ignore[misc]  # a default: mypy infers no such lambda
                 what="a full ledger",
             )
         # There is room in the chunk for these, and none in the ledger.

@@ -8,6 +8,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, Message, Producer
@@ -160,7 +161,7 @@ def test_e5_records_that_arrive_after_the_abort_open_nothing(
         frame = first.receive_frame()
         assert frame is not None
         _, position = decode_response_header(frame, PRODUCE, version)
-        answer = APIS[PRODUCE].response.decode(frame, version, position)
+        answer: Any = APIS[PRODUCE].response.decode(frame, version, position)
         assert answer.responses[0].partition_responses[0].error_code != ErrorCode.NONE
         assert Log(second, script.topic).is_settled
         second_transaction = process.begin(name)
@@ -189,7 +190,7 @@ def test_e6_positions_that_are_held_across_a_rebalance_are_refused(
         codes: list[int] = []
 
         def send() -> None:
-            fields = {"member_id": member.member_id, "generation_id": member.generation}
+            fields: dict[str, Any] = {"member_id": member.member_id, "generation_id": member.generation}
             version = 3 if generation == 1 else 5
             codes.append(producer.send_offset(group, script.topic, 7, version=version, **fields))
 
@@ -241,7 +242,7 @@ def test_e7_an_answer_to_init_that_comes_after_another_instance_is_worth_nothing
             frame = first.receive_frame()
             assert frame is not None
             _, position = decode_response_header(frame, INIT, 4)
-            answer = APIS[INIT].response.decode(frame, 4, position)
+            answer: Any = APIS[INIT].response.decode(frame, 4, position)
             told.pair = (answer.producer_id, answer.producer_epoch)
         transaction = quick.begin(name)
         with quick.produce(script.topic, 0, ["newer"], transaction) as produced:
@@ -321,7 +322,8 @@ def test_e9_a_fetch_that_began_before_the_end_shows_what_it_decided(
         frame = reader.receive_frame()
         assert frame is not None
         _, position = decode_response_header(frame, FETCH, 11)
-        part = APIS[FETCH].response.decode(frame, 11, position).responses[0].partitions[0]
+        answer: Any = APIS[FETCH].response.decode(frame, 11, position)
+        part = answer.responses[0].partitions[0]
         values, end = deliver(bytes(part.records or b""), part.aborted_transactions)
         shown = [(script.topic, 0, 0, value.decode()) for value in values]
         reading.poll(started, shown, positions={(script.topic, 0): end})

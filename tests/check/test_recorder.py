@@ -12,7 +12,7 @@ from confluent_kafka import KafkaError as ConfluentError
 from confluent_kafka import KafkaException
 
 import semel
-from semel.check import Claim, Commit, Produce, Recorder, check, read_history
+from semel.check import Claim, Commit, Poll, Produce, Recorder, check, read_history
 from semel.check.recorder import error_name
 from semel.client import (
     Admin,
@@ -75,7 +75,7 @@ def test_a_real_pipeline_is_recorded(tmp_path: Path) -> None:
     verdict = check(read_history([tmp_path / "h.jsonl"]))
     assert verdict.is_clean, str(verdict)
     assert verdict.transactions == {"aborted": 4, "committed": 6}
-    (poll,) = [each for each in read_history([tmp_path / "h.jsonl"]) if type(each).__name__ == "Poll"]
+    (poll,) = [each for each in read_history([tmp_path / "h.jsonl"]) if isinstance(each, Poll)]
     assert [value for _, value in poll.records] == [number for number in range(10) if number % 3]
 
 

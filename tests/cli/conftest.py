@@ -42,7 +42,9 @@ def broker() -> Iterator[semel.Embedded]:
 
 
 @pytest.fixture
-def cli(broker: semel.Embedded, monkeypatch, capfdbinary) -> Callable[..., Ran]:
+def cli(
+    broker: semel.Embedded, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
+) -> Callable[..., Ran]:
     """Run `semel` with these arguments. It succeeds unless the test expects another exit code."""
 
     def execute(*arguments: str, stdin: bytes = b"", code: int = 0, bootstrap: str | None = None) -> Ran:

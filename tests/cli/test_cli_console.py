@@ -4,9 +4,10 @@ import re
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.browser.console import Browsing
@@ -75,21 +76,16 @@ def test_a_broker_goes_on_if_the_address_of_its_console_is_taken() -> None:
         (("serve", "--memory", "--console", "0.0.0.0:8080"), "wants a login"),
     ],
 )
-def test_what_would_be_open_to_strangers_is_refused(arguments: tuple[str, ...], said: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "semel", *arguments], capture_output=True, text=True, timeout=60, check=False
-    )
-    assert done.returncode == 2
-    assert said in " ".join(done.stderr.replace("│", " ").split())
+def test_what_would_be_open_to_strangers_is_refused(
+    cli: Callable[..., Any], arguments: tuple[str, ...], said: str
+) -> None:
+    assert said in " ".join(cli(*arguments, code=2).err.replace("│", " ").split())
 
 
-def test_a_taken_address_has_its_exit_code(broker: semel.Embedded) -> None:
+def test_a_taken_address_has_its_exit_code(cli: Callable[..., Any]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        command = [sys.executable, "-m", "semel", "console", "--listen", address]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 69
-    assert "Choose another" in done.stderr
+        assert address in cli("console", "--listen", address, code=69).err
 
 
 def test_without_its_packages_it_says_what_to_install(tmp_path: Path) -> None:

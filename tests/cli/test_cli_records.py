@@ -6,14 +6,16 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.waiting import until
 
 from semel.client import Client, Consumer, ShareConsumer
+from semel.embedded import Embedded
 
 
-def test_lines_become_records_and_records_lines(cli) -> None:
+def test_lines_become_records_and_records_lines(cli: Any) -> None:
     cli("topics", "create", "lines")
     said = cli("produce", "lines", stdin=b"one\ntwo\r\nthree").err
     assert said.startswith("Produced 3 records")
@@ -23,7 +25,7 @@ def test_lines_become_records_and_records_lines(cli) -> None:
     assert cli("consume", "lines", "--offset", "1", "--partition", "0").out == "two\nthree\n"
 
 
-def test_keys_headers_and_files(cli, tmp_path: Path) -> None:
+def test_keys_headers_and_files(cli: Any, tmp_path: Path) -> None:
     cli("topics", "create", "keys", "-p", "4")
     (tmp_path / "a.txt").write_text("k1:one\nk2:two:2\n")
     (tmp_path / "b.txt").write_text("k1:three\n")
@@ -32,7 +34,7 @@ def test_keys_headers_and_files(cli, tmp_path: Path) -> None:
     assert done["records"] == 3
     assert sum(done["partitions"].values()) == 3
     records = cli("consume", "keys", "--from-beginning", "--json").json_lines
-    by_key = {}
+    by_key: dict[str, list[str]] = {}
     for record in records:
         by_key.setdefault(record["key"], []).append(record["value"])
         assert record["headers"] == [["source", "shop"], ["n", "1"]]
@@ -41,7 +43,7 @@ def test_keys_headers_and_files(cli, tmp_path: Path) -> None:
     assert sorted(lines) == ["k1=one", "k1=three", "k2=two:2"]
 
 
-def test_json_goes_round(cli) -> None:
+def test_json_goes_round(cli: Any) -> None:
     cli("topics", "create", "json-in")
     cli("topics", "create", "json-out")
     given = [
@@ -67,7 +69,7 @@ def test_json_goes_round(cli) -> None:
 
 
 @pytest.mark.parametrize(("form", "line"), [("hex", b"00ff"), ("base64", b"AP8=")])
-def test_bytes_that_are_no_text(cli, form: str, line: bytes) -> None:
+def test_bytes_that_are_no_text(cli: Any, form: str, line: bytes) -> None:
     topic = f"bytes-{form}"
     cli("topics", "create", topic)
     cli("produce", topic, "-f", form, stdin=line + b"\n")
@@ -78,7 +80,7 @@ def test_bytes_that_are_no_text(cli, form: str, line: bytes) -> None:
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
-def test_codecs_and_acks(cli, codec: str) -> None:
+def test_codecs_and_acks(cli: Any, codec: str) -> None:
     cli("topics", "create", f"codec-{codec}")
     acks = {"none": "0", "gzip": "1"}.get(codec, "all")
     cli("produce", f"codec-{codec}", "--codec", codec, "--acks", acks, stdin=b"x" * 1000 + b"\n")
@@ -88,7 +90,7 @@ def test_codecs_and_acks(cli, codec: str) -> None:
     assert cli("consume", f"codec-{codec}", "--from-beginning").out == "x" * 1000 + "\n"
 
 
-def test_a_bad_line_is_told_with_its_place(cli) -> None:
+def test_a_bad_line_is_told_with_its_place(cli: Any) -> None:
     cli("topics", "create", "bad-lines")
     error = cli("produce", "bad-lines", "-f", "json", stdin=b'{"value": "ok"}\n{"val": 1}\n', code=1).err
     assert error.startswith("Error: Line 2 of standard input is not a record")
@@ -101,7 +103,7 @@ def test_a_bad_line_is_told_with_its_place(cli) -> None:
     assert "only 0 to 0" in cli("consume", "bad-lines", "-p", "7", code=2).err
 
 
-def test_follow_prints_records_as_they_come_and_stops_at_ctrl_c(cli, broker) -> None:
+def test_follow_prints_records_as_they_come_and_stops_at_ctrl_c(cli: Any, broker: Embedded) -> None:
     cli("topics", "create", "followed")
     command = [sys.executable, "-m", "semel", "consume", "followed", "--from-beginning", "--follow"]
     environment = {**os.environ, "SEMEL_BOOTSTRAP": broker.bootstrap_servers}
@@ -118,7 +120,7 @@ def test_follow_prints_records_as_they_come_and_stops_at_ctrl_c(cli, broker) -> 
     assert (out, b"Traceback" in err) == (b"", False)
 
 
-def test_ctrl_c_commits_what_was_printed(cli, broker) -> None:
+def test_ctrl_c_commits_what_was_printed(cli: Any, broker: Embedded) -> None:
     cli("topics", "create", "interrupted")
     cli("produce", "interrupted", stdin=b"one\ntwo\n")
     arguments = ["consume", "interrupted", "-g", "watcher", "--from-beginning", "--follow"]
@@ -133,7 +135,7 @@ def test_ctrl_c_commits_what_was_printed(cli, broker) -> None:
     assert [row["offset"] for row in offsets] == [2]
 
 
-def test_a_reader_that_had_enough(cli, broker) -> None:
+def test_a_reader_that_had_enough(cli: Any, broker: Embedded) -> None:
     cli("topics", "create", "pipe")
     cli("produce", "pipe", stdin=b"line\n" * 50_000)
     semel = f"{sys.executable} -m semel consume pipe --from-beginning -b {broker.bootstrap_servers}"
@@ -143,7 +145,7 @@ def test_a_reader_that_had_enough(cli, broker) -> None:
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, b"line\n", b"")
 
 
-def test_a_group_goes_on_where_it_was(cli) -> None:
+def test_a_group_goes_on_where_it_was(cli: Any) -> None:
     cli("topics", "create", "grouped", "-p", "2")
     cli("produce", "grouped", stdin=b"one\ntwo\n")
     first = cli("consume", "grouped", "--group", "g1", "--from-beginning").out
@@ -161,7 +163,7 @@ def test_a_group_goes_on_where_it_was(cli) -> None:
     assert "a group chooses" in cli("consume", "grouped", "--group", "g1", "--offset", "3", code=2).err
 
 
-def test_share_groups_are_described(cli, broker) -> None:
+def test_share_groups_are_described(cli: Any, broker: Embedded) -> None:
     cli("topics", "create", "jobs")
     cli("produce", "jobs", stdin=b"one\ntwo\n")
     cli("configs", "alter", "--group", "workers", "share.auto.offset.reset=earliest")
@@ -176,7 +178,7 @@ def test_share_groups_are_described(cli, broker) -> None:
     assert "Deleted group workers." in cli("groups", "delete", "workers").err
 
 
-def test_reset_moves_a_group(cli) -> None:
+def test_reset_moves_a_group(cli: Any) -> None:
     cli("topics", "create", "reset", "-p", "2")
     rows = [{"value": str(at), "partition": at % 2, "timestamp": at * 1000} for at in range(10)]
     cli("produce", "reset", "-f", "json", stdin="\n".join(map(json.dumps, rows)).encode())
@@ -203,7 +205,7 @@ def test_reset_moves_a_group(cli) -> None:
     assert "no partition '9'" in cli("groups", "reset", "mover", "--to-latest", "-t", "reset:9", code=2).err
 
 
-def test_a_group_with_members_is_neither_reset_nor_deleted(cli, broker) -> None:
+def test_a_group_with_members_is_neither_reset_nor_deleted(cli: Any, broker: Embedded) -> None:
     cli("topics", "create", "busy")
     with (
         Client(broker.bootstrap_servers) as client,

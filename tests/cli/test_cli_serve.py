@@ -133,7 +133,7 @@ num.partitions = 3
     ],
 )
 def test_wrong_options_are_refused_by_name(
-    arguments: list[str], sentence: str, tmp_path: Path, monkeypatch
+    arguments: list[str], sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     result = CliRunner().invoke(app, ["serve", *arguments])

@@ -1,11 +1,12 @@
 """`semel topics` and `semel offsets`, and how errors read."""
 
 import socket
+from typing import Any
 
 import pytest
 
 
-def test_the_life_of_a_topic(cli) -> None:
+def test_the_life_of_a_topic(cli: Any) -> None:
     assert (
         "Created topic life." in cli("topics", "create", "life", "-p", "3", "-c", "retention.ms=3600000").err
     )
@@ -34,7 +35,7 @@ def test_the_life_of_a_topic(cli) -> None:
     assert "life" not in cli("topics", "list").out
 
 
-def test_tables_in_a_pipe_are_plain_columns(cli) -> None:
+def test_tables_in_a_pipe_are_plain_columns(cli: Any) -> None:
     cli("topics", "create", "plain", "-p", "2")
     lines = cli("topics", "list").out.splitlines()
     assert lines[0].split() == ["TOPIC", "PARTITIONS"]
@@ -43,7 +44,7 @@ def test_tables_in_a_pipe_are_plain_columns(cli) -> None:
     assert "PARTITION  LEADER  REPLICAS  EARLIEST  LATEST" in out
 
 
-def test_create_twice(cli) -> None:
+def test_create_twice(cli: Any) -> None:
     cli("topics", "create", "twice")
     again = cli("topics", "create", "twice", code=1)
     assert again.err.startswith("Error: TOPIC_ALREADY_EXISTS")
@@ -66,14 +67,14 @@ def test_create_twice(cli) -> None:
         (("consume", "no-such", "--from-beginning"), "there is no topic 'no-such'"),
     ],
 )
-def test_refusals_are_sentences(cli, arguments: tuple[str, ...], sentence: str) -> None:
+def test_refusals_are_sentences(cli: Any, arguments: tuple[str, ...], sentence: str) -> None:
     error = cli(*arguments, code=1).err
     assert error.startswith("Error: ")
     assert sentence in error
     assert len(error.splitlines()) == 1
 
 
-def test_no_broker(cli) -> None:
+def test_no_broker(cli: Any) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         address = f"127.0.0.1:{free.getsockname()[1]}"
     error = cli("topics", "list", bootstrap=address, code=1).err
@@ -81,7 +82,7 @@ def test_no_broker(cli) -> None:
     assert "Is a broker running there?" in error
 
 
-def test_usage_errors_are_exit_code_2_and_name_the_right_option(cli) -> None:
+def test_usage_errors_are_exit_code_2_and_name_the_right_option(cli: Any) -> None:
     assert "--partitions" in cli("topics", "create", "t", "--partition", "3", code=2).err
     assert "NAME=VALUE" in cli("topics", "create", "t", "-c", "oops", code=2).err
     assert "at least one of" in cli("topics", "alter", "t", code=2).err
@@ -89,7 +90,7 @@ def test_usage_errors_are_exit_code_2_and_name_the_right_option(cli) -> None:
     assert "No such command" in cli("topics", "creat", code=2).err
 
 
-def test_offsets_at_the_ends_and_at_a_time(cli) -> None:
+def test_offsets_at_the_ends_and_at_a_time(cli: Any) -> None:
     cli("topics", "create", "times", "-p", "2")
     lines = b"".join(b'{"value": "v", "partition": 0, "timestamp": %d}\n' % at for at in (1000, 2000, 3000))
     cli("produce", "times", "--format", "json", stdin=lines)
@@ -106,7 +107,7 @@ def test_offsets_at_the_ends_and_at_a_time(cli) -> None:
     assert "not a time" in cli("offsets", "times", "--at", "yesterday", code=2).err
 
 
-def test_help_is_a_manual(cli) -> None:
+def test_help_is_a_manual(cli: Any) -> None:
     for command in (
         (),
         ("serve",),
@@ -126,7 +127,7 @@ def test_help_is_a_manual(cli) -> None:
     assert cli("--version").out.startswith("semel 0.")
 
 
-def test_shells_can_complete(cli, monkeypatch) -> None:
+def test_shells_can_complete(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("_SEMEL_COMPLETE", "complete_bash")
     monkeypatch.setenv("COMP_WORDS", "semel topics de")
     monkeypatch.setenv("COMP_CWORD", "2")

@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -51,7 +52,12 @@ def started(broker: semel.Embedded, *arguments: str, cwd: Path) -> subprocess.Po
 def limited() -> Iterator[list[subprocess.Popen[str]]]:
     """Processes that do not outlive the test, nor wait for ever to be read from."""
     processes: list[subprocess.Popen[str]] = []
-    timer = threading.Timer(500, lambda: [each.kill() for each in processes])
+
+    def kill() -> None:
+        for each in processes:
+            each.kill()
+
+    timer = threading.Timer(500, kill)
     timer.start()
     yield processes
     timer.cancel()
@@ -63,7 +69,9 @@ def limited() -> Iterator[list[subprocess.Popen[str]]]:
 @pytest.mark.spark
 @pytest.mark.long
 @pytest.mark.timeout(600)
-def test_a_stop_is_clean_and_a_start_goes_on(broker: semel.Embedded, file: Path, limited) -> None:
+def test_a_stop_is_clean_and_a_start_goes_on(
+    broker: semel.Embedded, file: Path, limited: list[subprocess.Popen[str]]
+) -> None:
     create(broker.bootstrap_servers, ("in", 2), ("out", 1))
     fill(broker.bootstrap_servers, "in", range(40))
     run = ("pipeline", "run", str(file), "--master", "local[2]", "--checkpoint", "kept")
@@ -93,7 +101,9 @@ def test_a_stop_is_clean_and_a_start_goes_on(broker: semel.Embedded, file: Path,
 @pytest.mark.spark
 @pytest.mark.long
 @pytest.mark.timeout(600)
-def test_a_query_that_fails_ends_with_a_sentence(broker: semel.Embedded, tmp_path: Path, limited) -> None:
+def test_a_query_that_fails_ends_with_a_sentence(
+    broker: semel.Embedded, tmp_path: Path, limited: list[subprocess.Popen[str]]
+) -> None:
     path = tmp_path / "wrong.py"
     path.write_text(FILE.replace('"in"', '"gone"'))
     ran = started(broker, "pipeline", "run", str(path), "--once", "--master", "local[1]", cwd=tmp_path)
@@ -117,7 +127,7 @@ def test_a_query_that_fails_ends_with_a_sentence(broker: semel.Embedded, tmp_pat
         ),
     ],
 )
-def test_a_file_that_is_wrong(cli, tmp_path: Path, text: str, message: str) -> None:
+def test_a_file_that_is_wrong(cli: Any, tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "wrong.py"
     path.write_text(text)
     ran = cli("pipeline", "run", str(path), code=2)
@@ -125,14 +135,16 @@ def test_a_file_that_is_wrong(cli, tmp_path: Path, text: str, message: str) -> N
     assert ran.err.strip().endswith(message)
 
 
-def test_a_file_that_is_not_there(cli, tmp_path: Path) -> None:
+def test_a_file_that_is_not_there(cli: Any, tmp_path: Path) -> None:
     assert "does not exist" in cli("pipeline", "run", str(tmp_path / "gone.py"), code=2).err
 
 
 @pytest.mark.spark
 @pytest.mark.long
 @pytest.mark.timeout(600)
-def test_spark_submit_has_the_package(broker: semel.Embedded, tmp_path: Path, limited) -> None:
+def test_spark_submit_has_the_package(
+    broker: semel.Embedded, tmp_path: Path, limited: list[subprocess.Popen[str]]
+) -> None:
     create(broker.bootstrap_servers, ("numbers", 1))
     fill(broker.bootstrap_servers, "numbers", range(5))
     job = tmp_path / "job.py"
@@ -157,9 +169,10 @@ def test_what_a_terminal_shows() -> None:
     screen = Screen("shop", ["shop.invoices", "shop.totals"])
     screen.show(BATCH)
     screen.show(BATCH)
-    console = Console(file=io.StringIO(), width=120)
+    file = io.StringIO()
+    console = Console(file=file, width=120)
     console.print(screen.table())
-    _, _, *rows = [line.split() for line in console.file.getvalue().splitlines() if line.strip()]
+    _, _, *rows = [line.split() for line in file.getvalue().splitlines() if line.strip()]
     invoices, totals = rows[-2:]
     assert invoices[:7] == ["shop.invoices", "7", "2,400", "3,870", "50", "310", "ms"]
     assert totals[0] == "shop.totals"

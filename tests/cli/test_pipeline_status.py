@@ -1,6 +1,7 @@
 """`semel pipeline list`, `status` and `lag`, of pipelines that are made here by hand: no Spark is needed."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from support.spark.jobs import create, fill
@@ -25,6 +26,7 @@ def client(broker: semel.Embedded) -> Iterator[Client]:
         winner.begin()
         winner.send("invoices", b"decided, and not ended")
         prepared = winner.prepare()
+        assert prepared is not None
         spans = {("orders", 0): Span(1, 3), ("orders", 1): Span(1, 4)}
         decisions.make(client, "billing", Decision(7, run, "query", 6, (prepared,), spans))
         later = decisions.take_over(client, "billing")
@@ -40,7 +42,7 @@ def client(broker: semel.Embedded) -> Iterator[Client]:
         yield client
 
 
-def test_list(cli, client: Client) -> None:
+def test_list(cli: Any, client: Client) -> None:
     rows = cli("pipeline", "list", "--json").json
     assert [(row["pipeline"], row["writes_to"], row["batch"], row["decision"]) for row in rows] == [
         ("billing", "topics", 6, 7),
@@ -56,7 +58,7 @@ def test_list(cli, client: Client) -> None:
     assert [line.split()[0] for line in printed[1:]] == ["billing", "lake"]
 
 
-def test_status(cli, client: Client) -> None:
+def test_status(cli: Any, client: Client) -> None:
     found = cli("pipeline", "status", "billing", "--json").json
     decision = decisions.read_committed(client, "billing").decision
     assert decision is not None
@@ -72,7 +74,7 @@ def test_status(cli, client: Client) -> None:
     assert "\nTransactions\n" in printed
 
 
-def test_status_of_a_table(cli, client: Client) -> None:
+def test_status_of_a_table(cli: Any, client: Client) -> None:
     found = cli("pipeline", "status", "lake", "--json").json
     assert found["writes_to"] == "/tables/invoices"
     assert [(each["topic"], each["partition"], each["offset"]) for each in found["input"]] == [
@@ -81,7 +83,7 @@ def test_status_of_a_table(cli, client: Client) -> None:
     assert "It has no open transactions." in cli("pipeline", "status", "lake").err
 
 
-def test_lag(cli, client: Client) -> None:
+def test_lag(cli: Any, client: Client) -> None:
     rows = cli("pipeline", "lag", "billing", "--json").json
     assert [
         (row["partition"], row["offset"], row["latest"] - row["offset"] == row["lag"]) for row in rows
@@ -94,6 +96,6 @@ def test_lag(cli, client: Client) -> None:
 
 
 @pytest.mark.parametrize("name", ["audit", "nobody"])
-def test_what_is_no_pipeline(cli, client: Client, name: str) -> None:
+def test_what_is_no_pipeline(cli: Any, client: Client, name: str) -> None:
     ran = cli("pipeline", "status", name, code=1)
     assert ran.err == (f"Error: There is no pipeline '{name}'. 'semel pipeline list' shows all pipelines.\n")

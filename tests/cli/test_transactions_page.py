@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.clients.raw import RawClient, batch
@@ -52,7 +53,7 @@ def test_python_examples(example: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_sessions(cli) -> None:
+def test_sessions(cli: Any) -> None:
     (session,) = sessions(PAGE)
     for command, printed in session:
         name, *arguments = command.split()
@@ -66,7 +67,7 @@ def test_queries(broker: semel.Embedded, tmp_path: Path) -> None:
         for query in blocks(PAGE, "sql"):
             for each in query.strip().split(";\n"):
                 # The ledger is a moment behind the WAL.
-                until(lambda each=each: ledger.execute(each).fetchall(), what=each)
+                until(lambda each=each: ledger.execute(each).fetchall(), what=each)  # type: ignore[misc]  # a default: mypy infers no such lambda
 
 
 def test_settings_have_the_default_that_the_page_says() -> None:

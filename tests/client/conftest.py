@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable, Iterator
 
 import pytest
-from support.brokers.peer import broker_or_peer
+from support.brokers.peer import Timed, broker_or_peer, timed_broker
 from support.clients.client_transactions import VISIBILITIES
 from support.clients.raw import RawClient
 
@@ -40,6 +40,13 @@ _numbers = itertools.count()
 def bootstrap() -> Iterator[str]:
     with broker_or_peer(SETTINGS) as address:
         yield address
+
+
+@pytest.fixture
+def timed() -> Iterator[Timed]:
+    """A broker of the test's own, whose clock it moves."""
+    with timed_broker(SETTINGS) as broker:
+        yield broker
 
 
 @pytest.fixture(scope="module")

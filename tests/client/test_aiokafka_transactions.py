@@ -13,17 +13,19 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.errors import KafkaError, ProducerFenced
-from support.brokers.peer import PEER
+from support.brokers.peer import PEER, Timed
 from support.clients.client_transactions import (
     ADD_PARTITIONS,
+    ONE_VISIBILITY,
     PARTITIONS,
     REQUESTS,
+    SLOW_S,
     Found,
     check_second_was_aborted,
     numbered,
+    time_out,
     values_of,
     visibility_configs,
-    wait_for_abort,
 )
 from support.clients.raw import RawClient, batch
 from support.clients.raw_transactions import Log
@@ -148,6 +150,7 @@ async def is_settled(bootstrap: str, topic: str) -> bool:
         return all(Log(raw, topic, index).is_settled for index in range(PARTITIONS))
 
 
+@ONE_VISIBILITY
 @pytest.mark.parametrize("codec", [codec for codec in Codec if codec is not Codec.NONE])
 async def test_compressed_batches(bootstrap: str, topic: str, fresh: Fresh, codec: Codec) -> None:
     async with transactional(bootstrap, fresh("id"), compression_type=codec.name.lower()) as producer:
@@ -218,6 +221,7 @@ async def copy(
     return sum(len(records) for records in batches.values())
 
 
+@ONE_VISIBILITY
 async def test_consume_transform_produce(bootstrap: str, plain_topic: str, topic: str, fresh: Fresh) -> None:
     values = numbered("value", 40)
     for index in range(PARTITIONS):
@@ -262,6 +266,7 @@ async def test_a_zombie_is_fenced(bootstrap: str, topic: str, fresh: Fresh) -> N
     assert values_of(await read_all(bootstrap, topic)) == numbered("heir")
 
 
+@ONE_VISIBILITY
 async def test_two_instances_that_fence_each_other(bootstrap: str, topic: str, fresh: Fresh) -> None:
     """Six generations of one id: each aborts its predecessor's transaction and commits one of its own."""
     name = fresh("id")
@@ -283,13 +288,16 @@ async def test_two_instances_that_fence_each_other(bootstrap: str, topic: str, f
     assert values_of(await read_all(bootstrap, topic)) == expected
 
 
-async def test_a_transaction_that_takes_too_long_is_aborted(bootstrap: str, topic: str, fresh: Fresh) -> None:
+async def test_a_transaction_that_takes_too_long_is_aborted(
+    timed: Timed, visibility: str, fresh: Fresh
+) -> None:
     """The broker ends it, the producer hears of it, and the next instance goes on."""
-    name = fresh("id")
-    async with transactional(bootstrap, name, transaction_timeout_ms=3_000) as slow:
+    name, bootstrap = fresh("id"), timed.address
+    topic = await create(bootstrap, fresh("transactions"), **visibility_configs(visibility))
+    async with transactional(bootstrap, name, transaction_timeout_ms=SLOW_S * 1000) as slow:
         await write(slow, topic, numbered("slow"))
         await produce(bootstrap, topic, [b"behind"])
-        await asyncio.to_thread(wait_for_abort, bootstrap, name)
+        await asyncio.to_thread(time_out, timed, name)
         assert values_of(await read_all(bootstrap, topic)) == [b"behind"]
         with pytest.raises(KafkaError):
             await slow.commit_transaction()
@@ -326,6 +334,7 @@ async def test_a_connection_that_breaks_in_the_middle(
     assert values_of(await read_all(bootstrap, target)) == expected
 
 
+@ONE_VISIBILITY
 async def test_all_connections_break_between_the_first_request_and_the_end(
     bootstrap: str, proxy: Proxy, topic: str, fresh: Fresh
 ) -> None:

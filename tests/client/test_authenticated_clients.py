@@ -1,5 +1,6 @@
 """Clients of today authenticate by each mechanism, do what they may, and lose it when it is taken away."""
 
+import itertools
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,9 +17,14 @@ pytestmark = needs_openssl
 
 Fresh = Callable[[str], str]
 DENIED = "(?i)auth"
-NOT_LET_IN = "(?i)auth|Unable to bootstrap|Failed to update metadata"
-"""aiokafka logs the reason, and says only that it cannot connect. kafka-python sends raw tokens here
-(version 0 of the handshake), which have no answer if they are wrong."""
+NOT_LET_IN = "(?i)auth|bootstrap"
+"""aiokafka logs the reason, and says only that it cannot connect."""
+# librdkafka asks for a token when it has run for a second, with TLS or without.
+SLOW = ("librdkafka", "OAUTHBEARER", "SASL_PLAINTEXT")
+EVERY_WAY = [
+    pytest.param(*way, marks=[pytest.mark.slow] if way == SLOW else [])
+    for way in itertools.product(CLIENTS, MECHANISMS, PROTOCOLS)
+]
 
 
 @pytest.fixture(scope="module")
@@ -51,9 +57,7 @@ def values(broker: Secured, topic: str) -> list[bytes | None]:
         return [record.value for record in consumer.read_to_end()]
 
 
-@pytest.mark.parametrize("protocol", PROTOCOLS)
-@pytest.mark.parametrize("mechanism", MECHANISMS)
-@pytest.mark.parametrize("client", CLIENTS)
+@pytest.mark.parametrize(("client", "mechanism", "protocol"), EVERY_WAY)
 def test_a_known_user_may_do_what_acls_allow_and_nothing_else(
     broker: Secured, client: str, mechanism: str, protocol: str, user: str, topic: str
 ) -> None:

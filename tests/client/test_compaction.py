@@ -11,13 +11,14 @@ from confluent_kafka import KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource
 from kafka import KafkaConsumer
 from kafka import TopicPartition as KafkaPartition
-from support.clients.confluent import WAIT_SECONDS, Fresh, create, done
+from support.clients.confluent import Fresh, create, done
+from support.clients.reading import WAIT_SECONDS
 from support.waiting import until
 
 import semel
 from semel.client import Client, Consumer
 
-EAGER = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"}
+EAGER: dict[str, Any] = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"}
 Found = list[tuple[int, bytes | None, bytes | None]]
 """Offset, key and value."""
 
@@ -81,10 +82,13 @@ def read(bootstrap: str, topic: str, offset: int = 0, isolation: str = "read_com
         while True:
             message = consumer.poll(WAIT_SECONDS)
             assert message is not None, "the end of the log was not reached"
-            if message.error() is None:
-                found.append((message.offset(), message.key(), message.value()))
+            error = message.error()
+            if error is None:
+                at = message.offset()
+                assert at is not None
+                found.append((at, message.key(), message.value()))
                 continue
-            assert message.error().code() == KafkaError._PARTITION_EOF, message.error()
+            assert error.code() == KafkaError._PARTITION_EOF, error
             return found
     finally:
         consumer.close()
@@ -112,7 +116,7 @@ def test_the_newest_of_each_key_is_read_at_its_old_offset(
 def test_a_tombstone_is_read_for_its_time_and_then_gone(
     bootstrap: str, admin: AdminClient, fresh: Fresh
 ) -> None:
-    topic = create(admin, fresh("table"), **EAGER, **{"delete.retention.ms": "100"})
+    topic = create(admin, fresh("table"), **EAGER | {"delete.retention.ms": "100"})
     writer = Writer(bootstrap, topic)
     writer.put(("a", "1"), ("b", "1"), ("a", None))
     assert (2, b"a", None) in read(bootstrap, topic)
@@ -153,7 +157,7 @@ def test_what_was_aborted_is_nobodys_newest(
     bootstrap: str, admin: AdminClient, fresh: Fresh, visibility: str
 ) -> None:
     topic = create(
-        admin, fresh("table"), **EAGER, **{"semel.visibility": visibility, "delete.retention.ms": "50"}
+        admin, fresh("table"), **EAGER | {"semel.visibility": visibility, "delete.retention.ms": "50"}
     )
     writer = Writer(bootstrap, topic, **{"transactional.id": fresh("id")})
     producer = writer.producer
@@ -230,7 +234,7 @@ async def test_aiokafka_steps_over_the_gaps(bootstrap: str, admin: AdminClient, 
 def test_configs_are_shown_and_a_wrong_one_is_refused_by_name(
     bootstrap: str, admin: AdminClient, fresh: Fresh
 ) -> None:
-    configs = {
+    configs: dict[str, Any] = {
         "cleanup.policy": "compact,delete",
         "min.cleanable.dirty.ratio": "0.1",
         "min.compaction.lag.ms": "5",
@@ -247,5 +251,6 @@ def test_configs_are_shown_and_a_wrong_one_is_refused_by_name(
         ("max.compaction.lag.ms", "0"),
         ("delete.retention.ms", "-1"),
     ):
+        wrong: dict[str, Any] = {name: value}
         with pytest.raises(Exception, match=name):
-            create(admin, fresh("wrong"), **{name: value})
+            create(admin, fresh("wrong"), **wrong)

@@ -17,8 +17,9 @@ from confluent_kafka import (
     TopicPartition,
 )
 from confluent_kafka.admin import AdminClient
-from support.clients.confluent import WAIT_SECONDS, Fresh, Reader, create, produce, reader
+from support.clients.confluent import Fresh, Reader, create, produce, reader
 from support.clients.raw import RawClient
+from support.clients.reading import WAIT_SECONDS
 from support.waiting import until
 
 from semel.wire.compression import Codec
@@ -39,6 +40,7 @@ def test_records_come_back_as_they_were_sent(bootstrap: str, topic: str, fresh: 
     producer = Producer({"bootstrap.servers": bootstrap})
     sent = []
     for number in range(30):
+        headers: list[tuple[str, str | bytes | None]]
         headers = [("a", b"1"), ("a", b"2"), ("empty", b""), ("none", None)] if number % 2 else []
         record = (
             number % 3,
@@ -65,7 +67,7 @@ def test_records_come_back_as_they_were_sent(bootstrap: str, topic: str, fresh: 
         assert {(m.partition(), m.offset()) for m in each.messages} == {
             (m.partition(), m.offset()) for m in reports
         }
-        by_partition: dict[int, list[int]] = {}
+        by_partition: dict[int | None, list[int | None]] = {}
         for message in each.messages:
             by_partition.setdefault(message.partition(), []).append(message.offset())
         assert by_partition == {0: list(range(12)), 1: list(range(10)), 2: list(range(10))}
@@ -147,9 +149,11 @@ def test_auto_offset_reset(bootstrap: str, topic: str, fresh: Fresh) -> None:
 
 def test_an_unknown_topic_is_an_error(bootstrap: str, fresh: Fresh) -> None:
     missing = fresh("missing")
-    failed: list[int] = []
+    failed: list[int | None] = []
     producer = Producer({"bootstrap.servers": bootstrap, "topic.metadata.propagation.max.ms": 500})
-    producer.produce(missing, b"lost", on_delivery=lambda error, _: failed.append(error.code()))
+    producer.produce(
+        missing, b"lost", on_delivery=lambda error, _: failed.append(error.code() if error else None)
+    )
     assert producer.flush(WAIT_SECONDS) == 0
     assert failed[0] in (KafkaError._UNKNOWN_TOPIC, KafkaError.UNKNOWN_TOPIC_OR_PART)
     each = Reader(bootstrap, fresh("group"))
@@ -219,7 +223,8 @@ def test_many_partitions_keep_their_order(bootstrap: str, admin: AdminClient, fr
     assert producer.flush(WAIT_SECONDS) == 0
     with reader(bootstrap, fresh("group"), topic) as each:
         each.read(8_000)
-    by_partition: dict[int, list[tuple[int, int]]] = {}
+    by_partition: dict[int | None, list[tuple[int | None, int]]] = {}
     for message in each.messages:
-        by_partition.setdefault(message.partition(), []).append((message.offset(), int(message.value())))
+        value = int(message.value() or b"")
+        by_partition.setdefault(message.partition(), []).append((message.offset(), value))
     assert by_partition == {at: [(nth, at + 40 * nth) for nth in range(200)] for at in range(40)}

@@ -23,7 +23,8 @@ from confluent_kafka.admin import (
     OffsetSpec,
     ResourceType,
 )
-from support.clients.confluent import MANUAL, WAIT_SECONDS, Fresh, code, create, done, produce, reader
+from support.clients.confluent import MANUAL, Fresh, code, create, done, produce, reader
+from support.clients.reading import WAIT_SECONDS
 
 
 @pytest.fixture(scope="module")
@@ -148,10 +149,10 @@ def test_delete_records_and_list_offsets(
         (found,) = done(admin.list_offsets({part: spec})).values()
         return int(found.offset)
 
-    assert (offset(OffsetSpec.earliest()), offset(OffsetSpec.latest())) == (0, 10)
+    assert (offset(OffsetSpec.earliest()), offset(OffsetSpec.latest())) == (0, 10)  # type: ignore[no-untyped-call]  # they have no types
     deleted = done(admin.delete_records([TopicPartition(topic, 0, 4)]))
     assert [each.low_watermark for each in deleted.values()] == [4]
-    assert (offset(OffsetSpec.earliest()), offset(OffsetSpec.latest())) == (4, 10)
+    assert (offset(OffsetSpec.earliest()), offset(OffsetSpec.latest())) == (4, 10)  # type: ignore[no-untyped-call]  # they have no types
     with reader(bootstrap, fresh("group"), topic) as each:
         assert each.read(6) == [b"%d" % number for number in range(4, 10)]
     with pytest.raises(KafkaException) as error:
@@ -162,7 +163,7 @@ def test_delete_records_and_list_offsets(
         for each in done(admin.delete_records([TopicPartition(topic, 0, OFFSET_END)])).values()
     ] == [10]
     committed = done(
-        admin.list_offsets({part: OffsetSpec.latest()}, isolation_level=IsolationLevel.READ_COMMITTED)
+        admin.list_offsets({part: OffsetSpec.latest()}, isolation_level=IsolationLevel.READ_COMMITTED)  # type: ignore[no-untyped-call]  # it has no types
     )
     assert [each.offset for each in committed.values()] == [10]
 
@@ -173,7 +174,7 @@ def test_max_timestamp(bootstrap: str, admin: AdminClient, topic: str) -> None:
     for timestamp in 3_000, 9_000, 5_000:
         producer.produce(topic, b"x", partition=0, timestamp=timestamp)
         assert producer.flush(WAIT_SECONDS) == 0
-    (found,) = done(admin.list_offsets({TopicPartition(topic, 0): OffsetSpec.max_timestamp()})).values()
+    (found,) = done(admin.list_offsets({TopicPartition(topic, 0): OffsetSpec.max_timestamp()})).values()  # type: ignore[no-untyped-call]  # it has no types
     assert (found.offset, found.timestamp) == (1, 9_000)
 
 

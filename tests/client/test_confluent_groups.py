@@ -12,18 +12,10 @@ from pathlib import Path
 import pytest
 from confluent_kafka import ConsumerGroupState, ConsumerGroupType, KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+from support.brokers.peer import Timed
 from support.brokers.process import BrokerProcess
-from support.clients.confluent import (
-    MANUAL,
-    WAIT_SECONDS,
-    Fresh,
-    Reader,
-    create,
-    done,
-    produce,
-    reader,
-    shared,
-)
+from support.clients.confluent import MANUAL, Fresh, Reader, create, done, produce, reader, shared
+from support.clients.reading import WAIT_SECONDS
 from support.waiting import until
 
 
@@ -172,14 +164,15 @@ def test_consumer_protocol_assignors(bootstrap: str, admin: AdminClient, fresh: 
         until(lambda: is_balanced(members, 6), WAIT_SECONDS, "two partitions for each of three")
 
 
-def test_consumer_protocol_follows_new_topics_of_a_pattern(
-    bootstrap: str, admin: AdminClient, fresh: Fresh
-) -> None:
-    prefix = fresh("pattern")
+def test_consumer_protocol_follows_new_topics_of_a_pattern(timed: Timed, fresh: Fresh) -> None:
+    """The broker looks for them every three seconds."""
+    prefix, bootstrap = fresh("pattern"), timed.address
+    admin = AdminClient({"bootstrap.servers": bootstrap})
     create(admin, f"{prefix}-1")
     with reader(bootstrap, fresh("group"), f"^{prefix}-.*", **{"group.protocol": "consumer"}) as each:
         until(lambda: len(each.partitions) == 1, WAIT_SECONDS, "the first topic")
         create(admin, f"{prefix}-2", 2)
+        timed.passes(3)
         produce(bootstrap, f"{prefix}-2", [b"second"], partition=1)
         assert each.read(1) == [b"second"]
 
@@ -235,7 +228,7 @@ def set_session(admin: AdminClient, group: str, milliseconds: int) -> None:
     done(admin.incremental_alter_configs([resource]))
 
 
-@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+@pytest.mark.parametrize("protocol", [pytest.param("classic", marks=pytest.mark.slow), "consumer"])
 def test_the_partitions_of_a_member_that_died_are_taken_over(
     bootstrap: str, admin: AdminClient, fresh: Fresh, protocol: str
 ) -> None:
@@ -261,7 +254,7 @@ TRANSPORT = {KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TI
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
-@pytest.mark.parametrize("how", ["stop", "kill"])
+@pytest.mark.parametrize("how", [pytest.param("stop", marks=pytest.mark.slow), "kill"])
 def test_a_group_carries_on_when_the_broker_was_restarted(
     tmp_path: Path, fresh: Fresh, protocol: str, how: str
 ) -> None:
@@ -275,7 +268,8 @@ def test_a_group_carries_on_when_the_broker_was_restarted(
         admin = AdminClient({"bootstrap.servers": broker.bootstrap})
         topic, group = create(admin, fresh("restarted"), 4), fresh("group")
         members = [stack.enter_context(reader(broker.bootstrap, group, topic, **config)) for _ in range(2)]
-        until(lambda: shared(*members, 4), WAIT_SECONDS, "sharing")
+        one, two = members
+        until(lambda: shared(one, two, 4), WAIT_SECONDS, "sharing")
 
         def send(word: str) -> None:
             for partition in range(4):
@@ -283,7 +277,9 @@ def test_a_group_carries_on_when_the_broker_was_restarted(
                 produce(broker.bootstrap, topic, [value], partition=partition)
 
         def read() -> list[bytes]:
-            return sorted(value for member in members if member.poll() or True for value in member.values)
+            for member in members:
+                member.poll()
+            return sorted(value for member in members for value in member.values)
 
         send("before")
         until(lambda: len(read()) == 4, WAIT_SECONDS, "reading before")
@@ -294,7 +290,7 @@ def test_a_group_carries_on_when_the_broker_was_restarted(
         send("later")
         until(lambda: len(read()) >= 8, WAIT_SECONDS, "reading afterwards")
         assert read() == sorted(f"{word}-{at}".encode() for word in ("before", "later") for at in range(4))
-        until(lambda: shared(*members, 4), WAIT_SECONDS, "sharing afterwards")
+        until(lambda: shared(one, two, 4), WAIT_SECONDS, "sharing afterwards")
         for member in members:
             member.consumer.commit(asynchronous=False)
             assert {error.code() for error in member.errors} <= TRANSPORT

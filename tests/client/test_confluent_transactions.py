@@ -8,20 +8,24 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
-from support.brokers.peer import PEER
+from support.brokers.peer import PEER, Timed
 from support.clients.client_transactions import (
+    ONE_VISIBILITY,
     PARTITIONS,
     REQUESTS,
+    SLOW_S,
+    VISIBILITIES,
     Found,
     check_second_was_aborted,
     numbered,
+    time_out,
     values_of,
     visibility_configs,
-    wait_for_abort,
 )
-from support.clients.confluent import WAIT_SECONDS, Fresh, Reader, create, produce, reader
+from support.clients.confluent import Fresh, Reader, create, produce, reader
 from support.clients.raw import RawClient
 from support.clients.raw_transactions import Log
+from support.clients.reading import WAIT_SECONDS
 from support.faults.proxy import Act, Proxy
 from support.waiting import until
 
@@ -73,6 +77,8 @@ def write(producer: Producer, topic: str, values: list[bytes]) -> None:
 def read_all(bootstrap: str, topic: str, isolation: str = "read_committed") -> Found:
     """Every record that can be read: partition, offset, value."""
     config = {"enable.partition.eof": True, "enable.auto.commit": False, "isolation.level": isolation}
+    # The end of a partition is told when a fetch comes back without records.
+    config["fetch.wait.max.ms"] = 10
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "none", **config})
     found: Found = []
     ended: set[int] = set()
@@ -125,6 +131,7 @@ def test_an_open_transaction_is_not_seen(bootstrap: str, topic: str, visibility:
     assert (first == plain) == (visibility == "journal")
 
 
+@ONE_VISIBILITY
 @pytest.mark.parametrize("codec", [codec for codec in Codec if codec is not Codec.NONE])
 def test_compressed_batches(bootstrap: str, topic: str, fresh: Fresh, codec: Codec) -> None:
     producer = transactional(bootstrap, fresh("id"), **{"compression.type": codec.name.lower()})
@@ -202,7 +209,15 @@ class Copier:
             consumer.seek(position)
 
 
-@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+@pytest.mark.parametrize(
+    ("protocol", "visibility"),
+    [
+        ("classic", "marker"),
+        ("consumer", VISIBILITIES[-1]),
+        pytest.param("classic", VISIBILITIES[-1], marks=pytest.mark.slow),
+        pytest.param("consumer", "marker", marks=pytest.mark.slow),
+    ],
+)
 def test_consume_transform_produce(
     bootstrap: str, plain_topic: str, topic: str, fresh: Fresh, protocol: str
 ) -> None:
@@ -274,6 +289,7 @@ def test_a_zombie_is_fenced(bootstrap: str, topic: str, fresh: Fresh) -> None:
     assert values_of(read_all(bootstrap, topic)) == numbered("heir")
 
 
+@ONE_VISIBILITY
 def test_two_instances_that_fence_each_other(bootstrap: str, topic: str, fresh: Fresh) -> None:
     """Ten generations of one id: each aborts its predecessor's transaction and commits one of its own."""
     name = fresh("id")
@@ -296,14 +312,16 @@ def test_two_instances_that_fence_each_other(bootstrap: str, topic: str, fresh: 
     assert values_of(read_all(bootstrap, topic)) == [*expected, *numbered("heir", PARTITIONS)]
 
 
-def test_a_transaction_that_takes_too_long_is_aborted(bootstrap: str, topic: str, fresh: Fresh) -> None:
+def test_a_transaction_that_takes_too_long_is_aborted(timed: Timed, visibility: str, fresh: Fresh) -> None:
     """The broker ends it, the producer hears of it, and the next instance goes on."""
-    name = fresh("id")
-    slow = transactional(bootstrap, name, **{"transaction.timeout.ms": 3_000})
+    name, bootstrap = fresh("id"), timed.address
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    topic = create(admin, fresh("transactions"), PARTITIONS, **visibility_configs(visibility))
+    slow = transactional(bootstrap, name, **{"transaction.timeout.ms": SLOW_S * 1000})
     write(slow, topic, numbered("slow"))
     assert slow.flush(WAIT_SECONDS) == 0
     produce(bootstrap, topic, [b"behind"])
-    wait_for_abort(bootstrap, name)
+    time_out(timed, name)
     assert values_of(read_all(bootstrap, topic)) == [b"behind"]
     with pytest.raises(KafkaException) as fenced:
         slow.commit_transaction(WAIT_SECONDS)
@@ -341,6 +359,7 @@ def test_a_connection_that_breaks_in_the_middle(
     assert values_of(read_all(bootstrap, target)) == expected
 
 
+@ONE_VISIBILITY
 def test_all_connections_break_between_the_first_request_and_the_end(
     bootstrap: str, proxy: Proxy, topic: str, fresh: Fresh
 ) -> None:

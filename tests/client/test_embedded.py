@@ -141,6 +141,9 @@ def test_start_and_close_without_with() -> None:
 def test_what_stops_the_broker_is_told_to_the_caller() -> None:
     broker = semel.embedded().start()
     reason = OSError("the disk is on fire")
+    assert broker._loop is not None
+    assert broker._server is not None
+    assert broker._thread is not None
     broker._loop.call_soon_threadsafe(broker._server.fail, reason)
     broker._thread.join(10)
     with pytest.raises(semel.EmbeddedError, match="stopped after a failure"):
@@ -153,6 +156,8 @@ def test_what_stops_the_broker_is_told_to_the_caller() -> None:
 def test_an_error_of_the_caller_is_not_hidden() -> None:
     def work() -> None:
         with semel.embedded() as broker:
+            assert broker._loop is not None
+            assert broker._server is not None
             broker._loop.call_soon_threadsafe(broker._server.fail, OSError("broken"))
             raise ZeroDivisionError
 

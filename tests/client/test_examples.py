@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from semel.embedded import Embedded
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 # Those that need Spark are run where Spark is (tests/spark).
 OTHERS = ("*_test.py", "lake_*.py")
@@ -43,7 +45,7 @@ def test_example(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_example_against_a_running_broker(name: str, semel_broker) -> None:
+def test_example_against_a_running_broker(name: str, semel_broker: Embedded) -> None:
     assert EXPECTED[name] in run(str(EXAMPLES / name), semel_broker.bootstrap_servers)
 
 

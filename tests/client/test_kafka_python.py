@@ -22,7 +22,6 @@ from kafka.errors import (
 from kafka.structs import OffsetAndMetadata
 from support.brokers.process import BrokerProcess
 from support.clients.kafka_python import (
-    WAIT_SECONDS,
     Fresh,
     Member,
     administrator,
@@ -33,7 +32,7 @@ from support.clients.kafka_python import (
     shared,
 )
 from support.clients.raw import RawClient
-from support.clients.reading import check_came_back
+from support.clients.reading import WAIT_SECONDS, check_came_back
 from support.waiting import until
 
 from semel.wire.compression import Codec

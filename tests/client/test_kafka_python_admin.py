@@ -20,7 +20,8 @@ from kafka.admin import (
 )
 from kafka.errors import KafkaError, NoError, TopicAlreadyExistsError, UnknownTopicOrPartitionError
 from kafka.structs import OffsetAndMetadata
-from support.clients.kafka_python import WAIT_SECONDS, Fresh, Member, administrator, produce, reader, shared
+from support.clients.kafka_python import Fresh, Member, administrator, produce, reader, shared
+from support.clients.reading import WAIT_SECONDS
 from support.waiting import until
 
 

@@ -12,21 +12,24 @@ from kafka import KafkaProducer, TopicPartition
 from kafka.admin import KafkaAdminClient
 from kafka.errors import KafkaError, ProducerFencedError
 from kafka.structs import OffsetAndMetadata
-from support.brokers.peer import PEER
+from support.brokers.peer import PEER, Timed
 from support.clients.client_transactions import (
     ADD_PARTITIONS,
+    ONE_VISIBILITY,
     PARTITIONS,
     REQUESTS,
+    SLOW_S,
     Found,
     check_second_was_aborted,
     numbered,
+    time_out,
     values_of,
     visibility_configs,
-    wait_for_abort,
 )
-from support.clients.kafka_python import WAIT_SECONDS, Fresh, Reader, administrator, create, produce, reader
+from support.clients.kafka_python import Fresh, Reader, administrator, create, produce, reader
 from support.clients.raw import RawClient
 from support.clients.raw_transactions import Log, soon
+from support.clients.reading import WAIT_SECONDS
 from support.faults.proxy import Act, Proxy
 from support.waiting import until
 
@@ -116,6 +119,7 @@ def test_an_open_transaction_is_not_seen(bootstrap: str, topic: str, visibility:
     assert values_of(read_all(bootstrap, topic)) == [*numbered("open"), *plain]
 
 
+@ONE_VISIBILITY
 @pytest.mark.parametrize("codec", ["gzip", "lz4", "snappy", "zstd"])
 def test_compressed_batches(bootstrap: str, topic: str, fresh: Fresh, codec: str) -> None:
     with transactional(bootstrap, fresh("id"), compression_type=codec) as producer:
@@ -161,6 +165,7 @@ def copy(source: Reader, producer: KafkaProducer, target: str, *, commit: bool) 
     return sum(len(records) for records in batches.values())
 
 
+@ONE_VISIBILITY
 def test_consume_transform_produce(bootstrap: str, plain_topic: str, topic: str, fresh: Fresh) -> None:
     values = numbered("value", 40)
     for index in range(PARTITIONS):
@@ -200,6 +205,7 @@ def test_a_zombie_is_fenced(bootstrap: str, topic: str, fresh: Fresh) -> None:
     assert values_of(read_all(bootstrap, topic)) == numbered("heir")
 
 
+@ONE_VISIBILITY
 def test_two_instances_that_fence_each_other(bootstrap: str, topic: str, fresh: Fresh) -> None:
     """Six generations of one id: each aborts its predecessor's transaction and commits one of its own."""
     name = fresh("id")
@@ -221,13 +227,15 @@ def test_two_instances_that_fence_each_other(bootstrap: str, topic: str, fresh: 
     assert values_of(read_all(bootstrap, topic)) == expected
 
 
-def test_a_transaction_that_takes_too_long_is_aborted(bootstrap: str, topic: str, fresh: Fresh) -> None:
+def test_a_transaction_that_takes_too_long_is_aborted(timed: Timed, visibility: str, fresh: Fresh) -> None:
     """The broker ends it, the producer hears of it, and the next instance goes on."""
-    name = fresh("id")
-    with transactional(bootstrap, name, transaction_timeout_ms=3_000) as slow:
+    name, bootstrap = fresh("id"), timed.address
+    with administrator(bootstrap) as admin:
+        topic = create(admin, fresh("transactions"), PARTITIONS, **visibility_configs(visibility))
+    with transactional(bootstrap, name, transaction_timeout_ms=SLOW_S * 1000) as slow:
         write(slow, topic, numbered("slow"))
         produce(bootstrap, topic, [b"behind"])
-        wait_for_abort(bootstrap, name)
+        time_out(timed, name)
         assert values_of(read_all(bootstrap, topic)) == [b"behind"]
         with pytest.raises(KafkaError):
             slow.commit_transaction()
@@ -237,6 +245,7 @@ def test_a_transaction_that_takes_too_long_is_aborted(bootstrap: str, topic: str
     assert values_of(read_all(bootstrap, topic)) == [b"behind", *numbered("heir")]
 
 
+@ONE_VISIBILITY
 @pytest.mark.parametrize("api_key", REQUESTS)
 def test_a_connection_that_breaks_in_the_middle(
     bootstrap: str, proxy: Proxy, plain_topic: str, topic: str, fresh: Fresh, api_key: int
@@ -261,6 +270,7 @@ def test_a_connection_that_breaks_in_the_middle(
     assert values_of(read_all(bootstrap, topic)) == expected
 
 
+@ONE_VISIBILITY
 def test_all_connections_break_between_the_first_request_and_the_end(
     bootstrap: str, proxy: Proxy, topic: str, fresh: Fresh
 ) -> None:

@@ -34,10 +34,12 @@ from confluent_kafka.admin import (
     ResourceType,
     ScramCredentialInfo,
     ScramMechanism,
+    UserScramCredentialAlteration,
     UserScramCredentialDeletion,
     UserScramCredentialUpsertion,
 )
-from support.clients.confluent import WAIT_SECONDS, Fresh, create, done, produce, reader
+from support.clients.confluent import Fresh, create, done, produce, reader
+from support.clients.reading import WAIT_SECONDS
 from support.waiting import until
 
 
@@ -52,7 +54,7 @@ def node(admin: AdminClient) -> int:
     return min(admin.list_topics(timeout=WAIT_SECONDS).brokers)
 
 
-def codes(futures: dict[Any, Any]) -> list[int | None]:
+def codes(futures: Any) -> list[int | None]:
     """The error of each, in their order; None if there was none."""
     found: list[int | None] = []
     for future in futures.values():
@@ -143,7 +145,7 @@ def test_configs_of_topics_that_are_there_and_that_are_not(admin: AdminClient, f
     until(lambda: entries_now()["compression.type"].value == "gzip", WAIT_SECONDS, "the new value")
     entries = entries_now()
     assert entries["flush.ms"].value == "12345678"
-    assert set(entries["cleanup.policy"].value.split(",")) == {"delete", "compact"}
+    assert set((entries["cleanup.policy"].value or "").split(",")) == {"delete", "compact"}
     assert entries["compression.type"].source == ConfigSource.DYNAMIC_TOPIC_CONFIG.value
     assert not entries["compression.type"].is_default
     assert entries["retention.ms"].is_default
@@ -178,7 +180,7 @@ def test_records_of_several_partitions_are_deleted(bootstrap: str, admin: AdminC
             assert error.value.args[0].code() == expected
         else:
             assert futures[part].result(WAIT_SECONDS).low_watermark == expected
-    earliest = {TopicPartition(one, number): OffsetSpec.earliest() for number in range(3)}
+    earliest = {TopicPartition(one, number): OffsetSpec.earliest() for number in range(3)}  # type: ignore[no-untyped-call]  # it has no types
     assert [each.offset for each in done(admin.list_offsets(earliest)).values()] == [5, 10, 0]
 
 
@@ -198,7 +200,7 @@ def test_offsets_by_isolation(bootstrap: str, admin: AdminClient, topic: str, fr
         assert producer.flush(WAIT_SECONDS) == 0
         if ends:
             producer.commit_transaction(WAIT_SECONDS)
-    latest, committed = OffsetSpec.latest(), IsolationLevel.READ_COMMITTED
+    latest, committed = OffsetSpec.latest(), IsolationLevel.READ_COMMITTED  # type: ignore[no-untyped-call]  # it has no types
     # The second transaction is open: the last stable offset is its first.
     until(lambda: _at(admin, topic, 0, latest, isolation_level=committed) == 4, WAIT_SECONDS, "the marker")
     assert _at(admin, topic, 0, latest) == 7
@@ -214,8 +216,8 @@ def test_offsets_by_time(bootstrap: str, admin: AdminClient, topic: str) -> None
     expected = {1: 0, 1_000: 0, 1_001: 1, 6_000: 5, 6_001: -1}
     for time, offset in expected.items():
         assert _at(admin, topic, 1, OffsetSpec.for_timestamp(time)) == offset
-    assert _at(admin, topic, 1, OffsetSpec.max_timestamp()) == 5
-    assert _at(admin, topic, 2, OffsetSpec.max_timestamp()) == -1
+    assert _at(admin, topic, 1, OffsetSpec.max_timestamp()) == 5  # type: ignore[no-untyped-call]  # it has no types
+    assert _at(admin, topic, 2, OffsetSpec.max_timestamp()) == -1  # type: ignore[no-untyped-call]  # it has no types
 
 
 def _at(admin: AdminClient, topic: str, partition: int, spec: OffsetSpec, **options: Any) -> int:
@@ -326,8 +328,15 @@ def test_acls_without_an_authorizer(admin: AdminClient, fresh: Fresh) -> None:
     binding = AclBinding(
         ResourceType.TOPIC, fresh("topic"), ResourcePatternType.LITERAL, "User:test", "*", *allowed
     )
+    nothing: Any = None  # its types know no filter of everything
     everything = AclBindingFilter(
-        ResourceType.ANY, None, ResourcePatternType.ANY, None, None, AclOperation.ANY, AclPermissionType.ANY
+        ResourceType.ANY,
+        nothing,
+        ResourcePatternType.ANY,
+        nothing,
+        nothing,
+        AclOperation.ANY,
+        AclPermissionType.ANY,
     )
     disabled = [KafkaError.SECURITY_DISABLED]
     assert codes(admin.create_acls([binding])) == disabled
@@ -348,19 +357,20 @@ def test_credentials_of_users(admin: AdminClient, fresh: Fresh) -> None:
     refused = dict(zip(answers, codes(answers), strict=True))
     assert refused == {user: KafkaError.UNACCEPTABLE_CREDENTIAL, other: None}
     twice = KafkaError.DUPLICATE_RESOURCE
-    both = [put(user, sha256, 4_096), put(user, sha512, 16_384)]
+    both: list[UserScramCredentialAlteration] = [put(user, sha256, 4_096), put(user, sha512, 16_384)]
     assert codes(admin.alter_user_scram_credentials(both)) == [twice], "a user is in a request once"
     for each in both:
         assert codes(admin.alter_user_scram_credentials([each])) == [None]
     until(lambda: codes(admin.describe_user_scram_credentials([user])) == [None], WAIT_SECONDS, "the user")
 
     def described() -> dict[Any, int]:
-        found = done(admin.describe_user_scram_credentials([user]))[user]
+        asked: Any = admin.describe_user_scram_credentials([user])
+        found = done(asked)[user]
         return {each.mechanism: each.iterations for each in found.scram_credential_infos}
 
     until(lambda: described() == {sha256: 4_096, sha512: 16_384}, WAIT_SECONDS, "both mechanisms")
-    for each in (sha256, sha512):
-        deletion = UserScramCredentialDeletion(user, each)
+    for mechanism in (sha256, sha512):
+        deletion = UserScramCredentialDeletion(user, mechanism)
         assert codes(admin.alter_user_scram_credentials([deletion])) == [None]
         assert codes(admin.alter_user_scram_credentials([deletion])) == [missing]
     done(admin.alter_user_scram_credentials([UserScramCredentialDeletion(other, sha256)]))

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions
-from support.clients.confluent import WAIT_SECONDS, Fresh, create, done, produce
+from support.clients.confluent import Fresh, create, done, produce
+from support.clients.reading import WAIT_SECONDS
 from support.waiting import until
 
 Parts = set[tuple[str, int]]
@@ -37,7 +38,7 @@ class Member:
                 "group.id": group,
                 "auto.offset.reset": "earliest",
                 "partition.assignment.strategy": "cooperative-sticky",
-                "session.timeout.ms": 6_000,
+                "session.timeout.ms": 30_000,
                 "heartbeat.interval.ms": 200,
                 "topic.metadata.refresh.interval.ms": 300,
                 "log_level": 0,
@@ -237,7 +238,7 @@ def test_a_member_that_does_not_poll_loses_its_partitions_and_comes_back(
     bootstrap: str, admin: AdminClient, fresh: Fresh
 ) -> None:
     topic, group = create(admin, fresh("slow"), 2), fresh("group")
-    slow = Member(bootstrap, group, **{"max.poll.interval.ms": 6_000})
+    slow = Member(bootstrap, group, **{"max.poll.interval.ms": 2_000, "session.timeout.ms": 2_000})
     other = Member(bootstrap, group)
     with closing(slow, other):
         slow.subscribe(topic)

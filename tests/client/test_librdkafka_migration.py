@@ -13,7 +13,8 @@ import pytest
 from confluent_kafka import ConsumerGroupType, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 from support.brokers.process import BrokerProcess
-from support.clients.confluent import WAIT_SECONDS, Fresh, Reader, create, done, produce
+from support.clients.confluent import Fresh, Reader, create, done, produce
+from support.clients.reading import WAIT_SECONDS
 from support.waiting import until
 
 PARTITIONS = 6
@@ -73,7 +74,7 @@ class Rolling:
         return True
 
     def _commit(self, member: Reader, partitions: Iterable[TopicPartition]) -> None:
-        ends = {(each.topic(), each.partition()): each.offset() + 1 for each in member.messages}
+        ends = {(each.topic(), each.partition()): each.offset() + 1 for each in member.messages}  # type: ignore[operator]  # what was read has an offset
         owned = {(each.topic, each.partition) for each in partitions}
         offsets = [TopicPartition(*key, offset) for key, offset in ends.items() if key in owned]
         if offsets:
@@ -126,7 +127,9 @@ def rolling(quick: str, fresh: Fresh) -> Iterator[Callable[[str], Rolling]]:
             member.consumer.close()
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize(
+    "strategy", ["range", *(pytest.param(each, marks=pytest.mark.slow) for each in STRATEGIES[1:])]
+)
 def test_a_rolling_upgrade_and_downgrade(rolling: Callable[[str], Rolling], strategy: str) -> None:
     group = rolling(strategy)
     first, second = group.start("classic"), group.start("classic")
@@ -148,7 +151,7 @@ def test_a_rolling_upgrade_and_downgrade(rolling: Callable[[str], Rolling], stra
     assert max(group.read.values()) == 1
 
 
-@pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
+@pytest.mark.parametrize("strategy", [pytest.param("range", marks=pytest.mark.slow), "cooperative-sticky"])
 def test_static_members_are_replaced_under_their_names(
     rolling: Callable[[str], Rolling], strategy: str
 ) -> None:

@@ -4,11 +4,13 @@ Messages of one call go to several partitions; some of them are refused, and tho
 """
 
 from collections import Counter
+from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from confluent_kafka.admin import AdminClient
-from support.clients.confluent import WAIT_SECONDS, Fresh, create, reader
+from support.clients.confluent import Fresh, create, reader
+from support.clients.reading import WAIT_SECONDS
 
 COUNT = 2_000
 PARTITIONS = 4
@@ -28,7 +30,7 @@ class Batches:
         self.order: list[int] = []
         self._producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 100, **config})
 
-    def put(self, topic: str, number: int, value: bytes, key: bytes | None = None, **where: int) -> None:
+    def put(self, topic: str, number: int, value: bytes, key: bytes | None = None, **where: Any) -> None:
         def report(error: KafkaError | None, message: Message) -> None:
             self.reports.append(message)
             self.errors.append(error)

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 from confluent_kafka.admin import AdminClient
-from support.clients.confluent import WAIT_SECONDS, create, reader, shared
+from support.clients.confluent import create, reader, shared
+from support.clients.reading import WAIT_SECONDS
 from support.waiting import until
 
 import semel

@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,6 +24,7 @@ from semel.client import (
     NewTopic,
     Producer,
     Start,
+    membership,
 )
 from semel.client.membership import ClassicMember, ConsumerMember
 
@@ -33,7 +35,7 @@ def client(semel_broker: semel.Embedded) -> Iterator[Client]:
         yield client
 
 
-def write(client: Client, topic: str, count: int, **options: int) -> None:
+def write(client: Client, topic: str, count: int, **options: Any) -> None:
     with Producer(client) as producer:
         for number in range(count):
             producer.send(topic, b"%d" % number, **options)
@@ -179,9 +181,13 @@ def read_in_thread(
 
 @pytest.mark.parametrize("member", [ConsumerMember, ClassicMember])
 def test_two_members_share_and_the_one_that_stays_takes_over(
-    semel_broker: semel.Embedded, client: Client, member: type[ClassicMember] | type[ConsumerMember]
+    semel_broker: semel.Embedded,
+    client: Client,
+    member: type[ClassicMember] | type[ConsumerMember],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Both protocols of groups, KIP-848 and the classic one."""
+    monkeypatch.setattr(membership, "CLASSIC_HEARTBEAT_S", 0.1)
     admin = Admin(client)
     admin.topics.create(NewTopic("t", partitions=4))
     first_seen: list[bytes] = []

@@ -1,6 +1,7 @@
 """The client's view of sizes, documented configs, many transactions at once, and what a reset would do."""
 
 import pytest
+from support.clients.confluent import Fresh
 
 from semel.client import Admin, Client, NewTopic, Producer, ResourceType, TransactionalProducer, blocking
 from semel.client.resetting import reset_targets
@@ -9,7 +10,7 @@ from semel.client.transactions_admin import describe_transactions
 
 
 @pytest.fixture
-def topic(client: Client, fresh) -> str:
+def topic(client: Client, fresh: Fresh) -> str:
     name: str = fresh("topic")
     Admin(client).topics.create(NewTopic(name, 2))
     with Producer(client) as producer:
@@ -35,7 +36,7 @@ def test_configs_have_documentation_if_it_is_asked_for(client: Client, topic: st
     assert not any(each.documentation for each in configs.of_topic(topic))
 
 
-def test_many_transactions_are_described_at_once(client: Client, topic: str, fresh) -> None:
+def test_many_transactions_are_described_at_once(client: Client, topic: str, fresh: Fresh) -> None:
     names = [fresh("id") for _ in range(5)]
     for name in names:
         producer = TransactionalProducer(client, name)

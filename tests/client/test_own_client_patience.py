@@ -4,9 +4,9 @@ The broker is away for longer than an answer may take, so a client without patie
 """
 
 import threading
-import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 
 import pytest
 from support.brokers.process import BrokerProcess, free_port
@@ -36,8 +36,9 @@ from semel.client.transactions_admin import fence_producer, list_transactions
 from semel.wire.messages import BeginAttemptRequest, CommitTransactionsRequest, InitProducerIdRequest
 from semel.wire.schema import Request
 
-TIMEOUT_S = 0.4
-AWAY_S = 1.0
+TIMEOUT_S = 0.25
+AWAY_S = 0.25
+"""Before it is started, which takes longer than that itself."""
 PATIENCE_S = 60.0
 KEY = ("t", 0)
 
@@ -98,12 +99,19 @@ def restart(broker: BrokerProcess) -> None:
         pass
 
 
-@pytest.mark.parametrize("name", OPERATIONS)
-def test_an_operation_waits_for_the_broker(broker: BrokerProcess, name: str) -> None:
-    with hasty(broker.bootstrap) as client:
-        OPERATIONS[name](client)
-        with away(broker):
+def test_each_operation_waits_for_the_broker(broker: BrokerProcess) -> None:
+    """All at once, each with a client of its own."""
+    with ExitStack() as stack:
+        clients = {name: stack.enter_context(hasty(broker.bootstrap)) for name in OPERATIONS}
+        for name, client in clients.items():
             OPERATIONS[name](client)
+        pool = stack.enter_context(ThreadPoolExecutor(len(OPERATIONS)))
+        with away(broker):
+            waiting = {name: pool.submit(OPERATIONS[name], client) for name, client in clients.items()}
+            failed = {
+                name: error for name, each in waiting.items() if (error := each.exception()) is not None
+            }
+            assert failed == {}
 
 
 def test_a_client_without_patience_gives_up(broker: BrokerProcess) -> None:
@@ -147,7 +155,12 @@ def test_an_answer_is_lost_and_the_broker_dies(broker: BrokerProcess, api: type[
     with Proxy(broker.bootstrap) as proxy, hasty(proxy.bootstrap) as client:
         first = Coordinator(client, "p/driver", PATIENCE_S).init(60_000).identity
         lost = proxy.on(api.api_key, Act.CUT_ANSWER)
-        killer = threading.Thread(target=lambda: lost.answered.wait(PATIENCE_S) and restart(broker))
+
+        def kill() -> None:
+            if lost.answered.wait(PATIENCE_S):
+                restart(broker)
+
+        killer = threading.Thread(target=kill)
         killer.start()
         run = Run("p/driver", Coordinator(client, "p/driver", PATIENCE_S).init(60_000, first).identity)
         attempt = AttemptProducer(client, f"p/{run.identity.epoch}/0", run, timeout_s=PATIENCE_S)
@@ -162,14 +175,13 @@ def test_an_answer_is_lost_and_the_broker_dies(broker: BrokerProcess, api: type[
 
 
 def test_the_first_contact_is_not_waited_for() -> None:
-    """Nobody is there, so the address may be wrong."""
-    with Client(f"127.0.0.1:{free_port()}", timeout_s=TIMEOUT_S, patience_s=PATIENCE_S) as client:
+    """Nobody is there, so the address may be wrong. Whoever waited would do so for ten minutes."""
+    port = free_port()
+    with Client(f"127.0.0.1:{port}", timeout_s=600.0, patience_s=600.0) as client:
         for operation in OPERATIONS.values():
-            began_at = time.monotonic()
-            with pytest.raises(BrokerUnreachable, match="Is a broker running there"):
+            with pytest.raises(BrokerUnreachable, match=str(port)) as found:
                 operation(client)
-            assert time.monotonic() - began_at < PATIENCE_S / 2
-        assert client.patience_s == TIMEOUT_S
+            assert found.value.is_first_contact
 
 
 def values(client: Client) -> list[bytes | None]:

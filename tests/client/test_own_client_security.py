@@ -68,7 +68,7 @@ def test_records_go_through_tls_and_back(serve: Serve, certificates: dict[str, C
                 producer.send("t", b"%d " % number + bytes(1_000))
         with Consumer(client, "t") as consumer:
             assert len(list(consumer.read_to_end())) == 500
-    others = {
+    others: dict[str, str | int | float | bool] = {
         "bootstrap.servers": address,
         "security.protocol": "SSL",
         "ssl.ca.location": str(certificates["broker"].certificate),
@@ -98,6 +98,7 @@ def test_who_is_not_known_is_not_trusted(serve: Serve, certificates: dict[str, C
 def test_only_clients_with_a_certificate_get_in(serve: Serve, certificates: dict[str, Certificate]) -> None:
     mine = certificates["client"]
     address = serve(certificates["broker"], **{"ssl.ca.location": mine.certificate})
+    files: dict[str, str] = {}
     for key, password in ((mine.key, {}), (mine.encrypted_key, {"ssl.key.password": PASSWORD})):
         files = {"ssl.certificate.location": str(mine.certificate), "ssl.key.location": str(key)}
         with Client(address, security=tls(certificates["broker"], **files, **password)) as client:

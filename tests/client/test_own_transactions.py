@@ -6,9 +6,11 @@ SEMEL_PEER names another broker to run them against (see `conftest`). What only 
 
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
-from support.brokers.peer import PEER, broker_or_peer
+from support.brokers.peer import PEER, Timed
+from support.clients.client_transactions import SLOW_S, time_out
 from support.faults.proxy import Act, Proxy
 
 from semel.client import (
@@ -39,18 +41,7 @@ from semel.client.transactions_admin import (
 )
 from semel.wire.messages import EndTxnRequest
 
-SETTINGS = {
-    "auto.create.topics.enable": False,
-    "group.initial.rebalance.delay.ms": 0,
-    "transaction.abort.timed.out.transaction.cleanup.interval.ms": 100,
-}
 Fresh = Callable[[str], str]
-
-
-@pytest.fixture(scope="module")
-def bootstrap() -> Iterator[str]:
-    with broker_or_peer(SETTINGS) as address:
-        yield address
 
 
 @pytest.fixture(params=[1, 2])
@@ -243,18 +234,19 @@ def test_a_zombie_cannot_write(client: Client, topic: str, version: int, fresh: 
     check_read(client, topic, [])
 
 
-def test_after_a_timeout_the_producer_goes_on(client: Client, topic: str, version: int, fresh: Fresh) -> None:
+def test_after_a_timeout_the_producer_goes_on(timed: Timed, version: int) -> None:
     """Behaviour 57, and the same in version 1."""
-    name = fresh("id")
-    with TransactionalProducer(client, name, transaction_timeout_ms=2_000, version_max=version) as producer:
-        hold_open(producer, topic, b"slow")
-        while describe_transactions(client, [name])[name].state != "CompleteAbort":
-            pass
-        with pytest.raises(TransactionAborted, match="2000 ms"):
-            producer.commit()
-        with producer.transaction():
-            producer.send(topic, b"next")
-    check_read(client, topic, [b"next"])
+    options: Any = {"transaction_timeout_ms": SLOW_S * 1000, "version_max": version}
+    with Client(timed.address) as client:
+        Admin(client).topics.create(NewTopic("t", 1))
+        with TransactionalProducer(client, "id", **options) as producer:
+            hold_open(producer, "t", b"slow")
+            time_out(timed, "id")
+            with pytest.raises(TransactionAborted, match=f"{SLOW_S * 1000} ms"):
+                producer.commit()
+            with producer.transaction():
+                producer.send("t", b"next")
+        check_read(client, "t", [b"next"])
 
 
 @pytest.mark.parametrize("end", ["commit", "abort"])
@@ -275,7 +267,7 @@ def test_an_end_that_was_answered_stands_when_the_broker_is_gone_right_after_it(
 def test_another_process_ends_a_prepared_transaction(
     client: Client, bootstrap: str, topic: str, version: int, fresh: Fresh
 ) -> None:
-    notes = []
+    notes: list[str] = []
     for _ in range(2):
         writer = TransactionalProducer(client, fresh("id"), version_max=version)
         writer.begin()

@@ -5,6 +5,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import aiokafka
@@ -26,6 +27,7 @@ from semel.client import (
     Producer,
     TransactionalProducer,
 )
+from semel.client import producer as producing
 
 QUICK = {
     "group_initial_rebalance_delay_ms": 0,
@@ -124,12 +126,17 @@ def test_own_poll_survives_a_partition_without_a_leader(log: SharedLog, client: 
     consumer.close()
 
 
-def test_own_producer_writes_where_there_is_a_leader(log: SharedLog, client: Client) -> None:
+def test_own_producer_writes_where_there_is_a_leader(
+    log: SharedLog, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
     log.move_leader("t", 1, NOBODY)
     client.forget_topic("t")
-    producer = Producer(client, delivery_timeout_s=5.0)
+    producer = Producer(client)
     producer.send("t", b"lost", partition=1)
     kept = producer.send("t", b"kept", partition=0)
+    # When that has arrived, the time of the other is up.
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + (3_600 if kept.done else 0))
+    monkeypatch.setattr(producing, "time", clock)
     with pytest.raises(KafkaError, match="t/1 has no leader"):
         producer.flush()
     assert kept.result().offset == 0
@@ -218,7 +225,7 @@ def test_librdkafka_reads_each_record_once_while_leaders_and_coordinator_move(
     log: SharedLog, client: Client, name: str
 ) -> None:
     """Leader epochs grow, records keep epoch 0: positions are validated, and never reset."""
-    _filled(client, 20)
+    _filled(client, 8)
     consumer = confluent_kafka.Consumer(
         {
             "bootstrap.servers": log.bootstrap_servers,
@@ -233,7 +240,7 @@ def test_librdkafka_reads_each_record_once_while_leaders_and_coordinator_move(
 
     def commit(message: confluent_kafka.Message) -> bool:
         try:
-            consumer.commit(message, asynchronous=False)
+            consumer.commit(message=message, asynchronous=False)
         except confluent_kafka.KafkaException as error:
             # The coordinator moves more often than librdkafka tries.
             if error.args[0].code() != confluent_kafka.KafkaError.NOT_COORDINATOR:
@@ -245,19 +252,20 @@ def test_librdkafka_reads_each_record_once_while_leaders_and_coordinator_move(
         message = consumer.poll(0.1)
         if message is not None:
             assert message.error() is None, message.error()
-            found.append(int(message.value()))
-            until(lambda: commit(message))
+            found.append(int(message.value() or b""))
+            if found[-1] % 8 >= 4:  # every second of each partition, and the last
+                until(lambda: commit(message))
         return len(found) == count
 
     with Moves(log, name):
-        until(lambda: read(20))
-        for number in range(20, 40):
+        until(lambda: read(8))
+        for number in range(8, 16):
             with Producer(client) as producer:
                 producer.send("t", b"%d" % number, partition=number % 4)
             read(-1)
-        until(lambda: read(40))
+        until(lambda: read(16))
     consumer.close()
-    assert sorted(found) == list(range(40))
+    assert sorted(found) == list(range(16))
     # Whoever continues from the committed positions finds nothing left, whatever leads now.
     for partition in range(4):
         log.move_leader("t", partition, 1 + partition % 2)
@@ -266,8 +274,8 @@ def test_librdkafka_reads_each_record_once_while_leaders_and_coordinator_move(
     )
     wanted = [confluent_kafka.TopicPartition("t", partition) for partition in range(4)]
     again.assign(again.committed(wanted, timeout=20))
-    assert all((message := again.poll(0.1)) is None or message.error() is None for _ in range(10))
-    assert sum(each.offset for each in again.position(wanted) if each.offset >= 0) in (0, 40)
+    assert all((message := again.poll(0.1)) is None or message.error() is None for _ in range(3))
+    assert sum(each.offset for each in again.position(wanted) if each.offset >= 0) in (0, 16)
     again.close()
 
 

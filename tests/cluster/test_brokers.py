@@ -6,34 +6,38 @@ import time
 from collections.abc import Callable
 
 import pytest
-from support.brokers.cluster import LEASE_SECONDS, Cluster, Member
+from support.brokers.cluster import Cluster, Member
+from support.clients.raw import RawClient
 from support.clients.raw_log import Log
 from support.clients.raw_transactions import RawProducer
 from support.clients.routed import RoutedClient
 from support.waiting import until
+from support.workloads import money
 from support.workloads.cluster_load import loaded
 from support.workloads.load import idempotent_load
 
+from semel.client.offsets import END_TOGETHER
 from semel.server.run import EXIT_BROKEN, EXIT_LOCKED, EXIT_OK
 
 from .conftest import Create
 
-PATIENCE_SECONDS = 12.0
-"""What a client may need beyond the lease, on a busy machine: it looks for the leader, and tries again.
-
-Less than the time after which clients give up, which is half a minute or more.
-"""
 Tell = Callable[[str, object], None]
 
 
 def test_clients_go_on_when_a_broker_is_killed(cluster: Cluster, record_property: Tell) -> None:
-    victim = cluster.brokers[0]
+    victim, other, _ = cluster.brokers
     with loaded(cluster) as load:
+        accounts = load.money.partitions
         victim.kill()
+        load.audit()
         load.go_on()
+        # Any broker tells the ends of all, also when the leader of some is dead.
+        with RawClient(other.bootstrap) as client:
+            ends = money.ends_together(client, accounts, END_TOGETHER)
+        assert ends is not None
+        assert ends.keys() == set(accounts)
         victim.start()
     record_property("slowest transaction", f"{load.slowest_seconds:.1f} s")
-    assert load.slowest_seconds < LEASE_SECONDS + PATIENCE_SECONDS
     cluster.settle()
 
 
@@ -63,6 +67,7 @@ def test_no_error_reaches_applications_when_brokers_are_restarted_in_turn(
     cluster.settle()
 
 
+@pytest.mark.slow
 def test_a_broker_joins_under_load(cluster: Cluster) -> None:
     with loaded(cluster, copies=False) as load:
         member = cluster.add()
@@ -75,7 +80,7 @@ def test_a_broker_joins_under_load(cluster: Cluster) -> None:
     cluster.settle()
 
 
-@pytest.mark.parametrize("seconds", [LEASE_SECONDS + 2, pytest.param(30.0, marks=pytest.mark.long)])
+@pytest.mark.parametrize("seconds", [0.0, pytest.param(30.0, marks=pytest.mark.long)])
 def test_a_broker_that_wakes_up_in_a_commit_finds_itself_replaced(
     cluster: Cluster, spread: Create, seconds: float
 ) -> None:
@@ -90,7 +95,7 @@ def test_a_broker_that_wakes_up_in_a_commit_finds_itself_replaced(
         until(lambda: sleeper.to_postgres.held, what="a commit")
         sleeper.pause()
         wakes_at = time.monotonic() + seconds
-        until(lambda: sleeper.node_id not in cluster.owners(), LEASE_SECONDS + PATIENCE_SECONDS, "heirs")
+        until(lambda: sleeper.node_id not in cluster.owners(), what="heirs")
         transactions_go_on(others, topic)
         time.sleep(max(0.0, wakes_at - time.monotonic()))
         sleeper.to_postgres.mend()
@@ -117,6 +122,7 @@ def transactions_go_on(bootstrap: str, topic: str) -> None:
         assert [Log(client, topic, each).values() for each in range(6)] == [[b"meanwhile"]] * 6
 
 
+@pytest.mark.slow
 def test_two_brokers_with_one_node_id(cluster: Cluster) -> None:
     """The second does not start, and says which id is taken."""
     twin = Member(cluster, cluster.brokers[0].node_id)
@@ -129,14 +135,13 @@ def test_two_brokers_with_one_node_id(cluster: Cluster) -> None:
     assert not cluster.brokers[0].has_ended
 
 
+@pytest.mark.slow
 def test_a_broker_is_started_again_before_its_lease_is_over(cluster: Cluster) -> None:
     """It waits for the lease of its dead predecessor, and nobody else is disturbed."""
     victim = cluster.brokers[1]
     before = cluster.owners()
     victim.kill()
-    begun = time.monotonic()
     victim.start()
-    assert time.monotonic() - begun < LEASE_SECONDS + PATIENCE_SECONDS
     cluster.settle()
     assert set(cluster.owners()) == set(before)
 

@@ -18,14 +18,15 @@ from semel.core.placement import SHARDS
 PAGE = Path(__file__).parents[2] / "docs/cluster.md"
 
 
-@pytest.fixture
-def pages(postgres_dsn: str, tmp_path: Path) -> Iterator[list[tuple[Member, str]]]:
-    (tmp_path / "chunks").mkdir()
+@pytest.fixture(scope="module")
+def pages(postgres_dsn: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[tuple[Member, str]]]:
+    chunks = tmp_path_factory.mktemp("cluster") / "chunks"
+    chunks.mkdir()
     ports = [free_port(), free_port()]
     with (
         database(postgres_dsn) as ledger,
-        members(ledger, tmp_path / "chunks", 0, options=("--metrics", f"127.0.0.1:{ports[0]}")) as (first,),
-        members(ledger, tmp_path / "chunks", 1, options=("--metrics", f"127.0.0.1:{ports[1]}")) as (second,),
+        members(ledger, chunks, 0, options=("--metrics", f"127.0.0.1:{ports[0]}")) as (first,),
+        members(ledger, chunks, 1, options=("--metrics", f"127.0.0.1:{ports[1]}")) as (second,),
     ):
         yield [
             (each, f"http://127.0.0.1:{port}/metrics")

@@ -108,7 +108,7 @@ def test_a_broker_that_was_away_knows_the_changes_when_it_serves_again(
                 return False
             return True
 
-        until(answers, 30, "the broker serves again")
+        until(answers, what="the broker serves again")
 
 
 def test_quotas_and_policies_survive_a_restart_of_all_brokers(cluster: Cluster, admin: Admin) -> None:
@@ -117,9 +117,7 @@ def test_quotas_and_policies_survive_a_restart_of_all_brokers(cluster: Cluster, 
     entity = QuotaEntity(user="eve")
     admin.quotas.alter(entity, {"producer_byte_rate": 1_000.0})
     admin.users.put("eve", "secret", mechanism="SCRAM-SHA-512")
-    for each in cluster.brokers:
-        each.restart()
-    cluster.settle()
+    cluster.restart()
     with Client(cluster.bootstrap) as client:
         known = Admin(client)
         assert right in known.acls.list(principal="User:eve")

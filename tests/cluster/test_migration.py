@@ -118,7 +118,10 @@ def _fill(directory: Path, client: RawClient, admin: Admin) -> Everything:
     table = make_topic(client, 1, cleanup_policy="compact", min_cleanable_dirty_ratio="0")
     gone = make_topic(client, 2)
     for number in range(30):
-        at = {"value": f"plain {number}".encode(), "timestamp": 1_700_000_000_000 + 100 * number}
+        at: dict[str, Any] = {
+            "value": f"plain {number}".encode(),
+            "timestamp": 1_700_000_000_000 + 100 * number,
+        }
         client.produce(plain, batch(count=2, **at), partition=number % 3)
         client.produce(gone, batch())
     admin.topics.delete_records({(plain, 0): 7})

@@ -6,6 +6,7 @@ from support.clients.raw import RawClient
 from support.clients.raw_log import Log
 from support.clients.raw_transactions import RawProducer, committed
 from support.clients.routed import RoutedClient
+from support.waiting import until
 
 from semel.wire.errors import ErrorCode
 
@@ -89,19 +90,16 @@ def test_a_partition_joins_although_the_coordinator_does_not_hear_of_it(
     assert Log(raw, topic).values() == [b"0", b"1", b"2"]
 
 
-@GENERATIONS
 def test_an_aborted_transaction_leaves_nothing_open(
-    cluster: Cluster, raw: RoutedClient, spread: Create, generation: int
+    cluster: Cluster, raw: RoutedClient, spread: Create
 ) -> None:
     """The coordinator aborts what runs out of time, also in partitions that others lead."""
     topic = spread()
-    coordinator = other_than(cluster, topic)
-    (name,) = cluster.names_at(coordinator)
-    producer = RawProducer(raw, name, generation=generation, timeout_ms=3_000)
-    producer.write(topic, b"late")
-    from support.waiting import until
-
-    until(lambda: Log(raw, topic).is_settled, 30, "the abort")
+    names = cluster.names_at(other_than(cluster, topic), 2)
+    for generation, name in enumerate(names, 1):
+        producer = RawProducer(raw, name, generation=generation, timeout_ms=3_000)
+        producer.write(topic, b"late")
+    until(lambda: Log(raw, topic).is_settled, what="the abort")
     assert Log(raw, topic).values() == []
 
 

@@ -189,7 +189,9 @@ def test_when_the_end_passed_an_offset() -> None:
         ends.add(float(second), second * 10)
     assert len(ends._seen[0]) <= Ends.POINTS_MAX
     assert ends.passed(4980) == 499.0
-    assert 0 < ends.passed(100) <= 499.0
+    passed = ends.passed(100)
+    assert passed is not None
+    assert 0 < passed <= 499.0
 
 
 def test_sampling_takes_a_bounded_share_of_time(browsing: Browsing) -> None:
@@ -199,9 +201,9 @@ def test_sampling_takes_a_bounded_share_of_time(browsing: Browsing) -> None:
         return len(browsing.get("/overview.json").json["rate"]["times"])
 
     began, first = time.monotonic(), count()
-    until(lambda: count() >= first + 10, seconds=60)
-    # The first of the ten may have begun before, and the others have nine beginnings.
-    assert time.monotonic() - began >= 8 * 0.2
+    until(lambda: count() >= first + 5)
+    # The first of the five may have begun before, and the others have four beginnings.
+    assert time.monotonic() - began >= 3 * 0.2
 
 
 def test_a_reset_to_a_time_without_a_zone_means_utc(

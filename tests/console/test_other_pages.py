@@ -122,7 +122,7 @@ def test_the_audit_trail_of_a_json_log_is_on_the_page(bootstrap: str, tmp_path: 
         assert "cannot be read" in browsing.get("/security").text
 
 
-def _events(reply: Reply) -> list[tuple[str, dict[str, object]]]:
+def _events(reply: Reply) -> list[tuple[str, dict[str, Any]]]:
     found = []
     for part in reply.text.split("\n\n"):
         lines = dict(line.split(": ", 1) for line in part.splitlines() if not line.startswith(":"))

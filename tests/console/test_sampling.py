@@ -68,7 +68,7 @@ def test_sampling_survives_answers_that_cannot_be_read() -> None:
 
 def test_lists_say_when_they_are_not_live(tmp_path: Path) -> None:
     port = free_port()
-    settings = {"sample_seconds": 0.1, "sample_share": 1.0, "request_seconds": 2.0}
+    settings = {"sample_seconds": 0.1, "sample_share": 1.0, "request_seconds": 1.0}
     with console(f"127.0.0.1:{port}", **settings) as browsing:
 
         def is_live(path: str) -> bool:
@@ -92,7 +92,7 @@ def test_lists_say_when_they_are_not_live(tmp_path: Path) -> None:
 
 def test_transactions_that_may_be_over_do_not_grow_older() -> None:
     port = free_port()
-    with console(f"127.0.0.1:{port}", sample_seconds=0.1, sample_share=1.0, request_seconds=2.0) as browsing:
+    with console(f"127.0.0.1:{port}", sample_seconds=0.1, sample_share=1.0, request_seconds=1.0) as browsing:
 
         def listed() -> Any:
             return browsing.get("/transactions.json").json
@@ -150,7 +150,8 @@ def test_sampling_stops_although_a_section_waits_for_another() -> None:
     is_waiting = asyncio.Event()
 
     async def never(observer: Observer) -> int:
-        return await asyncio.get_running_loop().create_future()
+        future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        return await future
 
     async def dependent(observer: Observer) -> int:
         is_waiting.set()

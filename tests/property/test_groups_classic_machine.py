@@ -20,6 +20,7 @@ PROTOCOLS = [
 
 
 class ClassicMachine(RuleBasedStateMachine):
+    rules: GroupRules  # type: ignore[assignment]  # Hypothesis keeps its own there, which it has read by then
     members: Bundle[str] = Bundle("members")
 
     @initialize(delay=st.sampled_from([0, 3_000]))
@@ -156,7 +157,7 @@ class ClassicMachine(RuleBasedStateMachine):
         assert session.next_deadline_ms <= session.but(next_deadline_ms=-1).settled().next_deadline_ms
 
     def teardown(self) -> None:
-        if not hasattr(self, "rules"):
+        if not hasattr(self, "named"):
             return
         # Everyone falls silent: all who wait are answered, the group empties and leaves memory.
         for _ in range(12):

@@ -46,6 +46,8 @@ class Client:
 
 
 class ConsumerMachine(RuleBasedStateMachine):
+    rules: GroupRules  # type: ignore[assignment]  # Hypothesis keeps its own there, which it has read by then
+
     @initialize(partitions=st.integers(1, 6), assignor=st.sampled_from([None, "range", "uniform"]))
     def begin(self, partitions: int, assignor: str | None) -> None:
         self.rules = GroupRules()
@@ -212,7 +214,7 @@ class ConsumerMachine(RuleBasedStateMachine):
             assert session.next_deadline_ms <= session.but(next_deadline_ms=-1).settled().next_deadline_ms
 
     def teardown(self) -> None:
-        if hasattr(self, "rules"):
+        if hasattr(self, "clients"):
             self.rules.tick(SESSION_MS)
             assert self.rules.state.sessions == {}
             assert not (self.group and self.group.members)

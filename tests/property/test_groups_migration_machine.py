@@ -189,6 +189,8 @@ class Client:
 
 
 class MigrationMachine(RuleBasedStateMachine):
+    rules: GroupRules  # type: ignore[assignment]  # Hypothesis keeps its own there, which it has read by then
+
     @initialize(partitions=st.integers(1, 6), is_cooperative=st.booleans())
     def begin(self, partitions: int, is_cooperative: bool) -> None:
         self.rules = GroupRules()
@@ -319,7 +321,7 @@ class MigrationMachine(RuleBasedStateMachine):
             assert session.next_deadline_ms <= session.but(next_deadline_ms=-1).settled().next_deadline_ms
 
     def teardown(self) -> None:
-        if hasattr(self, "rules"):
+        if hasattr(self, "clients"):
             for _ in range(3):
                 self.rules.tick(REBALANCE_MS)
             assert self.rules.state.sessions == {}
@@ -327,5 +329,5 @@ class MigrationMachine(RuleBasedStateMachine):
             assert not self.rules.waiting
 
 
-MigrationMachine.TestCase.settings = examples(60, stateful_step_count=40)
+MigrationMachine.TestCase.settings = examples(60, few=30, stateful_step_count=40)
 TestMigrationMachine = MigrationMachine.TestCase

@@ -30,7 +30,7 @@ from semel.wire.messages.semel import FIRST_OWN_KEY
 from semel.wire.schema import Message
 from semel.wire.spec import Field, Member, members
 
-EXAMPLES = 8 * FACTOR
+EXAMPLES = 8 * FACTOR if FACTOR > 1 else 5
 EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 MOMENT_MAX = 2**33 * 1000 - 1
 """In 2242: kio reads moments through floats, which are not exact to a millisecond behind it."""

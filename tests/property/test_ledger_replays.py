@@ -20,6 +20,7 @@ from support.examples import examples
 from support.models.rules import header
 
 from semel.broker.tick import newest_only
+from semel.core.commit_checks import Committer
 from semel.core.facts import (
     DURABLE,
     BatchAppended,
@@ -34,7 +35,6 @@ from semel.core.facts import (
     TopicDeleted,
 )
 from semel.core.groups import ClassicGroup, ConsumerGroup
-from semel.core.offsets import Committer
 from semel.core.partition import AllocateProducerId, Append, DeleteRecords, ExpireProducer, TransactionContext
 from semel.core.replacing import ReplaceBatches
 from semel.core.state import BrokerState
@@ -167,7 +167,7 @@ class Log:
             del self.staged[fact.producer_id]
         elif isinstance(fact, BatchesReplaced):
             new = {
-                each.base_offset: StoredBatch(*each.values()[:3], where)
+                each.base_offset: StoredBatch(each.base_offset, each.last_offset, each.max_timestamp, where)
                 for each, where in zip(fact.rewritten, more, strict=True)
             }
             kept = [each for each in self.batches if each.base_offset not in fact.removed]
@@ -383,7 +383,7 @@ class Broker:
         if what == "pend":
             return [GroupKey(rest[0]), PendingKey(rest[0])], lambda: self._pend(name, *rest)
         key = self._key(rest[0], rest[1])
-        keys = [key] if known is None else [key, key.of(known.producer_id)]
+        keys: list[Key] = [key] if known is None else [key, key.of(known.producer_id)]
         if what == "mark":
             return keys, lambda: self._mark(name, key, rest[0] == "journal", is_commit=rest[2])
         return keys, lambda: self._write(name, key, rest[0] == "journal", *rest[2:])
@@ -519,14 +519,14 @@ async def _replay(open_ledger: OpenLedger, ticks: Ticks) -> None:
 histories = st.lists(st.tuples(ticks_of, between), min_size=8, max_size=20)
 
 
-@examples(25)
+@examples(25, few=12)
 @given(histories)
 def test_what_is_loaded_is_what_was_applied(ticks: Ticks) -> None:
     with tempfile.TemporaryDirectory() as directory:
         asyncio.run(_replay(lambda: SqliteLedger.open(Path(directory) / "ledger.db"), ticks))
 
 
-@examples(10)
+@examples(10, few=4)
 @given(histories)
 def test_what_is_loaded_from_postgresql_is_what_was_applied(postgres_dsn: str, ticks: Ticks) -> None:
     schema = f"test_{os.urandom(8).hex()}"

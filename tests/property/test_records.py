@@ -121,7 +121,7 @@ def test_what_others_write_is_accepted_and_we_read_it(
     assert (header.producer_id, header.producer_epoch, header.base_sequence) == (9, 1, 5)
     assert decode_batch(batch) == records
     if codec is Codec.NONE:
-        numbers = {"producer_id": 9, "producer_epoch": 1, "base_sequence": 5}
+        numbers: dict[str, Any] = {"producer_id": 9, "producer_epoch": 1, "base_sequence": 5}
         ours = encode_batch(records, transactional=True, leader_epoch=header.leader_epoch, **numbers)
         assert ours == batch
 

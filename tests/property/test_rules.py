@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from support.examples import examples
 from support.models.rules import PARTITION, TOPIC_ID, Rules, header
 
+from semel.core.commit_checks import Committer
 from semel.core.facts import BatchAppended
-from semel.core.offsets import Committer
 from semel.core.partition import AllocateProducerId, Append, DeleteRecords, ExpireProducer, TransactionContext
 from semel.core.state import BrokerState
 from semel.core.topics import AddPartitions, AlterTopic, CreateTopic, DeleteTopic
@@ -82,7 +82,9 @@ coordination = st.one_of(
     st.builds(transactions.ForgetTransaction, ids, st.integers(999_990, 1_000_010)),
     st.builds(transactions.ChangeFeature, st.integers(0, 2)),
     st.builds(
-        lambda partition, *rest: transactions.WriteMarker(partition, *rest, is_journal=partition.index == 2),
+        lambda partition, *rest: transactions.WriteMarker(partition, *rest).but(
+            is_journal=partition.index == 2
+        ),
         partitions,
         st.integers(0, 3),
         epochs,
@@ -112,6 +114,7 @@ commands = st.one_of(
 
 
 def snapshot(state: BrokerState) -> dict[str, Any]:
+    tables: tuple[str, ...]
     tables = ("topics", "partitions", "producers", "offsets", "groups", "cluster", "sessions")
     tables += ("transactions", "pending", "ongoing", "latest_connections", "latest_offset_connections")
     return {name: dict(getattr(state, name)) for name in tables}

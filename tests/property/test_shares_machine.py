@@ -39,6 +39,8 @@ class Seen:
 
 
 class SharesMachine(RuleBasedStateMachine):
+    rules: ShareRules  # type: ignore[assignment]  # Hypothesis keeps its own there, which it has read by then
+
     @initialize()
     def begin(self) -> None:
         self.rules = ShareRules(locks_max=LOCKS_MAX, delivery_limit=DELIVERY_LIMIT)
@@ -248,7 +250,7 @@ class SharesMachine(RuleBasedStateMachine):
 
     @invariant()
     def what_is_written_agrees(self) -> None:
-        if not hasattr(self, "rules"):
+        if not hasattr(self, "records"):
             return
         share = self.rules.share
         expected = share.start_offset
@@ -266,7 +268,7 @@ class SharesMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         """Nothing is lost: in the end everything can be settled."""
-        if not hasattr(self, "rules"):
+        if not hasattr(self, "records"):
             return
         self.pass_time(LOCK_MS)
         for name in PRODUCERS:

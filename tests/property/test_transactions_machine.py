@@ -22,9 +22,10 @@ from support.models.transaction_clients import TIMEOUT_MS, Clients, name_of, val
 from support.models.transaction_model import is_journal
 from support.models.transaction_rules import GROUP, MARKED, STAGED, holds_together
 
+from semel.core.commit_checks import Committer
 from semel.core.facts import BatchAppended, BatchStaged
 from semel.core.groups.commands import DeleteGroup
-from semel.core.offsets import CommitOffsets, Committer, DeleteOffsets, FetchOffsets
+from semel.core.offsets import CommitOffsets, DeleteOffsets, FetchOffsets
 from semel.core.partition import Append
 from semel.core.state import BrokerState
 from semel.core.topics import CreateTopic, DeleteTopic
@@ -364,7 +365,7 @@ class OnALedger(Machine):
                 await ledger.close()
 
 
-STEPS = examples(90, stateful_step_count=50)
+STEPS = examples(90, few=40, stateful_step_count=50)
 Machine.TestCase.settings = STEPS
 FewEpochs.TestCase.settings = STEPS
 OnALedger.TestCase.settings = examples(12, stateful_step_count=50)

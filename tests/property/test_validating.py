@@ -77,8 +77,8 @@ def by_kafka_python(records: list[Record], codec: Codec) -> bytes:
 def by_columns(records: list[Record], codec: Codec) -> bytes:
     rows = len(records)
     packer = Packer(1, 1 << 30)
-    named = [pack_headers(record.headers) for record in records]
-    keys, values = (column_of([record[at] for record in records]) for at in (2, 3))
+    named: list[bytes | None] = [pack_headers(record.headers) for record in records]
+    keys, values = column_of([each.key for each in records]), column_of([each.value for each in records])
     assert packer.add(0, rows, struct.pack(f"={rows}i", *[0] * rows), keys, values, named, NOW) == rows
     packed = packer.take(0)
     assert packed is not None

@@ -24,8 +24,8 @@ ROOT = Path(__file__).parents[2]
 DIGESTS = """
 from simulation.plan import make, make_queue
 from simulation.run import run
-plans = [make(seed) for seed in range(20)]
-plans += [make(seed, 3) for seed in range(10)] + [make_queue(seed, 1 + seed % 3) for seed in range(10)]
+plans = [make(seed) for seed in range(2 * count)]
+plans += [make(seed, 3) for seed in range(count)] + [make_queue(seed, 1 + seed % 3) for seed in range(count)]
 print(*(run(plan).digest for plan in plans))
 """
 
@@ -51,30 +51,40 @@ def test_a_seed_is_the_same_history_every_time() -> None:
     assert [run(make(seed)).digest for seed in range(20)] == first
 
 
-def test_a_seed_is_the_same_history_in_every_process() -> None:
+@pytest.mark.parametrize(
+    ("count", "processes"), [(2, 2), pytest.param(10, 4, marks=pytest.mark.slow)], ids=["few", "many"]
+)
+def test_a_seed_is_the_same_history_in_every_process(count: int, processes: int) -> None:
     """Addresses and the hashes of strings differ from process to process."""
 
     def digests(hash_seed: str) -> list[str]:
         environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
         told = subprocess.run(
-            [sys.executable, "-c", DIGESTS], cwd=ROOT, env=environment, capture_output=True, check=True
+            [sys.executable, "-c", f"count = {count}{DIGESTS}"],
+            cwd=ROOT,
+            env=environment,
+            capture_output=True,
+            check=True,
         )
         return told.stdout.decode().split()
 
-    first, *others = [digests(hash_seed) for hash_seed in "1234"]
-    assert len(first) == 40
-    assert others == [first] * 3
+    first, *others = [digests(str(hash_seed)) for hash_seed in range(1, processes + 1)]
+    assert len(first) == 4 * count
+    assert others == [first] * (processes - 1)
 
 
-@pytest.mark.parametrize("brokers", [1, 3])
-def test_workers_do_every_job_once(brokers: int) -> None:
+@pytest.mark.parametrize(
+    ("brokers", "seeds"),
+    [(1, 8), (3, 4), *(pytest.param(each, 15, marks=pytest.mark.slow) for each in (1, 3))],
+)
+def test_workers_do_every_job_once(brokers: int, seeds: int) -> None:
     taken = 0
-    for seed in range(15):
+    for seed in range(seeds):
         outcome = run(make_queue(seed, brokers))
         assert not outcome.problems, (seed, outcome.problems[0])
         assert run(make_queue(seed, brokers)).digest == outcome.digest
         taken += sum(each.topic == "output" for each in outcome.operations if isinstance(each, Produce))
-    assert taken > 100
+    assert taken > 100 * seeds // 15
 
 
 @pytest.mark.parametrize("at", [0, 1, 5])
@@ -83,12 +93,13 @@ def test_workers_find_a_defect_of_share_groups(at: int) -> None:
 
 
 def test_faults_of_every_kind_happen() -> None:
+    plans = [make(seed) for seed in range(100)]
+    planned = {fault for plan in plans for fault in plan.odds}
     seen: set[str] = set()
-    planned: set[str] = set()
-    for seed in range(100):
-        outcome = run(make(seed))
-        seen |= outcome.faults.keys()
-        planned |= outcome.plan.odds.keys()
+    for plan in plans:
+        seen |= run(plan).faults.keys()
+        if seen >= planned:
+            break
     assert seen == planned
 
 

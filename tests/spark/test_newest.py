@@ -125,7 +125,8 @@ def test_random_histories(servers: str, monkeypatch: pytest.MonkeyPatch) -> None
         records = [(f"key {chance.randrange(20)}", chance.choice([None, f"{turn} {n}"])) for n in range(30)]
         expected |= dict(records)
         send(servers, *records)
-    found = Table(servers, **{"kafka.max.partition.fetch.bytes": "500"}).values()
+    small: dict[str, Any] = {"kafka.max.partition.fetch.bytes": "500"}
+    found = Table(servers, **small).values()
     assert found == {key: value for key, value in expected.items() if value is not None}
 
 
@@ -204,7 +205,8 @@ def test_it_takes_the_options_of_a_batch(servers: str) -> None:
     assert Table(servers, endingOffsets=ends).values() == {"a": "1", "b": "1"}
     starts = json.dumps({TABLE: {"0": 1, "1": 0}})
     assert Table(servers, startingOffsets=starts, minPartitions="9").values() == {"a": "2", "b": "1"}
-    assert Table(servers, **{"kafka.isolation.level": "read_uncommitted"}).values() == {"a": "2", "b": "1"}
+    uncommitted: dict[str, Any] = {"kafka.isolation.level": "read_uncommitted"}
+    assert Table(servers, **uncommitted).values() == {"a": "2", "b": "1"}
     only_offsets = Table(servers, StructType().add("offset", "long")).rows()
     assert sorted(row["offset"] for row in only_offsets) == [1, 2]
 
@@ -233,7 +235,10 @@ def test_every_batch_of_a_pipeline_looks_up_what_is_newest(
     """One query, whose lookup is written to between its batches: nothing is doubled."""
     servers = semel_broker.bootstrap_servers
     create(servers, ("orders", 2), ("customers", 2), ("invoices", 1))
-    sources = {"orders": Topic("orders"), "customers": Lookup("customers", options)}
+    sources: dict[str, Topic | Lookup] = {
+        "orders": Topic("orders"),
+        "customers": Lookup("customers", options),
+    }
     billing = Pipeline("billing", joined, sources, Topic("invoices"))
 
     def write(topic: str, *records: tuple[bytes, bytes | None]) -> None:

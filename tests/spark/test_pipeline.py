@@ -25,7 +25,7 @@ from semel.client import (
     TransactionalProducer,
     TransactionError,
 )
-from semel.client.commit_transactions import serves_commit_transactions
+from semel.client.commit_transactions import commit_transactions, serves_commit_transactions
 from semel.client.group_offsets import commit_offsets
 from semel.client.transactions_admin import fence_producer
 from semel.embedded import Embedded
@@ -358,7 +358,7 @@ def test_together_a_lost_answer_does_no_harm(
 ) -> None:
     """It was done, the answer was lost, and what came then was refused."""
     plan = planning.plan_stream(client, NAME, Query(tmp_path, "q").batch(0, 10, began=0))
-    original = decisions.commit_transactions
+    original = commit_transactions
 
     def lost(*arguments: Any) -> None:
         original(*arguments)

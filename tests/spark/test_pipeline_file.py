@@ -4,6 +4,7 @@ import threading
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.errors import PySparkException
@@ -224,7 +225,7 @@ def test_a_run_reports_its_batches(spark: SparkSession, semel_broker: Embedded, 
     fill(bootstrap, "in", range(50))
     place = Place(bootstrap, str(tmp_path), once=True)
     run = Run(spark, copying(maxOffsetsPerTrigger="20"), place)
-    reports = [each for each in run.watch(lambda: False) if each is not None]
+    reports: list[Any] = [each for each in run.watch(lambda: False) if each is not None]
     rows = [(each.pipeline, each.batch, each.rows, each.lag) for each in reports if each.rows]
     assert rows == [("copy", 0, 20, 30), ("copy", 1, 20, 10), ("copy", 2, 10, 0)]
     assert committed(bootstrap, "out") == values(range(50))
@@ -237,7 +238,8 @@ def test_a_broker_that_comes_back(spark: SparkSession, tmp_path: Path) -> None:
     bootstrap, port = first.bootstrap_servers, first.port
     create(bootstrap, ("in", 1), ("out", 1))
     fill(bootstrap, "in", range(10))
-    stop, restarts = threading.Event(), []
+    stop = threading.Event()
+    restarts: list[Restarted] = []
     place = Place(bootstrap, str(tmp_path / "checkpoint"), trigger="100 milliseconds")
     second = Embedded(tmp_path / "log", port=port)
     short = {f"kafka.{name}.timeout.ms": "3000" for name in ("request", "default.api")}
@@ -265,7 +267,8 @@ def test_transactions_that_the_broker_has_aborted_are_written_again(
     bootstrap = semel_broker.bootstrap_servers
     create(bootstrap, ("in", 1), ("out", 1))
     fill(bootstrap, "in", range(10))
-    stop, restarts = threading.Event(), []
+    stop = threading.Event()
+    restarts: list[str] = []
 
     def abort() -> None:
         with Client(bootstrap) as client:

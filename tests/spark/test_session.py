@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.spark.jobs import Pipeline, committed, copied, fill, values
@@ -76,7 +77,7 @@ def test_a_server_elsewhere_needs_no_java_here() -> None:
 
 
 @pytest.mark.spark
-def test_a_running_session_stays_as_it_is(spark) -> None:
+def test_a_running_session_stays_as_it_is(spark: Any) -> None:
     import semel.spark
 
     before = dict(spark.sparkContext.getConf().getAll())

@@ -128,6 +128,7 @@ def test_bad_options_and_columns_are_refused_and_nothing_is_written(
         pipeline.run(pipeline.source().select("key"))
     with pytest.raises(PySparkException, match="the column 'value' is binary or string, not bigint"):
         pipeline.run(pipeline.source().selectExpr("offset AS value"))
+    assert pipeline.spark is not None
     rate = pipeline.spark.readStream.format("rate").load().selectExpr("CAST(value AS string) AS value")
     pipeline.checkpoint = tmp_path / "checkpoint of rate"
     with pytest.raises(PySparkException, match="a source of format 'semel'"):

@@ -114,7 +114,7 @@ def test_a_tail_that_does_not_fit_in_memory_is_held_on_disk(
 ) -> None:
     monkeypatch.setattr(snapshot, "MEMORY_BYTES", 10_000)
     monkeypatch.setattr(snapshot, "ROWS_MAX", 7)
-    expected = Counter()
+    expected: Counter[bytes] = Counter()
     with writer(servers, "open") as open_:
         open_.begin()
         send(open_, b"open", (MARKER, 0))

@@ -225,6 +225,7 @@ def test_a_stream_reads_in_portions_and_says_how_far_it_is(pipeline: Pipeline) -
     assert [each["numInputRows"] for each in progress][-1] <= 40
     assert all(each["numInputRows"] <= 40 for each in progress)
     assert sum(each["numInputRows"] for each in progress) == 100
+    assert query.lastProgress is not None
     source = query.lastProgress["sources"][0]
     ends = [of_json(json.loads(source[name])) for name in ("endOffset", "latestOffset")]
     assert ends[0] == ends[1]
@@ -254,6 +255,7 @@ def test_a_new_partition_is_read_from_its_beginning(pipeline: Pipeline) -> None:
         with Producer(client) as producer:
             producer.send("in", b"new", partition=2)
     query = pipeline.run()
+    assert query.lastProgress is not None
     assert query.lastProgress["numInputRows"] == 1
 
 

@@ -1,6 +1,7 @@
 """`semel.spark.verify`: what is lost, doubled, foreign and torn is found, and what is right is left alone."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -24,7 +25,8 @@ def copied(pipeline: Pipeline) -> Pipeline:
     return pipeline
 
 
-def ask(pipeline: Pipeline, *outputs: str, **question: str) -> Answer:
+def ask(pipeline: Pipeline, *outputs: str, **question: Any) -> Answer:
+    assert pipeline.spark is not None
     with Client(pipeline.bootstrap) as client:
         asked = Question(pipeline.bootstrap, pipeline.name, outputs, **question)
         check(client, asked)
@@ -65,6 +67,7 @@ def test_what_is_wrong(copied: Pipeline) -> None:
 def test_torn_batches(copied: Pipeline) -> None:
     """Of the first batch some records are missing; the second is lost as a whole, which is not torn."""
     spark, bootstrap = copied.spark, copied.bootstrap
+    assert spark is not None
     create(bootstrap, ("damaged", 1))
     table = spark.read.format("semel").option("kafka.bootstrap.servers", bootstrap)
     rows = table.option("subscribe", "in").load().select("key", "partition", "offset").collect()

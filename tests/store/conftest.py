@@ -8,8 +8,9 @@ are.
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import apsw
@@ -24,7 +25,7 @@ from semel.store.interface import BatchLocation, ChunkStore, Ledger, StoredBatch
 from semel.store.local_chunks import LocalChunks
 from semel.store.memory_chunks import MemoryChunks
 from semel.store.objects import Objects
-from semel.store.postgres import opening
+from semel.store.postgres import opening, place
 from semel.store.postgres.ledger import PostgresLedger
 from semel.store.postgres.store import ClusterStore
 from semel.store.sqlite_ledger import SqliteLedger
@@ -114,6 +115,20 @@ class SharedOpener:
         connection: Any = await asyncpg.connect(self._dsn, server_settings={"search_path": self.schema})
         await connection.execute(statement, *arguments)
         await connection.close()
+
+    def pass_time(self, store: ClusterStore, seconds: float) -> None:
+        """Move the clock ahead by which a broker judges the leases of others."""
+        leases = store.membership._leases
+        clock = leases.clock
+        leases.clock = lambda: clock() + seconds
+
+    def instead_of_waiting(self, patch: pytest.MonkeyPatch, work: Callable[[], Awaitable[object]]) -> None:
+        """Have brokers that start do this where they would wait for the end of a lease."""
+
+        async def do(seconds: float) -> None:
+            await work()
+
+        patch.setattr(place, "asyncio", SimpleNamespace(sleep=do))
 
     async def kill(self, store: ClusterStore) -> None:
         """End a broker as kill -9 does."""

@@ -171,7 +171,7 @@ async def test_no_room_for_a_running_broker_s_ledger(tmp_path: Path, monkeypatch
 async def test_an_interrupted_backup_is_no_data_directory(tmp_path: Path) -> None:
     async with opened(tmp_path / "data") as store:
         await _filled(store)
-        states = []
+        states: list[Path] = []
 
         def progress(what: str, done: int, total: int) -> None:
             if len(states) < 40:

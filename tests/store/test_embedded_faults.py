@@ -151,6 +151,7 @@ async def test_what_must_be_written_digs_into_the_reserve_and_ends_at_a_full_dis
 
         monkeypatch.setattr(failing_files, "free_bytes", lambda path: free)
         monkeypatch.setattr(failing_files, "allocate", allocate)
+        marker: Any = None
         for _ in range(50):
             marker, _ = scribe.append(key, size=1_000)
             with pytest.raises(StoreFull):
@@ -194,10 +195,13 @@ async def test_orphans_are_removed_and_nothing_else(tmp_path: Path, scribe: Any,
         assert_dense(await log_of(store, keys[0]))
         left = {chunk_id for chunk_id, _ in await store.chunks.list_chunks()}
         assert left >= set(await store.ledger.chunk_references())
+
         # A crash after bytes were written and before their facts were.
-        failing_files.after = lambda call: (
-            shutil.copytree(data, crashed) and None if call == "flush" else None
-        )
+        def copy_after_a_flush(call: str) -> None:
+            if call == "flush":
+                shutil.copytree(data, crashed)
+
+        failing_files.after = copy_after_a_flush
         await append(store, scribe, keys[0])
         failing_files.after = lambda call: None
 

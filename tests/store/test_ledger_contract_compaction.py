@@ -12,6 +12,7 @@ from semel.store.interface import BatchLocation, StoredBatch
 
 async def _filled(ledger: Any, scribe: Any, batches: int = 6) -> PartitionKey:
     """A partition with batches of two records, each a second later than the one before."""
+    key: PartitionKey
     (key,) = await scribe.create(ledger)
     await scribe.fill(ledger, key, [{"records": 2, "timestamp": 1_000 * nth} for nth in range(batches)])
     return key

@@ -115,6 +115,27 @@ async def test_a_lost_batch_is_an_error_at_its_offset(place: Place) -> None:
         assert broker.metrics.damaged_batches == 1
 
 
+async def test_a_lost_batch_that_compaction_has_not_seen(place: Place) -> None:
+    async with filled(place) as broker:
+        # As if compaction had come to offset 6, and removed the batch before.
+        removed = "DELETE FROM batches WHERE partition_index = 0 AND base_offset = 5 RETURNING length"
+        await execute(
+            place,
+            f"WITH removed AS ({removed}) UPDATE partitions SET cleaned_offset = 6, compactions = 1,"
+            " size_bytes = size_bytes - length FROM removed WHERE partition_index = 0",
+        )
+        forget(broker)
+        (whole,) = await fetch(broker, 0, KEY)
+        assert offsets(whole) == [0, 1, 2, 3, 4, *range(6, BATCHES)]
+        await execute(place, "DELETE FROM batches WHERE partition_index = 0 AND base_offset = 8")
+        forget(broker)
+        (before,) = await fetch(broker, 0, KEY)
+        assert offsets(before) == [0, 1, 2, 3, 4, 6, 7]
+        (at,) = await fetch(broker, 8, KEY)
+        assert at.error is ErrorCode.CORRUPT_MESSAGE
+        assert broker.metrics.damaged_batches == 1
+
+
 async def test_a_lost_run_of_batches(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(merging, "RUN_BATCHES", 4)
     async with filled(place) as broker:

@@ -5,7 +5,7 @@ The suite knows no implementation: it runs on each entry of ``SHARED_STORES`` (c
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -18,7 +18,7 @@ from semel.core.types import Transaction, TransactionKey
 from semel.store.interface import StoreFenced, StoreLocked
 from semel.store.sharing import Peer, Shard
 
-LEASE = 1.0
+LEASE = 0.4
 """Seconds, where a test waits for it. Elsewhere a lease is long."""
 PATIENCE = 30.0
 """What happens in time if it happens at all, also on a busy machine."""
@@ -44,7 +44,8 @@ async def join(store: Any) -> None:
 
 
 async def peer_of(store: Any, broker_id: int) -> Peer:
-    return next(each for each in (await store.membership.renew()).peers if each.broker_id == broker_id)
+    peers: Sequence[Peer] = (await store.membership.renew()).peers
+    return next(each for each in peers if each.broker_id == broker_id)
 
 
 async def give(store: Any, owners: dict[int, int]) -> None:
@@ -136,19 +137,15 @@ async def test_a_broker_that_was_killed_starts_again_when_its_lease_is_over(shar
     await store.close()
 
 
-async def test_two_brokers_with_one_id(shared_stores: Any) -> None:
-    # Were it over in a pause of the machine, the second broker would take the place of the first.
-    lease = 4 * LEASE
-    store = await shared_stores.open(0, lease)
+async def test_two_brokers_with_one_id(shared_stores: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = await shared_stores.open(0)
     await join(store)
-    second = asyncio.create_task(shared_stores.open(0, lease))
-    while not second.done():
-        await store.membership.renew()
-        await asyncio.sleep(LEASE / 4)
+    # The first one renews its lease while the second waits for the end of it.
+    shared_stores.instead_of_waiting(monkeypatch, store.membership.renew)
     with pytest.raises(
         StoreLocked, match="another process runs as broker 0 at inside0:9990: stop it, or give"
     ):
-        await second
+        await shared_stores.open(0)
     await store.commit([changed(1)], [])
     await store.close()
 
@@ -260,12 +257,12 @@ async def test_deadlines_are_counted_from_the_time_of_day_if_nobody_else_runs(sh
 
 async def test_a_lease_is_as_long_as_its_owner_wants(shared_stores: Any) -> None:
     """semel.lease.ms of another broker, which may be shorter, does not count."""
-    slow = await shared_stores.open(9)
-    hasty = await shared_stores.open(1, LEASE / 10)
+    slow = await shared_stores.open(9, 600.0)
+    hasty = await shared_stores.open(1)
     await join(slow)
     await join(hasty)
     peer = await peer_of(hasty, 9)
-    await asyncio.sleep(LEASE / 4)
+    shared_stores.pass_time(hasty, 300.0)
     assert (await peer_of(hasty, 9)).is_live
     assert not await hasty.membership.take_over(peer, {})
     await slow.close()
@@ -382,6 +379,8 @@ async def test_a_commit_at_the_moment_of_a_replacement_happens_before_it_or_not_
             await join(dead)
             peer = await peer_of(one, 10 + number)
             await shared_stores.expire(10 + number)
+            done: Any
+            is_taken: Any
             done, is_taken = await asyncio.gather(
                 dead.commit([changed(number)], []),
                 one.membership.take_over(peer, {}),

@@ -15,7 +15,7 @@ from support.waiting import until_async
 from semel.config import Settings
 from semel.core.facts import BatchesReplaced, TopicDeleted
 from semel.core.types import PartitionKey, Rewritten
-from semel.store.interface import StoredBatch
+from semel.store.interface import BatchLocation, StoredBatch, StoreRefused
 from semel.store.postgres import merging
 from semel.store.postgres.store import ClusterStore
 from semel.wire.records import Record, encode_batch
@@ -66,7 +66,7 @@ async def rows(store: ClusterStore, key: PartitionKey) -> list[tuple[int, int, i
         """,
         *key.values(),
     )
-    return [tuple(each) for each in found]  # type: ignore[misc]
+    return [tuple(each) for each in found]
 
 
 async def shape(store: ClusterStore, key: PartitionKey) -> list[tuple[int, int, int, int]]:
@@ -84,6 +84,7 @@ async def answers(store: ClusterStore, key: PartitionKey) -> list[Any]:
 
     found: list[Any] = [await shape(store, key)]
     (partition,) = await ledger.load([key])
+    assert partition is not None
     for offset in range(partition.high_watermark + 2):
         for bytes_max, batches_max in ((0, 1), (700, 100), (2**30, 3)):
             limits = {"bytes_max": bytes_max, "batches_max": batches_max}
@@ -138,6 +139,7 @@ async def test_answers_stay_when_the_log_starts_within_a_run(nearby: Place, scri
         for start in (8, 13, 20, 45):
             await store.commit([scribe.trim(key, start), *scribe.changed()], [])
             (partition,) = await store.ledger.load([key])
+            assert partition is not None
             batches = await store.ledger.find_batches(key, 0, **EVERYTHING)
             assert partition.size_bytes == sum(each.location.length for each in batches)
             assert batches[0].last_offset >= start
@@ -165,7 +167,7 @@ async def _all(store: ClusterStore, key: PartitionKey, scribe: Any) -> list[Stor
         "SELECT each.* FROM batches, batches_in(batches) AS each ORDER BY each.base_offset"
     )
     return [
-        StoredBatch(row["base_offset"], row["last_offset"], 0, merging.BatchLocation(0, 0, row["length"]))
+        StoredBatch(row["base_offset"], row["last_offset"], 0, BatchLocation(0, 0, row["length"]))
         for row in found
     ]
 
@@ -358,7 +360,7 @@ async def test_merges_and_sweeps_and_reads_at_the_same_time(nearby: Place, scrib
             while not is_done:
                 try:
                     await which.merger.merge_once()
-                except merging.StoreRefused:
+                except StoreRefused:
                     continue
 
         async with asyncio.TaskGroup() as tasks:

@@ -64,7 +64,7 @@ async def test_a_reader_waits_once_for_a_store_that_is_away(objects: Objects, fa
     data = os.urandom(LARGE)
     await objects.put(1, [data])
     faulty.spoil("GET", Fault.UNAVAILABLE, times=1_000)
-    patience, objects._patience_seconds = objects._patience_seconds, 1.0
+    patience, objects._patience_seconds = objects._patience_seconds, 0.5
 
     async def tries() -> int:
         before = faulty.count("GET")
@@ -74,7 +74,7 @@ async def test_a_reader_waits_once_for_a_store_that_is_away(objects: Objects, fa
 
     assert await tries() > 1
     # What is left of the patience is too short for the next pause, and may be enough for a first one.
-    await asyncio.sleep(1.0)
+    await asyncio.sleep(0.5)
     assert [await tries() for _ in range(4)] == [1] * 4
     objects._patience_seconds = patience
     faulty.heal()

@@ -31,6 +31,7 @@ from semel.core.types import (
     Cluster,
     ClusterKey,
     CommittedOffset,
+    Fact,
     GroupKey,
     Key,
     OffsetKey,
@@ -230,7 +231,7 @@ async def test_a_table_that_has_grown_is_not_read_as_a_whole(
         for number in range(10):
             await commit(number)
         many = [PartitionKey(os.urandom(16), 0) for _ in range(1_000)]
-        facts = [PartitionChanged(key, Partition()) for key in many]
+        facts: list[Fact] = [PartitionChanged(key, Partition()) for key in many]
         facts += [ProducerAdvanced(key.of(1), ProducerState()) for key in many]
         facts += [TransactionChanged(Transaction(str(number), 7, 0, 1)) for number in range(1_000)]
         facts += [GroupChanged(ClassicGroup(str(number))) for number in range(1_000)]

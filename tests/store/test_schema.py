@@ -13,6 +13,7 @@ from semel.core.types import (
     Cluster,
     ClusterKey,
     CommittedOffset,
+    Key,
     OffsetKey,
     OpenTransaction,
     Partition,
@@ -74,7 +75,7 @@ def _version_1(path: Path) -> None:
 async def test_a_ledger_of_version_1_goes_on(path: Path) -> None:
     _version_1(path)
     key = PartitionKey(TOPIC_ID, 0)
-    keys = [key, ProducerKey(TOPIC_ID, 0, 7), OffsetKey("g", "t", 0), ClusterKey()]
+    keys: list[Key] = [key, ProducerKey(TOPIC_ID, 0, 7), OffsetKey("g", "t", 0), ClusterKey()]
     values = [
         Partition(0, 5, 9, 100, (OpenTransaction(0, 7),)),
         ProducerState(2, (), 9, 9, -1, 0),

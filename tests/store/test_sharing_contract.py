@@ -91,7 +91,7 @@ async def test_every_kind_of_entity_has_the_version_of_the_commit_that_wrote_it(
     async with opened(shared_stores) as (one, other):
         created = scribe.created("orders")
         partition = PartitionKey(created.topic.topic_id, 0)
-        facts = {
+        facts: dict[Key, Any] = {
             TopicKey("orders"): created,
             partition: None,
             partition.of(7): ProducerAdvanced(partition.of(7), ProducerState(1)),

@@ -26,6 +26,8 @@ from semel.core.facts import ProducerIdAllocated
 from semel.store import opening, wal_applier
 from semel.store.interface import StoreBroken, StoreFull
 from semel.store.opening import open_store
+from semel.store.sqlite_ledger import SqliteLedger
+from semel.store.wal import WriteAheadLog
 
 _unsynced = partial(append, defers_sync=True)
 
@@ -187,7 +189,7 @@ async def test_a_start_without_room_is_tried_again(
         raise StoreFull("no room")
 
     with monkeypatch.context() as patch:
-        patch.setattr(opening.SqliteLedger, "commit_now", refuse)
+        patch.setattr(SqliteLedger, "commit_now", refuse)
         for _ in range(2):
             with pytest.raises(StoreFull):
                 await open_store(killed, SETTINGS)
@@ -213,7 +215,7 @@ async def test_a_start_that_fails_is_no_clean_stop(
         if part == "LocalChunks":
             patch.setattr(opening, "LocalChunks", fail)
         else:
-            patch.setattr(opening.WriteAheadLog, "start", fail)
+            patch.setattr(WriteAheadLog, "start", fail)
         with pytest.raises(OSError, match="too many"):
             await open_store(killed, SETTINGS)
     async with opened(killed) as store:

@@ -141,9 +141,11 @@ async def test_blocked_partitions_are_seen(durable_ledgers: Any, scribe: Any) ->
     ]
     # The view says what the core says, also when the log begins behind the first offset.
     (topic, *_) = await ledger.load([TopicKey("orders")])
+    assert topic is not None
     key = PartitionKey(topic.topic_id, 0)
     await ledger.commit([scribe.trim(key, 2), *scribe.changed()], [])
     (partition,) = await ledger.load([key])
+    assert partition is not None
     (row,) = await durable_ledgers.look("SELECT * FROM blocked_partitions WHERE partition_index = 0")
     assert row["last_stable_offset"] == partition.last_stable_offset == 2
     facts: list[Any] = []

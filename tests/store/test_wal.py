@@ -20,7 +20,7 @@ from support.stores.embedded import (
 from semel.core.facts import ProducerIdAllocated
 from semel.core.types import Cluster, ClusterKey
 from semel.store import embedded, files, wal, wal_reading
-from semel.store.fact_codec import pack_facts
+from semel.store.fact_codec import FORMAT, pack_facts
 from semel.store.files import Files
 from semel.store.interface import BatchLocation, StoreBroken, StoreDamaged
 from semel.store.opening import open_store
@@ -254,7 +254,7 @@ async def test_a_wal_of_another_version_is_refused_unless_it_is_not_needed(
         await store.checkpoint()
         checkpointed = await copy_killed_beside(store, tmp_path / "data")
     with monkeypatch.context() as patch:
-        patch.setattr(wal_reading, "FORMAT", wal_reading.FORMAT ^ 1)
+        patch.setattr(wal_reading, "FORMAT", FORMAT ^ 1)
         for _ in range(2):
             with pytest.raises(StoreBroken, match="another version"):
                 await open_store(killed, SETTINGS)
@@ -296,7 +296,7 @@ async def test_a_commit_with_more_facts_than_a_frame_takes(
         await book.commit(store)
         await book.commit(store, defers_sync=True)
         many = [ProducerIdAllocated(number) for number in range(2_000)]
-        assert len(pack_facts(many, [])) > embedded.FRAME_BYTES_MAX
+        assert len(pack_facts(many, [])) > embedded.FRAME_BYTES_MAX  # type: ignore[attr-defined]  # as make_small patched it
         number = await store.commit(many, [], defers_sync=True)
         assert not store.has_unsynced
         images = [await copy_killed_beside(store, tmp_path / "data")]

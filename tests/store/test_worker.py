@@ -39,7 +39,12 @@ async def test_a_job_is_done_even_if_nobody_waits_any_more() -> None:
     """Cancelling does not undo: a commit that was given to the disk happens."""
     worker = Worker("test")
     release, done = threading.Event(), threading.Event()
-    task = asyncio.create_task(worker.run(lambda: (release.wait(), done.set())))
+
+    def job() -> None:
+        release.wait()
+        done.set()
+
+    task = asyncio.create_task(worker.run(job))
     await asyncio.sleep(0)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -53,8 +58,12 @@ def test_a_job_outlives_its_event_loop() -> None:
     worker = Worker("test")
     release, done = threading.Event(), threading.Event()
 
+    def job() -> None:
+        release.wait()
+        done.set()
+
     async def leave() -> None:
-        task = asyncio.create_task(worker.run(lambda: (release.wait(), done.set())))
+        task = asyncio.create_task(worker.run(job))
         await asyncio.sleep(0)
         task.cancel()
 

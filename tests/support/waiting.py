@@ -3,8 +3,8 @@
 import asyncio
 import inspect
 import time
-from collections.abc import Awaitable, Callable
-from typing import Final, TypeVar
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, TypeVar, overload
 
 T = TypeVar("T")
 
@@ -15,7 +15,7 @@ PAUSE_SECONDS: Final = 0.02
 """The pause between two questions, after a few shorter ones."""
 
 
-def until(check: Callable[[], T], seconds: float = LIMIT_SECONDS, what: str = "") -> T:
+def until(check: Callable[[], T | None], seconds: float = LIMIT_SECONDS, what: str = "") -> T:
     """The first true answer of `check`."""
     waiting = _Waiting(check, seconds, what)
     while not (answer := check()):
@@ -23,9 +23,17 @@ def until(check: Callable[[], T], seconds: float = LIMIT_SECONDS, what: str = ""
     return answer
 
 
+@overload
 async def until_async(
-    check: Callable[[], Awaitable[T]] | Callable[[], T], seconds: float = LIMIT_SECONDS, what: str = ""
-) -> T:
+    check: Callable[[], Coroutine[Any, Any, T]], seconds: float = ..., what: str = ...
+) -> T: ...
+
+
+@overload
+async def until_async(check: Callable[[], T | None], seconds: float = ..., what: str = ...) -> T: ...
+
+
+async def until_async(check: Callable[[], Any], seconds: float = LIMIT_SECONDS, what: str = "") -> Any:
     """The first true answer of `check`, on the event loop. An answer may be awaitable."""
     waiting = _Waiting(check, seconds, what)
     while not (answer := await _answer(check)):  # noqa: ASYNC110  there is no event to wait for
@@ -33,7 +41,7 @@ async def until_async(
     return answer
 
 
-async def _answer(check: Callable[[], Awaitable[T]] | Callable[[], T]) -> T:
+async def _answer(check: Callable[[], Any]) -> Any:
     answer = check()
     return await answer if inspect.isawaitable(answer) else answer
 

@@ -233,7 +233,8 @@ def test_an_algorithm_that_is_not_configured(tmp_path: Path, caplog: pytest.LogC
 
 
 def test_a_key_is_used_for_its_own_algorithm_only(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    for parameters in ({"alg": "PS256"}, {"use": "enc"}):
+    changes: list[dict[str, Any]] = [{"alg": "PS256"}, {"use": "enc"}]
+    for parameters in changes:
         key = RSAKey.import_key(RSA.as_dict(private=True) | parameters)
         issuer = Issuer(tmp_path, key, EC).start()
         assert refused(issuer, signed(), caplog) == "no key of the issuer goes with it"
@@ -251,7 +252,12 @@ def test_cve_2025_27817_nothing_that_a_token_names_is_read(
     issuer: Issuer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[str] = []
-    monkeypatch.setattr("semel.server.sasl.token_keys.read_url", lambda url, _: read.append(url) or b"{}")
+
+    def read_url(url: str, _: Any) -> bytes:
+        read.append(url)
+        return b"{}"
+
+    monkeypatch.setattr("semel.server.sasl.token_keys.read_url", read_url)
     mine = OTHER_RSA.as_dict(private=False)
     for header in (
         {"jku": "https://mallory/keys"},
@@ -336,7 +342,12 @@ def test_tokens_that_come_together_wait_for_one_read(issuer: Issuer, monkeypatch
     issuer.publish(new)
     issuer.seconds += PAUSE_MS / 1000
     read: list[str] = []
-    monkeypatch.setattr(token_keys, "read_url", lambda url, _: read.append(url) or issuer.file.read_bytes())
+
+    def read_url(url: str, _: Any) -> bytes:
+        read.append(url)
+        return issuer.file.read_bytes()
+
+    monkeypatch.setattr(token_keys, "read_url", read_url)
     message = f"n,,\x01auth=Bearer {signed(new, 'ES256')}\x01\x01".encode()
 
     async def main() -> list[str | None]:

@@ -36,7 +36,7 @@ def test_a_program_that_takes_too_long_is_killed_with_its_children() -> None:
 
 def is_running(pid: int) -> bool:
     try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
         return False
 

@@ -34,6 +34,11 @@ class Served:
     def connect(self, *, receive_buffer: int | None = None) -> "Wire":
         return Wire(self.port, receive_buffer)
 
+    def passes(self, seconds: float) -> None:
+        """Move the broker's clock, and do what is due then."""
+        work = self.server.broker.advance(round(seconds * 1000))
+        asyncio.run_coroutine_threadsafe(work, self.loop).result()
+
     def stop(self) -> None:
         # It may have stopped already, and its loop with it.
         with contextlib.suppress(RuntimeError):

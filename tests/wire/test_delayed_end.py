@@ -54,7 +54,7 @@ def bootstrap() -> Iterator[str]:
         soon(lambda: client.ask(find, 3).error_code == ErrorCode.NONE, "a coordinator")
         for number in range(20):
             init = InitProducerIdRequest(transactional_id=f"warm-{number}", transaction_timeout_ms=60_000)
-            soon(lambda ask=init: client.ask(ask, 4).error_code == ErrorCode.NONE, "a coordinator")
+            soon(lambda ask=init: client.ask(ask, 4).error_code == ErrorCode.NONE, "a coordinator")  # type: ignore[misc]  # a default: mypy infers no such lambda
     yield PEER
 
 
@@ -217,7 +217,7 @@ def test_librdkafka_and_a_late_end(bootstrap: str, reader: RawClient, act: Act) 
     admin = AdminClient({"bootstrap.servers": bootstrap})
     logs = Logs(reader, create(admin, new_name("late"), PARTITIONS))
     wrong: list[list[str]] = []
-    rounds = 4
+    rounds = 2 if act is Act.HOLD else 4  # of which each waits for an answer until it gives up
     with Proxy(bootstrap) as proxy:
         producer = Producer(
             {

@@ -52,7 +52,7 @@ def test_requests_that_are_sent_at_once_keep_their_order(serve_broker: Callable[
         for count in (5_000, 1, 3_000, 2, 1, 4_000, 3):
             records = [Record(0, 1_000, None, str(hash((at, sequence))).encode()) for at in range(count)]
             codec = Codec.GZIP if count > 10 else Codec.NONE
-            numbers = {"producer_id": 9, "producer_epoch": 0, "base_sequence": sequence}
+            numbers: dict[str, Any] = {"producer_id": 9, "producer_epoch": 0, "base_sequence": sequence}
             frames.append(produce(encode_batch(records, codec=codec, **numbers)))
             expected.append(sequence)
             sequence += count

@@ -26,7 +26,7 @@ def sparking() -> Iterator[None]:
     if find_spec("pyspark") is None:
         say_error("this needs Spark: pip install 'semel[spark]'.")
         raise typer.Exit(FAILED)
-    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+    from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
     from semel.pipeline import DeclarationError

@@ -184,7 +184,8 @@ class Client:
                 raise
             except ClientError as error:
                 problems.append(str(error).rstrip("."))
-        raise BrokerUnreachable(f"{'; '.join(problems)}. Is a broker running there?")
+        message = f"{'; '.join(problems)}. Is a broker running there?"
+        raise BrokerUnreachable(message, is_first_contact=not self.is_known)
 
     def serves(self, api_key: int, version: int = 0) -> bool:
         """Whether the cluster supports this version of an API, or a later one."""

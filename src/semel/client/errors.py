@@ -50,6 +50,11 @@ class ClientError(Exception):
 class BrokerUnreachable(ClientError):
     """No connection could be made. The request was not sent."""
 
+    def __init__(self, message: str, *, is_first_contact: bool = False) -> None:
+        super().__init__(message)
+        #: No broker of the cluster was ever reached, so the address may be wrong. A retry is not tried.
+        self.is_first_contact = is_first_contact
+
 
 class AuthenticationFailed(ClientError):
     """Authentication failed, on either side. A retry does not help."""
@@ -153,7 +158,9 @@ def is_retriable(error: Exception) -> bool:
     """Whether a retry may help. After a lost answer, only if the request is idempotent."""
     if isinstance(error, KafkaError):
         return error.retriable
-    return isinstance(error, BrokerUnreachable | ConnectionLost | RequestTimedOut)
+    if isinstance(error, BrokerUnreachable):
+        return not error.is_first_contact
+    return isinstance(error, ConnectionLost | RequestTimedOut)
 
 
 def close_after(error: object, close: Callable[[], None]) -> None:

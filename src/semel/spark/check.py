@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 from urllib.parse import unquote
 
-import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import col, input_file_name, monotonically_increasing_id
 

@@ -12,7 +12,7 @@ from collections.abc import Set
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pyarrow import fs  # type: ignore[import-untyped]
+from pyarrow import fs
 
 from semel.client import Partition
 from semel.spark.errors import PipelineError

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from functools import lru_cache
 
-import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow as pa
 
 from semel.wire.columns import Binary, Columns, Numbers
 

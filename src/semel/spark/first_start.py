@@ -11,7 +11,7 @@ import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ until it reaches the end: for a key that exists all the time it then finds one r
 
 from collections.abc import Iterator, Sequence
 
-import pyarrow as pa  # type: ignore[import-untyped]
-import pyarrow.compute as pc  # type: ignore[import-untyped]
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from semel.client import LATEST, Client, Isolation

@@ -8,7 +8,7 @@ before the log, or ends after it, is a loss.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow as pa
 
 from semel.allocator import keep_memory
 from semel.client import EARLIEST, Client, ClientError, ErrorCode, KafkaError

@@ -27,7 +27,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow as pa
 
 from semel.client import Client, ClientError, ErrorCode, Isolation, KafkaError, Partition
 from semel.client.commit_order_batches import CommitOrderBatches

@@ -10,8 +10,8 @@ import time
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-import pyarrow as pa  # type: ignore[import-untyped]
-import pyarrow.compute as pc  # type: ignore[import-untyped]
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from semel.client import Admin, Client, ConfigValue, ErrorCode, KafkaError
 from semel.client.cluster import UNKNOWN_TOPIC_WAIT_S

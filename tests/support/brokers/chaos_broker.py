@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from semel.store import opening, wal
+from semel.store.recovery import recover
 from semel.store.sqlite_ledger import SqliteLedger
 from semel.store.wal import WriteAheadLog
 from support.brokers.faulty import FaultyBroker, FaultyFiles
@@ -160,5 +161,5 @@ def install(switches: Path) -> ChaosFiles:
     SqliteLedger.checkpoint_now = points.around(  # type: ignore[method-assign]
         SqliteLedger.checkpoint_now, "checkpoint"
     )
-    opening.recover = points.around(opening.recover, "recovery")
+    opening.recover = points.around(recover, "recovery")  # type: ignore[attr-defined]  # patched where it is called
     return ChaosFiles(switches, points)

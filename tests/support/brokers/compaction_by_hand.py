@@ -1,12 +1,17 @@
 """An embedded broker that compacts when the test says so, and at no other time."""
 
 import asyncio
+from typing import Any
 
 from semel.client import Client, Producer
 from semel.embedded import Embedded
 
 SETTINGS = {"log.cleaner.backoff.ms": 3_600_000}
-CONFIGS = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0", "delete.retention.ms": "0"}
+CONFIGS: dict[str, Any] = {
+    "cleanup.policy": "compact",
+    "min.cleanable.dirty.ratio": "0",
+    "delete.retention.ms": "0",
+}
 
 
 def compact(broker: Embedded) -> None:

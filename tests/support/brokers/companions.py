@@ -38,6 +38,8 @@ OF_ONE_BROKER = (
     "tests/client/test_own_share_consumer.py::test_a_compacted_topic",
     # They advance the clock of their broker: it must own what times out.
     "test_embedded.py::test_time_passes_when_a_test_says_so",
+    "_transactions.py::test_a_transaction_that_takes_too_long_is_aborted",
+    "test_own_transactions.py::test_after_a_timeout_the_producer_goes_on",
     *(
         f"test_own_share_consumer.py::{each}"
         for each in (

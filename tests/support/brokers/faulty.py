@@ -10,10 +10,12 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from semel.store.files import Files
 from support.brokers.process import BrokerProcess
+
+T = TypeVar("T")
 
 
 class FaultyBroker(BrokerProcess):
@@ -67,7 +69,7 @@ class FaultyFiles(Files):
     def free_bytes(self, path: Path) -> int:
         return 0 if (self.switches / "full").exists() else super().free_bytes(path)
 
-    def _or_fail(self, name: str, call: Callable[..., Any], *args: Any) -> Any:
+    def _or_fail(self, name: str, call: Callable[..., T], *args: Any) -> T:
         switch = self.switches / name
         if switch.exists():
             code = int(switch.read_text())

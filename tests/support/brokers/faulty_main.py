@@ -19,5 +19,6 @@ KINDS = {"faulty": FaultyFiles, "chaos": install}
 
 if __name__ == "__main__":
     kind, switches = sys.argv.pop(1), Path(sys.argv.pop(1))
-    broker.open_store = partial(open_store, files=KINDS[kind](switches))  # type: ignore[assignment]
+    # Patched where it is called.
+    broker.open_store = partial(open_store, files=KINDS[kind](switches))  # type: ignore[attr-defined]
     run()

@@ -1,8 +1,10 @@
 """The broker that tests run against: Semel in this process, or the one that SEMEL_PEER names."""
 
 import os
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import semel
@@ -10,11 +12,27 @@ import semel
 PEER = os.environ.get("SEMEL_PEER")
 
 
+@dataclass(frozen=True)
+class Timed:
+    """A broker for which time passes when a test says so. For a peer it does so by itself."""
+
+    address: str
+    passes: Callable[[float], None]
+    """So many seconds."""
+
+
 @contextmanager
-def broker_or_peer(settings: Mapping[str, Any]) -> Iterator[str]:
-    """The address of a new broker with these settings, or of the peer, which has its own."""
+def timed_broker(settings: Mapping[str, Any]) -> Iterator[Timed]:
+    """A new broker with these settings, or the peer, which has its own."""
     if PEER:
-        yield PEER
+        yield Timed(PEER, time.sleep)
         return
     with semel.embedded(settings=settings) as broker:
-        yield broker.bootstrap_servers
+        yield Timed(broker.bootstrap_servers, broker.advance)
+
+
+@contextmanager
+def broker_or_peer(settings: Mapping[str, Any]) -> Iterator[str]:
+    """The address of a new broker with these settings, or of the peer."""
+    with timed_broker(settings) as broker:
+        yield broker.address

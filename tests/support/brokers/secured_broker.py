@@ -3,16 +3,17 @@
 import asyncio
 import gc
 import json
+import logging
 import ssl
 import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import aiokafka
 import confluent_kafka
@@ -148,6 +149,15 @@ def librdkafka(broker: Secured, protocol: str, mechanism: str, user: str, passwo
 AUTHENTICATION = {confluent_kafka.KafkaError._AUTHENTICATION}
 
 
+async def end_transports() -> None:
+    """End what a client has left open on this event loop. It is referred to by what the client has logged."""
+    open_: Mapping[int, asyncio.Transport] = asyncio.get_running_loop()._transports  # type: ignore[attr-defined]
+    for each in list(open_.values()):
+        each.abort()
+    # The sockets are closed in the next turn.
+    await asyncio.sleep(0)
+
+
 @contextmanager
 def sockets_left_open() -> Iterator[None]:
     """A producer that is not let in leaves sockets open. Python warns when it finds them, now or later."""
@@ -157,7 +167,7 @@ def sockets_left_open() -> Iterator[None]:
         gc.collect()
 
 
-class _AioTokens(AbstractTokenProvider):
+class _AioTokens(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka has no types
     def __init__(self, token: str) -> None:
         self._token = token
 
@@ -184,6 +194,7 @@ def by_aiokafka(broker: Secured, protocol: str, mechanism: str, user: str, passw
             await producer.send_and_wait(topic, b"x")
         finally:
             await producer.stop()
+            await end_transports()
 
     refused = ""
     with sockets_left_open():
@@ -195,7 +206,27 @@ def by_aiokafka(broker: Secured, protocol: str, mechanism: str, user: str, passw
         raise Denied(refused)
 
 
-class _KafkaPythonTokens(KafkaPythonTokenProvider):
+class _Refusals(logging.Handler):
+    """Ends the wait of a kafka-python producer that is not let in, which would try until its time is up."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.producer: Any = None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        for each in record.args if isinstance(record.args, tuple) else ():
+            if isinstance(each, kafka.errors.SaslAuthenticationFailedError) and self.producer is not None:
+                self.producer._metadata.failed_update(each)
+
+    def __enter__(self) -> Self:
+        logging.getLogger("kafka.net.manager").addHandler(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        logging.getLogger("kafka.net.manager").removeHandler(self)
+
+
+class _KafkaPythonTokens(KafkaPythonTokenProvider):  # type: ignore[misc]  # kafka-python has no types
     def __init__(self, token: str) -> None:
         super().__init__()
         self._token = token
@@ -212,7 +243,7 @@ def kafka_python(
     if mechanism == "OAUTHBEARER":
         given = {"sasl_oauth_token_provider": _KafkaPythonTokens(broker.token(user))}
     refused = ""
-    with sockets_left_open():
+    with sockets_left_open(), _Refusals() as refusals:
         try:
             producer = kafka.KafkaProducer(
                 bootstrap_servers=broker.address(protocol),
@@ -222,12 +253,13 @@ def kafka_python(
                 # Connect when a record is sent: a producer that cannot connect leaves sockets open.
                 api_version=(3, 9),
                 bootstrap_timeout_ms=None,
-                max_block_ms=5_000,
+                max_block_ms=30_000,
                 retries=0,
                 **given,
             )
+            refusals.producer = producer
             with closing(producer):
-                producer.send(topic, b"x").get(timeout=15)
+                producer.send(topic, b"x").get(timeout=30)
         except kafka.errors.KafkaError as error:
             refused = repr(error)
     if refused:

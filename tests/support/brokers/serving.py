@@ -157,7 +157,7 @@ async def serving(
     """A server that serves ApiVersions, Produce and these handlers."""
     broker = FakeBroker(**settings)
     produces = produces or Produces()
-    dispatch = Dispatch({0: produces.handle, 18: api_versions, **(handlers or {})})  # type: ignore[dict-item]
+    dispatch = Dispatch({0: produces.handle, 18: api_versions, **(handlers or {})})
     listener = ListenerConfig("test", "127.0.0.1", 0, tls=tls)
     server = Server(broker, [listener], dispatch)  # type: ignore[arg-type]
     await server.start()

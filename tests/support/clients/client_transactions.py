@@ -1,12 +1,18 @@
 """What the tests of transactions by different clients share."""
 
-from support.brokers.peer import PEER
+import pytest
+
+from support.brokers.peer import PEER, Timed
 from support.clients.raw import RawClient
 from support.clients.raw_transactions import describe
 from support.waiting import until
 
 PARTITIONS = 5
 VISIBILITIES = ["marker"] if PEER else ["marker", "journal"]
+# For tests that are about something else: one visibility, and the other by make verify.
+ONE_VISIBILITY = pytest.mark.parametrize(
+    "visibility", ["marker", *(pytest.param(each, marks=pytest.mark.slow) for each in VISIBILITIES[1:])]
+)
 PRODUCE, INIT, ADD_PARTITIONS, ADD_OFFSETS, END, TXN_OFFSETS = 0, 22, 24, 25, 26, 28
 REQUESTS = [PRODUCE, INIT, ADD_PARTITIONS, ADD_OFFSETS, END, TXN_OFFSETS]
 
@@ -39,9 +45,14 @@ def visibility_configs(visibility: str) -> dict[str, str]:
     return {} if PEER else {"semel.visibility": visibility}
 
 
-def wait_for_abort(bootstrap: str, transactional_id: str) -> None:
-    """Until the broker has ended what this id had open."""
-    with RawClient(bootstrap) as client:
+SLOW_S = 20
+"""The timeout of a transaction that takes too long."""
+
+
+def time_out(broker: Timed, transactional_id: str) -> None:
+    """Its time passes, until the broker has ended what this id had open."""
+    broker.passes(SLOW_S)
+    with RawClient(broker.address) as client:
         until(
-            lambda: describe(client, transactional_id).transaction_state == "CompleteAbort", 30, "the abort"
+            lambda: describe(client, transactional_id).transaction_state == "CompleteAbort", what="the abort"
         )

@@ -21,7 +21,10 @@ from semel.wire.messages import (
     ShareGroupHeartbeatRequest,
     TopicProduceData,
 )
-from semel.wire.messages.configs import AlterConfigsResource, IncrementalAlterConfigsAlterableConfig
+from semel.wire.messages.configs import (
+    IncrementalAlterConfigsAlterableConfig,
+    IncrementalAlterConfigsAlterConfigsResource,
+)
 from semel.wire.messages.semel import TxnShareAcknowledgeRequest
 from semel.wire.records import Record, decode_batch, encode_batch, iter_batches
 from support.brokers.in_memory import context, make_topic, send
@@ -35,7 +38,7 @@ async def begun_to_wait(broker: Broker, fetch: Coroutine[Any, Any, Any]) -> asyn
 
     def is_waiting() -> bool:
         waits = [each for some in broker.share_waits.by_share.values() for each in some]
-        return any(each.woken._callbacks for each in waits)  # type: ignore[attr-defined]
+        return any(each.woken._callbacks for each in waits)
 
     task = asyncio.create_task(fetch)
     await until_async(is_waiting)
@@ -128,18 +131,15 @@ class Member:
             for first, last, types in acks
         ]
         partition = ShareAcknowledgePartition(partition_index=0, acknowledgement_batches=batches)
-        request = TxnShareAcknowledgeRequest(
-            **{
-                "transactional_id": "x",
-                "producer_id": producer[0],
-                "producer_epoch": producer[1],
-                "group_id": "g",
-                "member_id": self.name,
-                "topics": [ShareAcknowledgeTopic(topic_id=self.topic.topic_id, partitions=[partition])],
-            }
-            | fields
-        )
-        return await self.ask(20_002, request, 0)
+        given: dict[str, Any] = {
+            "transactional_id": "x",
+            "producer_id": producer[0],
+            "producer_epoch": producer[1],
+            "group_id": "g",
+            "member_id": self.name,
+            "topics": [ShareAcknowledgeTopic(topic_id=self.topic.topic_id, partitions=[partition])],
+        }
+        return await self.ask(20_002, TxnShareAcknowledgeRequest(**given | fields), 0)
 
 
 def runs(response: Any) -> list[tuple[int, int, int]]:
@@ -176,7 +176,7 @@ async def produce(broker: Broker, topic: str, *names: str) -> None:
 async def configure(broker: Broker, **configs: str) -> list[int]:
     request = IncrementalAlterConfigsRequest(
         resources=[
-            AlterConfigsResource(
+            IncrementalAlterConfigsAlterConfigsResource(
                 resource_type=GROUP,
                 resource_name="g",
                 configs=[

@@ -1,11 +1,12 @@
 """Every anomaly: the smallest history that shows it, and a neighbour that does not."""
 
+from semel.check import Operation
 from support.models.histories import JOURNAL, JOURNAL_TOPIC, Steps
 
 READ_ALL = "read_uncommitted"
 
 
-def S(*declared) -> Steps:  # noqa: N802 - a short name for what stands at the beginning of every row
+def S(*declared: Operation) -> Steps:  # noqa: N802 - a short name for what stands at the beginning of every row
     return Steps(*declared)
 
 

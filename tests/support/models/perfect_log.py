@@ -7,6 +7,7 @@ lost, be answered to nobody, or arrive when its sender has long given up. Everyt
 import random
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from semel.check import (
@@ -237,7 +238,7 @@ class World:
                 self.add(Assign(process, self.now, self.now, OK, *key, log.start))
                 found, position = self.log.read(key, log.start, isolation, 1 << 30)
                 times = (self.now, self.now)
-                self.add(Poll(process, *times, OK, *key, tuple(found), isolation, None, position))  # type: ignore[arg-type]
+                self.add(Poll(process, *times, OK, *key, tuple(found), isolation, None, position))
         for (group, key), position in self.log.positions.items():
             self.add(OffsetFetch("end", self.now, self.now, OK, group, *key, position))
 
@@ -461,7 +462,7 @@ class World:
                 position = self.rng.randint(0, 30)
                 made = OffsetCommit(process, 0, 0, INFO, "plain", *key, position)
                 yield from self.call(
-                    "offset_commit", made, lambda to=position: self.log.positions.update({place: to})
+                    "offset_commit", made, partial(self.log.positions.update, {place: position})
                 )
                 started = self.now
                 yield

@@ -190,7 +190,7 @@ TOPICS = (
         Case(
             f"{api} of {what}",
             *(key, version),
-            lambda w, make=make, kind=kind, name=name: make(kind, name),
+            lambda w, make=make, kind=kind, name=name: make(kind, name),  # type: ignore[misc]  # defaults: mypy infers no such lambda
             "responses.0.error_code",
             (right,),
         )

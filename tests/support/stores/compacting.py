@@ -29,10 +29,8 @@ UNCOMMITTED = Isolation.READ_UNCOMMITTED
 
 def keyed(*pairs: tuple[str | None, str | None], timestamp: int = 1_000, **fields: Any) -> bytes:
     """A batch of these keys and values."""
-    records = [
-        Record(at, timestamp + at, *(None if each is None else each.encode() for each in pair))
-        for at, pair in enumerate(pairs)
-    ]
+    encoded = [[None if each is None else each.encode() for each in pair] for pair in pairs]
+    records = [Record(at, timestamp + at, key, value) for at, (key, value) in enumerate(encoded)]
     return encode_batch(records, **fields)
 
 

@@ -15,6 +15,7 @@ from semel.store import embedded, ledger_writer, opening, wal, wal_applier
 from semel.store.embedded import EmbeddedStore
 from semel.store.interface import Ledger, StoredBatch
 from semel.store.opening import open_store
+from semel.store.sqlite_ledger import SqliteLedger
 from semel.wire.records import Record, encode_batch
 
 SETTINGS = Settings(semel_chunk_bytes_max=64 * 1024, semel_disk_reserve_bytes=0)
@@ -32,11 +33,9 @@ async def opened(directory: Path | None, settings: Settings = SETTINGS, **option
 
 async def open_on(vfs: str, directory: Path, settings: Settings = SETTINGS, **options: Any) -> EmbeddedStore:
     """Open a store whose ledger is on this VFS."""
-    open_ledger = opening.SqliteLedger.open
+    open_ledger = SqliteLedger.open
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            opening.SqliteLedger, "open", lambda *args, **options: open_ledger(*args, **options, vfs=vfs)
-        )
+        patch.setattr(SqliteLedger, "open", lambda *args, **options: open_ledger(*args, **options, vfs=vfs))
         return await open_store(directory, settings, **options)
 
 
@@ -165,6 +164,7 @@ class Book:
             assert [batch.base_offset for batch, _ in log] == list(range(count))
             assert [data for _, data in log] == [both[index] for both in self.batches[:count]]
             (partition,) = await store.ledger.load([key])
+            assert partition is not None
             assert partition.high_watermark == count
             assert partition.size_bytes == sum(batch.location.length for batch, _ in log)
         return count

@@ -139,7 +139,7 @@ class Shelf:
 class Reading:
     """A shelf, what reads from it, and a writer."""
 
-    def __init__(self, **settings: int) -> None:
+    def __init__(self, **settings: Any) -> None:
         self.shelf = Shelf()
         self.metrics = Metrics()
         self.reader = PublishedReader(self.shelf, Settings(**settings), self.metrics)

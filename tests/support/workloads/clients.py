@@ -9,6 +9,7 @@ import enum
 import logging
 from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from aiokafka import AIOKafkaProducer, TopicPartition
@@ -336,10 +337,10 @@ class Raw:
 
 
 KINDS: dict[str, Any] = {
-    "raw-1": lambda *args: Raw(*args, generation=1),
-    "raw-2": lambda *args: Raw(*args, generation=2),
+    "raw-1": partial(Raw, generation=1),
+    "raw-2": partial(Raw, generation=2),
     "own": Own,
-    "own-1": lambda *args: Own(*args, version=1),
+    "own-1": partial(Own, version=1),
     "librdkafka": Librdkafka,
     "aiokafka": Aiokafka,
 }

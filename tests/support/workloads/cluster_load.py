@@ -14,9 +14,9 @@ from support.brokers.cluster import Cluster
 from support.chance import fresh_seed
 from support.waiting import until
 from support.workloads.chaos_run import Run, run_of
-from support.workloads.copying import PATIENCE_SECONDS, Copy
+from support.workloads.copying import Copy
 from support.workloads.money import Money
-from support.workloads.running import Writer
+from support.workloads.running import PATIENCE_SECONDS, Writer
 
 KINDS = ("own", "librdkafka", "aiokafka")
 

@@ -73,7 +73,8 @@ class Copy(Workload):
 
     @property
     def transactional_ids(self) -> list[str]:
-        return [each.producing.transactional_id for each in (self.feeder, *self.copiers)]
+        producing = [self.feeder.producing, *(each.producing for each in self.copiers)]
+        return [each.transactional_id for each in producing]
 
     @property
     def groups(self) -> dict[str, list[Partition]]:

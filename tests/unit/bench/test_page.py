@@ -104,8 +104,8 @@ def test_what_was_not_measured_is_no_target(results: Results) -> None:
 
 def test_cost_that_grows_faster_than_work_is_flagged(results: Results) -> None:
     assert slopes(results) == [
-        Slope("records", "semel", "seconds", pytest.approx(1.0)),
-        Slope("records", "kafka", "seconds", pytest.approx(2.0)),
+        Slope("records", "semel", "seconds", pytest.approx(1.0)),  # type: ignore[arg-type]  # equals a float
+        Slope("records", "kafka", "seconds", pytest.approx(2.0)),  # type: ignore[arg-type]  # equals a float
     ]
     assert [each.is_faster_than_work for each in slopes(results)] == [False, True]
 

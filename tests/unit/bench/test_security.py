@@ -77,7 +77,7 @@ def test_acls_are_in_force_and_the_client_has_what_it_needs() -> None:
     with running(WithSasl) as without, running(WithAcls) as having:
         measure(Every(), [without, having], TINY, found, lambda _: None)
         having.create({"secret": 1})
-        refused: list[KafkaError] = []
+        refused: list[KafkaError | None] = []
         conf = {"bootstrap.servers": having.bootstrap, "log_level": 0, **having.access}
         producer = Producer(conf)
         producer.produce("secret", b"x", on_delivery=lambda error, _: refused.append(error))
@@ -92,4 +92,4 @@ def test_acls_are_in_force_and_the_client_has_what_it_needs() -> None:
         for value in series.values
         if series.metric != "broker's processor"
     )
-    assert [error.code() for error in refused] == [KafkaError.TOPIC_AUTHORIZATION_FAILED]
+    assert [error and error.code() for error in refused] == [KafkaError.TOPIC_AUTHORIZATION_FAILED]

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from support.stores.commit_loop import append
 
 from semel.broker.pending_commands import ASKER, COMMANDS_MAX, FairQueue, PendingCommands
-from semel.core.offsets import CommitOffsets, Committer
+from semel.core.commit_checks import Committer
+from semel.core.offsets import CommitOffsets
 from semel.core.topics import CreateTopic
 from semel.core.types import CommittedOffset, OffsetKey
 

@@ -16,7 +16,8 @@ from semel.broker import housekeeping
 from semel.broker.broker import Broker
 from semel.broker.ownership import Node
 from semel.config import Settings
-from semel.core.offsets import CommitOffsets, Committer
+from semel.core.commit_checks import Committer
+from semel.core.offsets import CommitOffsets
 from semel.core.partition import Append
 from semel.core.transactions.commands import InitProducer
 from semel.core.types import CommittedOffset, ErrorCode, OffsetKey, PartitionKey, TransactionState

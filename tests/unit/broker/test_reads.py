@@ -41,6 +41,7 @@ async def test_batches_that_lie_near_each_other_are_read_at_once() -> None:
 async def test_gaps_that_are_read_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batch_bytes, "WASTE_BYTES_MAX", 1_000)
     reading = Reading()
+    size = 0
     for _ in range(9):
         size = reading.append(pad=400)
     assert offsets(await reading.fetch()) == list(range(9))
@@ -133,6 +134,7 @@ async def test_whole_batches_within_the_limits() -> None:
 
 async def test_the_brokers_own_limit_holds_whatever_the_client_asks() -> None:
     reading = Reading(fetch_max_bytes=200)
+    size = 0
     for _ in range(9):
         size = reading.append()
     assert len(offsets(await reading.fetch())) == 200 // size

@@ -5,13 +5,14 @@ import asyncio
 from support.stores.slow import ONE, TOPIC_ID, ZERO, PublishedReader, Reading
 
 from semel.broker.reads import Isolation
+from semel.core.facts import BatchAppended
 from semel.core.types import PartitionKey
 
 BOTH = [ZERO, ONE]
 AT_ONCE = {ZERO: 1, ONE: 1}
 
 
-def commit_both(reading: Reading) -> list[object]:
+def commit_both(reading: Reading) -> list[tuple[BatchAppended, memoryview]]:
     """What one commit wrote to both partitions. The ledger has it; it is not published."""
     return [reading.commit(ZERO), reading.commit(ONE)]
 
@@ -21,7 +22,7 @@ class Turning:
 
     def __init__(self, reading: Reading) -> None:
         self.reading = reading
-        self.pending: list[object] = []
+        self.pending: list[tuple[BatchAppended, memoryview]] = []
         self.turns = 0
         reading.watch(frozenset(), self._flush, self.turn)
 
@@ -81,7 +82,7 @@ async def test_a_commit_that_is_published_during_a_load_tears_nothing() -> None:
 async def test_work_that_is_not_flushed_is_flushed_once_before_all_are_looked_at() -> None:
     reading = Reading()
     reading.publish(*commit_both(reading))
-    kept: list[object] = []
+    kept: list[tuple[BatchAppended, memoryview]] = []
     unflushed = set(BOTH)
     flushes = 0
 

@@ -9,6 +9,7 @@ from semel.core.share_partition import Lock, Locks, SharePartition
 from semel.core.types import (
     CommittedOffset,
     GroupKey,
+    Key,
     OffsetKey,
     Partition,
     PartitionKey,
@@ -126,7 +127,8 @@ def test_a_deleted_topic_takes_everything_on_it_along() -> None:
     state.put_versioned(PendingKey("g"), None, 4)
     state.put(OffsetKey("g", "t", 0), CommittedOffset(5))
     state.forget_all(f.TopicDeleted(TOPIC))
-    assert not any(map(state.is_current, (ZERO, ONE, ZERO.of(7), PendingKey("g"), OffsetKey("g", "t", 0))))
+    keys: list[Key] = [ZERO, ONE, ZERO.of(7), PendingKey("g"), OffsetKey("g", "t", 0)]
+    assert not any(map(state.is_current, keys))
 
 
 def test_a_deleted_group_takes_its_offsets_along() -> None:

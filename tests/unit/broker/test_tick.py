@@ -17,6 +17,7 @@ from semel.core.facts import (
 from semel.core.groups import ClassicGroup
 from semel.core.transactions.commands import AddOffsets, AddPartitions, EndTransaction
 from semel.core.types import (
+    Command,
     Fact,
     Partition,
     PartitionKey,
@@ -77,7 +78,7 @@ def test_entities_of_the_same_name_are_different_entities() -> None:
 
 
 def test_added_partitions_are_read_if_their_transaction_may_end_in_the_same_tick() -> None:
-    adds = [AddPartitions("a", 1, 0, (PARTITION,)), AddOffsets("b", 2, 0, "g")]
+    adds: list[Command] = [AddPartitions("a", 1, 0, (PARTITION,)), AddOffsets("b", 2, 0, "g")]
     assert [*keys_of(adds)] == [TransactionKey("a"), TransactionKey("b")]
     ended = set(keys_of([*adds, EndTransaction("a", 1, 0, is_commit=True)]))
     assert {PARTITION, PARTITION.of(1)} <= ended

@@ -8,9 +8,10 @@ from support.stores.commit_loop import ID, Looping, append
 from support.waiting import LIMIT_SECONDS
 
 from semel.broker import unsynced_work
+from semel.core.commit_checks import Committer
 from semel.core.facts import BatchAppended, BatchStaged, LogStartAdvanced, TransactionChanged
 from semel.core.groups import GroupTick
-from semel.core.offsets import CommitOffsets, Committer
+from semel.core.offsets import CommitOffsets
 from semel.core.transactions.commands import AbortOpen, AddPartitions, CommitPending
 from semel.core.types import CommittedOffset, ErrorCode, OffsetKey, PartitionKey, PendingKey, TransactionKey
 from semel.store.interface import StoreFull

@@ -3,6 +3,7 @@
 import socket
 import threading
 from contextlib import suppress
+from typing import Any
 
 import pytest
 
@@ -63,7 +64,7 @@ def test_nobody_listens() -> None:
         client.describe()
 
 
-def test_second_bootstrap_server_is_tried(fake_broker) -> None:
+def test_second_bootstrap_server_is_tried(fake_broker: Any) -> None:
     broker = fake_broker(lambda request, version: None)
     with socket.create_server(("127.0.0.1", 0)) as free:
         gone = free.getsockname()[1]
@@ -71,7 +72,7 @@ def test_second_bootstrap_server_is_tried(fake_broker) -> None:
         assert [node.port for node in client.describe().nodes] == [broker.port]
 
 
-def test_an_answer_that_does_not_come_closes_the_connection(fake_broker) -> None:
+def test_an_answer_that_does_not_come_closes_the_connection(fake_broker: Any) -> None:
     broker = fake_broker(lambda request, version: None)
     with Connection("127.0.0.1", broker.port) as connection:
         with pytest.raises(RequestTimedOut):
@@ -79,8 +80,8 @@ def test_an_answer_that_does_not_come_closes_the_connection(fake_broker) -> None
         assert not connection.is_open
 
 
-def test_hanging_up_before_the_answer(fake_broker, hang_up) -> None:
-    def script(request, version):
+def test_hanging_up_before_the_answer(fake_broker: Any, hang_up: Any) -> None:
+    def script(request: Any, version: int) -> Any:
         raise hang_up
 
     broker = fake_broker(script)
@@ -88,19 +89,20 @@ def test_hanging_up_before_the_answer(fake_broker, hang_up) -> None:
         client.send(DescribeClusterRequest())
 
 
-def test_a_connection_that_the_broker_closed_while_idle_is_made_anew(fake_broker) -> None:
+def test_a_connection_that_the_broker_closed_while_idle_is_made_anew(fake_broker: Any) -> None:
     broker = fake_broker(lambda request, version: DescribeClusterResponse(cluster_id="c"))
     with Client(broker.address) as client:
         client.send(DescribeClusterRequest())
         connection = client.connection()
         broker.hang_up()
+        assert connection._socket is not None
         connection._socket.settimeout(5)  # the end of the stream arrives, however long it takes
         assert connection._socket.recv(1, socket.MSG_PEEK) == b""
         assert client.send(DescribeClusterRequest()).cluster_id == "c"
         assert broker.connections == 2
 
 
-def test_posted_requests_are_answered_in_order(fake_broker) -> None:
+def test_posted_requests_are_answered_in_order(fake_broker: Any) -> None:
     names = iter("abc")
     broker = fake_broker(lambda request, version: DescribeClusterResponse(cluster_id=next(names)))
     with Client(broker.address) as client:
@@ -110,7 +112,7 @@ def test_posted_requests_are_answered_in_order(fake_broker) -> None:
         assert second.wait().cluster_id == "b"
 
 
-def test_versions_that_do_not_meet(fake_broker) -> None:
+def test_versions_that_do_not_meet(fake_broker: Any) -> None:
     broker = fake_broker(lambda request, version: None)
     with Connection("127.0.0.1", broker.port) as connection:
         connection.versions[DescribeClusterRequest.api_key] = Range(7, 9)
@@ -152,10 +154,10 @@ def test_an_older_broker_answers_api_versions_in_version_0() -> None:
     assert asked == [4, 1]
 
 
-def test_the_coordinator_is_followed_when_it_moves(fake_broker) -> None:
+def test_the_coordinator_is_followed_when_it_moves(fake_broker: Any) -> None:
     listed = iter([ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NONE])
 
-    def script(request, version):
+    def script(request: Any, version: int) -> Any:
         if isinstance(request, FindCoordinatorRequest):
             here = Coordinator(key=request.coordinator_keys[0], node_id=0, host="127.0.0.1", port=broker.port)
             return FindCoordinatorResponse(coordinators=[here])

@@ -108,7 +108,8 @@ def test_transactions_come_in_the_order_of_their_commits(
 def test_a_reader_goes_on_from_any_position(steps: list[Step], sizes: list[int], stops: list[int]) -> None:
     """Each reader shows some records and is thrown away; only its position is kept."""
     log, chunk = Log(steps), itertools.cycle(sizes)
-    position, seen = CommitOrderPosition(0, 0), []
+    position = CommitOrderPosition(0, 0)
+    seen: list[int] = []
     for stop in [*stops, len(log.expected) + 1]:
         spool = Spool(200)
         reader = CommitOrderLog(PARTITION, position, spool)

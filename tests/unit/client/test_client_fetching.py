@@ -34,7 +34,7 @@ def end(offset: int, producer: int, *, commit: bool) -> bytearray:
 
 def see(
     *parts: bytearray, offset: int = 0, aborted: list[tuple[int, int]] | None = None, committed: bool = True
-):
+) -> tuple[list[bytes | None], int]:
     isolation = Isolation.READ_COMMITTED if committed else Isolation.READ_UNCOMMITTED
     listed = [AbortedTransaction(producer_id=who, first_offset=first) for who, first in aborted or []]
     records, next_offset = visible(("t", 0), offset, b"".join(parts), listed, isolation)

@@ -1,5 +1,7 @@
 """Batches, sequence numbers and retries of the producer."""
 
+from typing import Any
+
 import pytest
 
 from semel.client import Client, ClientError, Codec, KafkaError, Producer
@@ -8,6 +10,7 @@ from semel.client.errors import ErrorCode
 from semel.wire.messages import (
     InitProducerIdRequest,
     InitProducerIdResponse,
+    PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
@@ -83,7 +86,7 @@ class Log:
         self.identities = 0
         self.offset = 0
 
-    def __call__(self, request, version):
+    def __call__(self, request: Any, version: int) -> Any:
         if isinstance(request, InitProducerIdRequest):
             self.identities += 1
             return InitProducerIdResponse(producer_id=100 + self.identities, producer_epoch=0)
@@ -96,7 +99,8 @@ class Log:
             )
         return ProduceResponse(responses=responses) if request.acks else None
 
-    def _append(self, part):
+    def _append(self, part: PartitionProduceData) -> PartitionProduceResponse:
+        assert part.records is not None
         data = bytes(part.records)
         self.batches.append(data)
         code = self.codes.pop(0) if self.codes else ErrorCode.NONE
@@ -110,7 +114,7 @@ class Log:
         )
 
 
-def test_deliveries_know_where_they_went(fake_broker) -> None:
+def test_deliveries_know_where_they_went(fake_broker: Any) -> None:
     log = Log()
     with Client(fake_broker(log).address) as client, Producer(client) as producer:
         deliveries = [producer.send("t", b"%d" % n, partition=1, headers={"h": b"x"}) for n in range(3)]
@@ -121,7 +125,7 @@ def test_deliveries_know_where_they_went(fake_broker) -> None:
     assert [record.value for record in decode_batch(log.batches[0])] == [b"0", b"1", b"2"]
 
 
-def test_the_key_decides_the_partition_as_in_every_client(fake_broker) -> None:
+def test_the_key_decides_the_partition_as_in_every_client(fake_broker: Any) -> None:
     with Client(fake_broker(Log()).address) as client, Producer(client) as producer:
         assert producer.send("t", b"", key=b"a").partition == producer.send("t", b"", key=b"a").partition
         # Java's client sends these to partitions 0 and 1 of two (murmur2).
@@ -130,7 +134,7 @@ def test_the_key_decides_the_partition_as_in_every_client(fake_broker) -> None:
         assert len(without_key) == 1
 
 
-def test_a_lost_answer_is_asked_for_again_with_the_same_bytes(fake_broker, hang_up) -> None:
+def test_a_lost_answer_is_asked_for_again_with_the_same_bytes(fake_broker: Any, hang_up: Any) -> None:
     log = Log(hang_up, ErrorCode.NOT_LEADER_OR_FOLLOWER)
     broker = fake_broker(log)
     with Client(broker.address, timeout_s=5) as client, Producer(client) as producer:
@@ -140,7 +144,7 @@ def test_a_lost_answer_is_asked_for_again_with_the_same_bytes(fake_broker, hang_
     assert log.identities == 1
 
 
-def test_a_refused_batch_fails_its_deliveries_and_the_next_has_a_new_identity(fake_broker) -> None:
+def test_a_refused_batch_fails_its_deliveries_and_the_next_has_a_new_identity(fake_broker: Any) -> None:
     log = Log(ErrorCode.MESSAGE_TOO_LARGE)
     with Client(fake_broker(log).address) as client:
         producer = Producer(client)
@@ -157,7 +161,7 @@ def test_a_refused_batch_fails_its_deliveries_and_the_next_has_a_new_identity(fa
     assert (second.producer_id, second.base_sequence) == (102, 0)
 
 
-def test_retriable_errors_end_with_the_delivery_timeout(fake_broker, no_pauses) -> None:
+def test_retriable_errors_end_with_the_delivery_timeout(fake_broker: Any, no_pauses: None) -> None:
     log = Log(*[ErrorCode.KAFKA_STORAGE_ERROR] * 1000)
     with Client(fake_broker(log).address) as client:
         producer = Producer(client, delivery_timeout_s=60)
@@ -169,7 +173,7 @@ def test_retriable_errors_end_with_the_delivery_timeout(fake_broker, no_pauses) 
     assert len(log.batches) > 1
 
 
-def test_acks_0_waits_for_nothing(fake_broker) -> None:
+def test_acks_0_waits_for_nothing(fake_broker: Any) -> None:
     log = Log()
     with Client(fake_broker(log).address) as client:
         with pytest.raises(ValueError, match="idempotent"):
@@ -181,7 +185,7 @@ def test_acks_0_waits_for_nothing(fake_broker) -> None:
     assert log.identities == 0
 
 
-def test_a_full_batch_and_linger_send_without_flush(fake_broker) -> None:
+def test_a_full_batch_and_linger_send_without_flush(fake_broker: Any) -> None:
     log = Log()
     with (
         Client(fake_broker(log).address) as client,
@@ -195,7 +199,7 @@ def test_a_full_batch_and_linger_send_without_flush(fake_broker) -> None:
 
 
 @pytest.mark.parametrize("bad", ["text", 7, bytearray(b"x")])
-def test_what_is_not_bytes_is_refused_at_once(fake_broker, bad) -> None:
+def test_what_is_not_bytes_is_refused_at_once(fake_broker: Any, bad: Any) -> None:
     with Client(fake_broker(Log()).address) as client, Producer(client) as producer:
         with pytest.raises(TypeError, match="value"):
             producer.send("t", bad)
@@ -207,7 +211,7 @@ def test_what_is_not_bytes_is_refused_at_once(fake_broker, bad) -> None:
             producer.send("t", b"", partition=2)
 
 
-def test_an_error_in_the_block_is_not_hidden_by_one_of_the_producer(fake_broker) -> None:
+def test_an_error_in_the_block_is_not_hidden_by_one_of_the_producer(fake_broker: Any) -> None:
     log = Log(ErrorCode.MESSAGE_TOO_LARGE)
 
     def work(producer: Producer) -> None:

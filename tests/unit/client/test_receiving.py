@@ -110,7 +110,8 @@ def test_a_real_socket() -> None:
     with here, there:
         sender = threading.Thread(target=there.sendall, args=(b"".join(map(frame, payloads)),))
         sender.start()
-        receiver, found = FrameReceiver(2**24), []
+        receiver = FrameReceiver(2**24)
+        found: list[bytes] = []
         while len(found) < len(payloads):
             frames = receiver.receive(here)
             assert frames is not None

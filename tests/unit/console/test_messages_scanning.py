@@ -378,7 +378,12 @@ def test_a_scan_without_time_gets_on_and_comes_to_its_end(client: Client, order:
 def test_a_scan_without_time_waits_for_no_leader(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     write_many(client, 5, 1)
     fetches = []
-    monkeypatch.setattr(Reader, "fetch", lambda *_: fetches.append(1) or [])
+
+    def fetch(*_: Any) -> list[Any]:
+        fetches.append(1)
+        return []
+
+    monkeypatch.setattr(Reader, "fetch", fetch)
     for number, order in enumerate(Order, 1):
         scan = scan_of(client, Ask.of({"order": order.value}), ScanLimits(100, 1000, 1 << 30, 0.0))
         assert not any(scan.rounds())

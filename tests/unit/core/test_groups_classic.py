@@ -1,5 +1,7 @@
 """The classic group protocol, as members see it (KIP-62, 345, 394, 814)."""
 
+from typing import Any
+
 import pytest
 from support.models.group_rules import GROUP, REBALANCE_MS, SESSION_MS, GroupRules, subscription
 
@@ -323,7 +325,8 @@ def test_members_that_never_sync_are_lost_at_the_rebalance_timeout() -> None:
 def test_kip_559_sync_checks_the_protocol() -> None:
     rules = GroupRules()
     rules.enter("a")
-    for fields in ({"protocol_type": "connect"}, {"protocol_name": "sticky"}):
+    wrong: list[dict[str, Any]] = [{"protocol_type": "connect"}, {"protocol_name": "sticky"}]
+    for fields in wrong:
         assert rules.sync("a", 1, **fields).error is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     synced = rules.sync("a", 1, {"a": b"A"}, protocol_type="consumer", protocol_name="range")
     assert (synced.protocol_type, synced.protocol_name, synced.assignment) == ("consumer", "range", b"A")

@@ -1,5 +1,7 @@
 """Requests that are under way while a group changes, and members that are refused or come back too late."""
 
+from typing import Any
+
 import pytest
 from support.models.group_rules import GROUP, REBALANCE_MS, SESSION_MS, GroupRules, subscription
 
@@ -49,6 +51,7 @@ def test_topics_that_changed_since_they_were_looked_up_are_looked_up_again(it: G
 
 def test_a_sync_in_flight_during_an_upgrade(it: GroupRules) -> None:
     """With the protocol that the classic group has chosen, not the first of the member."""
+    ticket: Any = None
     for name, protocols in (("a", supporting("range", "coop")), ("b", supporting("coop", "range"))):
         it.join("", new=name, protocols=protocols)
         ticket = it.join(name, protocols=protocols)
@@ -101,6 +104,7 @@ def test_an_expired_member_of_a_consumer_group_does_not_come_back_with_what_it_h
     it.make_topic("t", 2)
     it.consumer_join("n")
     mine: list[int] = []
+    joined: Any = None
     for _ in range(10):
         joined = it.join("a", protocols=supporting("coop", owned=mine))
         mine = decode_assignment(it.sync("a", joined.generation).assignment).get("t", [])

@@ -1,6 +1,7 @@
 """Groups that change between the classic protocol and KIP-848 while they have members."""
 
 from collections.abc import Iterable
+from typing import Any
 
 import pytest
 from support.models.group_rules import GROUP, REBALANCE_MS, SESSION_MS, GroupRules, indexes, subscription
@@ -30,7 +31,7 @@ def upgraded(**fields: object) -> tuple[GroupRules, int]:
     return rules, generation
 
 
-def rejoin(rules: GroupRules, name: str, owned: list[int] | None = None, **fields: object) -> list[int]:
+def rejoin(rules: GroupRules, name: str, owned: list[int] | None = None, **fields: Any) -> list[int]:
     """Join and sync as a classic member does; what it owns then."""
     data = subscription("t", owned={"t": owned or []})
     joined = rules.join(name, protocols=(("range", data),), **fields)

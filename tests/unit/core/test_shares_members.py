@@ -3,10 +3,11 @@
 import pytest
 from support.models.share_rules import GROUP, ShareRules
 
+from semel.core.commit_checks import Committer
 from semel.core.facts import TopicDeleted
 from semel.core.groups.commands import ConsumerHeartbeat, ExpireOffsets, JoinGroup
 from semel.core.groups.model import ClassicGroup, TopicShape
-from semel.core.offsets import CommitOffsets, Committer
+from semel.core.offsets import CommitOffsets
 from semel.core.share_partition import SharePartition
 from semel.core.shares.assignor import assign
 from semel.core.shares.offsets import AlterShareOffsets, DeleteShareOffsets

@@ -165,7 +165,7 @@ def test_every_abort_makes_the_records_available(it: ShareRules, happens: Any) -
     before = it.transaction()
     happens(it)
     assert it.acquire("b") == [AcquiredRun(0, 9, 2)]
-    late = {"producer_id": before.producer_id, "epoch": before.epoch}
+    late: dict[str, Any] = {"producer_id": before.producer_id, "epoch": before.epoch}
     assert it.in_transaction("b", 0, 9, ACCEPT, **late) is ErrorCode.PRODUCER_FENCED
     assert it.end(commit=True, **late) is not NONE
 

@@ -178,7 +178,7 @@ def test_behaviour_66_between_the_check_and_the_write_there_is_nothing(
     late = producer.command(M0)
     producer.commit()
     answer = rules.run(late)
-    assert answer.error is (ABORTABLE if version == 1 else FENCED)  # type: ignore[attr-defined]
+    assert answer.error is (ABORTABLE if version == 1 else FENCED)
     assert rules.at(M0).last_stable_offset == rules.at(M0).high_watermark == 2
 
 
@@ -198,7 +198,7 @@ def test_behaviour_68_a_plain_batch_inside_a_transaction_is_refused(
     producer.write(key)
     plain = header(1, producer_id=producer.producer_id, epoch=producer.epoch)
     answer = rules.run(Append(key, plain, b"", is_journal=key == J0))
-    assert answer.error is ErrorCode.INVALID_TXN_STATE  # type: ignore[attr-defined]
+    assert answer.error is ErrorCode.INVALID_TXN_STATE
 
 
 def test_a_fenced_producer_is_refused_where_the_log_does_not_know_it(rules: TransactionRules) -> None:

@@ -1,5 +1,7 @@
 """Timeouts, expiry, terms and connections, as rules."""
 
+from typing import Any
+
 import pytest
 from support.models.transaction_rules import (
     ID,
@@ -244,7 +246,7 @@ def test_a_transaction_of_this_term_is_left_alone(rules: TransactionRules) -> No
 # The newest connection speaks.
 
 
-def on(connection: int) -> dict[str, int]:
+def on(connection: int) -> dict[str, Any]:
     return {"connection": connection}
 
 

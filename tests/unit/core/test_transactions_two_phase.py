@@ -1,5 +1,7 @@
 """Two-phase commit (KIP-939), and the generation that the cluster is set to, as rules."""
 
+from typing import Any
+
 import pytest
 from support.models.transaction_rules import ID, J0, M0, M1, Producer, TransactionRules, holds_together
 
@@ -9,7 +11,7 @@ from semel.core.types import ErrorCode, TransactionState
 
 FENCED = ErrorCode.PRODUCER_FENCED
 ABORTED, COMMITTED = TransactionState.COMPLETE_ABORT, TransactionState.COMPLETE_COMMIT
-PREPARED = {"is_two_phase": True, "may_two_phase": True}
+PREPARED: dict[str, Any] = {"is_two_phase": True, "may_two_phase": True}
 
 
 @pytest.fixture

@@ -4,8 +4,8 @@ import asyncio
 from typing import Any
 
 import pytest
-from support.brokers.read_side import TOPIC_ID, UNKNOWN_ID, Served
-from support.stores.slow import ONE, ZERO, offsets_in
+from support.brokers.read_side import UNKNOWN_ID, Served
+from support.stores.slow import ONE, TOPIC_ID, ZERO, offsets_in
 
 from semel.core.types import ErrorCode
 from semel.handlers.context import CloseConnection

@@ -388,7 +388,8 @@ async def test_a_rebalance_that_completes_while_the_first_heartbeat_looks_topics
         await make_topic(broker, "t", 2)
         await make_topic(broker, "u", 4)
         member_id = await stable(broker, encode_assignment({"t": [0, 1]}))
-        look_up, looked = broker.catalog.topics, []
+        look_up = broker.catalog.topics
+        looked: list[Any] = []
 
         async def rebalance_once(names: Any) -> Any:
             found = await look_up(names)

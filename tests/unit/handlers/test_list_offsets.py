@@ -87,7 +87,7 @@ async def test_behaviours_9_and_10_read_committed() -> None:
 async def test_unknown_partitions_and_leader_epochs() -> None:
     served = Served()
     for where in ({"index": 2}, {"index": -1}, {"topic": "u"}):
-        answer = await listed(served, -1, **where)  # type: ignore[arg-type]
+        answer = await listed(served, -1, **where)
         assert answer.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert (await listed(served, -1, epoch=0)).error_code == ErrorCode.NONE
     assert (await listed(served, -1, epoch=1)).error_code == ErrorCode.UNKNOWN_LEADER_EPOCH
@@ -138,5 +138,5 @@ async def test_kip_320_the_only_epoch_ends_at_the_high_watermark(version: int) -
         assert (answer.error_code, answer.leader_epoch, answer.end_offset) == (0, -1, -1)
     assert (await ended(served, 0, version, current=3)).error_code == ErrorCode.UNKNOWN_LEADER_EPOCH
     for where in ({"index": 5}, {"topic": "u"}):
-        answer = await ended(served, 0, version, **where)  # type: ignore[arg-type]
+        answer = await ended(served, 0, version, **where)
         assert (answer.error_code, answer.end_offset) == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1)

@@ -44,10 +44,10 @@ from semel.wire.messages import (
     ShareGroupHeartbeatRequest,
 )
 from semel.wire.messages.configs import (
-    AlterConfigsResource,
     DescribeConfigsRequest,
     DescribeConfigsResource,
     IncrementalAlterConfigsAlterableConfig,
+    IncrementalAlterConfigsAlterConfigsResource,
 )
 
 ACCEPT, RELEASE, REJECT, RENEW = 1, 2, 3, 4
@@ -270,7 +270,7 @@ async def test_a_connection_that_is_closed_while_records_are_acquired_leaves_no_
                 broker.connection_gone(a.connection)
             return found
 
-        broker.submit = submit_and_close  # type: ignore[method-assign]
+        broker.submit = submit_and_close  # type: ignore[assignment, method-assign]  # patched
         await a.fetch()
         assert closed
         assert await b.acquired() == [(0, 0, 2)]
@@ -439,7 +439,9 @@ async def test_settings_of_brokers_hold_at_once_for_groups_that_set_nothing() ->
             ("group.share.record.lock.duration.ms", "20000"),
         ):
             step = IncrementalAlterConfigsAlterableConfig(name=name, value=value)
-            resource = AlterConfigsResource(resource_type=BROKER, resource_name="", configs=[step])
+            resource = IncrementalAlterConfigsAlterConfigsResource(
+                resource_type=BROKER, resource_name="", configs=[step]
+            )
             request = IncrementalAlterConfigsRequest(resources=[resource])
             assert (await send(broker, 44, request)).responses[0].error_code == ErrorCode.NONE
         assert (await a.join()).heartbeat_interval_ms == 7_000

@@ -89,7 +89,7 @@ async def test_poison_is_refused_and_named(name: str) -> None:
 async def test_what_is_opened_is_a_setting(validated: str, refused: set[int], is_topic: bool) -> None:
     batches = counting(good(), 100), counting(good(codec=Codec.GZIP), 100)
     async with broker_in_memory(semel_validate_records="none" if is_topic else validated) as broker:
-        configs = {"semel_validate_records": validated} if is_topic else {}
+        configs: dict[str, Any] = {"semel_validate_records": validated} if is_topic else {}
         await make_topic(broker, TOPIC, **configs)
         answers = [await answer(broker, batch) for batch in batches]
         assert {at for at, each in enumerate(answers) if each.error_code} == refused
@@ -158,7 +158,7 @@ async def test_batches_that_a_thread_validates_keep_the_order_of_their_requests(
     """Large and small ones of one idempotent producer, begun as a connection begins them."""
     async with broker_in_memory() as broker:
         await make_topic(broker, TOPIC)
-        numbers = {"producer_id": 7, "producer_epoch": 0}
+        numbers: dict[str, Any] = {"producer_id": 7, "producer_epoch": 0}
         sequence = 0
         for large in (True, False, True, True, False):
             codec, count = (Codec.ZSTD, 4_000) if large else (Codec.NONE, 2)

@@ -103,10 +103,13 @@ def test_responses_of_one_turn_leave_in_one_write() -> None:
             await until_async(lambda: len(produces.waiting) == 10)
             (connection,) = under_test.context.connections
             writes: list[int] = []
-            connection._send = lambda outgoing, send=connection._send: (
-                writes.append(len(connection._out)),
-                send(outgoing),
-            )
+            send = connection._send
+
+            def note_and_send(outgoing: Any) -> None:
+                writes.append(len(connection._out))
+                send(outgoing)
+
+            connection._send = note_and_send
             for _ in range(10):
                 produces.answer()
             for _ in range(10):

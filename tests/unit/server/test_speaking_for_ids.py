@@ -104,7 +104,7 @@ async def test_an_end_does_not_overtake_the_batches_before_it() -> None:
 
 
 async def test_nothing_overtakes_an_end_that_is_submitted() -> None:
-    ends: list[Any] = []
+    ends: list[Promise[Any]] = []
     produces = Produces()
 
     def end_txn(broker: Any, request: Any, context: Any) -> Promise[Any]:

@@ -39,7 +39,7 @@ def contexts(certificate: Certificate) -> tuple[ServerTls, ssl.SSLContext]:
     return ServerTls(settings_of(certificate)), client_context(certificate)
 
 
-def settings_of(certificate: Certificate, **settings: str) -> Settings:
+def settings_of(certificate: Certificate, **settings: Any) -> Settings:
     return Settings(
         ssl_certificate_location=str(certificate.certificate),
         ssl_key_location=str(certificate.key),
@@ -389,7 +389,7 @@ def test_handshakes_count_for_the_connection_rate(run: Any, contexts: Any) -> No
     async def main() -> None:
         async with serving(tls=contexts[0]) as under_test:
             context = under_test.server._server
-            context.throttling.may_connect = lambda host, now: 60_000
+            context.throttling.may_connect = lambda host, now: 60_000  # type: ignore[method-assign]  # patched
             silent = socket.create_connection(("127.0.0.1", under_test.server.ports["test"]), 10)
             await until_async(lambda: bool(context._arriving))
             with pytest.raises(TimeoutError):

@@ -53,7 +53,7 @@ def around(payload: bytes, record_count: int = 1, **fields: int) -> bytes:
     """Return a batch with a right header around any bytes."""
     batch = encode_batch([Record(0, NOW, None, None)])[:HEADER_BYTES] + payload
     length = len(batch) - PREFIX_BYTES
-    base: dict[str, int] = {"last_offset_delta": max(record_count - 1, 0), "length": length}
+    base: dict[str, Any] = {"last_offset_delta": max(record_count - 1, 0), "length": length}
     return changed(batch, record_count=record_count, **(base | fields))
 
 

@@ -7,17 +7,21 @@ SEMEL_PEER names another broker to hold them against: one node of Kafka 4.3, wit
 from collections.abc import Callable, Iterator
 
 import pytest
-from support.brokers.peer import broker_or_peer
+from support.brokers.peer import Timed, timed_broker
 from support.clients.raw import KEEPS_RECORDS, RawClient
 from support.clients.raw_log import Log
 from support.clients.raw_transactions import RawProducer, make_topic
 
 
 @pytest.fixture(scope="module")
-def bootstrap() -> Iterator[str]:
-    settings = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": 50} | KEEPS_RECORDS
-    with broker_or_peer(settings) as address:
-        yield address
+def timed() -> Iterator[Timed]:
+    with timed_broker(KEEPS_RECORDS) as broker:
+        yield broker
+
+
+@pytest.fixture(scope="module")
+def bootstrap(timed: Timed) -> str:
+    return timed.address
 
 
 @pytest.fixture

@@ -170,7 +170,7 @@ def test_behaviour_39_what_was_committed_is_visible_when_the_answer_is_there(
     for number in range(20):
         producer.write(log.topic, b"v")
         producer.commit()
-        soon(lambda expected=number + 1: len(log.values()) == expected)
+        soon(lambda expected=number + 1: len(log.values()) == expected)  # type: ignore[misc]  # a default: mypy infers no such lambda
 
 
 def test_behaviour_40_sequences_run_on_and_the_epoch_stays(first: RawProducer, log: Log) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from support.brokers.faulty import FaultyBroker
-from support.brokers.peer import PEER
+from support.brokers.peer import PEER, Timed
 from support.clients.raw import RawClient
 from support.clients.raw_log import Log
 from support.clients.raw_transactions import (
@@ -24,15 +24,16 @@ import semel
 from semel.wire.errors import ErrorCode
 from semel.wire.messages.topics import DeleteTopicsRequest
 
-SHORT_MS = 300
-"""For a transaction that one request begins and writes to, so that it cannot be over in between."""
-FIRST_MS = 2_000
-"""For one of the first generation: a request begins it, and the next has to write before it is over."""
+TIMEOUT_S = 10
+"""Passes when a test says so. With a peer it passes really, and a transaction writes within it."""
 
 
-def test_behaviour_70_the_broker_aborts_what_takes_too_long(client: RawClient, log: Log) -> None:
-    producer = RawProducer(client, timeout_ms=FIRST_MS)
+def test_behaviour_70_the_broker_aborts_what_takes_too_long(
+    client: RawClient, log: Log, timed: Timed
+) -> None:
+    producer = RawProducer(client, timeout_ms=TIMEOUT_S * 1000)
     producer.write(log.topic, b"v")
+    timed.passes(TIMEOUT_S)
     until(lambda: log.is_settled, what="the broker aborts")
     found = describe(client, producer.transactional_id)
     assert (found.transaction_state, found.producer_epoch) == ("CompleteAbort", producer.epoch + 1)
@@ -40,9 +41,12 @@ def test_behaviour_70_the_broker_aborts_what_takes_too_long(client: RawClient, l
     assert log.values() == []
 
 
-def test_behaviour_71_activity_does_not_move_the_timeout(client: RawClient, log: Log) -> None:
-    producer = RawProducer(client, generation=2, timeout_ms=SHORT_MS)
+def test_behaviour_71_activity_does_not_move_the_timeout(client: RawClient, log: Log, timed: Timed) -> None:
+    producer = RawProducer(client, generation=2, timeout_ms=TIMEOUT_S * 1000)
     producer.write(log.topic, b"v")
+    timed.passes(TIMEOUT_S / 2)
+    assert producer.send(log.topic, b"v").error_code == ErrorCode.NONE
+    timed.passes(TIMEOUT_S / 2)
 
     def is_refused() -> bool:
         return producer.send(log.topic, b"v").error_code == ErrorCode.INVALID_PRODUCER_EPOCH
@@ -51,13 +55,14 @@ def test_behaviour_71_activity_does_not_move_the_timeout(client: RawClient, log:
     soon(lambda: log.is_settled)
 
 
-def test_a_transaction_within_its_time_is_left_alone(client: RawClient, log: Log) -> None:
+def test_a_transaction_within_its_time_is_left_alone(client: RawClient, log: Log, timed: Timed) -> None:
     """One with a short timeout ends beside it, so that the broker has looked at both."""
     patient = RawProducer(client, timeout_ms=60_000)
     patient.write(log.topic, b"v")
     topic = make_topic(client)
-    hasty = RawProducer(client, generation=2, timeout_ms=SHORT_MS)
+    hasty = RawProducer(client, generation=2, timeout_ms=TIMEOUT_S * 1000)
     hasty.write(topic, b"v")
+    timed.passes(TIMEOUT_S)
     until(lambda: Log(client, topic).is_settled, what="the broker aborts the other")
     patient.commit()
     soon(lambda: log.values() == [b"v"])
@@ -174,16 +179,15 @@ def test_behaviour_77_a_full_disk_changes_nothing_and_the_retry_works(
 
 @ours
 def test_behaviour_76_an_id_that_is_not_used_is_forgotten() -> None:
-    settings = {
-        # Longer than a pause of the machine between the first two requests of the one that is busy.
-        "transactional.id.expiration.ms": 2_000,
-        "transaction.remove.expired.transaction.cleanup.interval.ms": 20,
-    }
+    settings = {"transactional.id.expiration.ms": 30_000}
     with semel.embedded(settings=settings) as broker, RawClient(broker.bootstrap_servers) as client:
         client.create_topic("t")
         idle, busy = RawProducer(client, "idle"), RawProducer(client, "busy")
         busy.write("t", b"v")
-        until(lambda: describe(client, "idle").error_code == 105, what="the idle id is forgotten")
+        broker.advance(29)
+        assert describe(client, "idle").error_code == ErrorCode.NONE
+        broker.advance(1)
+        assert describe(client, "idle").error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
         unmapped = ErrorCode.INVALID_PRODUCER_ID_MAPPING
         assert idle.end(commit=False).error_code == unmapped
         assert idle.add("t") == [unmapped]

@@ -171,7 +171,7 @@ def test_behaviour_99_what_a_filter_does_not_know(client: RawClient) -> None:
 def test_behaviour_99_by_how_long_they_are_open(producer: RawProducer, topic: str) -> None:
     client = producer.client
     producer.write(topic, b"v")
-    only = {"producer_id_filters": [producer.producer_id]}
+    only: dict[str, Any] = {"producer_id_filters": [producer.producer_id]}
     assert listed(client, duration_filter=600_000, **only) == {}
     assert listed(client, duration_filter=-1, **only) == {producer.transactional_id: "Ongoing"}
     found = until(lambda: listed(client, duration_filter=1, **only), what="more than a millisecond")

@@ -108,8 +108,8 @@ def parquet(
 ) -> Generator[bytes, None, None]:
     """Yield the bytes of a Parquet file. NoParquet if pyarrow is not installed."""
     try:
-        import pyarrow as pa  # type: ignore[import-untyped]
-        import pyarrow.parquet as pq  # type: ignore[import-untyped]
+        import pyarrow as pa
+        import pyarrow.parquet as pq
     except ImportError:
         raise NoParquet("Parquet needs pyarrow: pip install 'semel[spark]', or export NDJSON.") from None
     schema = pa.schema(

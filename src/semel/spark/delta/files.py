@@ -9,9 +9,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-import pyarrow as pa  # type: ignore[import-untyped]
-import pyarrow.compute as pc  # type: ignore[import-untyped]
-import pyarrow.parquet as pq  # type: ignore[import-untyped]
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from semel.spark.delta.leftovers import Attempt, announce, file_name
 from semel.spark.delta.partitions import Values, directory_of, split

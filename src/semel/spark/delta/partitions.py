@@ -11,8 +11,8 @@ from decimal import Decimal
 from typing import Any, TypeAlias
 from urllib.parse import quote
 
-import pyarrow as pa  # type: ignore[import-untyped]
-import pyarrow.compute as pc  # type: ignore[import-untyped]
+import pyarrow as pa
+import pyarrow.compute as pc
 
 #: Values of the partition columns, in the order of the columns.
 Values: TypeAlias = tuple[str | None, ...]

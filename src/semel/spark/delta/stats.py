@@ -11,7 +11,7 @@ from collections.abc import Collection
 from decimal import Decimal
 from typing import Any
 
-import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow as pa
 
 #: Columns with statistics, and characters of text in them, both as in Delta by default.
 COLUMNS_MAX = 32

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-from pyarrow import fs  # type: ignore[import-untyped]
+from pyarrow import fs
 
 from semel.spark.errors import OptionError
 

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final, NamedTuple
 
-import asyncpg  # type: ignore[import-untyped]
+import asyncpg
 
 from semel.store.interface import StoreMisconfigured, StoreRefused
 from semel.store.postgres.database import ConnectionLost, confirmed

@@ -9,7 +9,7 @@ from contextlib import suppress
 from types import MappingProxyType
 from typing import Final
 
-import asyncpg  # type: ignore[import-untyped]
+import asyncpg
 
 from semel.core.types import (
     CommittedOffset,

@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-import asyncpg  # type: ignore[import-untyped]
+import asyncpg
 
 from semel.config import Settings
 from semel.store.copying import Copied, Copy, Progress

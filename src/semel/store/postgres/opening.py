@@ -6,7 +6,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any, Final
 
-import asyncpg  # type: ignore[import-untyped]
+import asyncpg
 
 from semel.store.interface import StoreBroken, StoreDamaged, StoreMisconfigured, StoreRefused
 from semel.store.postgres.database import ConnectionLost, Database, patiently

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import parse_qs, urlsplit
 
-import asyncpg  # type: ignore[import-untyped]
+import asyncpg
 
 from semel.store.interface import StoreMisconfigured, StoreRefused
 from semel.store.postgres.database import ConnectionLost

@@ -2,7 +2,6 @@
 
 import asyncio
 import base64
-import contextlib
 import dataclasses
 import json
 import pickle
@@ -10,14 +9,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import parse_qs
 
 import pytest
 from joserfc import jwt
 from joserfc.jwk import ECKey
+from support.servers.web import WebServer
 
 from semel.broker.clock import Clock
 from semel.client import tokens
@@ -37,42 +35,12 @@ IDENTITY = {"sasl.oauthbearer.client.id": "app", "sasl.oauthbearer.client.secret
 URL = {"sasl.oauthbearer.token.endpoint.url": "https://issuer/token"}
 
 
-class Endpoint:
+class Endpoint(WebServer):
     """An authorization server with one answer."""
 
     def __init__(self) -> None:
-        self.status = 200
-        self.answer: Any = {"access_token": "first", "token_type": "Bearer", "expires_in": 100}
-        self.headers: dict[str, str] = {}
-        self.delay_s = 0.0
-        self.asked: list[tuple[dict[str, str], dict[str, list[str]]]] = []
-        endpoint = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["Content-Length"])).decode()
-                endpoint.asked.append((dict(self.headers), parse_qs(body)))
-                time.sleep(endpoint.delay_s)
-                self.send_response(endpoint.status)
-                for name, value in endpoint.headers.items():
-                    self.send_header(name, value)
-                self.end_headers()
-                answer = endpoint.answer
-                with contextlib.suppress(OSError):
-                    self.wfile.write(answer if isinstance(answer, bytes) else json.dumps(answer).encode())
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_port}/token"
-        self.thread = threading.Thread(target=self.server.serve_forever, args=(0.01,))
-        self.thread.start()
-
-    def close(self) -> None:
-        self.server.shutdown()
-        self.thread.join()
-        self.server.server_close()
+        super().__init__("/token")
+        self.answer = {"access_token": "first", "token_type": "Bearer", "expires_in": 100}
 
     def source(self, scope: str = "") -> TokenEndpoint:
         return TokenEndpoint(self.url, "app", SECRET, scope)
@@ -80,9 +48,8 @@ class Endpoint:
 
 @pytest.fixture
 def endpoint() -> Iterator[Endpoint]:
-    made = Endpoint()
-    yield made
-    made.close()
+    with Endpoint() as made:
+        yield made
 
 
 class Ticking:
@@ -192,8 +159,8 @@ def test_errors_after_which_a_retry_may_help(endpoint: Endpoint, status: int) ->
 
 
 def test_an_endpoint_that_does_not_answer() -> None:
-    made = Endpoint()
-    made.close()
+    with Endpoint() as made:
+        pass
     with pytest.raises(BrokerUnreachable, match=r"sasl.oauthbearer.token.endpoint.url"):
         made.source()()
 
@@ -256,13 +223,12 @@ class _Hanging(list[Any]):
 
 
 def test_a_redirect_does_not_get_the_secret(endpoint: Endpoint) -> None:
-    other = Endpoint()
-    for status in (302, 307, 308):
-        endpoint.status, endpoint.headers = status, {"Location": other.url}
-        with pytest.raises(AuthenticationFailed, match=f" {status} "):
-            endpoint.source()()
-    assert other.asked == []
-    other.close()
+    with Endpoint() as other:
+        for status in (302, 307, 308):
+            endpoint.status, endpoint.headers = status, {"Location": other.url}
+            with pytest.raises(AuthenticationFailed, match=f" {status} "):
+                endpoint.source()()
+        assert other.asked == []
 
 
 def test_a_proxy_does_not_get_the_secret(endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -399,8 +365,8 @@ def test_cve_2025_27817_an_endpoint_is_https_a_token_file_or_this_machine() -> N
 
 
 def test_the_query_of_a_url_is_not_shown() -> None:
-    made = Endpoint()
-    made.close()
+    with Endpoint() as made:
+        pass
     with pytest.raises(BrokerUnreachable) as error:
         TokenEndpoint(f"{made.url}?key={SECRET}", "app", "x")()
     assert SECRET not in str(error.value)

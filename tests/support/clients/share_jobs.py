@@ -1,12 +1,12 @@
 """Jobs in the partitions of a topic, and a share group whose members take them."""
 
-import time
 import uuid
 
 from semel.client import Admin, Client, Consumer, Producer, ShareConsumer, ShareRecord
+from support.waiting import LIMIT_SECONDS, until
 
 PARTITIONS = 6
-WAIT_SECONDS = 60.0
+WAIT_SECONDS = LIMIT_SECONDS
 
 
 def new_group(client: Client) -> str:
@@ -27,9 +27,12 @@ def put(client: Client, topic: str, count: int = PARTITIONS) -> set[bytes]:
 
 def taken(consumer: ShareConsumer, count: int) -> list[ShareRecord]:
     records: list[ShareRecord] = []
-    deadline = time.monotonic() + WAIT_SECONDS
-    while len(records) < count and time.monotonic() < deadline:
-        records += consumer.poll(0.5)
+
+    def have_come() -> bool:
+        records.extend(consumer.poll(0.5))
+        return len(records) >= count
+
+    until(have_come, what=f"{count} records")
     assert len(records) == count
     return records
 

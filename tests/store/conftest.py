@@ -16,6 +16,7 @@ from typing import Any
 import apsw
 import asyncpg
 import pytest
+from support.stores.schemas import schemas
 
 from semel.core.facts import BatchAppended, Closing, LogStartAdvanced, PartitionChanged, TopicCreated
 from semel.core.types import OpenTransaction, Partition, PartitionKey, Topic
@@ -54,9 +55,9 @@ class LedgerOpener:
 class PostgresOpener:
     """Opens one ledger in PostgreSQL, again and again: in a schema of its own."""
 
-    def __init__(self, dsn: str) -> None:
+    def __init__(self, dsn: str, schema: str) -> None:
         self._dsn = dsn
-        self._schema = f"test_{os.urandom(8).hex()}"
+        self._schema = schema
 
     async def open(self) -> Ledger:
         return await PostgresLedger.open(self._dsn, schema=self._schema)
@@ -84,10 +85,10 @@ class ChunkOpener:
 class SharedOpener:
     """Opens stores of several brokers over one ledger in PostgreSQL."""
 
-    def __init__(self, dsn: str, directory: Path) -> None:
+    def __init__(self, dsn: str, schema: str, directory: Path) -> None:
         self._dsn = dsn
         self._objects = directory.as_uri()
-        self.schema = f"test_{os.urandom(8).hex()}"
+        self.schema = schema
 
     async def open(self, broker_id: int, lease_seconds: float = 30.0) -> ClusterStore:
         objects = Objects.open(self._objects)
@@ -139,11 +140,15 @@ class SharedOpener:
 LEDGERS: dict[str, Callable[[pytest.FixtureRequest], LedgerOpener | PostgresOpener]] = {
     "memory": lambda request: LedgerOpener(None),
     "disk": lambda request: LedgerOpener(request.getfixturevalue("tmp_path") / "ledger.db"),
-    "postgres": lambda request: PostgresOpener(request.getfixturevalue("postgres_dsn")),
+    "postgres": lambda request: PostgresOpener(
+        request.getfixturevalue("postgres_dsn"), request.getfixturevalue("schema")
+    ),
 }
 SHARED_STORES: dict[str, Callable[[pytest.FixtureRequest], SharedOpener]] = {
     "postgres": lambda request: SharedOpener(
-        request.getfixturevalue("postgres_dsn"), request.getfixturevalue("tmp_path")
+        request.getfixturevalue("postgres_dsn"),
+        request.getfixturevalue("schema"),
+        request.getfixturevalue("tmp_path"),
     ),
 }
 CHUNK_STORES: dict[str, Callable[[Path], ChunkOpener]] = {
@@ -152,6 +157,13 @@ CHUNK_STORES: dict[str, Callable[[Path], ChunkOpener]] = {
 }
 DURABLE = ["disk"]
 """Those that are the same after they were closed and opened."""
+
+
+@pytest.fixture
+def schema(postgres_dsn: str) -> Iterator[str]:
+    """A ledger in PostgreSQL that nobody has used."""
+    with schemas(postgres_dsn).taken() as schema:
+        yield schema
 
 
 @pytest.fixture(params=list(LEDGERS))

@@ -64,8 +64,8 @@ async def _claim(database: Database, objects: Objects) -> None:
         if not await objects.keeps_mark():
             raise StoreMisconfigured(
                 f"the object store does not honour If-None-Match: {objects.mark_address} could be created"
-                " twice. Without it, a PostgreSQL server that was left behind is not recognized: use an object"
-                " store with conditional writes, and no gateway that drops the conditions"
+                " twice. Without it, a PostgreSQL server that was left behind is not recognized: use"
+                " an object store with conditional writes, and no gateway that drops the conditions"
             )
         await _check_age(database, objects)
     except OSError as error:

@@ -27,6 +27,7 @@ from semel.store.local_chunks import LocalChunks
 from semel.store.memory_chunks import MemoryChunks
 from semel.store.objects import Objects
 from semel.store.postgres import opening, place
+from semel.store.postgres.inspection import cluster_status
 from semel.store.postgres.ledger import PostgresLedger
 from semel.store.postgres.store import ClusterStore
 from semel.store.sqlite_ledger import SqliteLedger
@@ -111,6 +112,10 @@ class SharedOpener:
         await self._execute(
             "UPDATE brokers SET lease_until = lease_until - make_interval(secs => $1)", seconds
         )
+
+    async def shown(self) -> list[tuple[int, str]]:
+        """The brokers and their states, as people see them."""
+        return [each[:2] for each in (await cluster_status(self._dsn, self.schema)).brokers]
 
     async def _execute(self, statement: str, *arguments: Any) -> None:
         connection: Any = await asyncpg.connect(self._dsn, server_settings={"search_path": self.schema})

@@ -20,7 +20,6 @@ import pytest
 from obstore.store import from_url
 from support.brokers.cluster_members import Member, database, semel
 from support.brokers.process import free_port
-from support.programs import missing
 from support.servers.postgres import PostgresServer, binaries, why_not
 from support.servers.s3 import S3Server
 from support.waiting import until

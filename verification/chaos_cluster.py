@@ -67,7 +67,7 @@ def s3_faults(count: int) -> ChaosResult:
 
     def go(run: Run, count: int, deadline: float) -> None:
         with s3_server() as server, FaultyS3(server) as s3:
-            place = {"chunks": s3.address, "environment": s3_environment(s3.options)}
+            place: dict[str, Any] = {"chunks": s3.address, "environment": s3_environment(s3.options)}
             _episodes(run, count, deadline, lambda cluster, chance: _spoil(s3, chance), **place)
 
     return runs("S3 faults", count, FAULTS_PER_RUN, go)

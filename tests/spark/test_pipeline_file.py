@@ -388,7 +388,9 @@ def test_every_message_that_says_to_start_again_is_of_a_passing_failure() -> Non
             and any(isinstance(part, ast.Return) and AGAIN.search(strings(part)) for part in ast.walk(each))
         }
         for error in nodes:
-            kind = error.func.id if isinstance(error, ast.Call) and isinstance(error.func, ast.Name) else ""
+            if not isinstance(error, ast.Call) or not isinstance(error.func, ast.Name):
+                continue
+            kind = error.func.id
             if hasattr(errors, kind) and (AGAIN.search(strings(error)) or names(error) & texts):
                 assert is_passing(Exception(f"semel.spark.errors.{kind}: it")), f"{path}:{error.lineno}"
                 found += 1

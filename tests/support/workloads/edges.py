@@ -48,9 +48,11 @@ class _Watcher(Worker):
                     for isolation in Isolation:
                         started = clock()
                         found = list_offsets(client, dict.fromkeys(partitions, LATEST), isolation=isolation)
-                        name = "last_stable" if isolation is Isolation.READ_COMMITTED else "high_watermark"
                         for key, each in found.items():
-                            process.ends(started, key, **{name: each.offset})
+                            if isolation is Isolation.READ_COMMITTED:
+                                process.ends(started, key, last_stable=each.offset)
+                            else:
+                                process.ends(started, key, high_watermark=each.offset)
                     for workload in self._watched:
                         for group, wanted in workload.groups.items():
                             started = clock()

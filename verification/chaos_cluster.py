@@ -18,13 +18,18 @@ from support.brokers.cluster import LEASE_SECONDS, Cluster, Member, running, s3_
 from support.faults.faulty_s3 import Fault as S3Fault
 from support.faults.faulty_s3 import FaultyS3
 from support.faults.tcp_proxy import TcpProxy
+from support.servers.failover import END_HALF, Pair, execute, pair
 from support.servers.s3 import s3_server
 from support.workloads.chaos_run import ChaosResult, Run
+from support.workloads.copying import Copy
+from support.workloads.edges import Edges
+from support.workloads.money import Money
 
-from verification.chaos import runs, workloads
+from verification.chaos import WRITERS, runs, workloads
 
 KILLS_PER_RUN = 20
 FAULTS_PER_RUN = 10
+FAILOVERS_PER_RUN = 5
 SETTINGS = {
     "log.cleaner.backoff.ms": 100,
     "log.retention.check.interval.ms": 200,
@@ -62,16 +67,47 @@ def s3_faults(count: int) -> ChaosResult:
 
     def go(run: Run, count: int, deadline: float) -> None:
         with s3_server() as server, FaultyS3(server) as s3:
-            place = {"chunks": s3.address, "environment": s3_environment(s3.options)}
+            place: dict[str, Any] = {"chunks": s3.address, "environment": s3_environment(s3.options)}
             _episodes(run, count, deadline, lambda cluster, chance: _spoil(s3, chance), **place)
 
     return runs("S3 faults", count, FAULTS_PER_RUN, go)
 
 
+def failovers(count: int) -> ChaosResult:
+    """kill -9 of PostgreSQL's primary, promotion of its synchronous standby, return of the old primary."""
+
+    def go(run: Run, count: int, deadline: float) -> None:
+        with pair() as servers:
+            begin = partial(_episodes, run, count, deadline, dsn=servers.address(), begins=_transactions)
+            begin(lambda cluster, chance: _fail_over(run, servers, chance))
+
+    return runs("PostgreSQL failovers", count, FAILOVERS_PER_RUN, go)
+
+
 Disturb = Callable[[Cluster, random.Random], None]
 
 
-def _episodes(run: Run, count: int, deadline: float, fault: Disturb, **place: Any) -> None:
+def _transactions(run: Run, bootstrap: str) -> None:
+    """Transfers, copies that are exactly-once, and somebody who looks whether anything goes back."""
+    place, chance = run.place(bootstrap, tells_timeouts=False), run.chance
+    tellers = chance.sample(WRITERS, 2)
+    run.create(Money(place, "money", tellers, chance, chance.choice(["marker", "journal"])))
+    members = chance.choice([["own", "own"], ["own", "librdkafka"]])
+    visibility = chance.choice(["marker", "journal"])
+    run.create(Copy(place, "copy", members, chance, visibility, chance.choice(WRITERS)))
+    run.create(Edges(place, tuple(run.workloads)))
+
+
+def _episodes(
+    run: Run,
+    count: int,
+    deadline: float,
+    fault: Disturb,
+    *,
+    dsn: str | None = None,
+    begins: Callable[[Run, str], None] | None = None,
+    **place: Any,
+) -> None:
     chance = run.chance
     # Many commits go to the object store at once, and the others are moved there soon.
     settings = {
@@ -79,9 +115,12 @@ def _episodes(run: Run, count: int, deadline: float, fault: Disturb, **place: An
         **({"semel.inline.bytes.max": 200, "semel.roll.interval.ms": 500} if place else {}),
     }
     made = Cluster(run.directory / "cluster", proxied=fault is _part, settings=settings, **place)
-    with running(made) as cluster:
+    with running(made, dsn) as cluster:
         # Where PostgreSQL crashes, a new term fences what was open: a legitimate reason.
-        workloads(run, cluster.bootstrap, tells_timeouts=fault is not _fail_postgres)
+        if begins is None:
+            workloads(run, cluster.bootstrap, tells_timeouts=fault is not _fail_postgres)
+        else:
+            begins(run, cluster.bootstrap)
         run.mend = cluster.mend
         try:
             with run.running():
@@ -124,6 +163,20 @@ def _fail_postgres(cluster: Cluster, chance: random.Random) -> None:
     else:
         cluster.postgres.stop()
         cluster.postgres.start()
+
+
+def _fail_over(run: Run, servers: Pair, chance: random.Random) -> None:
+    """The old primary returns beside the new one. Brokers make sessions again, and must not use it."""
+    servers.primary.kill()
+    servers.promote()
+    if chance.random() < 0.5:
+        run.progress(5)
+    # As a service manager would.
+    servers.return_alone()
+    for _ in range(2):
+        execute(servers.standby.dsn, END_HALF)
+        run.progress(10)
+    servers.rejoin()
 
 
 def _pause(cluster: Cluster, chance: random.Random) -> None:

@@ -344,6 +344,7 @@ CHECKS: Final = {
     "disk": Check(_chaos("disk faults", chaos.disk_faults), (6, 100, 500), waits=True),
     "brokers": Check(_chaos("kill -9 of brokers", chaos_cluster.kills), (0, 200, 2_000), waits=True),
     "postgres": Check(_chaos("PostgreSQL failures", chaos_cluster.postgres), (0, 20, 200), waits=True),
+    "failovers": Check(_chaos("PostgreSQL failovers", chaos_cluster.failovers), (0, 20, 200), waits=True),
     "asleep": Check(_chaos("broker pauses", chaos_cluster.pauses), (0, 20, 200), waits=True),
     "apart": Check(_chaos("network partitions", chaos_cluster.partitions), (0, 20, 200), waits=True),
     "s3": Check(_chaos("S3 faults", chaos_cluster.s3_faults), (0, 20, 200), waits=True),

@@ -7,12 +7,13 @@ from collections.abc import Callable
 
 import pytest
 from support.clients.raw import RawClient
+from support.programs import needs
 
 from semel.wire.compression import Codec
 
 Fresh = Callable[[str], str]
 
-pytestmark = pytest.mark.skipif(shutil.which("kcat") is None, reason="kcat is not installed")
+pytestmark = needs("kcat", shutil.which("kcat"))
 
 
 @pytest.fixture

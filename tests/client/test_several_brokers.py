@@ -135,7 +135,9 @@ def test_own_producer_writes_where_there_is_a_leader(
     producer.send("t", b"lost", partition=1)
     kept = producer.send("t", b"kept", partition=0)
     # When that has arrived, the time of the other is up.
-    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + (3_600 if kept.done else 0))
+    clock = SimpleNamespace(
+        monotonic=lambda: time.monotonic() + (3_600 if kept.done else 0), sleep=time.sleep
+    )
     monkeypatch.setattr(producing, "time", clock)
     with pytest.raises(KafkaError, match="t/1 has no leader"):
         producer.flush()

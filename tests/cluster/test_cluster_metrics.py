@@ -84,5 +84,8 @@ def test_every_metric_of_the_pages_exists(pages: list[tuple[Member, str]]) -> No
     assert len(alerts) >= 9
     watched = {name for alert in alerts for name in re.findall(r"semel_\w+", alert["expr"])}
     with urllib.request.urlopen(pages[0][1]) as answer:
-        shown = set(re.findall(r"^(semel_\w+)[ {]", answer.read().decode(), re.MULTILINE))
+        text = answer.read().decode()
+    shown = set(re.findall(r"^(semel_\w+)[ {]", text, re.MULTILINE))
     assert named | watched <= shown
+    # One series, whoever the holder is.
+    assert len(re.findall(r'^semel_oldest_snapshot_seconds\{holder="[^"]*"\} ', text, re.MULTILINE)) == 1

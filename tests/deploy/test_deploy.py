@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import typer
+from support.programs import missing, needs
 
 from semel.cli.main import app
 from semel.server.run import (
@@ -27,7 +28,7 @@ DEPLOY = ROOT / "deploy"
 UNIT = DEPLOY / "systemd/semel@.service"
 KUBERNETES = sorted((DEPLOY / "kubernetes").glob("*.yaml"))
 
-yaml = pytest.importorskip("yaml", reason="pyyaml is not installed")
+yaml = pytest.importorskip("yaml", reason=missing("pyyaml"))
 
 
 def documents(*paths: Path) -> list[dict[str, Any]]:
@@ -112,7 +113,7 @@ def test_the_unit_starts_a_broker() -> None:
     assert "internal=host:9093" in given["advertise"]
 
 
-@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
+@needs("systemd-analyze", shutil.which("systemd-analyze"))
 def test_systemd_understands_the_unit() -> None:
     checked = subprocess.run(
         ["systemd-analyze", "verify", "--man=no", UNIT], capture_output=True, text=True, check=False
@@ -156,7 +157,7 @@ def test_the_image_has_what_it_is_built_from() -> None:
 
 @pytest.mark.parametrize("path", KUBERNETES, ids=lambda path: path.name)
 def test_manifests_fit_the_schemas_of_kubernetes(path: Path) -> None:
-    validator = pytest.importorskip("kubernetes_validate", reason="kubernetes-validate is not installed")
+    validator = pytest.importorskip("kubernetes_validate", reason=missing("kubernetes-validate"))
     for each in documents(path):
         validator.validate(each, "1.28", strict=True)
 
@@ -164,7 +165,7 @@ def test_manifests_fit_the_schemas_of_kubernetes(path: Path) -> None:
 def test_hadolint_finds_nothing() -> None:
     program = shutil.which("hadolint", path=str(Path(sys.executable).parent)) or shutil.which("hadolint")
     if program is None:
-        pytest.skip("hadolint is not installed")
+        pytest.skip(missing("hadolint"))
     ran = subprocess.run([program, str(DEPLOY / "Dockerfile")], capture_output=True, text=True, check=False)
     assert (ran.returncode, ran.stdout) == (0, "")
 
@@ -175,7 +176,7 @@ def test_docker_reads_the_compose_file() -> None:
         docker is None
         or subprocess.run([docker, "compose", "version"], capture_output=True, check=False).returncode
     ):
-        pytest.skip("docker compose is not installed")
+        pytest.skip(missing("docker compose"))
     command = [docker, "compose", "-f", str(DEPLOY / "compose.yaml"), "config", "--quiet"]
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr

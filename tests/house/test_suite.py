@@ -2,12 +2,14 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from support.programs import INSTALLED_BY, missing
 
 from tools.suite import __main__ as main
 from tools.suite import running, steady
@@ -58,6 +60,26 @@ def test_crash():
         os._exit(0)
 """
 WHOLE_MODULE = "import pytest\npytest.importorskip('absent', reason='absent is not installed')\n"
+
+
+REASON = re.compile(r"""(?:skip\(|reason=)f?["'][^"']*\b(?:installed|missing)\b""")
+
+
+def test_a_missing_program_is_told_with_what_installs_it() -> None:
+    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    for remedy in INSTALLED_BY.values():
+        named = re.findall(r"make ([a-z-]+)", remedy)
+        assert set(named) <= set(targets), remedy
+        assert named or "apt-get install" in remedy
+    verdict = Verdict(7, 0, skipped={missing("chromium"): 36, missing("kcat"): 4})
+    (last,) = main.report(verdict)
+    assert last.startswith("40 skipped: 36 because chromium is missing: make browser; 4 because kcat ")
+
+
+def test_no_test_is_skipped_for_a_program_in_other_words() -> None:
+    """`support.programs` knows what installs each."""
+    files = [path for path in (ROOT / "tests").rglob("*.py") if path != Path(__file__)]
+    assert [path.name for path in files if REASON.search(path.read_text())] == []
 
 
 @pytest.fixture

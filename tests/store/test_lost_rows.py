@@ -45,8 +45,8 @@ LARGE = ROLLING.semel_inline_bytes_max + 1
 
 
 @pytest.fixture
-def place(postgres_dsn: str, tmp_path: Path) -> Place:
-    return Place.new(postgres_dsn, tmp_path.as_uri())
+def place(postgres_dsn: str, schema: str, tmp_path: Path) -> Place:
+    return Place.new(postgres_dsn, tmp_path.as_uri(), schema)
 
 
 async def execute(place: Place, statement: str, *arguments: Any) -> None:

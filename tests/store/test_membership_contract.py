@@ -192,6 +192,18 @@ async def test_a_broker_that_was_killed_starts_again_although_the_clock_was_set_
     await store.close()
 
 
+async def test_a_broker_that_was_killed_is_shown_as_dead_although_the_clock_was_set_back(
+    shared_stores: Any,
+) -> None:
+    """The last broker: nobody else notices."""
+    killed = await shared_stores.open(0, 60.0)
+    await join(killed)
+    assert (await shared_stores.shown()) == [(0, "live")]
+    await shared_stores.kill(killed)
+    await shared_stores.set_clock(-600)
+    assert (await shared_stores.shown()) == [(0, "dead")]
+
+
 async def test_a_broker_that_stopped_starts_at_once_although_the_clock_was_set_back(
     shared_stores: Any,
 ) -> None:

@@ -33,8 +33,10 @@ def objects(faulty: FaultyS3) -> Iterator[Objects]:
 
 
 @pytest.fixture
-def place(postgres_dsn: str, faulty: FaultyS3) -> Place:
-    return Place.new(postgres_dsn, f"{faulty.address}/{os.urandom(4).hex()}", **faulty.options, **HASTY)
+def place(postgres_dsn: str, schema: str, faulty: FaultyS3) -> Place:
+    return Place.new(
+        postgres_dsn, f"{faulty.address}/{os.urandom(4).hex()}", schema, **faulty.options, **HASTY
+    )
 
 
 @pytest.mark.parametrize("fault", [Fault.UNAVAILABLE, Fault.CUT, Fault.SHORT, Fault.LOST_ANSWER])

@@ -5,11 +5,9 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-import pytest
+from support.programs import needs
 
-needs_openssl = pytest.mark.skipif(
-    shutil.which("openssl") is None, reason="needs openssl to make a certificate"
-)
+needs_openssl = needs("openssl", shutil.which("openssl"))
 PASSWORD = "opensesame"
 
 

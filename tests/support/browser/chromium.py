@@ -8,14 +8,16 @@ from typing import Any
 
 import pytest
 
+from support.programs import missing
+
 CHROMIUM = next((path for name in ("chromium", "chromium-browser") if (path := shutil.which(name))), None)
 
 
 def why_not() -> str | None:
     """Why there is no browser; None if there is one."""
     if CHROMIUM is None:
-        return "chromium is not installed: make browser installs it on Debian"
-    return None if find_spec("playwright") is not None else "playwright is not installed"
+        return missing("chromium")
+    return None if find_spec("playwright") is not None else missing("playwright")
 
 
 @contextmanager

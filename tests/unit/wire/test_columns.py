@@ -7,6 +7,7 @@ import sys
 import sysconfig
 
 import pytest
+from support.programs import needs
 from support.stores.columnar import rows_of
 
 from semel.wire import columns
@@ -68,9 +69,7 @@ def test_the_environment_can_choose_the_pure_half() -> None:
     assert half_in_use(SEMEL_PURE="0") == half_in_use()
 
 
-@pytest.mark.skipif(
-    shutil.which((sysconfig.get_config_var("CC") or "cc").split()[0]) is None, reason="there is no compiler"
-)
+@needs("a C compiler", shutil.which((sysconfig.get_config_var("CC") or "cc").split()[0]))
 def test_where_there_is_a_compiler_the_compiled_half_is_used() -> None:
     assert half_in_use() == "True"
     assert columns.IS_COMPILED or os.environ.get("SEMEL_PURE")

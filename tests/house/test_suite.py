@@ -193,10 +193,11 @@ def test_more_than_a_few_flaky_tests_of_two_runs_are_not_chance() -> None:
 
 def test_the_number_of_workers_is_a_choice(said: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
     said.outcomes = [Outcome(0), Outcome(0)]
+    monkeypatch.delenv("SEMEL_WORKERS", raising=False)
     run([], 7)
     monkeypatch.setenv("SEMEL_WORKERS", "5")
     run([], 7)
-    assert [each[:2] for each in said.arguments] == [["-n", "3"], ["-n", "5"]]
+    assert [each[:2] for each in said.arguments] == [["-n", str(running.WORKERS)], ["-n", "5"]]
 
 
 def test_a_series_counts_what_was_flaky(

@@ -165,7 +165,8 @@ class Side:
                 self.as_root(names, wanted, 12)
             return answer
 
-        return finished(prepare(ask))
+        world: World = finished(prepare(ask))
+        return world
 
     def _assigned(self, names: Names, request: Any, version: int, answer: Any) -> Any:
         """A member with partitions: the coordinator of Apache Kafka may not know a new topic yet."""
@@ -312,8 +313,8 @@ def guarded_kafka(class_path: str, folder: Path, **settings: str) -> Iterator[st
 
 def common_version(sides: Sequence[Side], key: int, wanted: int) -> int:
     """The version of a row, or the next lower one that both have."""
-    lowest = max(each.versions[key][0] for each in sides)
-    highest = min(each.versions[key][1] for each in sides)
+    lowest: int = max(each.versions[key][0] for each in sides)
+    highest: int = min(each.versions[key][1] for each in sides)
     version = min(wanted, highest)
     assert lowest <= version, f"{APIS[key].name}: {[each.versions[key] for each in sides]}"
     return version

@@ -66,7 +66,12 @@ def test_a_group_its_lag_and_its_reset(browsing: Browsing, client: Client, topic
     group = f"{topic}-readers"
     with Consumer(client, topic, group_id=group) as consumer:
         seen: list[bytes] = []
-        until(lambda: seen.extend(each.value or b"" for each in consumer.poll(1.0) or ()) or len(seen) == 20)
+
+        def all_seen() -> bool:
+            seen.extend(each.value or b"" for each in consumer.poll(1.0) or ())
+            return len(seen) == 20
+
+        until(all_seen)
         consumer.commit()
         page = until(lambda: (found := browsing.get(f"/groups/{group}.json").json).get("members") and found)
         assert page["lag"] == 0

@@ -120,7 +120,7 @@ def sides(kafka_jars: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         brokers = [
             stack.enter_context(run_semel(folder, **SAME)),
             stack.enter_context(
-                run_kafka(kafka_jars, folder / "kafka", **COMMON, **SAME, **{"node.id": "0"})
+                run_kafka(kafka_jars, folder / "kafka", None, **COMMON, **SAME, **{"node.id": "0"})
             ),
         ]
         found = []
@@ -206,7 +206,9 @@ def test_replica_verification(sides: list[Side], kafka_jars: str) -> None:
             )
             try:
                 until(
-                    lambda path=side.folder / "replicas.txt": "max lag is" in path.read_text(), 60, "a report"
+                    lambda path=side.folder / "replicas.txt": "max lag is" in path.read_text(),  # type: ignore[misc]  # a default: mypy infers no such lambda
+                    60,
+                    "a report",
                 )
             finally:
                 process.kill()

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -53,7 +54,7 @@ def pgbouncer(dsn: str, directory: Path, mode: str, ignored: str) -> Iterator[st
         """.replace("        ", "")
     )
     # It refuses to run as root.
-    user = {"user": pwd.getpwnam("nobody").pw_uid} if os.geteuid() == 0 else {}
+    user: dict[str, Any] = {"user": pwd.getpwnam("nobody").pw_uid} if os.geteuid() == 0 else {}
     process = subprocess.Popen([program, "-q", config], cwd="/", **user)
     try:
         deadline = time.monotonic() + 20

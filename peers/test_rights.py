@@ -42,7 +42,7 @@ OWN = {
     "member_epoch": "a group epoch",
 }
 """Fields whose values are each broker's own: both have one, or both have the same that means none."""
-NONE = (-1, 0, "", None, [], bytes(16).hex())
+NONE: tuple[Any, ...] = (-1, 0, "", None, [], bytes(16).hex())
 
 
 CONFIGS = "each broker has the configs that it knows"

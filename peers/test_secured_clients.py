@@ -185,6 +185,8 @@ def test_a_transactional_pipeline_in_java_with_least_rights(
     words = f"pipeline {given} {made} {group} {identity}"
     with running("java", user, "SCRAM-SHA-256", tmp_path, request) as program:
         assert program.ask(words) == "ok records 5"
-        assert sorted(values(secured_broker, made)) == [b"o%d" % number for number in range(5)]
+        assert sorted(each or b"" for each in values(secured_broker, made)) == [
+            b"o%d" % number for number in range(5)
+        ]
         user.take("Write", transactional_id=identity)
         assert program.ask(words) == "failed TransactionalIdAuthorizationException"

@@ -61,8 +61,8 @@ def kafka(kafka_jars: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
             settings[f"listener.name.{name}.{mechanism.lower()}.sasl.jaas.config"] = SCRAM
     with run_kafka(kafka_jars, folder / "broker", listeners=ports, **settings) as broker:
         admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-        for mechanism in SCRAMS.values():
-            new = UserScramCredentialUpsertion(USER, ScramCredentialInfo(mechanism, 4_096), SECRET.encode())
+        for each in SCRAMS.values():
+            new = UserScramCredentialUpsertion(USER, ScramCredentialInfo(each, 4_096), SECRET.encode())
             for done in admin.alter_user_scram_credentials([new]).values():
                 done.result()
         addresses = {protocol: f"127.0.0.1:{port}" for protocol, port in ports.items()}

@@ -320,6 +320,7 @@ class ClusterWorld:
         async def compare() -> list[str]:
             return of_copies(life.broker, self.server.ledger)
 
+        found: list[str] = []
         for _ in range(TRIES):
             if not (found := await loop.between_ticks(compare)):
                 return []

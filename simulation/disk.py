@@ -9,7 +9,7 @@ Writes may fail: for lack of room, before anything was written; or with an unkno
 
 from collections.abc import Sequence
 from random import Random
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from semel.core.types import Buffer, Fact
 from semel.store.interface import BatchLocation, StoreBroken, StoreFull
@@ -71,10 +71,14 @@ class Disk:
         self.durable = len(self.commits)
 
 
+class _Bytes(Protocol):
+    bytes: dict[int, bytes]
+
+
 class SimulatedChunks:
     """A chunk store in which every batch is a chunk of its own."""
 
-    def __init__(self, disk: Disk) -> None:
+    def __init__(self, disk: _Bytes) -> None:
         self._disk = disk
 
     async def read(self, locations: Sequence[BatchLocation]) -> list[bytearray]:

@@ -17,6 +17,7 @@ async def violations_of_one(disk: Disk, broker: Any) -> list[str]:
     while True:
         await broker.flush()
         # Checked right after a commit, when the state in memory equals the durable state.
+        problems: list[str] | None
         problems = await broker.submit([ReadFeatures()]).map(lambda _: _between_commits(disk, broker))
         if problems is not None:
             return problems

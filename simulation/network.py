@@ -46,10 +46,13 @@ class Life(Protocol):
 class World(Protocol):
     """What clients need of a world of one or several brokers."""
 
-    loop: VirtualLoop
     random: Random
     faults: Faults
     last_arrival: float
+
+    @property
+    def loop(self) -> VirtualLoop:
+        """The loop on which everything happens."""
 
     @property
     def nodes(self) -> Sequence[int]:

@@ -4,6 +4,7 @@ import asyncio
 from functools import partial
 from typing import Any
 
+from semel.broker.shared_commit_loop import SharedCommitLoop
 from semel.core.groups.commands import JoinGroup
 from semel.core.placement import name_shard, owner_of, partition_shard
 from semel.core.transactions.commands import AddPartitions, EndTransaction, InitProducer
@@ -48,7 +49,9 @@ def end_of_a_lost_transaction() -> None:
         server.crash()
         met(not world.open_transactions())
         if not has_copy:
-            one.broker._loop.state.forget([TransactionKey(name)])
+            loop = one.broker._loop
+            assert isinstance(loop, SharedCommitLoop)
+            loop.state.forget([TransactionKey(name)])
         error = (await one.broker.ask(end)).error
         assert error is ErrorCode.PRODUCER_FENCED, "a transaction that is lost is said to be committed"
 
@@ -91,7 +94,7 @@ def join_decided_after_a_hand_over() -> None:
         await world._start(3)
         await until(lambda: not one.ownership.coordinates(group))
         protocols = (("range", b""),)
-        join = JoinGroup(group, "", None, "consumer", protocols, 10_000, 5_000, "c", "h", (1, 1), "member")
+        join = JoinGroup(group, "", None, "consumer", protocols, 10_000, 5_000, "c", "h", 1, "member")
         one.broker.submit([join.but(requires_member_id=False)]).then(answers.append)
         await virtual_time.sleep(10)
         assert answers, "a member waits for others that cannot come"

@@ -179,6 +179,7 @@ def late_hand_over() -> None:
         await until(lambda: row.lease_until > before)
         await virtual_time.sleep(0.005)
         await hand_over(*given[0])
+        assert two.broker.member is not None
         await two.do(two.broker.member._renew())
         met(two.ownership.leads(key))
         assert not one.ownership.leads(key), "a partition has two leaders"

@@ -260,6 +260,7 @@ class SharedSimulatedStore:
             row.session += 1
             return row.session, row.sequence
 
+        sequence: int
         self._session, sequence = await self.wire.ask(
             lambda: self._server.with_rows(object(), (self._broker_id,), begin_session), float("inf")
         )

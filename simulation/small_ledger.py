@@ -127,7 +127,7 @@ class SmallLedger:
         if self.epochs[self.broker] != member.epoch:
             raise StoreFenced("another process took the place of the broker")
         member.sequence += 1
-        version = self.broker << SLOT_SHIFT | member.epoch << (SLOT_SHIFT // 2) | member.sequence
+        version: int = self.broker << SLOT_SHIFT | member.epoch << (SLOT_SHIFT // 2) | member.sequence
         locations = [
             BatchLocation(_CONTENTS.setdefault(bytes(each), len(_CONTENTS)), 0, len(each)) for each in batches
         ]

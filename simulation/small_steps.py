@@ -6,6 +6,7 @@ time, so that its leader publishes whatever is oldest.
 """
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 from semel.broker.notice import Notice
@@ -36,7 +37,7 @@ def steps(world: World) -> Iterator[Step]:
         if member.epoch:
             yield from _of_broker(world, broker, member)
         else:
-            yield f"{broker} restarts", lambda after, broker=broker: _restart(after, broker)
+            yield f"{broker} restarts", partial(_restart, broker=broker)
     yield from _of_cluster(world)
 
 
@@ -63,7 +64,7 @@ def _of_client(world: World, name: str, client: Client) -> Iterator[Step]:
     for broker, member in world.members.items():
         # Others answer NOT_LEADER_OR_FOLLOWER or NOT_COORDINATOR.
         if member.is_serving and member.job is None and shard in member.adopted:
-            yield f"{name} asks {broker}", lambda after, broker=broker: _load(after, broker, name)
+            yield f"{name} asks {broker}", partial(_load, broker=broker, name=name)
 
 
 def _give_up(world: World, name: str, *, aborts: bool) -> None:
@@ -202,7 +203,7 @@ def _of_announcement(world: World, broker: int, number: int, announcement: Annou
         owner = world.owners[shard]
         # A broker takes a notice between two ticks.
         if owner is None or owner == broker or world.members[owner].job is None:
-            yield f"{broker} tells {owner}", lambda after, at=at: _tell(after, broker, number, at)
+            yield f"{broker} tells {owner}", partial(_tell, broker=broker, number=number, at=at)
 
 
 def _answer(world: World, broker: int, number: int) -> None:
@@ -248,12 +249,12 @@ def _of_cluster(world: World) -> Iterator[Step]:
                 and not member.is_serving
                 and world.epochs[broker] in (member.epoch, member.epoch or -1)
             ):
-                yield f"{broker} is replaced", lambda after, broker=broker: _replace(after, broker)
+                yield f"{broker} is replaced", partial(_replace, dead=broker)
         return
     shards, left = world.distrusted
     for broker in left:
         if world.members[broker].job is None:
-            yield f"{broker} forgets", lambda after, broker=broker: _forget(after, broker)
+            yield f"{broker} forgets", partial(_forget, broker=broker)
     if not left and any(member.is_serving for member in world.members.values()):
         yield "shards are divided", lambda after: _divide(after, shards)
 

@@ -112,7 +112,7 @@ def wrong_results(operations: Sequence[Operation], jobs: str, results: str) -> l
 def _read_at_the_end(operations: Sequence[Operation], topic: str) -> list[str]:
     process = f"the end by {Isolation.READ_COMMITTED.name}"
     return [
-        value
+        str(value)
         for each in operations
         if isinstance(each, Poll) and each.process == process and each.topic == topic
         for _, value in each.records

@@ -83,7 +83,8 @@ def _reduce(file: Path) -> None:
     from PIL import Image
 
     image = Image.open(file).convert("RGB")
-    frequent = sorted(image.getcolors(1 << 24) or (), reverse=True)[:255]
+    colours: Any = image.getcolors(1 << 24) or ()
+    frequent = sorted(colours, reverse=True)[:255]
     palette = Image.new("P", (1, 1))
     palette.putpalette([part for _, colour in frequent for part in colour])
     image.quantize(palette=palette, dither=Image.Dither.NONE).save(file, optimize=True)

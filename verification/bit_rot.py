@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 from semel.config import Settings
 from semel.store import opening
 from semel.store.embedded import EmbeddedStore
-from semel.store.interface import LedgerDamaged, StoreBroken
+from semel.store.interface import BatchLocation, LedgerDamaged, StoreBroken
 from verification.recorded_disk import lay_out
 from verification.seeds import memory_directory, try_seeds
 from verification.store_history import History, Torn
@@ -140,7 +140,7 @@ def _files_in(directory: Path) -> Files:
 def _faults(name: str, copies: Copies, chance: random.Random) -> Iterator[Fault]:
     files = copies.damaged[name]
     for path, data in files.items():
-        yield Fault(f"{path} is removed", lambda files, path=path: files.pop(path))
+        yield Fault(f"{path} is removed", lambda files, path=path: files.pop(path))  # type: ignore[misc]  # a default: mypy infers no such lambda
         lengths = {0, 1, len(data) // 2, max(len(data) - 1, 0), chance.randrange(len(data) + 1)}
         for length in sorted(lengths - {len(data)}):
             yield Fault(f"{path} is cut off at {length}", _cut(path, length))
@@ -230,7 +230,8 @@ async def _opened(directory: Path, files: Files, copies: Copies) -> bool:
 
 async def _check(store: EmbeddedStore, copies: Copies) -> bool:
     """Whether a batch is detected as damaged; everything else must be unchanged. Torn, StoreBroken."""
-    copies.history.damaged = damaged = []
+    damaged: list[BatchLocation] = []
+    copies.history.damaged = damaged
     count = await copies.history.check(store)
     if count < copies.told.answered:
         raise Torn(f"{copies.told.answered} commits were answered, {count} are there")

@@ -8,6 +8,7 @@ import random
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +18,18 @@ from support.brokers.cluster import LEASE_SECONDS, Cluster, Member, running, s3_
 from support.faults.faulty_s3 import Fault as S3Fault
 from support.faults.faulty_s3 import FaultyS3
 from support.faults.tcp_proxy import TcpProxy
+from support.servers.failover import END_HALF, Pair, execute, pair
 from support.servers.s3 import s3_server
 from support.workloads.chaos_run import ChaosResult, Run
+from support.workloads.copying import Copy
+from support.workloads.edges import Edges
+from support.workloads.money import Money
 
-from verification.chaos import runs, workloads
+from verification.chaos import WRITERS, runs, workloads
 
 KILLS_PER_RUN = 20
 FAULTS_PER_RUN = 10
+FAILOVERS_PER_RUN = 5
 SETTINGS = {
     "log.cleaner.backoff.ms": 100,
     "log.retention.check.interval.ms": 200,
@@ -33,27 +39,27 @@ EVERYONE_EVERY = 5
 
 def kills(count: int) -> ChaosResult:
     """kill -9 of one broker, sometimes of two or of all."""
-    return runs("kill -9 of brokers", count, KILLS_PER_RUN, lambda *args: _episodes(*args, _kill))
+    return runs("kill -9 of brokers", count, KILLS_PER_RUN, partial(_episodes, fault=_kill))
 
 
 def postgres(count: int) -> ChaosResult:
     """kill -9 of a session of PostgreSQL, crashes and restarts of all of it."""
-    return runs("PostgreSQL failures", count, FAULTS_PER_RUN, lambda *args: _episodes(*args, _fail_postgres))
+    return runs("PostgreSQL failures", count, FAULTS_PER_RUN, partial(_episodes, fault=_fail_postgres))
 
 
 def pauses(count: int) -> ChaosResult:
     """SIGSTOP of a broker for longer than its lease."""
-    return runs("broker pauses", count, FAULTS_PER_RUN, lambda *args: _episodes(*args, _pause))
+    return runs("broker pauses", count, FAULTS_PER_RUN, partial(_episodes, fault=_pause))
 
 
 def partitions(count: int) -> ChaosResult:
     """Brokers cut off from PostgreSQL or from each other."""
-    return runs("network partitions", count, FAULTS_PER_RUN, lambda *args: _episodes(*args, _part))
+    return runs("network partitions", count, FAULTS_PER_RUN, partial(_episodes, fault=_part))
 
 
 def restarts(count: int) -> ChaosResult:
     """Each broker in turn is stopped and started."""
-    return runs("rolling restarts", count, FAULTS_PER_RUN, lambda *args: _episodes(*args, _roll))
+    return runs("rolling restarts", count, FAULTS_PER_RUN, partial(_episodes, fault=_roll))
 
 
 def s3_faults(count: int) -> ChaosResult:
@@ -61,16 +67,47 @@ def s3_faults(count: int) -> ChaosResult:
 
     def go(run: Run, count: int, deadline: float) -> None:
         with s3_server() as server, FaultyS3(server) as s3:
-            place = {"chunks": s3.address, "environment": s3_environment(s3.options)}
+            place: dict[str, Any] = {"chunks": s3.address, "environment": s3_environment(s3.options)}
             _episodes(run, count, deadline, lambda cluster, chance: _spoil(s3, chance), **place)
 
     return runs("S3 faults", count, FAULTS_PER_RUN, go)
 
 
+def failovers(count: int) -> ChaosResult:
+    """kill -9 of PostgreSQL's primary, promotion of its synchronous standby, return of the old primary."""
+
+    def go(run: Run, count: int, deadline: float) -> None:
+        with pair() as servers:
+            begin = partial(_episodes, run, count, deadline, dsn=servers.address(), begins=_transactions)
+            begin(lambda cluster, chance: _fail_over(run, servers, chance))
+
+    return runs("PostgreSQL failovers", count, FAILOVERS_PER_RUN, go)
+
+
 Disturb = Callable[[Cluster, random.Random], None]
 
 
-def _episodes(run: Run, count: int, deadline: float, fault: Disturb, **place: Any) -> None:
+def _transactions(run: Run, bootstrap: str) -> None:
+    """Transfers, copies that are exactly-once, and somebody who looks whether anything goes back."""
+    place, chance = run.place(bootstrap, tells_timeouts=False), run.chance
+    tellers = chance.sample(WRITERS, 2)
+    run.create(Money(place, "money", tellers, chance, chance.choice(["marker", "journal"])))
+    members = chance.choice([["own", "own"], ["own", "librdkafka"]])
+    visibility = chance.choice(["marker", "journal"])
+    run.create(Copy(place, "copy", members, chance, visibility, chance.choice(WRITERS)))
+    run.create(Edges(place, tuple(run.workloads)))
+
+
+def _episodes(
+    run: Run,
+    count: int,
+    deadline: float,
+    fault: Disturb,
+    *,
+    dsn: str | None = None,
+    begins: Callable[[Run, str], None] | None = None,
+    **place: Any,
+) -> None:
     chance = run.chance
     # Many commits go to the object store at once, and the others are moved there soon.
     settings = {
@@ -78,9 +115,12 @@ def _episodes(run: Run, count: int, deadline: float, fault: Disturb, **place: An
         **({"semel.inline.bytes.max": 200, "semel.roll.interval.ms": 500} if place else {}),
     }
     made = Cluster(run.directory / "cluster", proxied=fault is _part, settings=settings, **place)
-    with running(made) as cluster:
+    with running(made, dsn) as cluster:
         # Where PostgreSQL crashes, a new term fences what was open: a legitimate reason.
-        workloads(run, cluster.bootstrap, tells_timeouts=fault is not _fail_postgres)
+        if begins is None:
+            workloads(run, cluster.bootstrap, tells_timeouts=fault is not _fail_postgres)
+        else:
+            begins(run, cluster.bootstrap)
         run.mend = cluster.mend
         try:
             with run.running():
@@ -123,6 +163,20 @@ def _fail_postgres(cluster: Cluster, chance: random.Random) -> None:
     else:
         cluster.postgres.stop()
         cluster.postgres.start()
+
+
+def _fail_over(run: Run, servers: Pair, chance: random.Random) -> None:
+    """The old primary returns beside the new one. Brokers make sessions again, and must not use it."""
+    servers.primary.kill()
+    servers.promote()
+    if chance.random() < 0.5:
+        run.progress(5)
+    # As a service manager would.
+    servers.return_alone()
+    for _ in range(2):
+        execute(servers.standby.dsn, END_HALF)
+        run.progress(10)
+    servers.rejoin()
 
 
 def _pause(cluster: Cluster, chance: random.Random) -> None:

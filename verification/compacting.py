@@ -39,7 +39,10 @@ async def compaction_of(
         key,
         partition.log_start_offset,
         partition.compactions,
-        *replaced.values()[:4],
+        replaced.rewritten,
+        replaced.records,
+        replaced.removed,
+        replaced.freed_bytes,
         cleaned_offset=end,
         topic=topic,
     )

@@ -21,6 +21,7 @@ from semel.config import Settings
 from semel.core.facts import ProducerIdAllocated
 from semel.core.types import Cluster, ClusterKey, PartitionKey
 from semel.store import opening
+from semel.store.embedded import EmbeddedStore
 from semel.store.interface import StoreBroken, StoreRefused
 from semel.store.wal_frame import BODY_AT, HEADER, pack_frame
 from verification.mutations import damaged
@@ -85,7 +86,7 @@ def images() -> list[bytes]:
 
 
 async def _lived(directory: Path, seed: int) -> bytes:
-    async def opened() -> opening.EmbeddedStore:
+    async def opened() -> EmbeddedStore:
         return await opening.open_store(directory, SETTINGS)
 
     life = Life(History(), random.Random(seed), opened, lambda told: None)

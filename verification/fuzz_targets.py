@@ -56,6 +56,7 @@ from semel.wire.validating import validate
 from verification import fuzz_store, made_up
 from verification.fuzz_texts import HISTORY, NOTES, TOML
 from verification.mutations import damaged, noise
+from verification.seeds import shared_memory
 from verification.turns import replaced
 
 HALVES: list[Any] = [_columns_py]
@@ -323,7 +324,7 @@ def _read_notes(data: bytes) -> None:
     notes = data.decode("utf-8", "replace").split("\n")
     found = {("orders", at): CommittedOffset(at, note) for at, note in enumerate(notes)}
     made = decision._assemble("pipeline", found)
-    if made is not None and not all(type(each) is int for each in (*made.run, made.batch_id)):
+    if not all(type(each) is int for each in (*made.run, made.batch_id)):
         raise AssertionError(f"{made} is no decision")
 
 
@@ -358,7 +359,7 @@ def _read_line(data: bytes) -> None:
 
 
 def _read_config(data: bytes) -> None:
-    with tempfile.NamedTemporaryFile(dir=fuzz_store.shared_memory(), suffix=".toml") as file:
+    with tempfile.NamedTemporaryFile(dir=shared_memory(), suffix=".toml") as file:
         file.write(data)
         file.flush()
         # A valid configuration ends with Exit, as when a broker stops.
@@ -370,7 +371,7 @@ def _read_config(data: bytes) -> None:
 
 
 def _read_wal(data: bytes) -> None:
-    with tempfile.TemporaryDirectory(dir=fuzz_store.shared_memory()) as directory:
+    with tempfile.TemporaryDirectory(dir=shared_memory()) as directory:
         half = len(data) // 2
         (Path(directory) / "wal-0").write_bytes(data[:half])
         (Path(directory) / "wal-1").write_bytes(data[half:])

@@ -234,7 +234,7 @@ def _newest(log: Path) -> int:
 
 def _is_java(process: psutil.Process) -> bool:
     try:
-        return process.name() == "java"
+        return bool(process.name() == "java")
     except psutil.NoSuchProcess:
         return False
 

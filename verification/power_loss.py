@@ -23,7 +23,7 @@ from semel.core.facts import ProducerIdAllocated
 from semel.core.types import Cluster, ClusterKey
 from semel.store import opening
 from semel.store.embedded import EmbeddedStore
-from semel.store.opening import LOST
+from semel.store.examination import LOST
 from semel.store.sqlite_ledger import SqliteLedger
 from verification.recorded_disk import MODES, Event, Platter, Recorder, lay_out
 from verification.seeds import memory_directory, try_seeds

@@ -86,6 +86,9 @@ _FOOT = """
   the broker is restored from a backup, between runs and in the middle of batches, with topics and Delta tables as output. Every run must count every record once
   or refuse with a message. `python -m verification.world --seed N` reproduces one.
 - **named scenarios**: tests on Spark, including the long ones, counted by the fault that they inject.
+- **PostgreSQL failovers**: three brokers over a primary with a synchronous standby. The primary is killed, the standby is promoted, the old primary returns
+  by itself beside it and waits for nobody, and half of the brokers' sessions are ended. Then the old one becomes the standby. Clients move money in transactions
+  and copy records exactly-once meanwhile. Ends of partitions and positions of groups never go back.
 - **kill -9, pauses, EndTxn faults, disk faults**: [chaos tests](chaos.md) with real processes, clients and files. Anomalies are lost, doubled, torn or aborted
   records; hangs are transactions that block a partition without a reason.
 """

@@ -1,10 +1,10 @@
 """The checks, the amount of work of each in every size, and their expected results."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from typing import Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from peers.programs import CannotBuild
 from simulation.__main__ import (
@@ -128,14 +128,14 @@ _STATES_MIN: Final = {1: 10_000, 2: 1_000_000}
 
 def defects(count: int) -> Iterator[Found]:
     """Defects of the rules and of the store, or a sample of them. Each must be found."""
-    kinds = (
+    kinds: tuple[tuple[Sequence[Any], Callable[..., Any]], ...] = (
         (MUTANTS, killed_by),
         (QUEUE_MUTANTS, killed_by_queue),
         (store_mutants.MUTANTS, store_mutants.killed_by),
         (store_mutants.ROT, store_mutants.rot_killed_by),
     )
     every = max(1, sum(len(mutants) for mutants, _ in kinds) // count)
-    found: dict[str, str | None] = {}
+    found: dict[str, Any] = {}
     with ProcessPoolExecutor(os.cpu_count()) as pool:
         for mutants, finder in kinds:
             some = mutants[::every]
@@ -344,6 +344,7 @@ CHECKS: Final = {
     "disk": Check(_chaos("disk faults", chaos.disk_faults), (6, 100, 500), waits=True),
     "brokers": Check(_chaos("kill -9 of brokers", chaos_cluster.kills), (0, 200, 2_000), waits=True),
     "postgres": Check(_chaos("PostgreSQL failures", chaos_cluster.postgres), (0, 20, 200), waits=True),
+    "failovers": Check(_chaos("PostgreSQL failovers", chaos_cluster.failovers), (0, 20, 200), waits=True),
     "asleep": Check(_chaos("broker pauses", chaos_cluster.pauses), (0, 20, 200), waits=True),
     "apart": Check(_chaos("network partitions", chaos_cluster.partitions), (0, 20, 200), waits=True),
     "s3": Check(_chaos("S3 faults", chaos_cluster.s3_faults), (0, 20, 200), waits=True),

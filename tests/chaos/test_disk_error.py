@@ -33,8 +33,15 @@ def check_survivors(broker: BrokerProcess, producer_id: int, acknowledged: int) 
         assert len(client.headers("t")) == acknowledged + 1
 
 
-@pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
-@pytest.mark.parametrize("call", ["write", "flush"])
+@pytest.mark.parametrize(
+    ("call", "code"),
+    [
+        ("write", errno.ENOSPC),
+        ("flush", errno.EIO),
+        pytest.param("write", errno.EIO, marks=pytest.mark.slow),
+        pytest.param("flush", errno.ENOSPC, marks=pytest.mark.slow),
+    ],
+)
 def test_a_chunk_that_cannot_be_written_ends_the_process(tmp_path: Path, call: str, code: int) -> None:
     """Also ENOSPC: room was taken before, so a disk that is full now breaks its word."""
     with FaultyBroker(tmp_path / "data") as broker:

@@ -4,7 +4,6 @@ Eight idempotent librdkafka producers write numbered records while the broker is
 ``SEMEL_KILLS`` says how often; ``make chaos`` takes fifty.
 """
 
-import os
 import random
 from pathlib import Path
 
@@ -13,17 +12,19 @@ from support.brokers.process import BrokerProcess
 from support.chance import fresh_seed
 from support.workloads.load import idempotent_load
 
-KILLS = int(os.environ.get("SEMEL_KILLS", "4"))
+from .conftest import FEW, MANY
+
 ACKNOWLEDGED_BETWEEN_KILLS = 300
 
 
-@pytest.mark.timeout(120 + 20 * KILLS)
-def test_kill_under_idempotent_load(tmp_path: Path) -> None:
+@pytest.mark.timeout(120 + 20 * MANY)
+@FEW
+def test_kill_under_idempotent_load(tmp_path: Path, kills: int) -> None:
     seed = fresh_seed()
     chance = random.Random(seed)
     with BrokerProcess(tmp_path / "data") as broker:
         with idempotent_load(broker.bootstrap, writers=8, partitions=4) as load:
-            for _ in range(KILLS):
+            for _ in range(kills):
                 # The moment of the kill is a count of acknowledgements, so every round has made progress.
                 load.wait_for(chance.randrange(1, ACKNOWLEDGED_BETWEEN_KILLS))
                 broker.kill()

@@ -5,7 +5,6 @@ transaction. Some transactions are aborted on purpose, and some workers die in t
 replaced.
 """
 
-import os
 import random
 import threading
 import time
@@ -34,7 +33,8 @@ from semel.client import (
 )
 from semel.client.transaction_state import State
 
-KILLS = int(os.environ.get("SEMEL_KILLS", "4"))
+from .conftest import FEW, MANY
+
 WORKERS = 3
 JOBS_PER_KILL = 150
 BATCH = 10
@@ -131,8 +131,11 @@ def stubbornly(call: Callable[[], None]) -> None:
             time.sleep(0.1)
 
 
-@pytest.mark.timeout(180 + 30 * KILLS)
-def test_every_job_has_one_result(tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
+@pytest.mark.timeout(180 + 30 * MANY)
+@FEW
+def test_every_job_has_one_result(
+    tmp_path: Path, kills: int, record_property: Callable[[str, object], None]
+) -> None:
     seed = fresh_seed()
     chance = random.Random(seed)
     progress = threading.Semaphore(0)
@@ -149,7 +152,7 @@ def test_every_job_has_one_result(tmp_path: Path, record_property: Callable[[str
             worker.start()
         jobs: list[bytes] = []
         try:
-            for kill in range(KILLS):
+            for kill in range(kills):
                 fresh = [b"%d of %d" % (number, kill) for number in range(JOBS_PER_KILL)]
                 with Producer(client) as producer:
                     for job in fresh:

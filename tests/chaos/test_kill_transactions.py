@@ -34,7 +34,8 @@ from semel.server.run import EXIT_OK
 from semel.store import page_checksums
 from semel.wire.errors import ErrorCode
 
-KILLS = int(os.environ.get("SEMEL_KILLS", "3"))
+from .conftest import FEW, GIVEN, MANY
+
 STEPS_BETWEEN_KILLS = 300
 EVERYONE_EVERY = 5
 """Rounds, of which one is long enough for everyone to end a transaction."""
@@ -51,10 +52,13 @@ def abandon(broker: BrokerProcess, topic: str, number: int) -> None:
             producer.write(topic, note.encode(), partition=partition)
 
 
-@pytest.mark.timeout(180 + 30 * KILLS)
-@pytest.mark.parametrize("visibility", ["marker", "journal"])
+@pytest.mark.timeout(180 + 30 * MANY)
+@pytest.mark.parametrize(
+    "visibility", ["marker", "journal" if GIVEN else pytest.param("journal", marks=pytest.mark.slow)]
+)
+@FEW
 def test_kill_under_transactional_load(
-    tmp_path: Path, visibility: str, record_property: Callable[[str, object], None]
+    tmp_path: Path, visibility: str, kills: int, record_property: Callable[[str, object], None]
 ) -> None:
     seed = fresh_seed()
     chance = random.Random(seed)
@@ -63,18 +67,18 @@ def test_kill_under_transactional_load(
             source = make_topic(client, PARTITIONS, semel_visibility=visibility)
             target = make_topic(client, PARTITIONS)
         with transactional_load(broker.bootstrap, source, target) as load:
-            for number in range(KILLS):
-                if number % ABANDON_EVERY == 0:
-                    abandon(broker, source, number)
+            for number in range(kills):
                 if number % EVERYONE_EVERY == 0:
                     load.wait_for_everyone()
+                if number % ABANDON_EVERY == 0:
+                    abandon(broker, source, number)
                 # The moment of the kill is a count of answers, so every round has made progress.
                 load.wait_for(chance.randrange(1, STEPS_BETWEEN_KILLS))
                 broker.kill()
                 broker.start()
             load.wait_for(STEPS_BETWEEN_KILLS)
             load.wait_for_everyone()
-        record_property("load", f"{KILLS} kills; {load.report()}")
+        record_property("load", f"{kills} kills; {load.report()}")
         load.check()
         # And once more from what is on the disk.
         broker.kill()
@@ -83,7 +87,7 @@ def test_kill_under_transactional_load(
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("visibility", ["marker", "journal"])
+@pytest.mark.parametrize("visibility", [pytest.param("marker", marks=pytest.mark.slow), "journal"])
 def test_away_for_longer_than_a_client_waits(
     tmp_path: Path, visibility: str, record_property: Callable[[str, object], None]
 ) -> None:
@@ -225,14 +229,15 @@ def test_a_polite_stop_keeps_what_is_open(tmp_path: Path) -> None:
             case.check(client, [b"first", b"second"], 2)
 
 
-def test_power_is_lost_again_and_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize("losses", [2, pytest.param(5, marks=pytest.mark.slow)])
+def test_power_is_lost_again_and_again(tmp_path: Path, losses: int) -> None:
     """Whoever was told of a commit finds it after every loss; whoever was not is fenced."""
     chance = random.Random(int(os.environ.get("SEMEL_SEED", "7")))
     with BrokerProcess(tmp_path / "data") as broker:
         with RawClient(broker.bootstrap) as client:
             topic = make_topic(client, PARTITIONS)
         told: list[bytes] = []
-        for number in range(5):
+        for number in range(losses):
             with RawClient(broker.bootstrap) as client:
                 producer = RawProducer(client, "one", generation=1 + number % 2)
                 for index in range(chance.randrange(1, 20)):

@@ -6,7 +6,6 @@ small. After every kill, what a reader finds under a key is what was last acknow
 ``SEMEL_KILLS`` says how often; ``make chaos`` takes fifty.
 """
 
-import os
 import random
 import threading
 from pathlib import Path
@@ -21,7 +20,8 @@ from support.clients.confluent import create
 from support.stores.allocated import allocated
 from support.waiting import until
 
-KILLS = int(os.environ.get("SEMEL_KILLS", "4"))
+from .conftest import FEW, MANY
+
 KEYS = 8
 CHUNK = 256 * 1024
 OPTIONS = (
@@ -129,8 +129,9 @@ def check(broker: BrokerProcess, writer: Writer) -> int:
     return count
 
 
-@pytest.mark.timeout(120 + 20 * KILLS)
-def test_kill_while_compacting(tmp_path: Path) -> None:
+@pytest.mark.timeout(120 + 20 * MANY)
+@FEW
+def test_kill_while_compacting(tmp_path: Path, kills: int) -> None:
     seed = fresh_seed()
     chance = random.Random(seed)
     print(f"seed {seed}")  # noqa: T201 - shown when the test fails
@@ -139,7 +140,7 @@ def test_kill_while_compacting(tmp_path: Path) -> None:
         writer = Writer(broker.bootstrap)
         writer.start()
         try:
-            for _ in range(KILLS):
+            for _ in range(kills):
                 target = writer.committed + chance.randrange(5, 40)
                 until(lambda at=target: writer.committed >= at, WAIT_SECONDS, "transactions")  # type: ignore[misc]
                 broker.kill()
@@ -153,5 +154,5 @@ def test_kill_while_compacting(tmp_path: Path) -> None:
         check(broker, writer)
         # Nothing but the newest is left, give or take what came last, and its space is given back.
         until(lambda: check(broker, writer) <= 2 * KEYS, WAIT_SECONDS, "compaction to come to the end")
-        assert writer.sent > 20 * KILLS / 4
+        assert writer.sent > 20 * kills / 4
         until(lambda: allocated(broker.directory) <= 2 * CHUNK, WAIT_SECONDS, "giving space back")

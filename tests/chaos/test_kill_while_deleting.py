@@ -29,7 +29,8 @@ from semel.wire.messages import (
 )
 from semel.wire.records import BatchHeader, iter_batches
 
-KILLS = int(os.environ.get("SEMEL_KILLS", "4"))
+from .conftest import FEW, MANY
+
 CHUNK = 256 * 1024
 KEPT = 100_000
 OPTIONS = (
@@ -72,8 +73,9 @@ def live_bytes(client: RawClient) -> int:
     return sum(each.partition_size for topic in directory.topics for each in topic.partitions)
 
 
-@pytest.mark.timeout(120 + 20 * KILLS)
-def test_kill_while_deleting(tmp_path: Path) -> None:
+@pytest.mark.timeout(120 + 20 * MANY)
+@FEW
+def test_kill_while_deleting(tmp_path: Path, kills: int) -> None:
     seed = fresh_seed()
     chance = random.Random(seed)
     print(f"seed {seed}")  # noqa: T201 - shown when the test fails
@@ -84,7 +86,7 @@ def test_kill_while_deleting(tmp_path: Path) -> None:
         churn.start()
         try:
             with idempotent_load(broker.bootstrap, writers=3) as load:
-                for _ in range(KILLS):
+                for _ in range(kills):
                     load.wait_for(chance.randrange(100, 1_000))
                     broker.kill()
                     broker.start()

@@ -25,18 +25,20 @@ from semel.wire.errors import ErrorCode
 from semel.wire.frames import decode_response_header
 from semel.wire.messages import FetchPartition, FetchRequest, FetchTopic, JoinGroupResponse
 
-STOPS = int(os.environ.get("SEMEL_STOPS", "4"))
+GIVEN = os.environ.get("SEMEL_STOPS")
+MANY = int(GIVEN or 4)
 BETWEEN = 300
 
 
-@pytest.mark.timeout(120 + 20 * STOPS)
-def test_sigterm_under_idempotent_load(tmp_path: Path) -> None:
+@pytest.mark.timeout(120 + 20 * MANY)
+@pytest.mark.parametrize("stops", [MANY] if GIVEN else [2, pytest.param(MANY, marks=pytest.mark.slow)])
+def test_sigterm_under_idempotent_load(tmp_path: Path, stops: int) -> None:
     seed = fresh_seed()
     chance = random.Random(seed)
     print(f"seed {seed}")  # noqa: T201 - shown when the test fails
     with BrokerProcess(tmp_path / "data") as broker:
         with idempotent_load(broker.bootstrap) as load:
-            for _ in range(STOPS):
+            for _ in range(stops):
                 load.wait_for(chance.randrange(1, BETWEEN))
                 assert broker.stop() == EXIT_OK
                 broker.start()

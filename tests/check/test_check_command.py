@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 from support.models.histories import Steps
+from support.spark.jobs import OF_PROGRAMS
 
 from semel.check import Operation, check, read_history, write_lines
-from tools.spark_classes import java_options
 
 BAD = Steps().send("a", offset=0, tx="T").abort("T").poll((0, "a")).operations
 GOOD = Steps().send("a", offset=0, tx="T").commit("T").poll((0, "a")).operations
@@ -18,7 +18,7 @@ GOOD = Steps().send("a", offset=0, tx="T").commit("T").poll((0, "a")).operations
 
 def semel(*arguments: str | Path, timeout: float = 60) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "semel", *map(str, arguments)]
-    environment = {**os.environ, "JDK_JAVA_OPTIONS": java_options()}
+    environment = {**os.environ, **OF_PROGRAMS}
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=timeout)
 
 

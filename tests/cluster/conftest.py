@@ -3,7 +3,6 @@
 import uuid
 import warnings
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 from support.brokers.cluster import Cluster, running
@@ -21,13 +20,6 @@ with warnings.catch_warnings():
 def cluster(postgres_dsn: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """Three brokers, with proxies before PostgreSQL and before each other."""
     with running(Cluster(tmp_path_factory.mktemp("cluster"), proxied=True), postgres_dsn) as cluster:
-        yield cluster
-
-
-@pytest.fixture
-def own_postgres(tmp_path: Path) -> Iterator[Cluster]:
-    """Three brokers over a PostgreSQL server of their own."""
-    with running(Cluster(tmp_path)) as cluster:
         yield cluster
 
 

@@ -110,7 +110,7 @@ def test_kafka_python(cluster: Cluster, spread: Create) -> None:
         found.extend(each.value for some in consumer.poll(500).values() for each in some)
         return len(found) >= len(VALUES)
 
-    until(read_some, 30, "all records")
+    until(read_some, what="all records")
     consumer.close()
     assert sorted(found, key=int) == VALUES
 
@@ -200,7 +200,7 @@ def test_a_compacted_topic_keeps_the_newest_of_each_key(client: Client, spread: 
         assert set(newest.values()) == {b"37", b"38", b"39"}
         return len(records)
 
-    until(lambda: count() <= 4 * PARTITIONS, 30, "compaction at every leader")
+    until(lambda: count() <= 4 * PARTITIONS, what="compaction at every leader")
 
 
 def test_a_deleted_topic_is_gone_at_every_broker(cluster: Cluster, client: Client, spread: Create) -> None:

@@ -3,20 +3,25 @@
 import asyncio
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import asyncpg
 import pytest
+import typer
 from support.brokers.cluster import Cluster, query, running
 from support.brokers.cluster_members import semel
 from support.clients.routed import RoutedClient
-from support.stores.keys import KEY_COLUMNS
+from support.servers.postgres import KEY_COLUMNS
 from support.waiting import until
 from support.workloads.cluster_load import loaded
 
+from semel.cli import cluster as cli
 from semel.client import Admin, Client, Consumer, NewTopic, Producer, TransactionalProducer
+from semel.store.interface import StoreRefused
+from semel.store.postgres.checking import rows
 from semel.store.postgres.checking.findings import Checked
 from semel.store.postgres.checking.run import check_cluster
 from semel.wire.errors import ErrorCode
@@ -225,8 +230,8 @@ def test_nothing_is_found_in_a_cluster_that_works(filled: Cluster) -> None:
 @pytest.mark.parametrize("what", LOST)
 def test_a_lost_row_is_found(filled: Cluster, what: str) -> None:
     table, which, text = LOST[what]
-    with without(filled, table, which) as rows:
-        assert rows > 0
+    with without(filled, table, which) as number:
+        assert number > 0
         found = checked(filled)
     assert any(text in each.what for each in found.findings), found
     assert all(each.advice for each in found.findings)
@@ -236,8 +241,8 @@ def test_a_lost_row_is_found(filled: Cluster, what: str) -> None:
 @pytest.mark.parametrize("what", ALTERED)
 def test_an_altered_row_is_found(filled: Cluster, what: str) -> None:
     table, which, change, text = ALTERED[what]
-    with without(filled, table, which, change) as rows:
-        assert rows == 1
+    with without(filled, table, which, change) as number:
+        assert number == 1
         found = checked(filled)
     assert any(text in each.what for each in found.findings), found
     assert checked(filled).findings == []
@@ -272,7 +277,7 @@ def test_the_command(filled: Cluster) -> None:
     options = ("--ledger", filled.dsn, "--chunks", filled.chunks)
     ran = semel("cluster", "check", *options)
     assert ran.stdout.startswith("Findings: 0 (partitions: 5, rows of batches: ")
-    assert "Comparing the tables of the ledger." in ran.stderr
+    assert "Comparing the tables of the ledger, 1 of " in ran.stderr
     with without(filled, "batches", f"{at('orders')} AND base_offset = 1"):
         ran = semel("cluster", "check", *options, code=1)
         assert "batches: the batches of orders-0 at offsets 1 to 1 are lost" in ran.stdout
@@ -284,13 +289,106 @@ def test_the_command(filled: Cluster) -> None:
     assert "The objects were not compared with the object store: give --chunks" in ran.stdout
 
 
+def test_what_was_found_is_kept_if_the_check_fails(
+    filled: Cluster, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The server is restarted while the check runs, or ends its session."""
+    told: list[str] = []
+    printed: list[str] = []
+
+    def ended(text: str) -> None:
+        if text.startswith("Adding up"):
+            printed.append(capsys.readouterr().out)
+            end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()"
+            statement = f"{end} AND datname = current_database() AND application_name = 'semel cluster'"
+            with ThreadPoolExecutor(1) as thread:
+                thread.submit(filled.query, statement).result()
+
+    with without(filled, "batches", f"{at('orders')} AND base_offset = 1"):
+        found = asyncio.run(
+            check_cluster(filled.dsn, "semel", filled.chunks, ended, lambda each: told.append(each.what))
+        )
+        assert ["orders-0 at offsets 1 to 1 are lost" in each for each in told] == [True]
+        assert [each.what for each in found.findings] == told
+        assert found.failure is not None
+        assert "the connection to PostgreSQL was lost" in found.failure
+        assert found.not_checked == ("the bytes of chunks", "the objects")
+        assert not found.compared_objects
+
+        monkeypatch.setattr(cli, "say", ended)
+        for as_json in (False, True):
+            printed.clear()
+            with pytest.raises(typer.Exit) as ending:
+                cli.check(filled.dsn, filled.chunks, as_json)
+            output = capsys.readouterr()
+            assert ending.value.exit_code == 1
+            assert output.err.startswith("Error: The connection to PostgreSQL was lost")
+            if as_json:
+                shown = json.loads(output.out)
+                assert shown["not_checked"] == ["the bytes of chunks", "the objects"]
+                assert shown["findings"] == [each._asdict() for each in found.findings]
+            else:
+                # Before the failure.
+                assert "batches: the batches of orders-0 at offsets 1 to 1 are lost" in printed[0]
+                assert "Not checked, or not to the end: the bytes of chunks, the objects." in output.out
+                assert "Findings: 1 (" in output.out
+    with pytest.raises(typer.Exit):
+        # Nothing was found, but not all was checked.
+        cli.check(filled.dsn, filled.chunks, False)
+    assert "Findings: 0 (" in capsys.readouterr().out
+
+
+def test_a_wrong_object_store_is_refused_at_once(filled: Cluster, tmp_path: Path) -> None:
+    said: list[str] = []
+    with pytest.raises(StoreRefused, match="this is not the object store of the cluster"):
+        asyncio.run(check_cluster(filled.dsn, "semel", tmp_path.as_uri(), said.append))
+    assert said == []
+
+
+def test_bytes_are_added_up_block_by_block(filled: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A statement that reads whole tables is only needed for chunks that look wrong twice."""
+    said: list[str] = []
+    monkeypatch.setattr(rows, "CHUNKS", 5)
+    monkeypatch.setattr(rows, "BLOCKS", 1)
+
+    def problems() -> list[str]:
+        said.clear()
+        found = asyncio.run(check_cluster(filled.dsn, "semel", None, said.append))
+        return [each.what for each in found.findings]
+
+    assert problems() == []
+    assert not any("again" in each for each in said)
+    assert sum(each.startswith("Comparing the tables of the ledger, ") for each in said) == len(rows.CHECKS)
+    table, which, change, text = ALTERED["too few bytes in use"]
+    filled.query(f"UPDATE semel.{table} SET {change} WHERE {which}")
+    try:
+        (found,) = problems()
+        assert text in found
+        assert said[-1] == "Adding up the bytes of 1 chunks again."
+    finally:
+        filled.query(f"UPDATE semel.{table} SET {change.replace('-', '+')} WHERE {which}")
+    # Enough rows for several blocks, of a partition that does not exist.
+    rows_of_many_blocks = """
+        INSERT INTO semel.batches SELECT '\\x00'::bytea, 7, number, number, 0, 0, first, 0, 1
+        FROM generate_series(1, 300) AS number, (SELECT min(chunk_id) AS first FROM semel.chunks) AS each
+    """
+    filled.query(rows_of_many_blocks)
+    try:
+        every = problems()
+        assert any("it will be deleted while batches need it" in each for each in every), every
+        assert any(" blocks of batches." in each for each in said), said
+    finally:
+        filled.query("DELETE FROM semel.batches WHERE partition_index = 7")
+    assert problems() == []
+
+
 # -- what clients see ---------------------------------------------------------------------------------------
 
 
 def test_brokers_write_lost_shards_again_and_serve_them(filled: Cluster) -> None:
     asyncio.run(execute(filled.dsn, "DELETE FROM shards WHERE shard % 2 = 0"))
     assert any("the row of shard 0 is lost" in each.what for each in checked(filled).findings)
-    until(lambda: sum(filled.owners().values()) == 256 and None not in filled.owners(), 30, "all shards")
+    until(lambda: sum(filled.owners().values()) == 256 and None not in filled.owners(), what="all shards")
     filled.settle()
     for member in filled.brokers:
         text = member.log.read_text()
@@ -305,7 +403,7 @@ def test_a_broker_starts_with_a_lost_shard(filled: Cluster) -> None:
     first.stop()
     asyncio.run(execute(filled.dsn, "DELETE FROM shards WHERE shard = 5"))
     first.start()
-    until(lambda: sum(filled.owners().values()) == 256 and None not in filled.owners(), 30, "all shards")
+    until(lambda: sum(filled.owners().values()) == 256 and None not in filled.owners(), what="all shards")
     assert "Traceback" not in first.log.read_text()
 
 

@@ -18,14 +18,15 @@ from semel.core.placement import SHARDS
 PAGE = Path(__file__).parents[2] / "docs/cluster.md"
 
 
-@pytest.fixture
-def pages(postgres_dsn: str, tmp_path: Path) -> Iterator[list[tuple[Member, str]]]:
-    (tmp_path / "chunks").mkdir()
+@pytest.fixture(scope="module")
+def pages(postgres_dsn: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[tuple[Member, str]]]:
+    chunks = tmp_path_factory.mktemp("cluster") / "chunks"
+    chunks.mkdir()
     ports = [free_port(), free_port()]
     with (
         database(postgres_dsn) as ledger,
-        members(ledger, tmp_path / "chunks", 0, options=("--metrics", f"127.0.0.1:{ports[0]}")) as (first,),
-        members(ledger, tmp_path / "chunks", 1, options=("--metrics", f"127.0.0.1:{ports[1]}")) as (second,),
+        members(ledger, chunks, 0, options=("--metrics", f"127.0.0.1:{ports[0]}")) as (first,),
+        members(ledger, chunks, 1, options=("--metrics", f"127.0.0.1:{ports[1]}")) as (second,),
     ):
         yield [
             (each, f"http://127.0.0.1:{port}/metrics")
@@ -83,5 +84,8 @@ def test_every_metric_of_the_pages_exists(pages: list[tuple[Member, str]]) -> No
     assert len(alerts) >= 9
     watched = {name for alert in alerts for name in re.findall(r"semel_\w+", alert["expr"])}
     with urllib.request.urlopen(pages[0][1]) as answer:
-        shown = set(re.findall(r"^(semel_\w+)[ {]", answer.read().decode(), re.MULTILINE))
+        text = answer.read().decode()
+    shown = set(re.findall(r"^(semel_\w+)[ {]", text, re.MULTILINE))
     assert named | watched <= shown
+    # One series, whoever the holder is.
+    assert len(re.findall(r'^semel_oldest_snapshot_seconds\{holder="[^"]*"\} ', text, re.MULTILINE)) == 1

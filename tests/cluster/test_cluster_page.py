@@ -167,7 +167,7 @@ def test_a_backup_is_restored_as_the_page_says(ledger: str, postgres_dsn: str, t
         assert asyncio.run(_value(restored, NOWHERE)) == 0, "every chunk has its bytes"
         assert asyncio.run(_value(restored, query)) > 1_000_000_000_000
         with (
-            members(restored, tmp_path / "copy", 0, 1, options=options) as brokers,
+            members(restored, tmp_path / "copy", 0, options=options) as brokers,
             Client(brokers[0].bootstrap) as client,
         ):
             assert read_all(client, "orders") == sorted(

@@ -1,4 +1,4 @@
-"""Users, ACLs and quotas in a cluster: a change is in force at every broker when it is answered."""
+"""Users, ACLs, quotas and configs: a change is in force at every broker of a cluster when it is answered."""
 
 import subprocess
 import sys
@@ -17,11 +17,15 @@ from semel.client import (
     ErrorCode,
     KafkaError,
     NewTopic,
+    ResourceType,
     Security,
 )
 from semel.client.acls import Acl
 from semel.client.quotas import QuotaEntity
-from semel.wire.messages import MetadataRequest
+from semel.wire.messages import CreateTopicsRequest, DeleteTopicsRequest, MetadataRequest
+from semel.wire.messages.topics import CreatableTopic
+
+NODES = (1, 2, 3)
 
 
 @pytest.fixture(scope="module")
@@ -108,24 +112,25 @@ def test_a_broker_that_was_away_knows_the_changes_when_it_serves_again(
                 return False
             return True
 
-        until(answers, 30, "the broker serves again")
+        until(answers, what="the broker serves again")
 
 
-def test_quotas_and_policies_survive_a_restart_of_all_brokers(cluster: Cluster, admin: Admin) -> None:
+def test_quotas_policies_and_configs_survive_a_restart_of_all_brokers(cluster: Cluster, admin: Admin) -> None:
     right = Acl.of("User:eve", "Write", topic="logs-", is_prefix=True, is_denied=True)
     admin.acls.add(right)
     entity = QuotaEntity(user="eve")
     admin.quotas.alter(entity, {"producer_byte_rate": 1_000.0})
     admin.users.put("eve", "secret", mechanism="SCRAM-SHA-512")
-    for each in cluster.brokers:
-        each.restart()
-    cluster.settle()
+    admin.configs.alter_broker(None, values={"num.partitions": "9"})
+    cluster.restart()
     with Client(cluster.bootstrap) as client:
         known = Admin(client)
         assert right in known.acls.list(principal="User:eve")
         assert [each.limits for each in known.quotas.list() if each.entity == entity] == [
             {"producer_byte_rate": 1_000.0}
         ]
+        assert held(known, "num.partitions") == [("9", "broker default")] * 3
+        known.configs.alter_broker(None, remove=["num.partitions"])
         assert ("eve", "SCRAM-SHA-512") in {(each.user, each.mechanism) for each in known.users.list()}
 
 
@@ -162,3 +167,81 @@ def test_a_password_that_is_replaced_in_a_ledger_is_told(postgres_dsn: str) -> N
                 [*command, "--mechanism", mechanism], input="x\n", text=True, capture_output=True, check=True
             )
             assert done.stderr == told
+
+
+# -- configs ------------------------------------------------------------------------------------------------
+
+
+def held(admin: Admin, name: str) -> list[tuple[str | None, str]]:
+    """What holds at each broker, and its source."""
+    found = [{each.name: each for each in admin.configs.of_broker(node)}[name] for node in NODES]
+    return [(each.value, each.source) for each in found]
+
+
+def test_a_changed_config_is_in_force_at_every_broker_when_it_is_answered(
+    cluster: Cluster, admin: Admin
+) -> None:
+    with Client(cluster.bootstrap) as client:
+        client.describe()
+        for turn in range(2, 7):
+            admin.configs.alter_broker(None, values={"num.partitions": str(turn)})
+            assert held(admin, "num.partitions") == [(str(turn), "broker default")] * 3
+            for node in NODES:
+                name = f"turn-{turn}-{node}"
+                wanted = CreatableTopic(name=name, num_partitions=-1, replication_factor=-1)
+                answer = client.send(CreateTopicsRequest(topics=[wanted], timeout_ms=5_000), node=node)
+                assert [each.num_partitions for each in answer.topics] == [turn]
+                client.send(
+                    DeleteTopicsRequest(topic_names=[name], timeout_ms=5_000), node=node, max_version=5
+                )
+    admin.configs.alter_broker(None, remove=["num.partitions"])
+    assert held(admin, "num.partitions") == [("1", "default")] * 3
+
+
+def test_a_broker_can_differ_from_the_others(admin: Admin) -> None:
+    admin.configs.alter_broker(None, values={"max.connections": "5000"})
+    admin.configs.alter_broker(2, values={"max.connections": "6000"})
+    assert held(admin, "max.connections") == [
+        ("5000", "broker default"),
+        ("6000", "broker"),
+        ("5000", "broker default"),
+    ]
+    with pytest.raises(KafkaError, match="2"):
+        admin.configs.describe(ResourceType.BROKER, "2", node=1)
+    admin.configs.alter_broker(2, remove=["max.connections"])
+    admin.configs.alter_broker(None, remove=["max.connections"])
+    assert held(admin, "max.connections") == [("10000", "default")] * 3
+
+
+def test_a_group_has_its_configs_at_whichever_broker_coordinates_it(admin: Admin) -> None:
+    admin.configs.alter_group("g", values={"consumer.session.timeout.ms": "50000"})
+    for node in NODES:
+        found = {each.name: each for each in admin.configs.describe(ResourceType.GROUP, "g", node=node)}
+        assert found["consumer.session.timeout.ms"].value == "50000"
+        assert found["consumer.session.timeout.ms"].source == "group"
+    admin.configs.alter_group("g", remove=["consumer.session.timeout.ms"])
+
+
+@pytest.mark.slow
+def test_a_broker_that_was_away_knows_changed_configs_when_it_serves_again(
+    cluster: Cluster, admin: Admin
+) -> None:
+    away = cluster.brokers[2]
+    away.pause()
+    try:
+        with Client(cluster.brokers[0].bootstrap, timeout_s=30) as other:
+            Admin(other).configs.alter_broker(None, values={"num.partitions": "9"})
+    finally:
+        away.resume()
+
+    def knows() -> bool:
+        try:
+            return held(admin, "num.partitions") == [("9", "broker default")] * 3
+        except ClientError:
+            if away.has_ended:
+                # Others took its place while it slept.
+                away.restart()
+            return False
+
+    until(knows, what="the broker serves again")
+    admin.configs.alter_broker(None, remove=["num.partitions"])

@@ -259,7 +259,7 @@ def test_users_acls_and_quotas_come_along(ledger: str, chunks: Path, tmp_path: P
         Admin(client).acls.add(right)
         Admin(client).users.put("ann", "secret")
         Admin(client).quotas.alter(quota, {"producer_byte_rate": 5.0})
-    semel("migrate", str(tmp_path / "data"), "--ledger", ledger, "--chunks", chunks.as_uri())
+    asyncio.run(migrate(tmp_path / "data", Remote(ledger, chunks.as_uri()), quiet))
     with Member(ledger, chunks, 0, *options) as member, Client(member.bootstrap) as client:
         assert Admin(client).acls.list() == [right]
         assert [each.user for each in Admin(client).users.list()] == ["ann"]
@@ -313,7 +313,7 @@ def test_a_directory_in_use_is_refused(ledger: str, chunks: Path, tmp_path: Path
             "migrate", str(tmp_path / "data"), "--ledger", ledger, "--chunks", chunks.as_uri(), code=1
         )
     assert "is in use by process" in ran.stderr
-    semel("migrate", str(tmp_path / "data"), "--ledger", ledger, "--chunks", chunks.as_uri())
+    asyncio.run(migrate(tmp_path / "data", Remote(ledger, chunks.as_uri()), quiet))
 
 
 def quiet(what: str, done: int, total: int) -> None:
@@ -344,7 +344,7 @@ def test_an_interrupted_migration_is_nothing_and_can_be_repeated(
         assert observed(client, everything.partitions, GROUPS) == everything.seen
 
 
-@pytest.mark.parametrize("second", ["chunks", "elsewhere"])
+@pytest.mark.parametrize("second", ["chunks", pytest.param("elsewhere", marks=pytest.mark.slow)])
 def test_an_interrupted_migration_whose_objects_are_not_there_can_be_repeated(
     second: str, ledger: str, chunks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,6 +1,5 @@
 """PostgreSQL is away for longer than a lease: all brokers are still there afterwards."""
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +9,7 @@ from support.brokers.cluster_members import Member, members, semel
 from support.servers.postgres import PostgresServer, postgres_server, why_not
 from support.waiting import until
 
+from semel.cli.cluster import cluster_status
 from semel.client import Admin, Client, ClientError, Consumer, KafkaError, NewTopic, Producer
 
 LEASE_SECONDS = 3.0
@@ -24,7 +24,7 @@ def server() -> Iterator[PostgresServer]:
         yield server
 
 
-@pytest.mark.parametrize("mode", ["fast", "immediate"])
+@pytest.mark.parametrize("mode", [pytest.param("fast", marks=pytest.mark.slow), "immediate"])
 def test_no_broker_replaces_another_that_could_not_renew_its_lease(
     server: PostgresServer, mode: str, tmp_path: Path
 ) -> None:
@@ -46,12 +46,11 @@ def test_no_broker_replaces_another_that_could_not_renew_its_lease(
                 producer.send("orders", b"%d again" % number, partition=number)
         with Consumer(client, "orders") as consumer:
             assert len(list(consumer.read_to_end())) == 24
-        # Nothing tells when nobody will be replaced any more.
-        time.sleep(2 * LEASE_SECONDS)
-        assert [each.process and each.process.poll() for each in brokers] == [None] * 3, brokers[
-            0
-        ].log.read_text()
-        until(lambda: is_whole(server), what="a cluster of three")
+        # Whoever has renewed its lease after the others were over is replaced by nobody any more.
+        until(lambda: is_whole(server), what="a cluster of three with leases")
+        logs = "".join(each.log.read_text() for each in brokers)
+        assert "was replaced" not in logs
+        assert [each.process and each.process.poll() for each in brokers] == [None] * 3, logs
 
 
 def test_writes_that_are_forbidden_for_longer_than_a_lease(server: PostgresServer, tmp_path: Path) -> None:
@@ -82,8 +81,9 @@ def wait_for_leases(brokers: list[Member]) -> None:
 
 
 def is_whole(server: PostgresServer) -> bool:
-    status = semel("cluster", "status", "--ledger", server.dsn).stdout
-    return status.count(" live ") == 3 and "256, 0 without an owner" in status
+    status = cluster_status(server.dsn)
+    states = [each["state"] for each in status["brokers"]]
+    return states == ["live"] * 3 and status["overview"]["shards"] == "256, 0 without an owner"
 
 
 def allow_writes(server: PostgresServer, are_allowed: bool) -> None:
@@ -107,7 +107,7 @@ def test_a_server_that_stops_keeping_commits_ends_its_brokers(server: PostgresSe
         query(server.dsn, "ALTER SYSTEM SET fsync = off")
         query(server.dsn, "SELECT pg_reload_conf()")
         assert broker.process is not None
-        assert broker.process.wait(20) == 78
+        assert broker.process.wait(60) == 78
         assert "the broker stops: PostgreSQL runs with fsync off" in broker.log.read_text()
     refused = semel("serve", *place, "--listen", "127.0.0.1:0", code=78).stderr
     assert "semel.ledger.unsafe=fsync" in refused

@@ -6,17 +6,12 @@ from typing import Any
 
 import pytest
 from support.brokers.cluster_members import members
-from support.servers.failover import Pair, execute, pair
+from support.servers.failover import END_HALF, Pair, execute, pair
 from support.waiting import until
 
 from semel.client import Admin, Client, Consumer, NewTopic, Producer
 
 SESSIONS = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'semel'"
-END_HALF = """
-    SELECT count(pg_terminate_backend(pid)) FROM (
-        SELECT pid, row_number() OVER () AS number FROM pg_stat_activity WHERE application_name = 'semel'
-    ) AS each WHERE number % 2 = 0
-"""
 
 
 @pytest.fixture

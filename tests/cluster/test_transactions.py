@@ -1,12 +1,18 @@
 """Transactions over partitions of several leaders, request by request."""
 
+import time
+from collections.abc import Iterator
+
 import pytest
 from support.brokers.cluster import Cluster, Member
 from support.clients.raw import RawClient
 from support.clients.raw_log import Log
 from support.clients.raw_transactions import RawProducer, committed
 from support.clients.routed import RoutedClient
+from support.waiting import until
+from support.workloads.cluster_load import loaded
 
+from semel.client import Admin, Client, NewTopic
 from semel.wire.errors import ErrorCode
 
 from .conftest import Create
@@ -89,19 +95,16 @@ def test_a_partition_joins_although_the_coordinator_does_not_hear_of_it(
     assert Log(raw, topic).values() == [b"0", b"1", b"2"]
 
 
-@GENERATIONS
 def test_an_aborted_transaction_leaves_nothing_open(
-    cluster: Cluster, raw: RoutedClient, spread: Create, generation: int
+    cluster: Cluster, raw: RoutedClient, spread: Create
 ) -> None:
     """The coordinator aborts what runs out of time, also in partitions that others lead."""
     topic = spread()
-    coordinator = other_than(cluster, topic)
-    (name,) = cluster.names_at(coordinator)
-    producer = RawProducer(raw, name, generation=generation, timeout_ms=3_000)
-    producer.write(topic, b"late")
-    from support.waiting import until
-
-    until(lambda: Log(raw, topic).is_settled, 30, "the abort")
+    names = cluster.names_at(other_than(cluster, topic), 2)
+    for generation, name in enumerate(names, 1):
+        producer = RawProducer(raw, name, generation=generation, timeout_ms=3_000)
+        producer.write(topic, b"late")
+    until(lambda: Log(raw, topic).is_settled, what="the abort")
     assert Log(raw, topic).values() == []
 
 
@@ -113,3 +116,45 @@ def test_the_wrong_broker_says_so(cluster: Cluster, raw: RoutedClient, spread: C
             answer = client.fetch(topic)
             expected = ErrorCode.NONE if member is leader else ErrorCode.NOT_LEADER_OR_FOLLOWER
             assert answer.error_code == expected
+
+
+# -- brokers that do not reach each other: notices go through the ledger ----------------------------------
+
+
+@pytest.fixture(params=["cut", pytest.param("silence", marks=pytest.mark.long)])
+def apart(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """No broker reaches another."""
+    for each in cluster.brokers:
+        getattr(each.from_brokers, request.param)()
+    yield cluster
+    for each in cluster.brokers:
+        each.from_brokers.mend()
+
+
+def test_a_commit_is_visible_when_it_is_acknowledged_although_brokers_are_apart(
+    apart: Cluster, raw: RoutedClient, spread: Create
+) -> None:
+    topic = spread()
+    producer = RawProducer(raw, generation=2)
+    for partition in range(PARTITIONS):
+        producer.write(topic, b"v", partition=partition)
+    producer.commit()
+    with RoutedClient(apart.bootstrap) as reader:
+        assert [Log(reader, topic, each).values() for each in range(PARTITIONS)] == [[b"v"]] * PARTITIONS
+
+
+def test_a_new_topic_is_known_to_every_broker(apart: Cluster) -> None:
+    with Client(apart.brokers[0].bootstrap) as client:
+        name = f"topic-{time.monotonic_ns()}"
+        Admin(client).topics.create(NewTopic(name, 3))
+    for each in apart.brokers:
+        with Client(each.bootstrap) as client:
+            assert [topic.name for topic in client.describe([name]).topics] == [name]
+
+
+@pytest.mark.long
+def test_clients_work_while_brokers_are_apart(apart: Cluster) -> None:
+    before = apart.owners()
+    with loaded(apart, kinds=["own", "librdkafka"], copies=False) as load:
+        load.go_on(3)
+    assert apart.owners() == before

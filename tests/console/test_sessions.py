@@ -108,8 +108,8 @@ def test_pages_that_refresh_themselves_are_counted(guarded: str) -> None:
         other = logged_in(browsing.address, "second")
         streams.append(Stream(other, "/changes?of=catalogue"))
         assert streams[-1].status == 200
-        for browser in (session, other):  # Open streams would hold up the end of the console.
-            browser.post("/logout")
+        for user in (session, other):  # Open streams would hold up the end of the console.
+            user.post("/logout")
         assert all(each.ended.wait(20) for each in streams)
 
 

@@ -25,6 +25,7 @@ from hypothesis.stateful import (
 )
 from support.examples import examples
 from support.stores.cluster_bytes import Place, age, inline_chunks, listed, states
+from support.stores.schemas import schemas
 
 from semel.config import Settings
 from semel.core.facts import (
@@ -83,7 +84,9 @@ class Bytes(RuleBasedStateMachine):
         self._logs: dict[PartitionKey, dict[int, tuple[int, bytes]]] = {key: {} for key in self._keys}
         self._directory = tempfile.TemporaryDirectory()
         dsn = type(self).place.dsn
-        self._place = Place.new(dsn, Path(self._directory.name).as_uri())
+        self._schema = contextlib.ExitStack()
+        schema = self._schema.enter_context(schemas(dsn).taken())
+        self._place = Place.new(dsn, Path(self._directory.name).as_uri(), schema)
         self._run(self._begin)
 
     def teardown(self) -> None:
@@ -95,6 +98,7 @@ class Bytes(RuleBasedStateMachine):
                 if store is not None:
                     self._runner.run(store.close())
             self._runner.close()
+            self._schema.close()
             self._patch.undo()
             self._directory.cleanup()
 

@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.examples import examples
 from support.models.rules import header
+from support.stores.schemas import schemas
 
 from semel.broker.tick import newest_only
 from semel.core.commit_checks import Committer
@@ -529,5 +530,5 @@ def test_what_is_loaded_is_what_was_applied(ticks: Ticks) -> None:
 @examples(10, few=4)
 @given(histories)
 def test_what_is_loaded_from_postgresql_is_what_was_applied(postgres_dsn: str, ticks: Ticks) -> None:
-    schema = f"test_{os.urandom(8).hex()}"
-    asyncio.run(_replay(lambda: PostgresLedger.open(postgres_dsn, schema=schema), ticks))
+    with schemas(postgres_dsn).taken() as schema:
+        asyncio.run(_replay(lambda: PostgresLedger.open(postgres_dsn, schema=schema), ticks))

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 from support.browser.console import Browsing, console
+from support.spark.jobs import OF_PROGRAMS
 
 import semel
 from semel.client import Admin, Client, NewTopic, Producer
@@ -16,8 +17,10 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
 
 @pytest.fixture
-def browsing() -> Iterator[Browsing]:
+def browsing(monkeypatch: pytest.MonkeyPatch) -> Iterator[Browsing]:
     """A console over a pipeline that has lost one record and doubled another, made by hand."""
+    for name, value in OF_PROGRAMS.items():
+        monkeypatch.setenv(name, value)
     with semel.embedded() as broker, Client(broker.bootstrap_servers) as client:
         Admin(client).topics.create(NewTopic("orders", 2), NewTopic("invoices", 1))
         with Producer(client) as producer:

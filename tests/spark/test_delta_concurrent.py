@@ -17,7 +17,8 @@ from semel.spark.delta import batch_commit, table
 from semel.spark.delta.leftovers import Attempt
 from semel.spark.delta.options import DeltaOptions
 from semel.spark.delta.plan import Plan
-from semel.spark.errors import PipelineFenced, PipelineMismatch, TableChanged
+from semel.spark.delta.storage import Storage
+from semel.spark.errors import PipelineFenced, PipelineMismatch, TableChanged, TableUnreachable
 from semel.spark.failures import is_passing
 
 Change = Callable[[Path], Any]
@@ -178,12 +179,45 @@ def test_files_that_are_gone_are_not_committed(at: Path) -> None:
     assert sorted(content(at)["id"]) == [1, 2, 3, 5]
 
 
-def test_a_commit_whose_answer_is_lost_is_found(at: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+class Away:
+    """Files of a store that does not answer."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise OSError("AWS Error NETWORK_CONNECTION")
+
+
+@pytest.mark.parametrize("what", ["missing", "names", "open", "read", "changed", "delete"])
+def test_storage_that_is_away_is_a_passing_failure(
+    at: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    storage = Storage(str(at))
+    monkeypatch.setattr(storage, "_files", Away())
+    with pytest.raises(TableUnreachable, match="cannot be reached: AWS Error") as caught:
+        getattr(storage, what)(["a"] if what == "missing" else "a")
+    assert is_passing(Exception(f"semel.spark.errors.TableUnreachable: {caught.value}"))
+
+
+def test_a_commit_that_did_not_reach_its_storage_is_made_later(
+    at: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load = Load(at, 4)
+    with monkeypatch.context() as patch:
+        patch.setattr(Storage, "_at", lambda self, path: Away().path)
+        with pytest.raises(TableUnreachable):
+            load.commit()
+    load.commit()
+    assert sorted(content(at)["id"]) == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("error", [DeltaError, OSError])
+def test_a_commit_whose_answer_is_lost_is_found(
+    at: Path, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
+) -> None:
     original = table.Table.commit
 
     def commit(self: table.Table, *args: Any) -> None:
         original(self, *args)
-        raise DeltaError("the answer was lost")
+        raise error("the answer was lost")
 
     load = Load(at, 4)
     monkeypatch.setattr(table.Table, "commit", commit)

@@ -45,7 +45,7 @@ from semel.spark.delta.resume import ResumingReader
 from semel.spark.delta.schema import delta_schema, in_utc, new_columns
 from semel.spark.delta.stats import lower_bound, upper_bound
 from semel.spark.delta.storage import Storage, location_of
-from semel.spark.errors import PipelineError
+from semel.spark.errors import PipelineError, TableUnreachable
 from semel.spark.options import SourceOptions
 from semel.spark.partition_offsets import of_json
 
@@ -378,7 +378,7 @@ def test_a_working_directory_counts_too(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_what_cannot_be_reached_is_said_to_be_so(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(PipelineError, match=r"the table .*file/t cannot be reached"):
+    with pytest.raises(TableUnreachable, match=r"the table .*file/t cannot be reached"):
         open_for(tmp_path / "file/t", ROWS)
 
 

@@ -1,13 +1,12 @@
 """More than one source, a query that ends by itself, and batches: output equals input, record by record."""
 
 import shutil
-import threading
 
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from support.faults.proxy import Proxy, Rule
-from support.faults.spark_points import await_caught, catch, points, sender
+from support.faults.proxy import Proxy
+from support.faults.spark_points import Killer, await_caught, catch, points
 from support.spark.jobs import Numbers, Pipeline, committed, create, fill, open_transactions, values
 
 from semel.client import Admin, Client
@@ -77,19 +76,6 @@ def test_a_batch_is_copied(spark: SparkSession, pipeline: Pipeline) -> None:
     writer.option("pipeline.id", "batch").mode("append").save()
     assert committed(pipeline.bootstrap, "out") == values(range(1_000))
     assert open_transactions(pipeline.bootstrap, "batch") == []
-
-
-class Killer(threading.Thread):
-    """Kills who asks for something, while the test waits for Spark."""
-
-    def __init__(self, caught: Rule) -> None:
-        super().__init__(name="killer")
-        self.has_killed = False
-        self._caught = caught
-
-    def run(self) -> None:
-        sender(await_caught(self._caught)).kill()
-        self.has_killed = True
 
 
 @pytest.mark.parametrize("protocol", ["portable", "extended"])

@@ -1,5 +1,7 @@
 """Declared pipelines: what is wrong with a declaration is said, and what is right runs."""
 
+import ast
+import re
 import threading
 from collections import Counter
 from dataclasses import replace
@@ -15,7 +17,7 @@ from semel.client import Client, Producer
 from semel.client.transactions_admin import fence_producer, list_transactions
 from semel.embedded import Embedded
 from semel.pipeline import DeclarationError, Delta, Lookup, Pipeline, Sink, Topic, pipeline
-from semel.spark import PipelineError, start
+from semel.spark import PipelineError, errors, start
 from semel.spark.failures import explain, is_passing
 from semel.spark.pipeline_file import load
 from semel.spark.progress import Progress
@@ -356,3 +358,42 @@ def test_explanations() -> None:
     assert not is_passing(
         PySparkException(f"{frame}semel.wire.errors.KafkaError: INVALID_TXN_STATE: it ended")
     )
+
+
+AGAIN = re.compile(r"[Ss]tart( the query)? again")
+
+
+def strings(node: ast.AST) -> str:
+    """All text in a piece of code."""
+    return "".join(
+        each.value
+        for each in ast.walk(node)
+        if isinstance(each, ast.Constant) and isinstance(each.value, str)
+    )
+
+
+def names(node: ast.AST) -> set[str]:
+    return {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
+
+
+def test_every_message_that_says_to_start_again_is_of_a_passing_failure() -> None:
+    """`semel pipeline run` does itself what it tells others to do."""
+    found = 0
+    for path in Path(errors.__file__).parent.rglob("*.py"):
+        nodes = list(ast.walk(ast.parse(path.read_text())))
+        texts = {
+            each.name
+            for each in nodes
+            if isinstance(each, ast.FunctionDef)
+            and any(isinstance(part, ast.Return) and AGAIN.search(strings(part)) for part in ast.walk(each))
+        }
+        for error in nodes:
+            if not isinstance(error, ast.Call) or not isinstance(error.func, ast.Name):
+                continue
+            kind = error.func.id
+            if hasattr(errors, kind) and (AGAIN.search(strings(error)) or names(error) & texts):
+                assert is_passing(Exception(f"semel.spark.errors.{kind}: it")), f"{path}:{error.lineno}"
+                found += 1
+                texts -= names(error)
+        assert not texts, f"{path}: nobody raises these"
+    assert found >= 10

@@ -1,14 +1,18 @@
 """Versions in `foreachBatch`: one is skipped only if it is the same batch again."""
 
+import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from support.spark.jobs import committed, create, fill, values
+from support.spark.jobs import ENVIRONMENT, committed, create, fill, values
 from support.spark.lake import content
 
 from semel.client import ProducerIdAndEpoch
@@ -178,6 +182,74 @@ def test_a_write_in_a_stream_says_by_what_it_is_compared(copying: Copying) -> No
     copying.run(refused)
     assert committed(copying.servers, "out") == {}
     assert content(copying.table)["value"] == []
+
+
+def test_a_thread_of_the_function_is_in_the_stream_too(copying: Copying) -> None:
+    """Spark does not tell its tasks of which query, as by Spark Connect."""
+    of_query = copying.options
+
+    def in_a_thread(frame: DataFrame, version: int) -> None:
+        session = frame.sparkSession
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(session.createDataFrame, [], "id int").result()  # makes it active in the thread
+            copying.options = {}
+            refused = copying.refused("the option checkpointLocation")
+            pool.submit(refused, frame, version).result()
+            copying.options = of_query
+            pool.submit(copying.both, frame, version).result()
+
+    copying.run(in_a_thread)
+    fill(copying.servers, "in", range(10, 20))
+    copying.run(in_a_thread)
+    copying.check(20)
+
+
+BY_CONNECT = """
+import sys
+from pyspark.sql import Row
+from support.spark.jobs import start_spark
+
+servers, directory = sys.argv[1:]
+spark = start_spark("local[2]", is_remote=True)
+
+def write(frame, version, **options):
+    writer = frame.selectExpr("value").write.format("semel").option("kafka.bootstrap.servers", servers)
+    writer = writer.options(**{"topic": "out", "txnAppId": "app", "txnVersion": version, **options})
+    writer.mode("append").save()
+
+def in_stream(frame, version):
+    try:
+        write(frame, version)
+    except Exception as error:
+        assert "the option checkpointLocation" in str(error), error
+    else:
+        raise AssertionError("it was not refused")
+    write(frame, version, checkpointLocation=directory)
+
+for _ in range(2):  # the second run has settings of the first one
+    rows = spark.readStream.format("semel").option("kafka.bootstrap.servers", servers)
+    rows = rows.option("subscribe", "in").option("startingOffsets", "earliest").load()
+    query = rows.writeStream.foreachBatch(in_stream).option("checkpointLocation", directory)
+    query.trigger(availableNow=True).start().awaitTermination()
+    write(spark.createDataFrame([Row(value="value 10")]), 0, txnAppId="plain")
+"""
+
+
+@pytest.mark.long
+def test_writes_by_connect(semel_broker: Embedded, tmp_path: Path) -> None:
+    """Those of a stream need its checkpoint, or say that they go without; others need nothing."""
+    servers = semel_broker.bootstrap_servers
+    create(servers, ("in", 1), ("out", 2))
+    fill(servers, "in", range(10))
+    ran = subprocess.run(
+        [sys.executable, "-c", BY_CONNECT, servers, str(tmp_path / "checkpoint")],
+        env={**os.environ, **ENVIRONMENT},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr[-4_000:]
+    assert committed(servers, "out") == values(range(11))
 
 
 def test_versions_of_an_older_release_go_on(copying: Copying) -> None:

@@ -2,6 +2,7 @@
 
 import uuid
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,32 +11,29 @@ from deltalake import DeltaTable
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from support.faults.proxy import Act, Proxy
-from support.faults.spark_points import of_driver
+from support.faults.proxy import Proxy
+from support.faults.spark_faults import DEAD
+from support.faults.spark_points import PORTABLE, Killer, catch
 from support.spark.jobs import Pipeline, committed, create, fill, open_transactions, values
 from support.spark.lake import content
 
 from semel.client import Admin, Client
 from semel.embedded import Embedded
 from semel.spark.status import Kind, status
-from semel.wire.messages import EndTxnRequest
 
 pytestmark = pytest.mark.spark
-
-#: Nobody comes back. What comes before that has to be answered in this time, too.
-IMPATIENT = {"kafka.request.timeout.ms": "5000", "kafka.default.api.timeout.ms": "5000"}
 
 
 def numbers(spark: SparkSession, begin: int, end: int) -> DataFrame:
     return spark.range(begin, end, numPartitions=2).selectExpr("concat('value ', id) AS value")
 
 
-def write(frame: DataFrame, servers: str, version: int | None, **options: str) -> None:
+def write(frame: DataFrame, servers: str, version: int | None, source: str = "semel", **options: str) -> None:
     given = {"kafka.bootstrap.servers": servers, "topic": "out", "txnAppId": "app", **options}
     if version is not None:
         given["txnVersion"] = str(version)
     named = {name.replace("_", "."): value for name, value in given.items() if value}
-    frame.write.format("semel").options(**named).mode("append").save()
+    frame.write.format(source).options(**named).mode("append").save()
 
 
 @pytest.fixture
@@ -81,17 +79,29 @@ def test_a_function_that_raises_after_its_write_is_run_again_and_rows_count_once
 
 
 def test_a_write_that_is_decided_and_not_ended_is_ended_by_its_repetition(
-    spark: SparkSession, any_broker: str
+    spark: SparkSession, any_broker: str, tmp_path: Path
 ) -> None:
-    mark = uuid.uuid4().hex[:8]
+    """Who commits is killed when the decision is made, and whom Spark asks to abort then dies, too."""
+    mark, fault = uuid.uuid4().hex[:8], tmp_path / "fault"
     output, options = f"out-{mark}", {"topic": f"out-{mark}", "txnAppId": mark}
     create(any_broker, (output, 2))
     with Proxy(any_broker, hides_extensions=True) as proxy:
-        # The beginning arrives, then the decision, and nothing that the writer sends after it.
-        for act in (Act.PASS, Act.LAST):
-            proxy.on(EndTxnRequest.api_key, act, where=lambda seen: of_driver(seen.body.transactional_id))
-        with pytest.raises(Py4JJavaError, match="Writing job failed"):
-            write(numbers(spark, 0, 50), proxy.bootstrap, 7, **options, **IMPATIENT)
+        # The first end is that of the beginning.
+        killer = Killer(catch(proxy, replace(PORTABLE["when it is decided"], earlier=1)))
+        killer.start()
+        fault.write_text(DEAD)
+        with pytest.raises(Py4JJavaError):
+            write(
+                numbers(spark, 0, 50),
+                proxy.bootstrap,
+                7,
+                source="semel-faulty",
+                fault_file=str(fault),
+                **options,
+            )
+        killer.join()
+    assert killer.has_killed
+    assert not fault.exists(), "the abort has died"
     assert len(open_transactions(any_broker, mark)) == 2
     assert committed(any_broker, output) == {}
     with Proxy(any_broker, hides_extensions=True) as proxy:

@@ -8,13 +8,15 @@ are.
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import apsw
 import asyncpg
 import pytest
+from support.stores.schemas import schemas
 
 from semel.core.facts import BatchAppended, Closing, LogStartAdvanced, PartitionChanged, TopicCreated
 from semel.core.types import OpenTransaction, Partition, PartitionKey, Topic
@@ -24,7 +26,8 @@ from semel.store.interface import BatchLocation, ChunkStore, Ledger, StoredBatch
 from semel.store.local_chunks import LocalChunks
 from semel.store.memory_chunks import MemoryChunks
 from semel.store.objects import Objects
-from semel.store.postgres import opening
+from semel.store.postgres import opening, place
+from semel.store.postgres.inspection import cluster_status
 from semel.store.postgres.ledger import PostgresLedger
 from semel.store.postgres.store import ClusterStore
 from semel.store.sqlite_ledger import SqliteLedger
@@ -53,9 +56,9 @@ class LedgerOpener:
 class PostgresOpener:
     """Opens one ledger in PostgreSQL, again and again: in a schema of its own."""
 
-    def __init__(self, dsn: str) -> None:
+    def __init__(self, dsn: str, schema: str) -> None:
         self._dsn = dsn
-        self._schema = f"test_{os.urandom(8).hex()}"
+        self._schema = schema
 
     async def open(self) -> Ledger:
         return await PostgresLedger.open(self._dsn, schema=self._schema)
@@ -83,10 +86,10 @@ class ChunkOpener:
 class SharedOpener:
     """Opens stores of several brokers over one ledger in PostgreSQL."""
 
-    def __init__(self, dsn: str, directory: Path) -> None:
+    def __init__(self, dsn: str, schema: str, directory: Path) -> None:
         self._dsn = dsn
         self._objects = directory.as_uri()
-        self.schema = f"test_{os.urandom(8).hex()}"
+        self.schema = schema
 
     async def open(self, broker_id: int, lease_seconds: float = 30.0) -> ClusterStore:
         objects = Objects.open(self._objects)
@@ -110,10 +113,28 @@ class SharedOpener:
             "UPDATE brokers SET lease_until = lease_until - make_interval(secs => $1)", seconds
         )
 
+    async def shown(self) -> list[tuple[int, str]]:
+        """The brokers and their states, as people see them."""
+        return [each[:2] for each in (await cluster_status(self._dsn, self.schema)).brokers]
+
     async def _execute(self, statement: str, *arguments: Any) -> None:
         connection: Any = await asyncpg.connect(self._dsn, server_settings={"search_path": self.schema})
         await connection.execute(statement, *arguments)
         await connection.close()
+
+    def pass_time(self, store: ClusterStore, seconds: float) -> None:
+        """Move the clock ahead by which a broker judges the leases of others."""
+        leases = store.membership._leases
+        clock = leases.clock
+        leases.clock = lambda: clock() + seconds
+
+    def instead_of_waiting(self, patch: pytest.MonkeyPatch, work: Callable[[], Awaitable[object]]) -> None:
+        """Have brokers that start do this where they would wait for the end of a lease."""
+
+        async def do(seconds: float) -> None:
+            await work()
+
+        patch.setattr(place, "asyncio", SimpleNamespace(sleep=do))
 
     async def kill(self, store: ClusterStore) -> None:
         """End a broker as kill -9 does."""
@@ -124,11 +145,15 @@ class SharedOpener:
 LEDGERS: dict[str, Callable[[pytest.FixtureRequest], LedgerOpener | PostgresOpener]] = {
     "memory": lambda request: LedgerOpener(None),
     "disk": lambda request: LedgerOpener(request.getfixturevalue("tmp_path") / "ledger.db"),
-    "postgres": lambda request: PostgresOpener(request.getfixturevalue("postgres_dsn")),
+    "postgres": lambda request: PostgresOpener(
+        request.getfixturevalue("postgres_dsn"), request.getfixturevalue("schema")
+    ),
 }
 SHARED_STORES: dict[str, Callable[[pytest.FixtureRequest], SharedOpener]] = {
     "postgres": lambda request: SharedOpener(
-        request.getfixturevalue("postgres_dsn"), request.getfixturevalue("tmp_path")
+        request.getfixturevalue("postgres_dsn"),
+        request.getfixturevalue("schema"),
+        request.getfixturevalue("tmp_path"),
     ),
 }
 CHUNK_STORES: dict[str, Callable[[Path], ChunkOpener]] = {
@@ -137,6 +162,13 @@ CHUNK_STORES: dict[str, Callable[[Path], ChunkOpener]] = {
 }
 DURABLE = ["disk"]
 """Those that are the same after they were closed and opened."""
+
+
+@pytest.fixture
+def schema(postgres_dsn: str) -> Iterator[str]:
+    """A ledger in PostgreSQL that nobody has used."""
+    with schemas(postgres_dsn).taken() as schema:
+        yield schema
 
 
 @pytest.fixture(params=list(LEDGERS))

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.examples import examples
 
 from semel.store import block_cache
 from semel.store.block_cache import BlockCache, Range
@@ -163,6 +164,7 @@ ranges = st.lists(
 )
 
 
+@examples(100, few=25)
 @given(st.lists(ranges, max_size=5), st.sampled_from([0, 2_000, 10_000, MEBIBYTE]))
 def test_every_range_is_read_as_it_was_written(
     tmp_path_factory: pytest.TempPathFactory, reads: list[Any], bytes_max: int

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import asyncpg
+import obstore
 import pytest
 from support.brokers.process import free_port
 from support.stores.cluster_bytes import Place, age, append, listed, opened, read, states
@@ -59,6 +60,27 @@ async def test_another_object_store_is_refused(place: Place, directory: Path, tm
     # All of it may be moved.
     shutil.move(directory, tmp_path / "moved")
     async with opened(place._replace(address=(tmp_path / "moved").as_uri())):
+        pass
+
+
+async def test_an_object_store_that_ignores_conditions_is_refused(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would let a server that was left behind note a term that another one has begun."""
+    async with opened(place):
+        pass
+    put = obstore.put
+
+    def overwrite(store: Any, path: str, data: Any, **options: Any) -> Any:
+        return put(store, path, data, **(options | {"mode": "overwrite"}))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(obstore, "put", overwrite)
+        for each in (place, place._replace(schema=f"{place.schema}_new")):
+            with pytest.raises(StoreMisconfigured, match="does not honour If-None-Match"):
+                async with opened(each):
+                    pass
+    async with opened(place):
         pass
 
 

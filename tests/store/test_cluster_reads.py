@@ -37,8 +37,8 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def place(postgres_dsn: str, tmp_path: Path) -> Place:
-    return Place.new(postgres_dsn, tmp_path.as_uri())
+def place(postgres_dsn: str, schema: str, tmp_path: Path) -> Place:
+    return Place.new(postgres_dsn, tmp_path.as_uri(), schema)
 
 
 @asynccontextmanager

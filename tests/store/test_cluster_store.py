@@ -16,8 +16,8 @@ SMALL, LARGE = os.urandom(100), os.urandom(Settings().semel_inline_bytes_max)
 
 
 @pytest.fixture
-def place(postgres_dsn: str, tmp_path: Path) -> Place:
-    return Place.new(postgres_dsn, tmp_path.as_uri())
+def place(postgres_dsn: str, schema: str, tmp_path: Path) -> Place:
+    return Place.new(postgres_dsn, tmp_path.as_uri(), schema)
 
 
 async def test_small_commits_are_in_the_ledger_and_large_ones_in_objects(place: Place, scribe: Any) -> None:

@@ -26,8 +26,10 @@ TABLES = (
 )
 
 
-async def test_a_key_that_two_rows_have_is_found(postgres_dsn: str, tmp_path: Path, scribe: Any) -> None:
-    place = Place.new(postgres_dsn, tmp_path.as_uri())
+async def test_a_key_that_two_rows_have_is_found(
+    postgres_dsn: str, schema: str, tmp_path: Path, scribe: Any
+) -> None:
+    place = Place.new(postgres_dsn, tmp_path.as_uri(), schema)
     async with opened(place) as store:
         (key,) = await scribe.create(store)
         facts = [

@@ -13,9 +13,9 @@ import asyncpg
 import pytest
 from support.brokers.offline import J0, M0, Producer, make_topics, plain
 from support.brokers.offline import fetch as read_at
+from support.servers.postgres import KEY_COLUMNS
 from support.stores.cluster_bytes import SETTINGS as ROLLING
 from support.stores.cluster_bytes import Place, age, append, listed, opened, parts, read, states
-from support.stores.keys import KEY_COLUMNS
 from support.stores.slow import PLENTY, offsets
 from support.waiting import until_async
 
@@ -45,8 +45,8 @@ LARGE = ROLLING.semel_inline_bytes_max + 1
 
 
 @pytest.fixture
-def place(postgres_dsn: str, tmp_path: Path) -> Place:
-    return Place.new(postgres_dsn, tmp_path.as_uri())
+def place(postgres_dsn: str, schema: str, tmp_path: Path) -> Place:
+    return Place.new(postgres_dsn, tmp_path.as_uri(), schema)
 
 
 async def execute(place: Place, statement: str, *arguments: Any) -> None:
@@ -112,6 +112,27 @@ async def test_a_lost_batch_is_an_error_at_its_offset(place: Place) -> None:
         assert offsets(neighbour) == list(range(5, BATCHES))
         (behind,) = await fetch(broker, 6, KEY)
         assert offsets(behind) == list(range(6, BATCHES))
+        assert broker.metrics.damaged_batches == 1
+
+
+async def test_a_lost_batch_that_compaction_has_not_seen(place: Place) -> None:
+    async with filled(place) as broker:
+        # As if compaction had come to offset 6, and removed the batch before.
+        removed = "DELETE FROM batches WHERE partition_index = 0 AND base_offset = 5 RETURNING length"
+        await execute(
+            place,
+            f"WITH removed AS ({removed}) UPDATE partitions SET cleaned_offset = 6, compactions = 1,"
+            " size_bytes = size_bytes - length FROM removed WHERE partition_index = 0",
+        )
+        forget(broker)
+        (whole,) = await fetch(broker, 0, KEY)
+        assert offsets(whole) == [0, 1, 2, 3, 4, *range(6, BATCHES)]
+        await execute(place, "DELETE FROM batches WHERE partition_index = 0 AND base_offset = 8")
+        forget(broker)
+        (before,) = await fetch(broker, 0, KEY)
+        assert offsets(before) == [0, 1, 2, 3, 4, 6, 7]
+        (at,) = await fetch(broker, 8, KEY)
+        assert at.error is ErrorCode.CORRUPT_MESSAGE
         assert broker.metrics.damaged_batches == 1
 
 

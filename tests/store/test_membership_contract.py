@@ -18,7 +18,7 @@ from semel.core.types import Transaction, TransactionKey
 from semel.store.interface import StoreFenced, StoreLocked
 from semel.store.sharing import Peer, Shard
 
-LEASE = 1.0
+LEASE = 0.4
 """Seconds, where a test waits for it. Elsewhere a lease is long."""
 PATIENCE = 30.0
 """What happens in time if it happens at all, also on a busy machine."""
@@ -137,19 +137,15 @@ async def test_a_broker_that_was_killed_starts_again_when_its_lease_is_over(shar
     await store.close()
 
 
-async def test_two_brokers_with_one_id(shared_stores: Any) -> None:
-    # Were it over in a pause of the machine, the second broker would take the place of the first.
-    lease = 4 * LEASE
-    store = await shared_stores.open(0, lease)
+async def test_two_brokers_with_one_id(shared_stores: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = await shared_stores.open(0)
     await join(store)
-    second = asyncio.create_task(shared_stores.open(0, lease))
-    while not second.done():
-        await store.membership.renew()
-        await asyncio.sleep(LEASE / 4)
+    # The first one renews its lease while the second waits for the end of it.
+    shared_stores.instead_of_waiting(monkeypatch, store.membership.renew)
     with pytest.raises(
         StoreLocked, match="another process runs as broker 0 at inside0:9990: stop it, or give"
     ):
-        await second
+        await shared_stores.open(0)
     await store.commit([changed(1)], [])
     await store.close()
 
@@ -194,6 +190,18 @@ async def test_a_broker_that_was_killed_starts_again_although_the_clock_was_set_
     store = await asyncio.wait_for(shared_stores.open(0, LEASE), PATIENCE)
     assert store.membership.epoch > killed.membership.epoch
     await store.close()
+
+
+async def test_a_broker_that_was_killed_is_shown_as_dead_although_the_clock_was_set_back(
+    shared_stores: Any,
+) -> None:
+    """The last broker: nobody else notices."""
+    killed = await shared_stores.open(0, 60.0)
+    await join(killed)
+    assert (await shared_stores.shown()) == [(0, "live")]
+    await shared_stores.kill(killed)
+    await shared_stores.set_clock(-600)
+    assert (await shared_stores.shown()) == [(0, "dead")]
 
 
 async def test_a_broker_that_stopped_starts_at_once_although_the_clock_was_set_back(
@@ -261,12 +269,12 @@ async def test_deadlines_are_counted_from_the_time_of_day_if_nobody_else_runs(sh
 
 async def test_a_lease_is_as_long_as_its_owner_wants(shared_stores: Any) -> None:
     """semel.lease.ms of another broker, which may be shorter, does not count."""
-    slow = await shared_stores.open(9)
-    hasty = await shared_stores.open(1, LEASE / 10)
+    slow = await shared_stores.open(9, 600.0)
+    hasty = await shared_stores.open(1)
     await join(slow)
     await join(hasty)
     peer = await peer_of(hasty, 9)
-    await asyncio.sleep(LEASE / 4)
+    shared_stores.pass_time(hasty, 300.0)
     assert (await peer_of(hasty, 9)).is_live
     assert not await hasty.membership.take_over(peer, {})
     await slow.close()

@@ -33,8 +33,10 @@ def objects(faulty: FaultyS3) -> Iterator[Objects]:
 
 
 @pytest.fixture
-def place(postgres_dsn: str, faulty: FaultyS3) -> Place:
-    return Place.new(postgres_dsn, f"{faulty.address}/{os.urandom(4).hex()}", **faulty.options, **HASTY)
+def place(postgres_dsn: str, schema: str, faulty: FaultyS3) -> Place:
+    return Place.new(
+        postgres_dsn, f"{faulty.address}/{os.urandom(4).hex()}", schema, **faulty.options, **HASTY
+    )
 
 
 @pytest.mark.parametrize("fault", [Fault.UNAVAILABLE, Fault.CUT, Fault.SHORT, Fault.LOST_ANSWER])
@@ -64,7 +66,7 @@ async def test_a_reader_waits_once_for_a_store_that_is_away(objects: Objects, fa
     data = os.urandom(LARGE)
     await objects.put(1, [data])
     faulty.spoil("GET", Fault.UNAVAILABLE, times=1_000)
-    patience, objects._patience_seconds = objects._patience_seconds, 1.0
+    patience, objects._patience_seconds = objects._patience_seconds, 0.5
 
     async def tries() -> int:
         before = faulty.count("GET")
@@ -74,7 +76,7 @@ async def test_a_reader_waits_once_for_a_store_that_is_away(objects: Objects, fa
 
     assert await tries() > 1
     # What is left of the patience is too short for the next pause, and may be enough for a first one.
-    await asyncio.sleep(1.0)
+    await asyncio.sleep(0.5)
     assert [await tries() for _ in range(4)] == [1] * 4
     objects._patience_seconds = patience
     faulty.heal()

@@ -13,6 +13,7 @@ from typing import Any
 
 import asyncpg
 import pytest
+from support.brokers.process import free_port
 from support.servers.postgres import PostgresServer, postgres_server, why_not
 from support.waiting import until_async
 
@@ -145,6 +146,22 @@ async def test_a_server_that_accepts_and_does_not_answer(monkeypatch: pytest.Mon
             await reaching.connect(dsn, "semel", "semel cluster")
 
 
+async def test_waiting_for_a_server_is_told_again_and_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(reaching, "SAY_SECONDS", 0.0)
+    monkeypatch.setattr(reaching, "PAUSE_SECONDS", 0.01)
+    nobody = f"postgresql://semel@127.0.0.1:{free_port()}/postgres"
+    waiting = asyncio.create_task(reaching.wait_for_server(nobody))
+
+    async def is_told_often() -> bool:
+        return caplog.text.count("waiting for PostgreSQL since") >= 3
+
+    await until_async(is_told_often)
+    assert not waiting.done()
+    waiting.cancel()
+
+
 async def test_a_server_that_is_too_old(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(opening, "SERVER_VERSION_MIN", 990_000)
     with pytest.raises(StoreBroken, match=r"PostgreSQL \d+ is too old: at least 14 is needed"):
@@ -182,7 +199,7 @@ async def test_too_many_connections_at_the_start_are_waited_for(place: Place) ->
 
 
 async def test_too_many_connections_for_long(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(opening, "CONNECT_SECONDS", 3.0)
+    monkeypatch.setattr(opening, "CONNECT_SECONDS", 0.5)
     held = await _all_connections(place.dsn)
     with pytest.raises(StoreBroken, match=r"cannot be reached: .*too many clients"):
         await _open_and_commit(place)
@@ -338,11 +355,12 @@ async def test_a_commit_that_takes_too_long_is_repeated(
     # Making the tables may take longer.
     async with place.opened():
         pass
-    monkeypatch.setitem(opening.SESSION, "statement_timeout", "1s")
+    monkeypatch.setitem(opening.SESSION, "statement_timeout", "500ms")
     async with place.opened() as store:
-        await place.fail_commits("PERFORM pg_sleep(60)")
+        await place.execute("CREATE SEQUENCE tries")
+        await place.fail_commits("PERFORM nextval('tries'); PERFORM pg_sleep(60)")
         committed = asyncio.create_task(store.commit([changed(1)], []))
-        await asyncio.wait([committed], timeout=2.5)
+        await _awaits(place, "SELECT last_value >= 2 FROM tries")
         assert not committed.done()
         # The lock on the table waits for the commit that is under way, which is cancelled.
         await place.stop_failing()
@@ -398,6 +416,10 @@ async def test_a_lock_that_is_held_for_long_is_waited_for(
 # -- a broker that sleeps ---------------------------------------------------------------------------------
 
 
+NO_LOCKS = "SELECT NOT EXISTS (SELECT FROM pg_stat_activity WHERE state LIKE 'idle in transaction%')"
+"""Sessions that held locks were ended."""
+
+
 @pytest.fixture
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(opening.SESSION, "idle_in_transaction_session_timeout", "300ms")
@@ -421,10 +443,10 @@ async def test_a_broker_that_sleeps_with_locks_and_was_not_missed_goes_on(place:
         version = await sleeper.commit([changed(1)], [])
         for _ in range(2):
             await sleeper.load([KEY], locks=True)
-            await asyncio.sleep(0.6)
+            await _awaits(place, NO_LOCKS)
         # It takes the locks again, or does without.
         assert (await sleeper.load([TransactionKey("other")], locks=True))[0].version == ABSENT
-        await asyncio.sleep(0.6)
+        await _awaits(place, NO_LOCKS)
         version = await sleeper.commit([changed(2)], [], expected={KEY: version})
         assert (await sleeper.load([KEY]))[0].version == version
 

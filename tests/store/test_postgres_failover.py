@@ -9,7 +9,7 @@ from typing import Any
 import asyncpg
 import pytest
 from support.faults.tcp_proxy import TcpProxy
-from support.servers.failover import Pair, pair
+from support.servers.failover import Pair, cancel_one, pair, waits_again
 from support.waiting import until_async
 
 from semel.core.facts import TransactionChanged
@@ -166,6 +166,40 @@ async def test_a_standby_that_lacked_commits_is_called_by_its_name(servers: Pair
         await asyncio.to_thread(servers.promote)
         with pytest.raises(StoreDamaged, match="PostgreSQL has lost commits that it had confirmed"):
             await asyncio.wait_for(store.commit([of_id("refused")], []), PATIENCE)
+
+
+async def test_a_term_that_the_standby_lacks_is_not_noted(servers: Pair, tmp_path: Path) -> None:
+    """The standby would be refused when it is promoted, although it has all that was acknowledged."""
+    async with opened(servers.address(), tmp_path) as store:
+        await store.commit([of_id("before")], [])
+        servers.standby.stop()
+        servers.primary.stop(mode="immediate")
+        await asyncio.to_thread(servers.primary.start)
+        refused = asyncio.create_task(store.commit([of_id("refused")], []))
+        watching: Any = await asyncpg.connect(servers.primary.dsn)
+        # The wait of the term for the standby, then the next one.
+        await waits_again(watching, await cancel_one(watching), refused)
+        await watching.close()
+        newest = await store.chunks.objects.newest_term()
+        assert newest is not None
+        assert newest[0] == 1
+        servers.primary.stop(mode="immediate")
+        await asyncio.to_thread(servers.standby.start)
+        await asyncio.to_thread(servers.promote)
+        with pytest.raises((TermEnded, StoreRefused)):
+            await asyncio.wait_for(refused, PATIENCE)
+
+        async def commits() -> bool:
+            try:
+                await store.commit([of_id("after")], [])
+            except (TermEnded, StoreRefused):
+                return False
+            return True
+
+        await until_async(commits, PATIENCE, "a commit at the new primary")
+        assert await ids(store) == ["after", "before"]
+        async with opened(servers.standby.dsn, tmp_path, 1) as other:
+            assert other.term == 2
 
 
 async def test_a_promotion_beside_a_primary_that_lives_is_noticed(

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 from urllib.parse import urlsplit
 
 import asyncpg
@@ -13,6 +14,7 @@ import pytest
 from support.brokers.cluster import query
 from support.faults.tcp_proxy import TcpProxy
 from support.servers.postgres import PostgresServer, postgres_server, why_not
+from support.waiting import until_async
 
 from semel.config import Settings
 from semel.store.interface import StoreMisconfigured
@@ -99,6 +101,46 @@ async def test_commits_wait_for_the_standby_whatever_the_role_says(
     await connection.close()
 
 
+@pytest.mark.parametrize(("before", "kept"), [(None, "on"), ("remote_apply", "remote_apply")])
+async def test_a_reload_does_not_change_how_open_sessions_commit(
+    server: PostgresServer, tmp_path: Path, before: str | None, kept: str
+) -> None:
+    await asyncio.to_thread(configure, server, synchronous_commit=before)
+    ledger = await PostgresLedger.open(server.dsn, schema=f"s_{tmp_path.name}")
+    try:
+        async with ledger.database.connection() as connection:
+            for value in ("local", "off"):
+                # Another setting shows that the reload has arrived.
+                await asyncio.to_thread(
+                    configure, server, synchronous_commit=value, vacuum_cost_limit=str(len(value))
+                )
+
+                async def is_reloaded(limit: str = str(len(value))) -> bool:
+                    return bool(await connection.fetchval("SHOW vacuum_cost_limit") == limit)
+
+                await until_async(is_reloaded, PATIENCE, "the reload")
+                assert await connection.fetchval("SHOW synchronous_commit") == kept
+    finally:
+        await asyncio.to_thread(configure, server, synchronous_commit=None, vacuum_cost_limit=None)
+        await ledger.close()
+
+
+async def test_a_session_that_commits_too_early_stops_the_broker(
+    server: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing does that to a session. If something did after all, it would not be seen otherwise."""
+    monkeypatch.setattr(watching, "LOOK_SECONDS", 0.0)
+    store = await store_at(server.dsn, tmp_path)
+    watch = watching.watch(store.ledger.database, store.ledger.committer.terms)
+    try:
+        async with store.ledger.database.connection() as connection:
+            await connection.execute("SET synchronous_commit = local")
+        with pytest.raises(StoreMisconfigured, match="turned synchronous_commit off in a session"):
+            await asyncio.wait_for(watch, PATIENCE)
+    finally:
+        await store.close()
+
+
 # -- poolers ----------------------------------------------------------------------------------------------
 
 
@@ -160,6 +202,46 @@ async def test_a_host_that_is_silent_is_not_waited_for(
         async with asyncio.timeout(60):
             ledger = await PostgresLedger.open(dsn, schema=f"s_{tmp_path.name}")
         await ledger.close()
+
+
+class Hosts(servers.Servers):
+    """Two hosts without a network. Each answers when it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__("postgresql://one,two/db")
+        self.answers = {"one": HERE, "two": HERE._replace(started="later", timeline=3)}
+        self.may_answer = {name: asyncio.Event() for name in self.answers}
+        self.asked: list[str] = []
+
+    async def _open(self, address: str, options: Any) -> Any:
+        name = str(urlsplit(address).hostname)
+        self.asked.append(name)
+        await self.may_answer[name].wait()
+        return servers._Found(Mock(name=name, is_closed=lambda: False, at=name), self.answers[name], address)
+
+
+@pytest.mark.parametrize("finds", ["a look around", "a server that was started since"])
+async def test_a_host_that_stays_silent_is_left_to_the_next_look_around(
+    monkeypatch: pytest.MonkeyPatch, finds: str
+) -> None:
+    """Connections are made in the path of commits. Another one at the server in use needs no other host."""
+    hosts = Hosts()
+    hosts.may_answer["one"].set()
+    monkeypatch.setattr(servers, "OTHERS_SECONDS", 0.01)
+    assert (await hosts.connect(timeout=1)).at == "one"
+    monkeypatch.setattr(servers, "OTHERS_SECONDS", 600.0)
+    async with asyncio.timeout(PATIENCE):
+        assert (await hosts.connect(timeout=1)).at == "one"
+        hosts.asked.clear()
+        if finds == "a look around":
+            found = asyncio.create_task(hosts.look_around())
+        else:
+            hosts.answers["one"] = HERE._replace(started="now")
+            found = asyncio.create_task(hosts.connect(timeout=1))
+        await until_async(lambda: asyncio.sleep(0, "two" in hosts.asked), PATIENCE, "a question to the other")
+        hosts.may_answer["two"].set()
+        await found
+        assert (await hosts.connect(timeout=1)).at == "two"
 
 
 @contextmanager

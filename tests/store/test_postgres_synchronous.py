@@ -7,8 +7,7 @@ from typing import Any
 
 import asyncpg
 import pytest
-from support.servers.failover import Pair, pair
-from support.waiting import until_async
+from support.servers.failover import Pair, cancel_one, pair, waits_again
 
 from semel.core.facts import TransactionChanged
 from semel.core.types import Transaction, TransactionKey
@@ -38,30 +37,6 @@ async def opened(servers: Pair) -> AsyncIterator[tuple[PostgresLedger, Any]]:
 
 def changed(producer_id: int) -> TransactionChanged:
     return TransactionChanged(Transaction("t", producer_id, 0, 1))
-
-
-async def cancel_one(watching: Any) -> Any:
-    """Cancel a wait for the standby. Return when the query began."""
-
-    async def wait() -> Any:
-        return await watching.fetchrow(
-            "SELECT pid, query_start FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
-        )
-
-    pid, begun = await until_async(wait, PATIENCE, "a wait for the standby")
-    await watching.execute(f"SELECT pg_cancel_backend({pid})")
-    return begun
-
-
-async def waits_again(watching: Any, begun: Any, task: asyncio.Task[Any]) -> None:
-    async def waits() -> bool:
-        return task.done() or await watching.fetchval(
-            "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND query_start > $1)",
-            begun,
-        )
-
-    await until_async(waits, PATIENCE, "another wait, or an end")
-    assert not task.done(), task.result()
 
 
 @pytest.mark.parametrize("locks", [False, True])

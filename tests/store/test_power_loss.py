@@ -79,7 +79,7 @@ async def test_the_end_of_the_process_at_every_step(tmp_path: Path, monkeypatch:
     assert found == set(range(1, len(book.batches) + 1))
 
 
-@pytest.mark.parametrize("large", [100, LARGE])
+@pytest.mark.parametrize("large", [100, pytest.param(LARGE, marks=pytest.mark.slow)])
 async def test_what_was_flushed_is_all_that_a_commit_needs(
     disk: Disk, monkeypatch: pytest.MonkeyPatch, large: int
 ) -> None:
@@ -204,7 +204,7 @@ class _Life:
                 await self.book.commit(store, size, defers_sync=what == "early")
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(each, marks=pytest.mark.slow) for each in (2, 3))])
 async def test_the_end_of_the_power_at_any_moment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:

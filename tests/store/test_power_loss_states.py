@@ -54,7 +54,7 @@ def test_what_a_defect_loses_is_told_with_its_seed() -> None:
     assert found.problems[0].startswith("seed 5: ")
 
 
-@pytest.mark.parametrize("is_trusted", [False, True])
+@pytest.mark.parametrize("is_trusted", [False, pytest.param(True, marks=pytest.mark.slow)])
 async def test_the_power_goes_while_a_start_takes_over_what_a_failed_flush_forgot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_trusted: bool
 ) -> None:

@@ -35,16 +35,16 @@ LARGE = SETTINGS.semel_inline_bytes_max + 1
 
 
 @pytest.fixture(params=["directory", "s3"])
-def place(request: pytest.FixtureRequest, postgres_dsn: str, tmp_path: Path) -> Place:
+def place(request: pytest.FixtureRequest, postgres_dsn: str, schema: str, tmp_path: Path) -> Place:
     if request.param == "directory":
-        return Place.new(postgres_dsn, tmp_path.as_uri())
+        return Place.new(postgres_dsn, tmp_path.as_uri(), schema)
     server: S3Server = request.getfixturevalue("s3")
-    return Place.new(postgres_dsn, server.address, **server.options)
+    return Place.new(postgres_dsn, server.address, schema, **server.options)
 
 
 @pytest.fixture
-def nearby(postgres_dsn: str, tmp_path: Path) -> Place:
-    return Place.new(postgres_dsn, tmp_path.as_uri())
+def nearby(postgres_dsn: str, schema: str, tmp_path: Path) -> Place:
+    return Place.new(postgres_dsn, tmp_path.as_uri(), schema)
 
 
 async def test_an_object_whose_commit_did_not_come_is_deleted_after_a_while(

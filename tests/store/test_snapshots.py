@@ -7,6 +7,7 @@ from typing import Any
 
 import asyncpg
 import pytest
+from support.servers.postgres import postgres_server
 
 from semel.store.postgres import snapshots
 from semel.store.postgres.ledger import PostgresLedger
@@ -78,14 +79,39 @@ async def test_a_broker_knows_and_warns(
     ledger = await PostgresLedger.open(dsn)
     watch = SnapshotWatch(ledger.database)
     await watch.look_once()
-    assert watch.age == (0.0, 0)
+    assert watch.age == (0.0, 0, "")
     async with holding(dsn):
         await ledger.database.value("SELECT pg_current_xact_id()")
         await watch.look_once()
         assert watch.age.seconds > 0
         assert watch.age.transactions >= 1
+        assert watch.age.holder == "session 'report' of user semel"
         assert not caplog.messages
         monkeypatch.setattr(snapshots, "WARN_SECONDS", 0.0)
         await watch.look_once()
         assert "a snapshot is held for long: session 'report'" in caplog.text
     await ledger.close()
+
+
+async def test_a_slot_and_its_transactions(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """How long a replication slot or a standby has held it is not known, only for how many transactions."""
+    with postgres_server(wal_level="logical") as server:
+        ledger = await PostgresLedger.open(server.dsn)
+        watch = SnapshotWatch(ledger.database)
+        async with connected(server.dsn) as connection:
+            await connection.execute("SELECT pg_create_logical_replication_slot('cdc', 'pgoutput')")
+            for _ in range(10):
+                await connection.execute("SELECT pg_current_xact_id()")
+        await watch.look_once()
+        assert watch.age.seconds == 0
+        assert watch.age.transactions >= 10
+        assert watch.age.holder == "replication slot 'cdc'"
+        assert not caplog.messages
+        monkeypatch.setattr(snapshots, "WARN_TRANSACTIONS", 10)
+        for _ in range(2):
+            await watch.look_once()
+        (message,) = caplog.messages
+        assert "a snapshot is held for long: replication slot 'cdc', since 1" in message
+        await ledger.close()

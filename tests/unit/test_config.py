@@ -26,16 +26,14 @@ def test_a_choice(word: str) -> None:
     "make", [lambda: Settings(semel_durability="x"), lambda: Settings.of({"semel.durability": "x"})]
 )
 def test_a_word_that_is_no_choice_is_refused(make: object) -> None:
-    with pytest.raises(ValueError, match=r"semel\.durability must be early or flush, not 'x'"):
+    with pytest.raises(ValueError, match=r"semel\.durability.* early .*flush.*'x'"):
         make()  # type: ignore[operator]
 
 
 def test_an_empty_choice_is_told_as_such_and_the_nearest_word_is_named() -> None:
-    with pytest.raises(
-        ValueError, match=r"^semel\.authorizer must be acl or empty, not 'acls'; did you mean 'acl'\?$"
-    ):
+    with pytest.raises(ValueError, match=r"semel\.authorizer.*'acls'.*'acl'"):
         Settings(semel_authorizer="acls")
-    with pytest.raises(ValueError, match=r"must be none or requested or required or empty, not 'require'"):
+    with pytest.raises(ValueError, match=r"none .*requested .*required.*'require'"):
         Settings(ssl_client_auth="require")
 
 
@@ -49,7 +47,7 @@ def test_an_empty_choice_is_told_as_such_and_the_nearest_word_is_named() -> None
     ],
 )
 def test_a_setting_of_kafka_with_another_name_here_is_told(name: str, here: str) -> None:
-    with pytest.raises(UnknownSetting, match=f"there is no setting '{name}'; here it is {here}$"):
+    with pytest.raises(UnknownSetting, match=f"'{name}'.*{here}$"):
         Settings.of({name: "x"})
 
 
@@ -62,12 +60,12 @@ def test_no_setting_that_exists_has_another_name() -> None:
 def test_connections_are_limited_by_address_because_they_have_no_names() -> None:
     limits = connections_by_host("10.0.0.7:100, [::1]:5, 0:0:0:0:0:0:0:2:6")
     assert limits == {"10.0.0.7": 100, "::1": 5, "::2": 6}
-    with pytest.raises(ValueError, match="needs an IP address, not 'localhost': names are not looked up"):
+    with pytest.raises(ValueError, match=r"IP address.*'localhost'"):
         Settings(max_connections_per_ip_overrides="localhost:10")
 
 
 def test_a_time_until_authentication_is_not_negative() -> None:
-    with pytest.raises(ValueError, match=r"connections\.max\.reauth\.ms must be at least 0, not -5"):
+    with pytest.raises(ValueError, match=r"connections\.max\.reauth\.ms.* 0.* -5"):
         Settings.of({"connections.max.reauth.ms": "-5"})
     Settings(connections_max_reauth_ms=9_223_372_036_854_775_807)
 
@@ -77,7 +75,7 @@ def test_a_time_until_authentication_is_not_negative() -> None:
 )
 def test_a_super_user_that_is_spelled_wrongly_is_refused_with_the_right_one(wrong: str) -> None:
     """It would be somebody who does not exist, and the one who was meant would have no rights."""
-    with pytest.raises(ValueError, match=r"super\.users takes .* did you mean 'User:admin'\?"):
+    with pytest.raises(ValueError, match=r"super\.users.*'User:admin'"):
         Settings(super_users=wrong)
 
 

@@ -77,9 +77,9 @@ def test_files_that_were_replaced_meanwhile_are_not_told_about(made: Certificate
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"^ssl\.key\.location /nowhere/x does not exist$"):
+    with pytest.raises(ValueError, match=r"ssl\.key\.location /nowhere/x"):
         check_file("ssl.key.location", "/nowhere/x")
-    with pytest.raises(ValueError, match=r"^ssl\.key\.location cannot be read: .*Is a directory"):
+    with pytest.raises(ValueError, match=r"ssl\.key\.location .*Is a directory"):
         check_file("ssl.key.location", str(tmp_path))
-    with pytest.raises(ValueError, match=r"^ssl\.key\.location cannot be read: .*null"):
+    with pytest.raises(ValueError, match=r"ssl\.key\.location .*null"):
         check_file("ssl.key.location", "/x\0")

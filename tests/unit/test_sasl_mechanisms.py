@@ -152,7 +152,7 @@ def test_plain_refuses(message: bytes, told: str) -> None:
 
 def test_cve_2017_12610_plain_does_not_let_a_client_act_as_another_user() -> None:
     assert step(Plain(lookup, here), "alice\0alice\0wonder=land,é".encode()) == Authenticated("User:alice")
-    with pytest.raises(AuthenticationFailed, match="an authorization id that is different from username"):
+    with pytest.raises(AuthenticationFailed, match="authorization id"):
         step(Plain(lookup, here), "admin\0alice\0wonder=land,é".encode())
 
 
@@ -327,19 +327,19 @@ def test_scram_refuses_wrong_proofs(proof: bytes) -> None:
     ],
 )
 def test_scram_refuses_a_first_message(first: bytes) -> None:
-    with pytest.raises(AuthenticationFailed, match="invalid credentials"):
+    with pytest.raises(AuthenticationFailed, match="credentials"):
         step(scram(), first)
 
 
 def test_cve_2017_12610_scram_does_not_let_a_client_act_as_another_user() -> None:
     assert isinstance(step(scram(), b"n,a=alice,n=alice,r=abc"), bytes)
-    with pytest.raises(AuthenticationFailed, match="an authorization id that is different from username"):
+    with pytest.raises(AuthenticationFailed, match="authorization id"):
         step(scram(), b"n,a=admin,n=alice,r=abc")
 
 
 def test_scram_refuses_delegation_tokens() -> None:
     for value in ("true", "TRUE"):
-        with pytest.raises(AuthenticationFailed, match="delegation tokens are not supported"):
+        with pytest.raises(AuthenticationFailed, match="delegation tokens"):
             step(scram(), f"n,,n=alice,r=abc,tokenauth={value}".encode())
     assert isinstance(step(scram(), b"n,,n=alice,r=abc,tokenauth=false"), bytes)
 
@@ -385,7 +385,7 @@ def test_each_exchange_has_its_own_nonce() -> None:
 def test_a_client_refuses_a_broker_that_asks_for_a_billion_iterations() -> None:
     rounds = rounds_of(Security(mechanism="SCRAM-SHA-256", username="alice", password="x"), "abc")
     next(rounds)
-    with pytest.raises(ValueError, match="it wants 1000000000 iterations"):
+    with pytest.raises(ValueError, match="1000000000"):
         rounds.send(b"r=abcdef,s=c2FsdA==,i=1000000000")
 
 

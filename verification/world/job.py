@@ -97,7 +97,7 @@ class Job:
         self, spark: SparkSession, bootstrap: str, options: dict[str, Any] | None = None
     ) -> StreamingQuery:
         """Start the query with Trigger.AvailableNow, and with the fault of its file if there is one."""
-        both = {"kafka.bootstrap.servers": bootstrap}
+        both: dict[str, Any] = {"kafka.bootstrap.servers": bootstrap}
         if not self.in_function:
             both["pipeline.id"] = self.pipeline_id
         reading = {"subscribePattern" if self.is_pattern else "subscribe": self.reads, **(options or {})}
@@ -117,7 +117,7 @@ class Job:
                 writer.option("checkpointLocation", str(self.checkpoint)).trigger(availableNow=True).start()
             )
         writer = writer.format("semel-delta-faulty" if self.writes_table else "semel-faulty")
-        writer = writer.options(**both, **{"fault.file": str(self.fault), "pipeline.new": self.is_new})
+        writer = writer.options(**both | {"fault.file": str(self.fault), "pipeline.new": self.is_new})
         writer = writer.option("checkpointLocation", str(self.checkpoint)).trigger(availableNow=True)
         return writer.start(self.output) if self.writes_table else writer.option("topic", self.output).start()
 

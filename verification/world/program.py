@@ -9,7 +9,7 @@ are helped as their words recommend.
 import random
 import re
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from verification.world.job import Job
 from verification.world.truth import Partition
@@ -157,7 +157,7 @@ def _reuse_id(situation: Situation) -> None:
     world, job = situation.world, situation.job
     if len(world.jobs) >= JOBS_MAX:
         return
-    same = {
+    same: dict[str, Any] = {
         "pipeline_id": job.pipeline_id,
         "batch_max": job.batch_max,
         "writes_table": job.writes_table,

@@ -87,7 +87,7 @@ class Truth:
 
     def _replaced(self) -> set[int]:
         """Records of compacted topics that a later one replaces."""
-        replaced = set()
+        replaced: set[int] = set()
         for (topic, _), log in self.logs.items():
             if topic in self.compacted:
                 last = {each.key: each.number for each in log if each.fate is not Fate.ABORTED}

@@ -291,6 +291,8 @@ class Broker:
 
     async def advance(self, ms: int) -> None:
         """Move the clock ahead, and do what is due then. StoreRefused."""
+        # Sessions that a start has not begun yet would begin after the time that passes here.
+        await self._housekeeping.begin_sessions()
         self.clock.advance(ms)
         await self._housekeeping.catch_up()
 

@@ -33,11 +33,13 @@ def register(
         "oldest_snapshot_seconds",
         "Age of the oldest snapshot that others hold in PostgreSQL; 0 if none, or if it is not known.",
         lambda: store.oldest_snapshot.seconds,
+        lambda: {"holder": store.oldest_snapshot.holder},
     )
     gauge(
         "oldest_snapshot_transactions",
         "Transactions since the oldest snapshot that others hold in PostgreSQL; 0 if there is none.",
         lambda: store.oldest_snapshot.transactions,
+        lambda: {"holder": store.oldest_snapshot.holder},
     )
     counter(
         "conflicts",

@@ -6,9 +6,9 @@ more than ``min.cleanable.dirty.ratio`` of that, or when the oldest of them exce
 
 A pass first notes the keys of the dirty part, then goes through the log from its start. Both are done in
 steps: a step reads a bounded number of bytes and decodes them on a thread, one batch at a time. Its result is
-one command, so one commit: old batches are swapped for new ones together, or not at all. A complete pass is
-recorded in the partition (``cleaned_offset``); a pass that a crash interrupts starts again. A step that was
-overtaken, because the log start moved, is repeated.
+one command, so one commit: old batches are swapped for new ones together, or not at all. Every swap records
+how far the pass has come (``cleaned_offset``): gaps between batches are legitimate below, and the next pass
+notes keys from there. A step that was overtaken, because the log start moved, is repeated.
 
 A broker of a cluster compacts the partitions that it leads.
 
@@ -21,7 +21,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final
 
-from semel.broker.damage import gap_in
+from semel.broker.damage import gaps_in
 from semel.broker.topic_limits import TopicLimits
 from semel.core.compaction import Batch, Newest, Pass
 from semel.core.replacing import ReplaceBatches
@@ -165,7 +165,7 @@ class Compaction:
                 seen.log_start_offset,
                 seen.compactions,
                 *(replaced.rewritten, replaced.records, replaced.removed, replaced.freed_bytes),
-                end_offset if reached >= end_offset else seen.cleaned_offset,
+                min(reached, end_offset),
                 topic.name,
                 broker.settings.log_cleanup_policy,
             )
@@ -195,7 +195,8 @@ class Compaction:
         rows = await store.ledger.find_batches(
             key, offset, before=end, bytes_max=STEP_BYTES, batches_max=STEP_BATCHES
         )
-        gap = gap_in(rows, offset)
+        partition = await self._broker.reads.partition(key)
+        gap = next(gaps_in(rows, offset, partition.cleaned_offset), None) if partition is not None else None
         if gap is not None and await self._broker.damage.is_missing(key, gap):
             # Compaction would make it look like a gap of its own.
             return []

@@ -4,20 +4,22 @@ A batch with a wrong checksum, with missing bytes, or that the disk cannot read 
 batches before it. ``readable`` returns the batches of a fetch plan that precede the first damaged one.
 
 A batch whose row is lost must not be skipped in silence. Batches follow one another without a gap from the
-log start to the high watermark, unless compaction has removed some of them: ``gap_in`` finds the first gap.
+log start to the high watermark, unless compaction has removed some of them. That explains all gaps as far as
+compaction has come (``Partition.cleaned_offset``); a row that is lost there is only found by the size of the
+partition. ``gaps_in`` finds the others, and ``is_lost`` decides.
 
 Damage is counted each time it is found, and logged by topic, partition and offset, at a bounded rate: clients
 fetch the same batch repeatedly.
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from semel.broker.batch_bytes import Piece, count_whole, read_batches
 from semel.broker.metrics import Metrics
-from semel.core.types import ErrorCode, PartitionKey
-from semel.store.interface import Store, StoredBatch
+from semel.core.types import ErrorCode, Partition, PartitionKey
+from semel.store.interface import Ledger, Store, StoredBatch
 from semel.store.logged_once import LoggedOnce
 
 log = logging.getLogger("semel.damage")
@@ -30,13 +32,35 @@ class Gap(NamedTuple):
     last: int
 
 
-def gap_in(batches: Sequence[StoredBatch], offset: int) -> Gap | None:
-    """The first offsets from ``offset`` on that no batch has, up to the end of the last batch."""
+def gaps_in(batches: Sequence[StoredBatch], offset: int, cleaned_offset: int) -> Iterator[Gap]:
+    """Offsets from ``offset`` on that no batch has, unless compaction explains it, up to the last batch."""
     for batch in batches:
-        if batch.base_offset > offset:
-            return Gap(offset, batch.base_offset - 1)
+        if batch.base_offset > max(offset, cleaned_offset):
+            yield Gap(offset, batch.base_offset - 1)
         offset = batch.last_offset + 1
-    return None
+
+
+async def is_lost(ledger: Ledger, key: PartitionKey, partition: Partition, gap: Gap) -> bool:
+    """Whether the ledger has lost the batches of a gap. Deletion and compaction leave gaps, too.
+
+    ``partition`` was loaded after the gap was found.
+    """
+    newest: Partition | None = partition
+    while newest is not None and newest.log_start_offset <= gap.first and gap.last >= newest.cleaned_offset:
+        if not newest.compactions:
+            return True
+        # Older versions did not record how far a pass came that ended early. The size tells.
+        seen = newest
+        _, size_bytes = await ledger.size_below(key, seen.high_watermark)
+        (newest,) = await ledger.load([key])
+        if newest is not None and _edges(newest) == _edges(seen):
+            return size_bytes < seen.size_bytes
+    return False
+
+
+def _edges(partition: Partition) -> tuple[int, int]:
+    """What changes when batches are deleted or replaced."""
+    return partition.log_start_offset, partition.compactions
 
 
 class Readable(NamedTuple):
@@ -89,9 +113,9 @@ class Damage:
             )
 
     async def is_missing(self, key: PartitionKey, gap: Gap) -> bool:
-        """Whether the ledger has lost the batches of a gap. Deletion and compaction leave gaps, too."""
+        """Whether the ledger has lost the batches of a gap (``is_lost``). Counts and logs it then."""
         (newest,) = await self._store.ledger.load([key])
-        if newest is None or newest.log_start_offset > gap.first or newest.compactions > 0:
+        if newest is None or not await is_lost(self._store.ledger, key, newest, gap):
             return False
         await self.missing(key, gap)
         return True

@@ -9,7 +9,7 @@ The ledger may be ahead of what was published, and records may be deleted meanwh
 are left out, and if there are no rows at all, ``is_gone`` is set.
 
 A plan ends at a gap between rows, and the next one begins there. Only deletion and compaction leave gaps. If
-the newest value of the partition knows of neither, the ledger has lost a row (``missing``).
+the newest value of the partition knows of neither there, the ledger has lost a row (``missing``).
 
 Byte budgets follow KIP-74: whole batches, within the limit of each partition and of the response; the first
 partition that has any data returns at least one batch.
@@ -18,7 +18,7 @@ partition that has any data returns at least one batch.
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from semel.broker.damage import Gap, gap_in
+from semel.broker.damage import Gap, is_lost
 from semel.broker.index_read_ahead import PIECES, IndexReadAhead
 from semel.broker.published_partitions import Isolation, PublishedPartitions, last_fetchable_offset
 from semel.broker.slices import SLICE_ITEMS, Slices
@@ -178,12 +178,11 @@ class FetchPlanner:
             if plan.must_answer:
                 return plan
         batches: list[StoredBatch] = []
-        # Once rows have been compacted, they may have gaps.
         follows, size = wanted.offset, 0
         for row in rows:
             if row.last_offset >= bound:
                 break
-            if row.base_offset > follows and batches and not partition.compactions:
+            if _is_suspicious(row, follows, partition) and batches:
                 # The next plan finds out why.
                 plan.is_full = True
                 break
@@ -199,7 +198,7 @@ class FetchPlanner:
             plan.is_full = plan.is_full or follows < bound
         if plan.is_full:
             rest = rows[len(batches) :]
-            if rest and rest[0].base_offset > follows and not partition.compactions:
+            if rest and _is_suspicious(rest[0], follows, partition):
                 rest = ()
             self._ahead.keep(wanted.partition, follows, rest, partition.compactions)
         return plan
@@ -217,6 +216,13 @@ class FetchPlanner:
             end_offset = min(newest.high_watermark, last_fetchable_offset(newest, wanted.isolation))
             if end_offset > wanted.offset:
                 plan.missing = Gap(wanted.offset, end_offset - 1)
-        elif newest.compactions == 0:
-            plan.missing = gap_in(rows, wanted.offset)
-            plan.error = ErrorCode.CORRUPT_MESSAGE
+        else:
+            gap = Gap(wanted.offset, rows[0].base_offset - 1)
+            if await is_lost(self._ledger, wanted.partition, newest, gap):
+                plan.missing = gap
+                plan.error = ErrorCode.CORRUPT_MESSAGE
+
+
+def _is_suspicious(row: StoredBatch, follows: int, partition: Partition) -> bool:
+    """Whether there is a gap before the row, above the offset up to which compaction explains it."""
+    return row.base_offset > max(follows, partition.cleaned_offset)

@@ -129,13 +129,17 @@ class Housekeeping:
                 log.warning("housekeeping waits until the store accepts writes: %s", full)
 
     async def _groups(self) -> None:
+        await self.begin_sessions()
+        await self._broker.ask(GroupTick())
+        if self._broker.share_locks:
+            await self._broker.ask(ShareTick())
+
+    async def begin_sessions(self) -> None:
+        """Start sessions for groups that came with the start, or from another broker."""
         changes = self._broker.ownership.changes
         if changes != self._woken_for:
             await self.wake_groups()
             self._woken_for = changes
-        await self._broker.ask(GroupTick())
-        if self._broker.share_locks:
-            await self._broker.ask(ShareTick())
 
     async def wake_groups(self) -> None:
         """Start sessions for groups with members, so that members that died with the broker time out."""

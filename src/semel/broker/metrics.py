@@ -147,7 +147,7 @@ class Metrics:
         self.parked_fetches = 0
         self.denied_requests = 0
         """Requests of which at least a part was denied by ACLs."""
-        self.gauges: dict[str, tuple[str, Callable[[], float]]] = {}
+        self.gauges: dict[str, tuple[str, Callable[[], float], Callable[[], dict[str, str]]]] = {}
         """Help text and function of each gauge."""
         self.counters: dict[str, tuple[str, Callable[[], float]]] = {}
         """Help text and function of each counter that a component keeps itself."""
@@ -198,9 +198,15 @@ class Metrics:
         if reason in closed or len(closed) < REASONS_MAX:
             closed[reason] = closed.get(reason, 0) + 1
 
-    def gauge(self, name: str, documentation: str, read: Callable[[], float]) -> None:
-        """Have `semel_<name>` read at every scrape."""
-        self.gauges[name] = (documentation, read)
+    def gauge(
+        self,
+        name: str,
+        documentation: str,
+        read: Callable[[], float],
+        labels: Callable[[], dict[str, str]] = dict,
+    ) -> None:
+        """Have `semel_<name>` read at every scrape, one value with these labels."""
+        self.gauges[name] = (documentation, read, labels)
 
     def counter(self, name: str, documentation: str, read: Callable[[], float]) -> None:
         """Have `semel_<name>_total` read at every scrape."""

@@ -71,8 +71,10 @@ def _families(metrics: Metrics) -> Iterable[Metric]:
         yield GaugeMetricFamily(name, documentation, value=value)
     for name, (documentation, read) in metrics.counters.items():
         yield CounterMetricFamily(f"semel_{name}", documentation, value=read())
-    for name, (documentation, read) in metrics.gauges.items():
-        yield GaugeMetricFamily(f"semel_{name}", documentation, value=read())
+    for name, (documentation, read, labels) in metrics.gauges.items():
+        gauge, found = GaugeMetricFamily(f"semel_{name}", documentation), labels()
+        gauge.add_sample(gauge.name, found, read())
+        yield gauge
     for name, documentation, histogram in (
         ("semel_commands_per_tick", "Commands in one tick.", metrics.commands_per_tick),
         ("semel_decide_seconds", "Time to decide a tick.", metrics.decide_seconds),

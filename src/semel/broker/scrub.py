@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from semel.broker.damage import Gap, gap_in
+from semel.broker.damage import Gap, gaps_in
 from semel.core.types import PartitionKey
 from semel.store.interface import LedgerDamaged, StoredBatch, StoreRefused
 
@@ -64,8 +64,9 @@ class Scrub:
             if not batches:
                 await self._broker.damage.is_missing(key, Gap(offset, partition.high_watermark - 1))
                 return
-            if gap := gap_in(batches, offset):
-                await self._broker.damage.is_missing(key, gap)
+            for gap in gaps_in(batches, offset, partition.cleaned_offset):
+                if not await self._broker.damage.is_missing(key, gap):
+                    break
             await self._step(key, batches)
             offset = batches[-1].last_offset + 1
             size = sum(batch.location.length for batch in batches)

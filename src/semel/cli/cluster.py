@@ -1,15 +1,17 @@
 """`semel cluster`: the brokers of a cluster, as the ledger in PostgreSQL knows them."""
 
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from semel.cli.options import Chunks, Json, RequiredLedger, duration_ms
-from semel.cli.output import say, show, show_json, show_pairs, show_rows
+from semel.cli.output import say, say_error, show, show_json, show_pairs, show_rows
 from semel.times import span_text
 
 if TYPE_CHECKING:
+    from semel.store.postgres.checking.findings import Finding
     from semel.store.postgres.inspection import BrokerStatus, ClusterStatus
     from semel.store.postgres.snapshots import Snapshots
 
@@ -108,8 +110,10 @@ def undrain(ledger: RequiredLedger, node: Node) -> None:
 def check(ledger: RequiredLedger, chunks: Chunks = None, as_json: Json = False) -> None:
     """Look for lost or altered rows in the ledger, and for lost objects. Changes nothing; brokers may run.
 
-    Goes through the batches of every partition, compares the tables with one another and, with --chunks, the
-    objects with the object store. It reads no records: the bytes of batches are checked when they are read.
+    Compares the tables with one another, goes through the batches of every partition and, with --chunks,
+    compares the objects with the object store. It reads no records: the bytes of batches are checked when
+    they are read. Findings are printed as they come, with --json at the end. If the check fails, it says what
+    it has not checked.
 
     Try:  semel cluster check --ledger postgresql://semel@localhost/semel --chunks file:///srv/semel
 
@@ -118,25 +122,35 @@ def check(ledger: RequiredLedger, chunks: Chunks = None, as_json: Json = False) 
     import asyncio
 
     _check_packages()
+    from semel.store.postgres.checking.findings import not_told
     from semel.store.postgres.checking.run import check_cluster
 
-    checked = asyncio.run(check_cluster(ledger, _SCHEMA, chunks, say))
+    tell = not_told if as_json else _show_finding
+    checked = asyncio.run(check_cluster(ledger, _SCHEMA, chunks, say, tell))
     if as_json:
         show_json({**checked._asdict(), "findings": [each._asdict() for each in checked.findings]})
     else:
-        for each in checked.findings:
-            show(f"{each.kind}: {each.what}.")
-            show(f"  What to do: {each.advice}.")
         if checked.total > len(checked.findings):
             show(f"{checked.total - len(checked.findings)} more findings are not listed.")
-        if not checked.compared_objects:
+        if chunks is None:
             show("The objects were not compared with the object store: give --chunks for that.")
+        if checked.not_checked:
+            show(f"The check has failed. Not checked, or not to the end: {', '.join(checked.not_checked)}.")
         show(
             f"Findings: {checked.total} (partitions: {checked.partitions},"
             f" rows of batches: {checked.batches}, chunks: {checked.chunks})."
         )
-    if checked.total:
+    if checked.failure is not None:
+        say_error(checked.failure)
+    if checked.total or checked.failure is not None:
         raise typer.Exit(1)
+
+
+def _show_finding(finding: "Finding") -> None:
+    show(f"{finding.kind}: {finding.what}.")
+    show(f"  What to do: {finding.advice}.")
+    # Whoever reads it through a pipe should see it now, and it must not be lost with the process.
+    sys.stdout.flush()
 
 
 def cluster_status(ledger: str) -> dict[str, Any]:

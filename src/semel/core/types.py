@@ -178,7 +178,8 @@ class Partition(Data):
     last_aborted_offset: int = -1
     """The marker of the newest aborted transaction. Reads above it need no list of aborted transactions."""
     cleaned_offset: int = 0
-    """The log is compacted below this offset; the next compaction continues here."""
+    """The log is compacted below this offset, and only there does it have gaps between batches. The next
+    compaction continues here."""
     compactions: int = 0
     """How often batches were replaced. A reader that sees another number than before must look up again."""
 

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from semel.spark.data_source import SemelDataSource
     from semel.spark.errors import (
+        BatchUnfinished,
         DataLoss,
         DecidedTransactionLost,
         JavaNotFound,
@@ -34,11 +35,13 @@ if TYPE_CHECKING:
         SnapshotOvertaken,
         TableChanged,
         TableTooLarge,
+        TableUnreachable,
     )
     from semel.spark.running import start
     from semel.spark.spark_session import session
 
 __all__ = [
+    "BatchUnfinished",
     "DataLoss",
     "DecidedTransactionLost",
     "JavaNotFound",
@@ -51,6 +54,7 @@ __all__ = [
     "SnapshotOvertaken",
     "TableChanged",
     "TableTooLarge",
+    "TableUnreachable",
     "session",
     "start",
 ]

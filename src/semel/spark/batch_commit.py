@@ -48,7 +48,13 @@ from semel.client.commit_transactions import (
 from semel.client.transactions_admin import describe_transactions, fence_producer, list_transactions
 from semel.spark import decision as decisions
 from semel.spark.decision import Decision, Input, remembered
-from semel.spark.errors import AttemptsLost, DecidedTransactionLost, PipelineError, PipelineFenced
+from semel.spark.errors import (
+    AttemptsLost,
+    BatchUnfinished,
+    DecidedTransactionLost,
+    PipelineError,
+    PipelineFenced,
+)
 from semel.spark.fencing import fenced_text
 from semel.spark.outputs import check_written
 from semel.spark.partition_offsets import Spans, TopicIds
@@ -135,13 +141,17 @@ def check_attempt(client: Client, plan: Plan, attempt: TransactionalProducer, er
     Nobody else uses the id of an attempt: whoever is fenced was fenced by a newer run, or by a broker that
     has aborted the transaction.
     """
-    if error.code not in ENDED or not serves_commit_transactions(client):
-        return
+    if error.code in ENDED:
+        raise _why_ended(client, plan, [attempt.transactional_id]) from error
+
+
+def _why_ended(client: Client, plan: Plan, lost: Iterable[str]) -> PipelineError:
+    """Return the error for transactions that were ended before they were decided."""
     driver = decisions.driver_id(plan.pipeline_id)
     known = describe_transactions(client, [driver]).get(driver)
     if known is None or (known.producer_id, known.epoch) != plan.run:
-        raise PipelineFenced(fenced_text(client, plan.pipeline_id, plan.run, plan.query_id)) from error
-    raise AttemptsLost(_aborted_text([attempt.transactional_id])) from error
+        return PipelineFenced(fenced_text(client, plan.pipeline_id, plan.run, plan.query_id))
+    return AttemptsLost(_aborted_text(lost) if serves_commit_transactions(client) else _late_text(lost))
 
 
 # ---- decide and end
@@ -163,7 +173,7 @@ def decide(
         return
     open_now = _open(client, plan.prefix)
     if lost := [each.transactional_id for each in winners if each.transactional_id not in open_now]:
-        raise PipelineError(_lost_text(plan, lost))
+        raise _why_ended(client, plan, lost)
     try:
         decisions.make(client, plan.pipeline_id, made)
     except KafkaError as error:
@@ -200,11 +210,11 @@ def _explain(client: Client, error: KafkaError, plan: Plan) -> None:
         ) from error
 
 
-def _lost_text(plan: Plan, lost: Iterable[str]) -> str:
+def _late_text(lost: Iterable[str]) -> str:
     return (
-        f"nothing was decided, because the broker has ended {', '.join(sorted(lost))} already. Another copy "
-        f"of pipeline {plan.pipeline_id!r} has taken over, or the batch took longer than "
-        "transaction.timeout.ms. Start the query again"
+        f"nothing was decided, because the broker has ended {', '.join(sorted(lost))} already: the batch "
+        "took longer than transaction.timeout.ms. Start the query again; it writes the batch again. Make "
+        "batches smaller (maxOffsetsPerTrigger) if they take as long every time"
     )
 
 
@@ -229,7 +239,7 @@ def finish(client: Client, winners: Iterable[PreparedTransaction]) -> None:
                 timeout_s=client.patience_s,
             )
         except OutcomeUnknown as error:
-            raise PipelineError(
+            raise BatchUnfinished(
                 f"{each.transactional_id} is decided but was not ended: {error} Start the query again; it "
                 "finishes the batch"
             ) from error

@@ -44,6 +44,14 @@ class TableChanged(PipelineError):
     """Another program changed the table while a batch was written. A restart writes it again, or refuses."""
 
 
+class TableUnreachable(PipelineError):
+    """A table, or the storage that it is in, cannot be read or written. A restart tries it again."""
+
+
+class BatchUnfinished(PipelineError):
+    """A batch counts, but a step that comes after that has failed. A restart makes it."""
+
+
 class DecidedTransactionLost(PipelineError):
     """The broker aborted a transaction after the pipeline had decided to commit it."""
 

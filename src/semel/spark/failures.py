@@ -9,14 +9,15 @@ _STATE = re.compile(r"\s*SQLSTATE: ")
 _OURS = "semel."
 #: How `edge` starts an error of ours, before any traceback.
 _HEADLINE = re.compile(r"\bsemel(?:\.\w+)+: (.+?)\n\nThe above exception was the direct cause", re.DOTALL)
-#: Failures that a restart resolves: the broker, or what it stores to, was unavailable, or has aborted what
-#: was not decided yet, compaction was faster than a lookup, or a Python process of Spark died.
+#: Failures that a restart may resolve: the broker, a table, or what they store to, was away; the broker
+#: has aborted what was not decided yet; another program has changed a table; compaction was faster than a
+#: lookup; or a Python process of Spark died. Every message that says to start again is one of these.
 _PASSING = re.compile(
     r"(?:^|: )semel\.client\.errors\.(BrokerUnreachable|ConnectionLost|RequestTimedOut): "
     r"|(?:^|: )semel\.wire\.errors\.KafkaError: (COORDINATOR_NOT_AVAILABLE|NOT_COORDINATOR"
     r"|LEADER_NOT_AVAILABLE|NOT_LEADER_OR_FOLLOWER|KAFKA_STORAGE_ERROR): "
-    r"|(?:^|: )semel\.spark\.errors\.(AttemptsLost|SnapshotOvertaken|TableChanged): "
-    r"|Start the query again; it (finishes the batch|updates the group)"
+    r"|(?:^|: )semel\.spark\.errors\.(AttemptsLost|BatchUnfinished|SnapshotOvertaken|TableChanged"
+    r"|TableUnreachable): "
     r"|Python worker (exited unexpectedly|failed to connect back)",
     re.MULTILINE,
 )

@@ -18,6 +18,9 @@ from semel.spark.versions import BATCH_PROPERTY, BatchRead, Version, fingerprint
 
 #: Spark names the query of a task by its id, which is that of the checkpoint.
 QUERY_PROPERTY = "sql.streaming.queryId"
+#: Spark sets it in the session that it makes for the batches of a query. A task has the settings of the
+#: session of its DataFrame, also where the query is not named: by Spark Connect, and in threads.
+SESSION_PROPERTY = "spark.sql.streaming.internal.stateStore.partitions"
 WAY_OUT = (
     "Start with the latest checkpoint of the query if there is one; otherwise with a new "
     "checkpointLocation, a new txnAppId, and startingOffsets where the output ends"
@@ -96,7 +99,8 @@ def _entry(version: Version, batch_id: int) -> int | None:
 def check_task(version: Version) -> None:
     """Check in a task that its batch is that of the version. Writes outside of streams have none to compare.
 
-    Nor have those by Spark Connect: the server does not tell them.
+    A write by Spark Connect, or in a thread that the function starts, has a batch, but Spark does not say
+    which: then the checkpoint is required all the same, and not compared with the query.
     """
     from pyspark import TaskContext  # Here, because `status` is read where Spark is not installed.
 
@@ -104,7 +108,7 @@ def check_task(version: Version) -> None:
     if context is None:
         return
     query, batch = context.getLocalProperty(QUERY_PROPERTY), context.getLocalProperty(BATCH_PROPERTY)
-    if query is None or batch is None:
+    if query is None and context.getLocalProperty(SESSION_PROPERTY) is None:
         return
     if version.read is None and version.compares_input:
         raise PipelineMismatch(
@@ -112,7 +116,9 @@ def check_task(version: Version) -> None:
             "the query. With it the sink compares what the batch has read, so that no batch is skipped "
             "because a checkpoint was lost or is an older copy. txnCompare=version goes by the version alone"
         )
-    if version.read is not None and (version.read.query, version.number) != (fingerprint(query), int(batch)):
+    if version.read is None or query is None or batch is None:
+        return
+    if (version.read.query, version.number) != (fingerprint(query), int(batch)):
         raise PipelineMismatch(
             f"{version} is not batch {batch} of the query that writes it, whose id is {query}. Give the "
             "batch id that foreachBatch passes as txnVersion, and the checkpointLocation of the same query"

@@ -128,6 +128,19 @@ class Objects:
         """Whether the file is there by which this folder is recognized. OSError."""
         return await self._uploads.run(self._size, self._mark) is not None
 
+    async def keeps_mark(self) -> bool:
+        """Whether that file, which is there, is not overwritten by who wants to create it. OSError."""
+        return await self._uploads.run(self._keeps_mark)
+
+    def _keeps_mark(self) -> bool:
+        try:
+            obstore.put(self._store, self._mark, _MARK_TEXT, mode="create", use_multipart=False)
+        except AlreadyExistsError:
+            return True
+        except BaseError as error:
+            raise OSError(f"{self._address} cannot be written: {_first_line(error)}") from error
+        return False
+
     @property
     def _mark(self) -> str:
         return f"{self._folder}{MARK}"

@@ -70,6 +70,8 @@ class SnapshotAge(NamedTuple):
     seconds: float
     """0 if that is not known."""
     transactions: int
+    holder: str = ""
+    """Who holds it, without what changes with each session."""
 
 
 class ClusterView(NamedTuple):

@@ -9,7 +9,6 @@ The WAL's files are small here, so that going from one to the other is not rare.
 
 import os
 import signal
-import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -56,9 +55,7 @@ STARTING = (
 class ChaosBroker(FaultyBroker):
     """A broker that ends where it is told to."""
 
-    def __init__(self, directory: Path, *options: str) -> None:
-        super().__init__(directory, *options)
-        self.program = (sys.executable, str(Path(__file__).with_name("chaos_main.py")), str(self.switches))
+    kind = "chaos"
 
     def arm(self, point: str, count: int = 1) -> None:
         """From now on the process ends when it is there for the so-manieth time."""

@@ -112,13 +112,17 @@ class Member(BrokerProcess):
         super().kill()
         self._is_paused = False
 
-    def restart(self) -> None:
-        """Start again, whether it runs, has ended or has been killed."""
+    def end(self) -> None:
+        """Stop it if it runs, so that nobody waits for its lease. It may have ended or have been killed."""
         if self.process is not None:
-            if self.has_ended:
-                self.wait()
+            if not self._is_paused:
+                self.stop()
             else:
                 self.kill()
+
+    def restart(self) -> None:
+        """Start again, whether it runs, has ended or has been killed."""
+        self.end()
         self.start()
 
 
@@ -172,6 +176,16 @@ class Cluster:
         self.dsn = urlsplit(dsn)._replace(path=f"/{name}").geturl()
         for each in self.brokers:
             self._connect(each)
+            each.launch()
+        for each in self.brokers:
+            each.wait_until_ready()
+        self.settle()
+
+    def restart(self) -> None:
+        """Stop all brokers, and start them again."""
+        for each in self.brokers:
+            each.end()
+        for each in self.brokers:
             each.launch()
         for each in self.brokers:
             each.wait_until_ready()

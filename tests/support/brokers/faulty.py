@@ -21,11 +21,14 @@ T = TypeVar("T")
 class FaultyBroker(BrokerProcess):
     """A broker whose disk does as it is told."""
 
+    kind = "faulty"
+
     def __init__(self, directory: Path, *options: str) -> None:
         super().__init__(directory, *options)
         self.switches = directory.parent / "switches"
         self.switches.mkdir()
-        self.program = (sys.executable, str(Path(__file__).with_name("faulty_main.py")), str(self.switches))
+        main = Path(__file__).with_name("faulty_main.py")
+        self.program = (sys.executable, str(main), self.kind, str(self.switches))
 
     def fill(self) -> None:
         (self.switches / "full").touch()

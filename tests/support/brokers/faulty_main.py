@@ -1,4 +1,7 @@
-"""``python faulty_main.py SWITCHES serve ...``: the ``semel`` command on a disk with switches."""
+"""``python faulty_main.py KIND SWITCHES serve ...``: the ``semel`` command on a disk with switches.
+
+If the kind is ``chaos``, it also ends itself at a named point.
+"""
 
 import sys
 from functools import partial
@@ -9,8 +12,13 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from semel.broker import broker
 from semel.cli.main import run
 from semel.store.opening import open_store
+from support.brokers.chaos_broker import install
 from support.brokers.faulty import FaultyFiles
 
+KINDS = {"faulty": FaultyFiles, "chaos": install}
+
 if __name__ == "__main__":
-    broker.open_store = partial(open_store, files=FaultyFiles(Path(sys.argv.pop(1))))  # type: ignore[attr-defined]  # patched where it is called
+    kind, switches = sys.argv.pop(1), Path(sys.argv.pop(1))
+    # Patched where it is called.
+    broker.open_store = partial(open_store, files=KINDS[kind](switches))  # type: ignore[attr-defined]
     run()

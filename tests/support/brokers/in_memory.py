@@ -22,13 +22,15 @@ def context(version: int) -> RequestContext:
     return RequestContext(version, "test", "127.0.0.1", LISTENER, 1)
 
 
-async def send(broker: Broker, key: int, request: Any, version: int | None = None) -> Any:
+async def send(
+    broker: Broker, key: int, request: Any, version: int | None = None, asked: RequestContext | None = None
+) -> Any:
     """Through the wire both ways, so that a field which a version lacks is not there."""
     api = APIS[key]
     version = api.max_version if version is None else version
     decoded = api.request.decode(request.encode(version), version)
-    response = await HANDLERS[key](broker, decoded, context(version))
-    return api.response.decode(response.encode(version), version)
+    response = await HANDLERS[key](broker, decoded, asked or context(version))
+    return None if response is None else api.response.decode(response.encode(version), version)
 
 
 @asynccontextmanager

@@ -5,9 +5,7 @@ from typing import Any
 from semel.broker.ownership import Alone, Endpoint, Ownership
 from semel.config import Settings
 from semel.core.types import Topic
-from semel.handlers.context import RequestContext
-from semel.handlers.fetch import HANDLERS
-from semel.wire.messages import APIS
+from support.brokers.in_memory import LISTENER, send
 from support.stores.slow import TOPIC_ID, Reading
 
 TOPIC = Topic("t", TOPIC_ID, 2, {})
@@ -42,7 +40,7 @@ class Served:
         self.reads = self.reading.reads
         self.settings = Settings()
         self.catalog = OneTopic()
-        self.ownership: Ownership = Alone(1, {"PLAINTEXT": Endpoint("broker.example", 9092)})
+        self.ownership: Ownership = Alone(1, {LISTENER: Endpoint("broker.example", 9092)})
         self.time = 1_000_000
 
     def now(self) -> int:
@@ -50,8 +48,4 @@ class Served:
 
     async def ask(self, request: Any, version: int) -> Any:
         """Through the codec in both directions, so that only what the version carries arrives."""
-        api = APIS[request.api_key]
-        request = api.request.decode(request.encode(version), version)
-        context = RequestContext(version, "test", "127.0.0.1", "PLAINTEXT", 1)
-        response = await HANDLERS[request.api_key](self, request, context)  # type: ignore[arg-type]
-        return api.response.decode(response.encode(version), version)
+        return await send(self, request.api_key, request, version)  # type: ignore[arg-type]

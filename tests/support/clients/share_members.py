@@ -7,10 +7,7 @@ from typing import Any
 from semel.broker.broker import Broker
 from semel.core.security.acls import ANONYMOUS
 from semel.core.types import ErrorCode, Topic
-from semel.handlers import HANDLERS
-from semel.handlers.context import RequestContext
 from semel.wire.messages import (
-    APIS,
     AcknowledgementBatch,
     IncrementalAlterConfigsRequest,
     PartitionProduceData,
@@ -30,7 +27,7 @@ from semel.wire.messages.configs import (
 )
 from semel.wire.messages.semel import TxnShareAcknowledgeRequest
 from semel.wire.records import Record, decode_batch, encode_batch, iter_batches
-from support.brokers.in_memory import LISTENER, make_topic, send
+from support.brokers.in_memory import context, make_topic, send
 from support.waiting import until_async
 
 GROUP = 32
@@ -62,15 +59,10 @@ class Member:
         self.epoch = 0
 
     async def ask(self, key: int, request: Any, version: int = 2) -> Any:
-        api = APIS[key]
-        decoded = api.request.decode(request.encode(version), version)
-        context = RequestContext(
-            version, "test", "127.0.0.1", LISTENER, self.connection, principal=self.principal
-        )
+        asked = context(version)._replace(connection_id=self.connection, principal=self.principal)
         if self.throttle is not None:
-            context = context._replace(throttle=self.throttle)
-        response = await HANDLERS[key](self.broker, decoded, context)
-        return api.response.decode(response.encode(version), version)
+            asked = asked._replace(throttle=self.throttle)
+        return await send(self.broker, key, request, version, asked)
 
     async def join(self) -> Any:
         request = ShareGroupHeartbeatRequest(

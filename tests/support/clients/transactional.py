@@ -4,13 +4,13 @@ from typing import Any
 
 from semel.broker.broker import Broker
 from semel.core.types import ErrorCode
-from semel.handlers import HANDLERS
 from semel.handlers.context import CloseConnection
-from semel.wire.messages import APIS, transactions
+from semel.wire.messages import transactions
 from semel.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from semel.wire.messages.offsets import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopics
 from semel.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from semel.wire.records import Record, encode_batch
+from support.brokers import in_memory
 from support.brokers.in_memory import context
 
 READ_COMMITTED = 1
@@ -18,18 +18,13 @@ READ_COMMITTED = 1
 
 async def send(broker: Broker, request: Any, version: int, connection: int = 1) -> Any:
     """The answer to a request, both by way of their bytes."""
-    api = APIS[request.api_key]
-    decoded = api.request.decode(request.encode(version), version)
-    asker = context(version)._replace(connection_id=connection)
+    asked = context(version)._replace(connection_id=connection)
     try:
-        response = await HANDLERS[request.api_key](broker, decoded, asker)
+        return await in_memory.send(broker, request.api_key, request, version, asked)
     except CloseConnection as closed:
         if isinstance(request, ProduceRequest):
             return closed
         raise
-    if response is None:
-        return None
-    return api.response.decode(response.encode(version), version)
 
 
 def batch(*values: bytes, transactional: bool = True, **fields: int) -> bytes:

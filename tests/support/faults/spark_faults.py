@@ -15,7 +15,7 @@ from time import sleep
 from typing import Any
 
 from semel.spark import SemelDataSource
-from semel.spark.sink import StreamWriter
+from semel.spark.sink import BatchWriter, StreamWriter
 
 FILE = "fault.file"
 DEAD = "dead"
@@ -33,11 +33,31 @@ class FaultySource(SemelDataSource):
     def name(cls) -> str:
         return "semel-faulty"
 
+    def writer(self, schema: Any, overwrite: bool) -> BatchWriter:
+        writer = super().writer(schema, overwrite)
+        if self.fault is None:
+            return writer
+        return FaultyBatchWriter(self.fault, writer._options, schema)
+
     def streamWriter(self, schema: Any, overwrite: bool) -> StreamWriter:  # noqa: N802
         writer = super().streamWriter(schema, overwrite)
         if self.fault is None:
             return writer
         return FaultyWriter(self.fault, writer._options, schema)
+
+
+class FaultyBatchWriter(BatchWriter):
+    """The process that commits is killed by the test; the abort dies here."""
+
+    def __init__(self, fault: Path, options: Any, schema: Any) -> None:
+        super().__init__(options, schema)
+        self.fault = fault
+
+    def abort(self, messages: Any) -> None:
+        if self.fault.exists() and self.fault.read_text() == DEAD:
+            self.fault.unlink()
+            os._exit(1)
+        super().abort(messages)
 
 
 class FaultyWriter(StreamWriter):

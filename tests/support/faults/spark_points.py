@@ -11,6 +11,7 @@ request does not get to the broker, or its answer does not get back. So it shows
 is written, only of what it asks for.
 """
 
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -118,3 +119,16 @@ def connected(port: int, to_port: int) -> psutil.Process:
         if each.raddr and (each.laddr.port, each.raddr.port) == (port, to_port) and each.pid is not None:
             return psutil.Process(each.pid)
     raise AssertionError(f"no process has a connection from port {port} to {to_port}")
+
+
+class Killer(threading.Thread):
+    """Kills who asks for something, while the test waits for Spark."""
+
+    def __init__(self, caught: Rule) -> None:
+        super().__init__(name="killer")
+        self.has_killed = False
+        self._caught = caught
+
+    def run(self) -> None:
+        sender(await_caught(self._caught)).kill()
+        self.has_killed = True

@@ -48,10 +48,6 @@ class Owners:
         self._coordinators[name] = node_id
         self.changes += 1
 
-    def put_node(self, node: Node) -> None:
-        self.nodes[node.node_id] = node
-        self.changes += 1
-
     def remove_node(self, node_id: int) -> None:
         del self.nodes[node_id]
         self.changes += 1

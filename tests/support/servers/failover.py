@@ -12,6 +12,14 @@ import asyncpg
 import pytest
 
 from support.servers.postgres import PostgresServer, binaries, why_not
+from support.waiting import until, until_async
+
+END_HALF = """
+    SELECT count(pg_terminate_backend(pid)) FROM (
+        SELECT pid, row_number() OVER () AS number FROM pg_stat_activity WHERE application_name = 'semel'
+    ) AS each WHERE number % 2 = 0
+"""
+"""Ends every other session of brokers."""
 
 
 class Pair:
@@ -49,6 +57,17 @@ class Pair:
         self.primary.stop(mode="immediate")
         self.promote()
 
+    def rejoin(self) -> None:
+        """After a failover the old primary becomes the synchronous standby of the new one."""
+        self.primary.stop(mode="immediate")
+        self.primary, self.standby = self.standby, self.primary
+        self.standby.follow(self.primary)
+        _configure(self.standby, "")
+        self.standby.start()
+        _configure(self.primary, "synchronous_standby_names = '*'")
+        execute(self.primary.dsn, "SELECT pg_reload_conf()")
+        until(lambda: execute(self.primary.dsn, _SYNCHRONOUS), what="a synchronous standby")
+
     def address(self, *, old_first: bool = True) -> str:
         """An address with both servers."""
         servers = [self.primary, self.standby] if old_first else [self.standby, self.primary]
@@ -58,6 +77,9 @@ class Pair:
     def stop(self) -> None:
         for each in (self.primary, self.standby):
             each.stop(mode="immediate")
+
+
+_SYNCHRONOUS = "SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'"
 
 
 def _configure(server: PostgresServer, settings: str) -> None:
@@ -81,6 +103,32 @@ def execute(dsn: str, statement: str) -> Any:
             await connection.close()
 
     return asyncio.run(ask())
+
+
+async def cancel_one(session: Any) -> Any:
+    """Cancel a wait for the standby, by a session of an administrator. Return when the query began."""
+
+    async def wait() -> Any:
+        return await session.fetchrow(
+            "SELECT pid, query_start FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
+        )
+
+    pid, begun = await until_async(wait, what="a wait for the standby")
+    await session.execute(f"SELECT pg_cancel_backend({pid})")
+    return begun
+
+
+async def waits_again(session: Any, begun: Any, task: asyncio.Task[Any]) -> None:
+    """Wait until a query that began later waits for the standby, too."""
+
+    async def waits() -> bool:
+        return task.done() or await session.fetchval(
+            "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND query_start > $1)",
+            begun,
+        )
+
+    await until_async(waits, what="another wait, or an end")
+    assert not task.done(), task.result()
 
 
 @contextlib.contextmanager

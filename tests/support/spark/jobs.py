@@ -17,9 +17,9 @@ from semel.client import Admin, Client, NewTopic, Producer
 from support.faults.spark_faults import FaultySource
 from tools.spark_classes import java_options
 
-READ_SECONDS = 30.0
+READ_SECONDS = 120.0
 BATCH = 400
-MASTER = "local[2,4]"
+MASTER = "local[2,2]"
 ROOT = Path(__file__).parents[3]
 #: The processes that Spark starts run this Python, with what these tests have on their path. Threads for
 #: linear algebra, which nobody does here, are a tenth of what the start of such a process costs.
@@ -29,11 +29,20 @@ ENVIRONMENT = {
     "PYTHONPATH": os.pathsep.join(str(ROOT / each) for each in ("tests/support/startup", "src", "tests", "")),
 }
 
+#: For programs that start a Spark of their own, as their users do: short runs with little data.
+OF_PROGRAMS = {
+    **ENVIRONMENT,
+    "JDK_JAVA_OPTIONS": java_options(),
+    "PYSPARK_SUBMIT_ARGS": (
+        "--conf spark.sql.shuffle.partitions=2 --conf spark.sql.codegen.wholeStage=false pyspark-shell"
+    ),
+}
+
 
 def start_spark(
     master: str = MASTER, settings: Mapping[str, str] | None = None, *, is_remote: bool = False
 ) -> SparkSession:
-    """Spark with two cores, in which a task may fail and be tried again; by Spark Connect if it is remote."""
+    """Spark with two cores, in which a task may fail once; by Spark Connect if it is remote."""
     os.environ.update(ENVIRONMENT)
     builder = SparkSession.builder.remote(master) if is_remote else SparkSession.builder.master(master)
     builder = (

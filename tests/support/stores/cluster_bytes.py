@@ -23,8 +23,9 @@ class Place(NamedTuple):
     schema: str
 
     @classmethod
-    def new(cls, dsn: str, address: str, **options: Any) -> "Place":
-        return cls(dsn, address, options, f"test_{os.urandom(8).hex()}")
+    def new(cls, dsn: str, address: str, schema: str = "", **options: Any) -> "Place":
+        """A place in this schema, or in a new one."""
+        return cls(dsn, address, options, schema or f"test_{os.urandom(8).hex()}")
 
 
 @asynccontextmanager

@@ -1,17 +1,15 @@
 """The page and the targets, from results that are made up."""
 
-from dataclasses import replace
 from pathlib import Path
-from xml.etree import ElementTree
 
 import pytest
 
 from bench.__main__ import FILE, ROOT
 from bench.figures import number
-from bench.page import document, pictures, write
+from bench.page import document
 from bench.readme import FIGURES, readme
 from bench.reasons import UNKNOWN, why
-from bench.results import Results, Skipped, by_reason
+from bench.results import Results, Skipped
 from bench.rows import Row
 from bench.side_by_side.bar import rows
 from bench.side_by_side.bulk import Bulks
@@ -100,14 +98,6 @@ def test_one_commit_that_was_not_visible_at_once_is_seen(results: Results) -> No
     assert [row.met for row in rows(results) if row.what.startswith("from commit to visible")] == [False]
 
 
-def test_kafka_with_a_flush_has_a_column_of_its_own(results: Results) -> None:
-    for _ in range(3):
-        results.add("transactions", CELL, "kafka-flush", {"transactions per second": 100.0})
-    text = document(results)
-    assert "| Semel over kafka | Semel over kafka-flush |" in text
-    assert "| 2.00 (2.00 to 2.00) | 6.00 (5.40 to 6.60) |" in text
-
-
 def test_what_was_not_measured_is_no_target(results: Results) -> None:
     assert not [row for row in rows(results) if "java" in row.what or row.what.startswith("bulk")]
 
@@ -118,39 +108,6 @@ def test_cost_that_grows_faster_than_work_is_flagged(results: Results) -> None:
         Slope("records", "kafka", "seconds", pytest.approx(2.0)),  # type: ignore[arg-type]  # equals a float
     ]
     assert [each.is_faster_than_work for each in slopes(results)] == [False, True]
-
-
-def test_the_page_says_all_of_it(results: Results) -> None:
-    text = document(results)
-    assert "cores 2" in text
-    assert f"Targets that are not met, and why:\n\n- of old: {UNKNOWN}\n" in text
-    slowest = f"{CELL}: p99, over kafka's"
-    assert f"- {slowest}: {why(slowest)}\n" in text
-    assert "| of old | 1.00 to 1.00 | 1.999 | ≥ 2.00 | **no** |" in text
-    assert (
-        f"| {CELL} | 600 (540 to 660) | 300 (270 to 330) | 700 (630 to 770) | 2.00 (2.00 to 2.00) |" in text
-    )
-    assert "| records | kafka | seconds | 2.00 | **faster than the work** |" in text
-    assert "- mock; growth: mock: is not here" in text
-    titles = [line for line in text.splitlines() if line.startswith("## ")]
-    order = ["Transactions per second", "What a transaction costs", "From commit to visible", "Bulk"]
-    assert [titles.index(f"## {title}") for title in order] == sorted(
-        titles.index(f"## {title}") for title in order
-    )
-
-
-def test_every_picture_of_the_page_is_drawn(results: Results, tmp_path: Path) -> None:
-    docs, front = tmp_path / "docs", tmp_path / "README.md"
-    docs.mkdir()
-    front.write_text(MARKS)
-    write(results, tmp_path)
-    assert front.read_text() == readme(MARKS, results)
-    text = (docs / "benchmarks.md").read_text()
-    drawn = pictures(results)
-    assert len(drawn) == text.count("](plots/")
-    for name in drawn:
-        assert f"](plots/{name})" in text
-        assert ElementTree.parse(docs / "plots" / name).getroot().tag.endswith("svg")
 
 
 def test_results_are_read_as_they_were_written(results: Results, tmp_path: Path) -> None:
@@ -192,11 +149,6 @@ def test_what_is_not_reached_in_the_results_has_a_reason() -> None:
     assert [what for what in unmet if why(what) == UNKNOWN] == []
 
 
-def test_reasons_name_a_few_and_count_many() -> None:
-    assert by_reason([("a", "x"), ("b", "y"), ("c", "x")]) == ["a; c: x", "b: y"]
-    assert by_reason((name, "x") for name in "abcde") == ["a and 4 more: x"]
-
-
 def test_the_readme_has_the_figures_of_the_run(results: Results) -> None:
     text = readme(MARKS, results)
     assert f"| transactions, {CELL}: per second | 600 | 300 | 2.00 |\n" in text
@@ -211,32 +163,6 @@ def test_the_readme_has_the_figures_of_the_run(results: Results) -> None:
 def test_the_readme_has_the_figures_of_the_newest_results() -> None:
     text = (ROOT / "README.md").read_text()
     assert readme(text, Results.read(FILE)) == text
-
-
-def test_notes_are_kept_of_what_was_not_measured_anew(results: Results) -> None:
-    results.failed = [Skipped("bars: spark", "old"), Skipped("visibility: marker topic: kafka", "old")]
-    results.skipped = [
-        Skipped(what, "old") for what in ("kafka", "mock", "visibility: mock", "bulk: 1 KiB: mock")
-    ]
-    anew = Results("default", {}, workloads=[Visible().about], skipped=[Skipped("mock", "new")])
-    anew.add("visibility", "marker topic", "kafka", {"visible at once": 0.5})
-    anew.seconds = results.seconds = 60.0
-    results.replace(anew)
-    assert [(each.what, each.why) for each in results.skipped] == [
-        ("mock", "new"),
-        ("bulk: 1 KiB: mock", "old"),
-    ]
-    assert [each.what for each in results.failed] == ["bars: spark"]
-    assert results.seconds == 120.0
-
-
-def test_every_part_says_which_run_it_is_of(results: Results) -> None:
-    measured = [replace(each, measured=f"run {at}") for at, each in enumerate(results.workloads)]
-    results.workloads = measured
-    text = document(results)
-    assert "(Measured: long ago.)" in text
-    for each in measured:
-        assert f"## {each.title}\n\n{each.text}\n\n(Measured: {each.measured}.)" in text
 
 
 def test_one_round_has_no_interval() -> None:

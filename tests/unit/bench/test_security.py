@@ -4,7 +4,6 @@ import pytest
 from confluent_kafka import KafkaError, Producer
 
 from bench.__main__ import SECURITY_ROUNDS, _section, _sized
-from bench.page import document, pictures
 from bench.results import Results
 from bench.security.acls import CELLS, Acls, Secured
 from bench.security.bindings import bindings
@@ -63,17 +62,6 @@ def test_targets_are_the_goals_of_security(results: Results) -> None:
     for other in TLS_CELLS:
         row = found[f"with TLS, {other.label}: per second, over kafka's with TLS"]
         assert (row.value, row.target, row.met) == (pytest.approx(0.8), 1.0, False)
-
-
-def test_the_page_says_what_each_costs(results: Results) -> None:
-    text = document(results)
-    assert "| per second, 1/s | semel-sasl | semel-sasl-2 | semel-acl |" in text
-    assert "| semel-acl over semel-sasl | semel-sasl-2 over semel-sasl |" in text
-    names = "| semel | kafka | semel-tls | kafka-tls |"
-    ratios = "| Semel over kafka | semel-tls over kafka-tls | semel-tls over semel | kafka-tls over kafka |"
-    assert names + ratios[1:] in text
-    for name, base in (("acls", "semel-sasl"), ("tls", "kafka")):
-        assert f"per second, as a multiple of {base}" in pictures(results)[f"security-{name}.svg"]
 
 
 def test_there_are_enough_rounds_for_five_percent() -> None:

@@ -3,6 +3,8 @@
 import asyncio
 from typing import Any
 
+from support.waiting import LIMIT_SECONDS
+
 from semel.broker.announcing import DONE, NoticeSender, unpack_notices
 from semel.broker.notice import Notice
 from semel.broker.shard_ownership import ShardOwnership
@@ -67,7 +69,7 @@ async def test_a_notice_that_a_former_owner_finds_in_the_ledger_is_sent_on() -> 
             sender.viewed(number)
 
     looking = asyncio.create_task(look())
-    await asyncio.wait_for(sender.announce({5: NOTICE}), 10)
+    await asyncio.wait_for(sender.announce({5: NOTICE}), LIMIT_SECONDS)
     looking.cancel()
     assert ledger.left == [FIRST]
     assert peers.taken == [5]

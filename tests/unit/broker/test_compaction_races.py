@@ -93,8 +93,15 @@ class Race:
             await asyncio.sleep(0.002)
 
 
-@pytest.mark.parametrize("visibility", ["marker", "journal"])
-@pytest.mark.parametrize("is_on_disk", [True, False])
+@pytest.mark.parametrize(
+    ("is_on_disk", "visibility"),
+    [
+        (True, "marker"),
+        pytest.param(True, "journal", marks=pytest.mark.slow),
+        (False, "marker"),
+        (False, "journal"),
+    ],
+)
 async def test_nobody_is_in_anybodys_way(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, visibility: str, is_on_disk: bool
 ) -> None:

@@ -5,10 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.stores.compacting import compacting
 from support.stores.slow import PLENTY, ZERO, Reading, offsets
 
+from semel.broker import compaction
 from semel.broker.broker import Broker
-from semel.broker.damage import Gap, gap_in
+from semel.broker.damage import Gap, gaps_in
 from semel.broker.reads import FetchRange, FetchResult
 from semel.broker.scrub import Scrub
 from semel.config import Settings
@@ -35,10 +37,14 @@ def test_gaps() -> None:
     def batch(first: int, last: int) -> StoredBatch:
         return StoredBatch(first, last, 0, BatchLocation(1, 0, 1))
 
-    assert gap_in([], 5) is None
-    assert gap_in([batch(3, 6), batch(7, 7), batch(8, 10)], 5) is None
-    assert gap_in([batch(6, 6)], 5) == Gap(5, 5)
-    assert gap_in([batch(5, 6), batch(9, 9), batch(12, 12)], 5) == Gap(7, 8)
+    assert list(gaps_in([], 5, 0)) == []
+    assert list(gaps_in([batch(3, 6), batch(7, 7), batch(8, 10)], 5, 0)) == []
+    assert list(gaps_in([batch(6, 6)], 5, 0)) == [Gap(5, 5)]
+    several = [batch(5, 6), batch(9, 9), batch(12, 12)]
+    assert list(gaps_in(several, 5, 0)) == [Gap(7, 8), Gap(10, 11)]
+    assert list(gaps_in(several, 5, 8)) == [Gap(7, 8), Gap(10, 11)]
+    assert list(gaps_in(several, 5, 9)) == [Gap(10, 11)]
+    assert list(gaps_in(several, 5, 12)) == []
 
 
 @pytest.mark.parametrize("partition_max_bytes", [1, 200, PLENTY])
@@ -106,14 +112,13 @@ async def append(broker: Broker, key: str, value: str) -> None:
 
 async def lose(broker: Broker, base_offset: int) -> None:
     """Delete a row from the embedded ledger."""
+    await change(broker, f"DELETE FROM batches WHERE base_offset = {base_offset}")
+
+
+async def change(broker: Broker, statement: str) -> None:
     await broker.store.checkpoint()
     ledger: Any = broker.store.ledger
-    statement = "DELETE FROM batches WHERE base_offset = ?"
-
-    def delete() -> None:
-        ledger._writer.connection.execute(statement, (base_offset,))
-
-    await ledger._worker.run(delete)
+    await ledger._worker.run(lambda: ledger._writer.connection.execute(statement))
 
 
 async def fetch(broker: Broker, offset: int) -> FetchResult:
@@ -155,3 +160,80 @@ async def test_compaction_does_not_cover_a_missing_batch(tmp_path: Path) -> None
         assert partition.compactions == 0
     finally:
         await broker.close()
+
+
+async def test_a_missing_batch_that_compaction_has_not_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Gaps are only legitimate as far as compaction has come, also if a pass has ended early."""
+    monkeypatch.setattr(compaction, "STEP_BATCHES", 4)
+    async with compacting(tmp_path) as table:
+        # The first step removes all its batches, so its last gap ends where the pass has come to.
+        await table.put_each(*((str(number % 2), "v") for number in range(10)))
+        going = table.broker._housekeeping.compaction
+        step = going._step
+
+        async def one_step(*args: Any) -> None:
+            await step(*args)
+
+        monkeypatch.setattr(going, "_step", one_step)
+        await table.compact()
+        partition = await table.partition()
+        assert (partition.compactions, partition.cleaned_offset) == (1, 4)
+        for offset in (0, 3):
+            assert [each.offset for each in await table.records(offset)] == list(range(4, 10))
+        assert table.broker.metrics.damaged_batches == 0
+
+        await lose(table.broker, 6)
+        assert offsets(await table.fetch(0)) == [4, 5]
+        assert (await table.fetch(6)).error is ErrorCode.CORRUPT_MESSAGE
+        assert offsets(await table.fetch(7)) == [7, 8, 9]
+        damaged = table.broker.metrics.damaged_batches
+        await Scrub(table.broker).round()
+        assert table.broker.metrics.damaged_batches > damaged
+
+        # The next pass does not make it look like a gap of its own.
+        monkeypatch.setattr(going, "_step", step)
+        await table.compact()
+        assert (await table.fetch(6)).error is ErrorCode.CORRUPT_MESSAGE
+        assert (await table.partition()).cleaned_offset <= 6
+
+
+async def test_a_gap_that_an_older_version_has_left_is_no_damage(tmp_path: Path) -> None:
+    """It recorded only complete passes: gaps of another one are above the offset in the ledger."""
+    async with compacting(tmp_path) as table:
+        await table.put_each(*((str(number % 2), "v") for number in range(6)))
+        await table.compact()
+        assert [each.offset for each in await table.records()] == [4, 5]
+        await change(table.broker, "UPDATE partitions SET cleaned_offset = 0")
+    async with compacting(tmp_path) as table:
+        assert (await table.partition()).cleaned_offset == 0
+        assert [each.offset for each in await table.records()] == [4, 5]
+        assert table.broker.metrics.damaged_batches == 0
+        await table.put_each(("0", "w"), ("2", "w"), ("3", "w"))
+        await lose(table.broker, 7)
+    async with compacting(tmp_path) as table:
+        assert (await table.fetch(7)).error is ErrorCode.CORRUPT_MESSAGE
+
+
+async def test_a_pass_that_ended_early_is_continued(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compaction, "STEP_BATCHES", 4)
+    async with compacting() as table:
+        await table.put_each(*((str(number % 3), f"v{number}") for number in range(10)))
+        going = table.broker._housekeeping.compaction
+        step = going._step
+
+        async def one_step(*args: Any) -> None:
+            await step(*args)
+
+        monkeypatch.setattr(going, "_step", one_step)
+        await table.compact()
+        monkeypatch.setattr(going, "_step", step)
+        await table.put(("0", "last"))
+        await table.compact()
+        assert [(key, value) for _, key, value in await table.pairs()] == [
+            ("1", "v7"),
+            ("2", "v8"),
+            ("0", "last"),
+        ]
+        assert (await table.partition()).cleaned_offset == 11

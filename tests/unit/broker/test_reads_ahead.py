@@ -45,7 +45,7 @@ async def test_rows_from_before_a_compaction_are_not_used() -> None:
     assert await read_on(reading, 0, 4, size) == [0, 1, 2, 3]
     assert reading.reads._planner._ahead.size > 0
     del reading.shelf.rows[ZERO][4:6]
-    reading.shelf.partitions[ZERO] = reading.shelf.partitions[ZERO].but(compactions=1)
+    reading.shelf.partitions[ZERO] = reading.shelf.partitions[ZERO].but(cleaned_offset=20, compactions=1)
     reading.publish(keys=[ZERO])
     assert await read_on(reading, 4, 20, size) == list(range(6, 20))
 

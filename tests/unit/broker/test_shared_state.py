@@ -58,7 +58,7 @@ def test_a_commit_is_based_on_what_was_read_and_on_what_is_written() -> None:
 
 
 def test_nothing_is_written_that_was_not_read() -> None:
-    with pytest.raises(AssertionError, match="without having been read"):
+    with pytest.raises(AssertionError):
         loaded().expected([], [f.ProducerAdvanced(ZERO.of(7), ProducerState())])
 
 

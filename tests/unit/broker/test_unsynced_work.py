@@ -5,6 +5,7 @@ import asyncio
 import pytest
 from support.models.rules import PARTITION, TOPIC_ID
 from support.stores.commit_loop import ID, Looping, append
+from support.waiting import LIMIT_SECONDS
 
 from semel.broker import unsynced_work
 from semel.core.commit_checks import Committer
@@ -123,7 +124,7 @@ async def test_early_work_is_flushed_after_a_while_by_itself() -> None:
     producer = await looping.producer()
     await looping.ask(producer.append())
     assert not looping.shown.is_set()
-    await asyncio.wait_for(looping.shown.wait(), 100 * unsynced_work.FLUSH_AFTER_SECONDS)
+    await asyncio.wait_for(looping.shown.wait(), LIMIT_SECONDS)
     assert len(looping.store.commits) == 1
     await looping.settle()
 

@@ -40,5 +40,5 @@ async def test_commands_whose_upload_failed_are_refused_and_not_uploaded_by_the_
     assert [small.is_held, large.is_held] == [False, True]
     assert await released is large
     assert without_refused([small, large]) == [small]
-    with pytest.raises(StoreRefused, match="no answer"):
+    with pytest.raises(StoreRefused):
         await large

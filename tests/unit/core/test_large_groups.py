@@ -10,7 +10,7 @@ from semel.core.facts import GroupChanged
 from semel.core.groups.model import ClassicState
 from semel.core.types import Command, Decision, ErrorCode
 
-FEW, MANY = 500, 2_000
+FEW, MANY = 200, 2_000
 PROTOCOLS = (("range", b"x" * 200),)
 
 
@@ -63,12 +63,12 @@ def modern(members: int) -> tuple[float, int]:
 
 @pytest.mark.parametrize("joins", [classic, modern])
 def test_joins_take_a_time_that_grows_with_the_members(joins: Callable[[int], tuple[float, int]]) -> None:
-    few_seconds, few_bytes = min(joins(FEW) for _ in range(2))
+    few_seconds, few_bytes = min(joins(FEW) for _ in range(5))
     many_seconds, many_bytes = min(joins(MANY) for _ in range(2))
     more = MANY / FEW
     assert many_bytes <= few_bytes * more * 1.2
-    # Twice as much as linear, for the noise; the square would be four times as much.
-    assert many_seconds < few_seconds * more * 2
+    # Four times as much as linear, because others use the processor too. The square would be ten times.
+    assert many_seconds < few_seconds * more * 4
 
 
 def test_a_member_that_says_too_much_of_itself_is_refused() -> None:

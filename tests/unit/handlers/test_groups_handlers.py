@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from support.brokers.in_memory import broker_in_memory, make_topic, send
 from support.models.group_rules import subscription
+from support.waiting import LIMIT_SECONDS
 
 from semel.broker.broker import Broker
 from semel.core.groups.commands import REGEX_REFRESH_MS, DescribeGroup, Joined
@@ -145,7 +146,10 @@ async def test_a_join_waits_for_the_other_member() -> None:
 
 
 async def test_time_ends_a_wait_without_any_request() -> None:
-    async with broker_in_memory(group_initial_rebalance_delay_ms=50) as broker, asyncio.timeout(10):
+    async with (
+        broker_in_memory(group_initial_rebalance_delay_ms=50) as broker,
+        asyncio.timeout(LIMIT_SECONDS),
+    ):
         await stable(broker)
 
 

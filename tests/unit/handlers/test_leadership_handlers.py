@@ -8,7 +8,7 @@ from support.brokers.in_memory import send
 from support.brokers.partial_owner import ELSEWHERE, HERE, MINE, NOT_LEADER, THERE, YOURS, divided
 from support.clients.raw import batch
 from support.models.ownership import NOBODY
-from support.waiting import until_async
+from support.waiting import LIMIT_SECONDS, until_async
 
 from semel.core.types import ErrorCode, PartitionKey
 from semel.wire import messages as m
@@ -191,13 +191,9 @@ async def test_a_waiting_fetch_hears_that_its_partition_has_moved() -> None:
         follow = m.FetchRequest(
             session_id=begun.session_id, session_epoch=1, max_wait_ms=60_000, min_bytes=1, topics=[]
         )
-
-        async def parked() -> bool:
-            return broker.reads.parked == 1
-
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(LIMIT_SECONDS):
             waiting = asyncio.create_task(send(broker, 1, follow))
-            await until_async(parked, what="the wait")
+            await until_async(lambda: broker.reads.parked == 1)
             owners.move_leader(PartitionKey(topic_id, YOURS), THERE)
             broker.reads.owners_changed()
             answer = await waiting

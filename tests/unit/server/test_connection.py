@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import uvloop
 from support.brokers.serving import Client, Produces, serving
-from support.waiting import until_async
+from support.waiting import LIMIT_SECONDS, until_async
 
 from semel.broker.promise import Promise
 from semel.handlers.context import CloseConnection
@@ -418,7 +418,7 @@ def test_a_goodbye_counts_though_the_client_left_right_after(loop_factory: Any) 
             client.writer.write_eof()
             await asyncio.sleep(0.05)
             go.set()
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(LIMIT_SECONDS):
                 await left.wait()
             await until_async(lambda: not under_test.context.connections)
 

@@ -7,7 +7,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
-from support.waiting import until_async
+from support.waiting import LIMIT_SECONDS, until_async
 
 from semel.broker.metrics import Metrics
 from semel.broker.metrics_text import page
@@ -22,7 +22,7 @@ async def ask(port: int, request: bytes) -> bytes:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
         writer.write(request)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(LIMIT_SECONDS):
             return await reader.read()
     except ConnectionError:
         return b""

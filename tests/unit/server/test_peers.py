@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import pytest
+from support.waiting import LIMIT_SECONDS
 
 from semel.server.peers import FRAME_BYTES_MAX, GREETING, PeerConnections, PeerListener
 from semel.store.sharing import Peer
@@ -101,7 +102,7 @@ async def test_a_stranger_is_disconnected_before_anything_is_kept(
         await reader.readexactly(32)
         writer.write(start)
         with contextlib.suppress(ConnectionError):
-            assert await asyncio.wait_for(reader.read(), 5) == b""
+            assert await asyncio.wait_for(reader.read(), LIMIT_SECONDS) == b""
         writer.close()
 
 
@@ -111,7 +112,7 @@ async def test_a_frame_of_an_impossible_length_closes_the_connection(length: int
         reader, writer = await asyncio.open_connection(*peer.internal)
         writer.write(hmac.digest(SECRET, GREETING + await reader.readexactly(32), "sha256"))
         writer.write(length.to_bytes(4, "big"))
-        assert await asyncio.wait_for(reader.read(), 5) == b""
+        assert await asyncio.wait_for(reader.read(), LIMIT_SECONDS) == b""
         writer.close()
         peers = PeerConnections(SECRET)
         assert await peers.send(peer, b"a") == b"<a>"

@@ -1,7 +1,6 @@
 """What an operator is warned of when a broker starts."""
 
 import logging
-import re
 from pathlib import Path
 
 import pytest
@@ -86,20 +85,18 @@ def test_a_ledger_with_a_right_to_add_acls_needs_no_super_user(
 
 
 @pytest.mark.parametrize(
-    ("settings", "sentence"),
+    ("settings", "facts"),
     [
-        ({"ssl.client.auth": "required"}, "ssl.client.auth=required needs a listener with ssl://"),
-        ({"sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA256"}, "did you mean SCRAM-SHA-256?"),
+        ({"ssl.client.auth": "required"}, r"ssl\.client\.auth=required.*ssl://"),
+        ({"sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA256"}, "SCRAM-SHA-256"),
     ],
 )
-def test_settings_that_do_not_go_with_the_listeners_are_refused(
-    settings: dict[str, str], sentence: str
-) -> None:
-    with pytest.raises(semel.EmbeddedError, match=re.escape(sentence)):
+def test_settings_that_do_not_go_with_the_listeners_are_refused(settings: dict[str, str], facts: str) -> None:
+    with pytest.raises(semel.EmbeddedError, match=facts):
         semel.embedded(settings=settings).start()
 
 
 def test_no_mechanisms_are_right_where_nobody_authenticates() -> None:
     check(Settings(sasl_enabled_mechanisms="", ssl_client_auth="none"), [LOCAL])
-    with pytest.raises(ValueError, match="is empty"):
+    with pytest.raises(ValueError, match="sasl"):
         check(Settings(sasl_enabled_mechanisms=""), [LOCAL._replace(has_sasl=True)])

@@ -188,10 +188,10 @@ def test_which_handshakes_succeed(
     [
         (
             {"ssl_enabled_protocols": "TLSv1.1,TLSv1.2"},
-            "ssl.enabled.protocols is a list of TLSv1.2 and TLSv1.3",
+            "ssl.enabled.protocols.* TLSv1.2 .*TLSv1.3",
         ),
         ({"ssl_enabled_protocols": ""}, "ssl.enabled.protocols"),
-        ({"ssl_cipher_suites": f"{GCM},nonsense"}, "ssl.cipher.suites has a name that OpenSSL does not know"),
+        ({"ssl_cipher_suites": f"{GCM},nonsense"}, "ssl.cipher.suites"),
     ],
 )
 def test_settings_that_cannot_be_are_named(

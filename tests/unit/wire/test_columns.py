@@ -37,10 +37,10 @@ def damaged(at: int, byte: int) -> bytes:
 @pytest.mark.parametrize(
     ("batch", "message"),
     [
-        (damaged(16, 1), "record format version 1"),
+        (damaged(16, 1), "version 1"),
         (damaged(80, 255), "checksum"),
-        (encode_batch(RECORDS)[:-1], "are left"),
-        (encode_batch(RECORDS, base_offset=2**63 - 1), "out of range"),
+        (encode_batch(RECORDS)[:-1], "left"),
+        (encode_batch(RECORDS, base_offset=2**63 - 1), "range"),
     ],
 )
 def test_a_damaged_batch_is_refused(batch: bytes, message: str) -> None:
@@ -53,7 +53,7 @@ def test_a_damaged_batch_is_refused(batch: bytes, message: str) -> None:
 def test_a_batch_unpacks_to_so_much_and_no_more() -> None:
     batch = encode_batch([Record(0, 0, None, bytes(1 << 20))], codec=Codec.ZSTD)
     reader = ColumnReader(limit_bytes=1 << 16)
-    with pytest.raises(ProtocolError, match="65536 bytes"):
+    with pytest.raises(ProtocolError, match="65536"):
         reader.add(batch, 0, read_header(batch))
 
 

@@ -55,7 +55,7 @@ def test_entries_are_bounded() -> None:
         b"\x00\x00" + struct.pack(">i", 250_001) + names + b"\x00\x00",
         b"\x00\x01" + most[2:] + bytes.fromhex("ffffffff 00000001 000174 00000000"),
     ):
-        with pytest.raises(ProtocolError, match="more than 250000"):
+        with pytest.raises(ProtocolError, match="250000"):
             decode_subscription(data)
 
 

@@ -99,11 +99,11 @@ class TestFrameParser:
         ],
     )
     def test_sizes_that_are_not_allowed(self, start: bytes) -> None:
-        with pytest.raises(ProtocolError, match="are allowed"):
+        with pytest.raises(ProtocolError):
             FrameParser(LIMIT).feed(start)
         parser = FrameParser(LIMIT)
         parser.feed(frame(b"ok") + start[:2])
-        with pytest.raises(ProtocolError, match="are allowed"):
+        with pytest.raises(ProtocolError):
             parser.feed(start[2:4])
 
     def test_the_largest_frame(self) -> None:

@@ -65,7 +65,7 @@ def test_several_frames_are_read_and_lz4_is_not_produced_so(codec: Codec) -> Non
         assert WALKS[codec](several).frames == 2
         assert decompress(codec, several, LIMIT_BYTES).startswith(b"one")
         if codec is Codec.LZ4:
-            with pytest.raises(ProtocolError, match="one frame"):
+            with pytest.raises(ProtocolError):
                 unpack(codec, several, LIMIT_BYTES, is_produced=True)
         else:
             assert bytes(unpack(codec, several, LIMIT_BYTES, is_produced=True)).startswith(b"one")

@@ -49,9 +49,9 @@ def test_no_key_leaves_the_choice_to_the_caller() -> None:
 
 @pytest.mark.parametrize("count", [0, -1])
 def test_a_topic_has_partitions(count: int) -> None:
-    with pytest.raises(ValueError, match="at least one partition"):
+    with pytest.raises(ValueError, match="partition"):
         partition_for(b"key", count)
-    with pytest.raises(ValueError, match="at least one partition"):
+    with pytest.raises(ValueError, match="partition"):
         coordinator_partition("group", count)
 
 

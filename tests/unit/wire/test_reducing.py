@@ -63,7 +63,7 @@ def test_headers_that_are_not_text_are_copied() -> None:
 
 
 def test_a_time_that_a_horizon_cannot_reach_is_refused() -> None:
-    with pytest.raises(ValueError, match="too far away in time"):
+    with pytest.raises(ValueError, match="time"):
         reduced(open_batch(encode_batch([Record(0, -(2**63), b"a", None)])), b"\x01", 1)
 
 

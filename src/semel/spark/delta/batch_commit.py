@@ -45,7 +45,7 @@ from semel.spark.delta.table_commit import (
     commit_to_table,
     has_version,
 )
-from semel.spark.errors import PipelineError, PipelineMismatch
+from semel.spark.errors import BatchUnfinished, PipelineError, PipelineMismatch, TableUnreachable
 from semel.spark.foreach_batch import with_read
 from semel.spark.partition_offsets import PartitionOffsets
 from semel.spark.versions import NO_BATCH, NO_QUERY, fingerprint
@@ -262,7 +262,7 @@ def commit(
     if plan.query_id != NO_QUERY:
         _follow(options, table, plan)
     # The next plan deletes what cannot be deleted now.
-    with suppress(OSError):
+    with suppress(TableUnreachable):
         leftovers.clear(table.storage, plan.app, plan.number, {plan.number: winners})
 
 
@@ -272,7 +272,7 @@ def _follow(options: DeltaOptions, table: Table, plan: Plan) -> None:
     try:
         follow(_client(options), plan.app, {}, TableName(table.table_id, table.location), moved)
     except (KafkaError, ClientError) as error:
-        raise PipelineError(
+        raise BatchUnfinished(
             f"batch {plan.batch_id} is in the table, but the group of pipeline {plan.app!r} was not updated: "
             f"{error} Start the query again; it updates the group"
         ) from error
@@ -283,5 +283,5 @@ def _follow(options: DeltaOptions, table: Table, plan: Plan) -> None:
 
 def _clear(table: Table, app: str, position: Position) -> None:
     winners = {each.number: each.winners for each in position.recent.values()}
-    with suppress(OSError):
+    with suppress(TableUnreachable):
         leftovers.clear(table.storage, app, position.number, winners)

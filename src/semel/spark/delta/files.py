@@ -17,8 +17,8 @@ from semel.spark.delta.leftovers import Attempt, announce, file_name
 from semel.spark.delta.partitions import Values, directory_of, split
 from semel.spark.delta.schema import in_utc
 from semel.spark.delta.stats import stats_of
-from semel.spark.delta.storage import Storage
-from semel.spark.errors import PipelineError
+from semel.spark.delta.storage import Storage, reaching
+from semel.spark.errors import PipelineError, TableUnreachable
 
 #: Files that a task has open at once when it writes to many partitions. A closed file is not opened again.
 OPEN_MAX = 64
@@ -74,7 +74,8 @@ class TaskFiles:
                 self._begin(values, path, part.schema)
             file = self._open[values]
             file.with_nan.update(_columns_with_nan(part))
-            file.writer.write_batch(part)
+            with reaching(self._storage.location):
+                file.writer.write_batch(part)
 
     def close(self) -> list[Added]:
         """Finish all files."""
@@ -89,7 +90,7 @@ class TaskFiles:
                 file.writer.close()
             with suppress(OSError, pa.ArrowException):
                 file.stream.close()
-        with suppress(OSError):
+        with suppress(TableUnreachable):
             for path in self._announced:
                 self._storage.delete(path)
 
@@ -116,9 +117,10 @@ class TaskFiles:
 
     def _finish(self, values: Values) -> None:
         file = self._open.pop(values)
-        file.writer.close()
-        size = file.stream.tell()
-        file.stream.close()
+        with reaching(self._storage.location):
+            file.writer.close()
+            size = file.stream.tell()
+            file.stream.close()
         self._storage.flush(file.path)
         (footer,) = file.footers
         stats = stats_of(footer, file.writer.schema, file.with_nan)

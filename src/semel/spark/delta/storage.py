@@ -7,15 +7,15 @@ URL, the store is responsible for that. Credentials come from the environment, a
 import os
 import posixpath
 import re
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
 from pyarrow import fs
 
-from semel.spark.errors import OptionError
+from semel.spark.errors import OptionError, TableUnreachable
 
 #: What deltalake takes for the end of a path, for another separator, or for another character, in some of its
 #: parts: the log is then written in one place and looked for in another.
@@ -60,62 +60,79 @@ def _of_file_url(url: str) -> tuple[str, str]:
     return unquote("/" + path.lstrip("/")), host
 
 
+@contextmanager
+def reaching(location: str) -> Iterator[None]:
+    """Raise TableUnreachable for errors of the storage."""
+    try:
+        yield
+    except OSError as error:
+        raise TableUnreachable(f"the table {location} cannot be reached: {error}") from error
+
+
 class Storage:
     """Files by their paths inside a table."""
 
     def __init__(self, location: str) -> None:
+        self.location = location
         self.is_local = "://" not in location
         self._files: Any = fs.LocalFileSystem()
         self._root = location
         if not self.is_local:
-            self._files, self._root = fs.FileSystem.from_uri(location)
+            with reaching(location):
+                self._files, self._root = fs.FileSystem.from_uri(location)
 
     def open(self, path: str) -> Any:
         """Open a new file for writing."""
         target = self._at(path)
-        if self.is_local:
-            self._files.create_dir(posixpath.dirname(target), recursive=True)
-        return self._files.open_output_stream(target)
+        with reaching(self.location):
+            if self.is_local:
+                self._files.create_dir(posixpath.dirname(target), recursive=True)
+            return self._files.open_output_stream(target)
 
     def write(self, path: str, content: bytes) -> None:
         """Write a small file."""
-        with self.open(path) as stream:
+        with reaching(self.location), self.open(path) as stream:
             stream.write(content)
 
     def read(self, path: str) -> bytes | None:
         """Return a small file, or None if it does not exist."""
-        try:
-            with self._files.open_input_stream(self._at(path)) as stream:
-                return bytes(stream.read())
-        except FileNotFoundError:
-            return None
+        with reaching(self.location):
+            try:
+                with self._files.open_input_stream(self._at(path)) as stream:
+                    return bytes(stream.read())
+            except FileNotFoundError:
+                return None
 
     def names(self, directory: str) -> list[str]:
         """List a directory; empty if it does not exist."""
         selector = fs.FileSelector(self._at(directory), allow_not_found=True)
-        return sorted(str(each.base_name) for each in self._files.get_file_info(selector))
+        with reaching(self.location):
+            return sorted(str(each.base_name) for each in self._files.get_file_info(selector))
 
     def changed(self, path: str) -> int | None:
         """Return when a file was written, in nanoseconds; None if it does not exist."""
-        (found,) = self._files.get_file_info([self._at(path)])
+        with reaching(self.location):
+            (found,) = self._files.get_file_info([self._at(path)])
         return None if found.type is fs.FileType.NotFound else int(found.mtime_ns or 0)
 
     def missing(self, paths: Sequence[str]) -> list[str]:
         """Return those of the files that do not exist."""
-        found = self._files.get_file_info([self._at(path) for path in paths])
+        with reaching(self.location):
+            found = self._files.get_file_info([self._at(path) for path in paths])
         return [path for path, each in zip(paths, found, strict=True) if each.type is fs.FileType.NotFound]
 
     def delete(self, path: str) -> None:
         """Delete a file if it exists."""
-        with suppress(FileNotFoundError):
+        with reaching(self.location), suppress(FileNotFoundError):
             self._files.delete_file(self._at(path))
 
     def flush(self, path: str) -> None:
         """Flush a local file and the directories that lead to it."""
         if self.is_local:
             at = Path(self._at(path))
-            for each in (at, *at.parents[: len(Path(path).parts)]):
-                _flush(each)
+            with reaching(self.location):
+                for each in (at, *at.parents[: len(Path(path).parts)]):
+                    _flush(each)
 
     def _at(self, path: str) -> str:
         return posixpath.join(self._root, path) if path else self._root

@@ -18,8 +18,8 @@ from deltalake.transaction import AddAction, RemoveAction
 from semel.spark.delta.files import Added
 from semel.spark.delta.position import UNKNOWN, Commit, Note
 from semel.spark.delta.schema import new_columns
-from semel.spark.delta.storage import Storage
-from semel.spark.errors import OptionError, PipelineError, TableChanged
+from semel.spark.delta.storage import Storage, reaching
+from semel.spark.errors import OptionError, PipelineError, TableChanged, TableUnreachable
 
 LOG = "_delta_log"
 #: Tables that a process keeps open.
@@ -75,16 +75,19 @@ class Table:
 
     def transaction_version(self, app_id: str) -> int | None:
         """Return the version of a transaction identifier."""
-        return self._table.transaction_version(app_id)
+        with _explained(self.location):
+            return self._table.transaction_version(app_id)
 
     def history(self, limit: int | None) -> list[Commit]:
         """The newest commits, the newest first; without a limit all that are kept."""
-        return [_commit_of(each) for each in self._table.history(limit)]
+        with _explained(self.location):
+            return [_commit_of(each) for each in self._table.history(limit)]
 
     def has_rows_of_unknown_origin(self) -> bool:
         """Whether it has rows from before its history begins, so that nobody knows who has written them."""
-        oldest = min((each["version"] for each in self._table.history(None)), default=0)
-        return oldest > 0 and bool(self._table.file_uris())
+        with _explained(self.location):
+            oldest = min((each["version"] for each in self._table.history(None)), default=0)
+            return oldest > 0 and bool(self._table.file_uris())
 
     def commit(self, added: Iterable[Added], note: Note) -> None:
         """Add files. CommitFailedError: another writer has changed what this commit builds on."""
@@ -210,10 +213,11 @@ def _changed(location: str, table: DeltaTable) -> int | None:
 @contextmanager
 def _explained(location: str) -> Iterator[None]:
     try:
-        yield
+        with reaching(location):
+            yield
     except CommitFailedError as error:
         raise TableChanged(
             f"the table {location} was changed at the same moment: {error} Start again"
         ) from error
-    except (DeltaError, OSError) as error:
-        raise PipelineError(f"the table {location} cannot be reached: {error}") from error
+    except DeltaError as error:
+        raise TableUnreachable(f"the table {location} cannot be reached: {error}") from error

@@ -27,7 +27,7 @@ from semel.spark.delta.position import (
 )
 from semel.spark.delta.schema import delta_schema, required_columns
 from semel.spark.delta.table import Table, check_rows, open_table
-from semel.spark.errors import OptionError, PipelineError, PipelineFenced, PipelineMismatch, TableChanged
+from semel.spark.errors import OptionError, PipelineFenced, PipelineMismatch, TableChanged, TableUnreachable
 from semel.spark.foreach_batch import is_repeated
 from semel.spark.versions import NO_QUERY, Version
 
@@ -50,11 +50,11 @@ def commit_to_table(
             table.commit(added, note)
         except CommitFailedError as error:
             failure = error
-        except DeltaError as error:
+        except (DeltaError, OSError, TableUnreachable) as error:
             # It may have been made all the same.
             if _is_in(table := _table_now(options, schema, plan), note):
                 return table
-            raise PipelineError(f"the table {options.location} cannot be reached: {error}") from error
+            raise TableUnreachable(f"the table {options.location} cannot be reached: {error}") from error
         else:
             return table
     raise TableChanged(

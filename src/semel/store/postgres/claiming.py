@@ -5,6 +5,9 @@ directory may be migrated twice. The first broker marks the folder with a file, 
 before it writes there. Without it, the address is wrong, or a directory is not mounted: records that were
 written there would be missed later.
 
+An object store must not let anybody create the same object twice: it is the witness of terms (``terms``).
+That is tried at the mark.
+
 A ledger that was restored from a backup may be older than its objects. The numbers of objects would be used
 again, and newer ones would look like strangers. So a broker does not start if there are newer objects.
 """
@@ -57,6 +60,12 @@ async def _claim(database: Database, objects: Objects) -> None:
             raise StoreMisconfigured(
                 f"this is not the object store of the cluster: {objects.mark_address} is missing. Use the"
                 " same --chunks as the other brokers; if it is a directory, mount it"
+            )
+        if not await objects.keeps_mark():
+            raise StoreMisconfigured(
+                f"the object store does not honour If-None-Match: {objects.mark_address} could be created"
+                " twice. Without it, a PostgreSQL server that was left behind is not recognized: use"
+                " an object store with conditional writes, and no gateway that drops the conditions"
             )
         await _check_age(database, objects)
     except OSError as error:

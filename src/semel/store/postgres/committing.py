@@ -25,7 +25,15 @@ from semel.store.interface import (
     StoreFenced,
     StoreRefused,
 )
-from semel.store.postgres.database import COLLIDED, ConnectionLost, Database, confirmed, pauses, refusal
+from semel.store.postgres.database import (
+    COLLIDED,
+    FLUSH,
+    ConnectionLost,
+    Database,
+    confirmed,
+    pauses,
+    refusal,
+)
 from semel.store.postgres.fold import WRITE_ROWS, WRITE_SHARES, Bytes, Call, Fold
 from semel.store.postgres.locking import Locks
 from semel.store.postgres.place import Place
@@ -42,15 +50,19 @@ FEATURES_MOVED: Final = "SM004"
 
 _AT_ONCE: Final = {WRITE_ROWS: "commit_rows", WRITE_SHARES: "commit_shares"}
 """The functions that do a whole commit of one call."""
-_FLUSH: Final = "SELECT pg_logical_emit_message(true, 'semel', '')"
-"""A transaction that changes nothing. It has a record in the write-ahead log, so its end flushes the log."""
 
 _LAST_COMMITS: Final = """
-    SELECT slot, newest.epoch, newest.sequence FROM brokers CROSS JOIN LATERAL (
+    SELECT slot, newest.epoch, newest.sequence, EXISTS (SELECT FROM term WHERE term = $1) AS goes_on
+    FROM brokers CROSS JOIN LATERAL (
         SELECT epoch, sequence FROM commits WHERE commits.broker_id = brokers.broker_id
         ORDER BY sequence DESC LIMIT 1
     ) AS newest
 """
+_COUNT_ON: Final = """
+    UPDATE commits SET sequence = $4
+    WHERE broker_id = $1 AND epoch = $2 AND session = $3 AND sequence >= last_commit($1) AND sequence < $4
+"""
+"""Numbers of commits that were lost with a term are not used again."""
 
 
 class Committer:
@@ -67,7 +79,8 @@ class Committer:
         self._durable: dict[int, int] = {place.slot: place.sequence}
         """The last commit of each broker, by slot, that need not be flushed any more."""
         self._flushed: dict[int, int] = {place.slot: place.sequence}
-        """The last one that was flushed. Those after it may be lost."""
+        """The last one that was flushed. Those after it are lost if the term ends."""
+        database.servers.check_history = self._check_history
 
     @property
     def has_unsynced(self) -> bool:
@@ -125,7 +138,7 @@ class Committer:
                 seen[slot] = max(number, seen.get(slot, 0))
         if seen:
             with confirmed(connection):
-                await connection.fetchval(_FLUSH)
+                await connection.fetchval(FLUSH)
             for slot, number in seen.items():
                 self._durable[slot] = self._flushed[slot] = max(number, self._durable.get(slot, 0))
 
@@ -184,16 +197,23 @@ class Committer:
             raise Conflict from error
         refused = refusal(error)
         if isinstance(refused, StoreFenced):
-            self._check_loss(await self._database.fetch(_LAST_COMMITS))
+            await self._check_history(self._database)
         raise refused or StoreBroken(f"a commit in PostgreSQL failed: {error}") from error
 
-    def _check_loss(self, found: Iterable[Any]) -> None:
-        """StoreDamaged if the ledger lacks commits that were confirmed."""
-        check_loss(self._place, self._flushed, {slot: (epoch, last) for slot, epoch, last in found})
+    async def _check_history(self, at: "Database | Any") -> None:
+        """StoreDamaged if a server lacks commits that were confirmed: at the database, or by a session."""
+        # As of before the server is asked.
+        flushed, last = dict(self._flushed), {self._place.slot: self._sequence}
+        rows = await at.fetch(_LAST_COMMITS, self.term)
+        found = {row["slot"]: (row["epoch"], row["sequence"]) for row in rows}
+        goes_on = any(row["goes_on"] for row in rows)
+        check_loss(self._place, flushed | last if goes_on else flushed, found)
 
     async def _begin_term(self) -> None:
         term = await self.terms.begin()
-        self._check_loss(await self._database.fetch(_LAST_COMMITS))
+        await self._check_history(self._database)
+        place = self._place
+        await self._database.row(_COUNT_ON, place.broker_id, place.epoch, place.session, self._sequence)
         self.term = term
         # What was not flushed is lost, or recovered and flushed.
         self._durable[self._place.slot] = self._sequence
@@ -207,7 +227,7 @@ class Committer:
                     row = await connection.fetchrow(
                         "SELECT * FROM begin_session($1, $2)", place.broker_id, place.epoch
                     )
-                    found = await connection.fetch(_LAST_COMMITS)
+                    await self._check_history(connection)
             except (ConnectionLost, *COLLIDED):
                 continue
             except asyncpg.PostgresError as error:
@@ -216,7 +236,6 @@ class Committer:
                     # It has no room or allows no writes for a while, and the outcome is still unknown.
                     continue
                 raise refused or StoreBroken(f"PostgreSQL does not tell about a commit: {error}") from error
-            self._check_loss(found)
             if row is None:
                 raise StoreFenced(f"another process took the place of broker {place.broker_id}")
             self._place = place._replace(session=row["session"])
@@ -224,18 +243,20 @@ class Committer:
         raise AssertionError("there is always another pause")
 
 
-def check_loss(place: Place, flushed: Mapping[int, int], found: Mapping[int, tuple[int, int]]) -> None:
+def check_loss(place: Place, known: Mapping[int, int], found: Mapping[int, tuple[int, int]]) -> None:
     """StoreDamaged if the ledger is older than what this broker has seen in it.
 
-    ``flushed`` has the last flushed commit of brokers, by slot; ``found`` their epochs and last commits.
+    ``known`` has the last commit of brokers that cannot be lost, by slot; ``found`` their epochs and last
+    commits.
     """
-    for slot, number in flushed.items():
+    for slot, number in known.items():
         epoch, last = found.get(slot, (0, 0))
         if last < number or (slot == place.slot and epoch < place.epoch):
             raise StoreDamaged(
                 "PostgreSQL has lost commits that it had confirmed: a broker's last commit was number"
                 f" {number}, and now it is {last}. A standby that was not synchronous was promoted, or a"
-                " backup was restored. Stop all brokers, and see 'What a failure does' in docs/cluster.md"
+                " backup or an older copy of the server was restored. Stop all brokers, and see 'What a"
+                " failure does' in docs/cluster.md"
             )
 
 

@@ -38,6 +38,9 @@ _FENCED: Final = "SM001"
 """The error of the database's functions if the broker was replaced."""
 EXPIRED: Final = "SM010"
 """The error of ``store_objects``: the object was uploaded too long ago, and may be deleted."""
+FLUSH: Final = "SELECT pg_logical_emit_message(true, 'semel', '')"
+"""A transaction that changes nothing. It has a record in the write-ahead log, so its end flushes the log, and
+waits for the synchronous standby."""
 
 
 class ConnectionLost(Exception):
@@ -71,6 +74,9 @@ def confirmed(session: Any) -> Iterator[None]:
 
 class Newest(Protocol):
     """Keeps connections from servers that were left behind (``servers``)."""
+
+    check_history: Callable[[Any], Awaitable[None]] | None
+    """StoreDamaged if the server of a session lacks what was confirmed."""
 
     @property
     def silent(self) -> Sequence[str]:

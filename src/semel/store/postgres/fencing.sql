@@ -16,7 +16,8 @@ CREATE TABLE commits (
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
 
 -- Writes the number of a commit into the row of its broker. Every commit does this last: it fails if the term is over,
--- or if the broker was replaced. Then nothing of it is written.
+-- if the broker was replaced, or if the last commit is not the one before: an older copy of the server has another. Then
+-- nothing of it is written.
 CREATE OR REPLACE FUNCTION count_commit(mine claim) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     IF NOT EXISTS (SELECT FROM term WHERE term.term = mine.term) THEN
@@ -25,9 +26,7 @@ BEGIN
     UPDATE commits SET
         sequence = mine.sequence, next_producer_id = coalesce(mine.next_producer_id, commits.next_producer_id)
     WHERE broker_id = mine.broker_id AND epoch = mine.epoch AND session = mine.session
-    AND sequence >= (
-        SELECT sequence FROM commits WHERE broker_id = mine.broker_id ORDER BY sequence DESC LIMIT 1
-    );
+    AND sequence = mine.sequence - 1;
     IF NOT FOUND THEN
         RAISE EXCEPTION 'broker % has no epoch %: another process took its place', mine.broker_id, mine.epoch
             USING ERRCODE = 'SM001';

@@ -13,6 +13,7 @@ import asyncpg
 
 from semel.store.interface import StoreMisconfigured, StoreRefused
 from semel.store.postgres.database import ConnectionLost, confirmed
+from semel.store.postgres.leases import LEASE_RUNS
 from semel.store.postgres.opening import CONNECT_SECONDS
 from semel.store.postgres.reaching import connect
 from semel.store.postgres.sessions import UNSAFE
@@ -24,8 +25,8 @@ LIVE, DRAINING, DEAD, GONE = "live", "draining", "dead", "gone"
 """States of a broker. *Draining* brokers live and give their shards away; *dead* ones did not renew their
 lease and wait to be replaced; *gone* ones have left or were replaced."""
 
-_STATE: Final = """
-    CASE WHEN NOT is_member THEN 'gone' WHEN lease = '0' OR lease_until <= clock_timestamp() THEN 'dead'
+_STATE: Final = f"""
+    CASE WHEN NOT is_member THEN 'gone' WHEN NOT ({LEASE_RUNS}) THEN 'dead'
     WHEN is_leaving THEN 'draining' ELSE 'live' END
 """
 
@@ -37,8 +38,7 @@ class BrokerStatus(NamedTuple):
     state: str
     shards: int
     lease_ms: int
-    """How long its lease runs, by the clock of PostgreSQL; 0 if it is over. A whole lease if that clock was
-    set back since."""
+    """How long its lease runs, by the clock of PostgreSQL; 0 if it is over."""
     epoch: int
     commits: int
     notices: int
@@ -187,7 +187,8 @@ def _broker(row: Any) -> BrokerStatus:
 
 _BROKERS: Final = f"""
     SELECT broker_id, {_STATE}, (SELECT count(*) FROM shards WHERE owner = broker_id),
-        greatest(0, extract(epoch FROM least(lease_until - clock_timestamp(), lease)) * 1000)::bigint,
+        CASE WHEN {LEASE_RUNS}
+            THEN greatest(0, extract(epoch FROM lease_until - clock_timestamp()) * 1000)::bigint ELSE 0 END,
         epoch, last_commit(broker_id), (SELECT count(*) FROM notices WHERE to_broker = broker_id),
         endpoints, internal, rack
     FROM brokers ORDER BY broker_id

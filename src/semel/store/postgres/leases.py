@@ -6,9 +6,16 @@ before it was seen. So it does not matter if the clock of PostgreSQL is set.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from semel.store.sharing import lease_clock
+
+LEASE_RUNS: Final = "lease_until > clock_timestamp() AND lease_until <= clock_timestamp() + lease"
+"""Whether the lease of a row of ``brokers`` runs, for who looks once and decides nothing by it.
+
+By the clock of PostgreSQL. If it was set back, a lease that ends later than a whole lease from now was not
+renewed since. So a broker may be taken for dead until its next renewal, or for live for a lease.
+"""
 
 
 class _Renewal(NamedTuple):

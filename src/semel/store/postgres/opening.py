@@ -173,7 +173,8 @@ async def _prepare(connection: Any, schema: str) -> None:
 async def _upgrade(connection: Any) -> None:
     """Bring tables of an older version up to date. StoreMisconfigured if brokers of that version run.
 
-    They would call functions that are gone, and know nothing of ACLs.
+    They would call functions that are gone, and know nothing of ACLs. Up to version 7, a lease runs for
+    everybody until the clock of PostgreSQL says that it is over.
     """
     found = await connection.fetchval("SELECT value FROM meta WHERE name = 'schema_version'")
     if found in map(str, range(1, SCHEMA_VERSION)) and await connection.fetchval(

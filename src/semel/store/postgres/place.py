@@ -14,17 +14,17 @@ from typing import Final, NamedTuple
 
 from semel.store.interface import StoreLocked
 from semel.store.postgres.database import Database
+from semel.store.postgres.leases import LEASE_RUNS
 from semel.store.sharing import lease_clock
 
 log = logging.getLogger("semel.store")
 
-_ABANDON: Final = """
+_ABANDON: Final = f"""
     UPDATE objects SET state = 'abandoned', since = clock_timestamp()
-    WHERE state = 'uploading' AND NOT EXISTS (
-        SELECT FROM brokers WHERE lease > '0' AND lease_until > clock_timestamp()
-    )
+    WHERE state = 'uploading' AND NOT EXISTS (SELECT FROM brokers WHERE {LEASE_RUNS})
 """
-"""Nobody is there who could still commit them (``reconciling``)."""
+"""Nobody is there who could still commit them (``reconciling``). If somebody is there after all, because the
+clock of PostgreSQL was set, its commit is refused, and the client sends the records again."""
 
 
 class Place(NamedTuple):

@@ -12,7 +12,7 @@ newest. What other processes have seen it learns from the object store (``terms`
 
 import asyncio
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qsl, urlencode, urlsplit
@@ -27,7 +27,7 @@ from semel.store.postgres.sessions import UNSAFE, Server, begin, check_unsafe, i
 log = logging.getLogger("semel.store")
 
 OTHERS_SECONDS: Final = 1.0
-"""How long other hosts may take when one has answered."""
+"""How long other hosts may take when one has answered. Who was silent is left to `look_around`."""
 SAY_SECONDS: Final = 5.0
 """The least time between two log lines about servers that are refused."""
 READ_BACK: Final = ("application_name", "search_path", "client_min_messages")
@@ -112,26 +112,49 @@ class Servers:
         self._sessions: WeakKeyDictionary[Any, Server] = WeakKeyDictionary()
         self._say_at = 0.0
         self._options: dict[str, Any] = {}
-        self.silent: Sequence[str] = ()
+        self.check_history: Callable[[Any], Awaitable[None]] | None = None
+        """Asked of each server that was started since, or is another. StoreDamaged."""
+        self._silent: set[str] = set()
+        """The addresses that did not answer at the last look."""
+
+    @property
+    def silent(self) -> Sequence[str]:
         """The hosts that did not answer at the last look."""
+        return [_host(each) for each in self._addresses if each in self._silent]
 
     async def connect(self, _dsn: str | None = None, **options: Any) -> Any:
         """Open a session at the newest server. ConnectionLost if only others answer, StoreMisconfigured.
 
-        What `asyncpg.connect` raises if there is no answer.
+        StoreDamaged if the newest lacks what was confirmed. What `asyncpg.connect` raises if none answers.
         """
         self._options = options
-        return self._taken(await self._look(options))
+        return await self._connect(waits=False)
 
-    async def _look(self, options: Mapping[str, Any]) -> _Found:
-        """Look at all hosts. The newest that may be used."""
+    async def _connect(self, *, waits: bool) -> Any:
+        found = await self._look(self._options, waits=waits)
+        if self.check_history is not None and not self._is_current(found.server):
+            try:
+                await self.check_history(found.session)
+            except BaseException:
+                found.session.terminate()
+                raise
+        return self._taken(found)
+
+    async def _look(self, options: Mapping[str, Any], *, waits: bool) -> _Found:
+        """Look at all hosts. The newest that may be used.
+
+        Hosts that were silent before are not waited for if the server in use answers, unless `waits` is true:
+        another session there changes nothing.
+        """
         tasks = [asyncio.ensure_future(self._open(each, options)) for each in self._addresses]
         try:
             done, late = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             while late and all(each.exception() for each in done):
                 more, late = await asyncio.wait(late, return_when=asyncio.FIRST_COMPLETED)
                 done |= more
-            if late:
+            slow = {address for address, each in zip(self._addresses, tasks, strict=True) if each in late}
+            answers = [each.result().server for each in done if each.exception() is None]
+            if late and (waits or slow - self._silent or not any(map(self._is_current, answers))):
                 more, late = await asyncio.wait(late, timeout=OTHERS_SECONDS)
                 done |= more
         except BaseException:
@@ -143,14 +166,16 @@ class Servers:
             each.add_done_callback(_discard)
             each.cancel()
         ordered = [each for each in tasks if each in done]
-        self.silent = [
-            _host(address)
+        self._silent = {
+            address
             for address, each in zip(self._addresses, tasks, strict=True)
             if each not in done or isinstance(each.exception(), OSError | TimeoutError)
-        ]
+        }
         found = [each.result() for each in ordered if each.exception() is None]
         if not found:
             raise _telling([error for each in ordered if (error := each.exception()) is not None])
+        # Of copies that are equally old, the one in use.
+        found.sort(key=lambda each: not self._is_current(each.server))
         best = found[newest([each.server for each in found])]
         for other in found:
             if other is not best:
@@ -210,6 +235,9 @@ class Servers:
                 " and ".join(unsafe),
             )
 
+    def _is_current(self, server: Server) -> bool:
+        return self._current is not None and _is_same(self._current, server)
+
     def _end_others(self, server: Server | None) -> None:
         for session, at in list(self._sessions.items()):
             if not session.is_closed() and (server is None or not _is_same(at, server)):
@@ -229,7 +257,7 @@ class Servers:
         """Move to another host if it has gone on for longer than the one in use."""
         if len(self._addresses) > 1 and self._options:
             with suppress(OSError, ConnectionLost, asyncpg.PostgresError, *_CLIENT_ERRORS):
-                session = await self.connect(**self._options)
+                session = await self._connect(waits=True)
                 session.terminate()
 
     def _say(self, sentence: str) -> None:

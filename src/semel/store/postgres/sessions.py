@@ -18,6 +18,8 @@ log = logging.getLogger("semel.store")
 
 DURABLE: Final = ("fsync", "full_page_writes")
 """Settings of a server that must be on: without them a crash loses or damages what was confirmed."""
+SESSION_SETTING: Final = "synchronous_commit"
+"""What each session sets for itself."""
 _POOLED: Final = "SM020"
 _POOLER: Final = (
     "there is a connection pooler between Semel and PostgreSQL, such as PgBouncer: %s. Give the address of"
@@ -30,10 +32,9 @@ DO $$ BEGIN
         RAISE EXCEPTION 'pooled' USING ERRCODE = '{pooled}';
     END IF;
     -- Commits that are acknowledged must be durable, also on a synchronous standby, whatever the default of
-    -- the server, the database or the role is.
-    IF current_setting('synchronous_commit') NOT IN ('on', 'remote_apply') THEN
-        PERFORM set_config('synchronous_commit', 'on', false);
-    END IF;
+    -- the server, the database or the role is. It is set in every case: a default may change while this runs.
+    PERFORM set_config('synchronous_commit', CASE current_setting('synchronous_commit')
+        WHEN 'remote_apply' THEN 'remote_apply' ELSE 'on' END, false);
     BEGIN
         -- The server notices during a long wait that the broker is gone, if its operating system tells.
         PERFORM set_config('client_connection_check_interval', '2s', false);
@@ -50,8 +51,10 @@ _TIMELINE: Final = """
 
 UNSAFE: Final = f"""
     SELECT name FROM unnest(ARRAY['{"', '".join(DURABLE)}']) AS name WHERE current_setting(name) <> 'on'
+    UNION ALL
+    SELECT '{SESSION_SETTING}' WHERE current_setting('{SESSION_SETTING}') NOT IN ('on', 'remote_apply')
 """
-"""The settings of a server that give durability away."""
+"""The settings that give durability away: of a server, and of the session that asks (``begin`` sets that)."""
 
 
 class Server(NamedTuple):
@@ -112,6 +115,10 @@ async def server_of(session: Any) -> Server:
 def check_unsafe(unsafe: Collection[str], allowed: Collection[str] | None) -> None:
     """StoreMisconfigured if settings give durability away that are not allowed to. None: all are."""
     refused = [] if allowed is None else [each for each in unsafe if each not in allowed]
+    if SESSION_SETTING in refused:
+        raise StoreMisconfigured(
+            f"something has turned {SESSION_SETTING} off in a session of Semel: find out what"
+        )
     if refused:
         names = " and ".join(refused)
         raise StoreMisconfigured(

@@ -19,6 +19,9 @@ LOOK_SECONDS: Final = 10.0
 """PostgreSQL goes through all of its sessions for each look."""
 WARN_SECONDS: Final = 600.0
 """A snapshot that is older is logged, and again after as long."""
+WARN_TRANSACTIONS: Final = 1_000_000
+"""The same for one that so many transactions have begun since: the age of a slot or a standby is not known in
+seconds. A busy cluster has that many within an hour."""
 NONE: Final = SnapshotAge(0.0, 0)
 
 
@@ -36,14 +39,14 @@ class Snapshot(NamedTuple):
     transactions: int
     """How many transactions of the whole server have begun since."""
 
+    def who(self, pid: str = "") -> str:
+        """Its holder in words, the same for all sessions of an application."""
+        return f"{self.holder} {self.name!r}{pid}" + ("" if self.user is None else f" of user {self.user}")
+
     def __str__(self) -> str:
-        who = f"{self.holder} {self.name!r}"
-        if self.pid is not None:
-            who += f" with pid {self.pid}"
-        if self.user is not None:
-            who += f" of user {self.user}"
+        pid = "" if self.pid is None else f" with pid {self.pid}"
         since = "" if self.seconds is None else f"{self.seconds:.0f} s and "
-        return f"{who}, since {since}{self.transactions} transactions"
+        return f"{self.who(pid)}, since {since}{self.transactions} transactions"
 
 
 class Snapshots(NamedTuple):
@@ -85,9 +88,10 @@ class SnapshotWatch:
         if oldest is None:
             self.age = NONE
             return
-        self.age = SnapshotAge(oldest.seconds or 0.0, oldest.transactions)
+        self.age = SnapshotAge(oldest.seconds or 0.0, oldest.transactions, oldest.who())
+        is_old = self.age.seconds >= WARN_SECONDS or self.age.transactions >= WARN_TRANSACTIONS
         now = asyncio.get_running_loop().time()
-        if self.age.seconds >= WARN_SECONDS and now - self._warned >= WARN_SECONDS:
+        if is_old and now - self._warned >= WARN_SECONDS:
             self._warned = now
             log.warning("the tables of the ledger grow, because a snapshot is held for long: %s", oldest)
 

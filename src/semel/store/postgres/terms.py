@@ -10,7 +10,7 @@ import logging
 from typing import Any, Final, Protocol
 
 from semel.store.interface import LedgerDamaged, StoreBroken, StoreMisconfigured, StoreRefused
-from semel.store.postgres.database import QUERY_PATIENCE_SECONDS, Database, patiently
+from semel.store.postgres.database import FLUSH, QUERY_PATIENCE_SECONDS, Database, patiently
 
 log = logging.getLogger("semel.store")
 
@@ -43,14 +43,19 @@ class Terms:
         async def work() -> Any:
             async with self._database.connection() as connection:
                 term = await connection.fetchval("SELECT current_term()")
-                return await connection.fetchrow("SELECT * FROM terms WHERE term = $1", term)
+                found = await connection.fetchrow("SELECT * FROM terms WHERE term = $1", term)
+                if found is not None and not found["is_noted"]:
+                    # The wait of who began it may have been cancelled. If the standby lacked a term that is
+                    # noted, it would be refused after a failover.
+                    await connection.execute(FLUSH)
+                return found
 
         row = await patiently(work, QUERY_PATIENCE_SECONDS)
         if row is None:
             raise LedgerDamaged("the ledger has lost the row of its term in terms: restore it")
         term, term_id, is_noted = row
-        self._database.servers.learn(term, term_id)
         await self._note(term, term_id, is_noted)
+        self._database.servers.learn(term, term_id)
         return int(term)
 
     async def have_noted(self, witness: Witness) -> None:

@@ -8,7 +8,9 @@ Progress = Callable[[str], None]
 
 RESTORE: Final = "restore the ledger from a backup (docs/cluster.md, Restoring)"
 FINDINGS_MAX: Final = 1_000
-"""Findings that are kept. The others are only counted."""
+"""Findings that are kept and told. The others are only counted."""
+TOLD_ROWS: Final = 100_000
+"""Rows between two sentences of progress."""
 
 
 class Finding(NamedTuple):
@@ -23,17 +25,23 @@ class Finding(NamedTuple):
 
 
 class Findings:
-    """The findings of one check."""
+    """The findings of one check. Each is told at once: what comes later may fail."""
 
-    def __init__(self) -> None:
+    def __init__(self, tell: Callable[[Finding], None]) -> None:
+        self._tell = tell
         self.kept: list[Finding] = []
         self.total = 0
 
     def add(self, finding: Finding) -> None:
-        """Keep a finding, or only count it."""
+        """Keep and tell a finding, or only count it."""
         self.total += 1
         if len(self.kept) < FINDINGS_MAX:
             self.kept.append(finding)
+            self._tell(finding)
+
+
+def not_told(finding: Finding) -> None:
+    """For those who want all findings together."""
 
 
 class Checked(NamedTuple):
@@ -48,3 +56,7 @@ class Checked(NamedTuple):
     objects: int
     compared_objects: bool
     """Whether the objects were compared with the object store."""
+    failure: str | None = None
+    """Why the check ended early."""
+    not_checked: tuple[str, ...] = ()
+    """What was not checked, or not to its end."""

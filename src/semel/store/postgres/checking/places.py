@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from semel.store.interface import StoreRefused
 from semel.store.objects import Objects
-from semel.store.postgres.checking.findings import Finding
+from semel.store.postgres.checking.findings import TOLD_ROWS, Finding, Progress
 from semel.store.postgres.terms import HAS_TERM
 
 _ADVICE: Final = (
@@ -43,9 +43,9 @@ async def open_objects(connection: Any, address: str) -> Objects | None:
     return objects
 
 
-async def problems(connection: Any, objects: Objects) -> AsyncIterator[Finding]:
+async def problems(connection: Any, objects: Objects, progress: Progress) -> AsyncIterator[Finding]:
     """Yield objects that are gone or have another size. Objects come and go, so each is looked at again."""
-    after = 0
+    after = listed = 0
     try:
         newest = await objects.newest_term()
         if newest is not None and not await connection.fetchval(HAS_TERM, *newest):
@@ -57,6 +57,9 @@ async def problems(connection: Any, objects: Objects) -> AsyncIterator[Finding]:
             ):
                 yield finding
             after = page[-1].number
+            listed += len(page)
+            if listed % TOLD_ROWS < len(page):
+                progress(f"{listed} objects listed.")
         async for finding in _compare(connection, objects, after, _LAST, {}):
             yield finding
     except OSError as error:

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any, Final, NamedTuple
 
 from semel.core.placement import SHARDS
-from semel.store.postgres.checking.findings import RESTORE, Finding
+from semel.store.postgres.checking.findings import RESTORE, TOLD_ROWS, Finding, Progress
 from semel.store.postgres.opening import LOST_BASICS
 
 PAGE: Final = 2_000
@@ -246,43 +246,93 @@ CHECKS: Final = (
 )
 
 
+_USES: Final = """
+    SELECT chunk_id, sum(length)::bigint FROM {table}
+    WHERE ctid >= $1 AND ctid < $2 AND chunk_id BETWEEN $3 AND $4 GROUP BY chunk_id
+"""
 _SIZES: Final = """
     SELECT chunk_id, live_bytes, coalesce(used, 0) FROM chunks LEFT JOIN (
         SELECT chunk_id, sum(length)::bigint AS used FROM (
             SELECT chunk_id, length FROM batches
             UNION ALL SELECT chunk_id, length FROM staged
             UNION ALL SELECT chunk_id, length FROM dropped
-        ) AS each GROUP BY chunk_id
+        ) AS each WHERE chunk_id IN (SELECT unnest($1::bigint[])) GROUP BY chunk_id
     ) AS uses USING (chunk_id)
-    WHERE live_bytes <> coalesce(used, 0) ORDER BY chunk_id
+    WHERE chunk_id IN (SELECT unnest($1::bigint[])) AND live_bytes <> coalesce(used, 0) ORDER BY chunk_id
 """
 SIZES_SECONDS: Final = 300.0
-"""The largest of all statements: it reads every row of batches once, some million in a second."""
+"""The largest of all statements reads every row of batches once, some million in a second. It is needed only
+for chunks that look wrong."""
+CHUNKS: Final = 500_000
+"""Chunks that are added up together, in memory. All rows of batches are read for them."""
+BLOCKS: Final = 2_048
+"""Blocks of a table that a statement adds up: some hundred thousand rows."""
 
 
-async def size_problems(connection: Any) -> AsyncIterator[Finding]:
+async def size_problems(connection: Any, progress: Progress) -> AsyncIterator[Finding]:
     """Yield chunks whose bytes are not as many as those that refer to them. TimeoutError.
 
-    When nothing is left of a chunk, it is deleted: one that counts too little is deleted too early.
+    When nothing is left of a chunk, it is deleted: one that counts too little is deleted too early. No index
+    leads from a chunk to its batches, so the tables are added up block by block. Rows move meanwhile. What
+    looks wrong twice is compared again, by a statement that sees one moment.
     """
-    for chunk_id, counted, used in await connection.fetch(_SIZES, timeout=SIZES_SECONDS):
-        what = f"chunk {chunk_id} counts {counted} bytes in use, but {used} bytes are"
-        if counted < used:
-            what += ": it will be deleted while batches need it"
-            advice = "stop all brokers, set live_bytes of the chunk to what is in use, and start them again"
-        else:
-            what += ": its space is never freed"
-            advice = "rows of batches, staged or dropped are lost; see the other findings"
-        yield Finding("chunks", what, advice)
+    after = 0
+    while page := await connection.fetch(
+        "SELECT chunk_id, live_bytes FROM chunks WHERE chunk_id > $1 ORDER BY chunk_id LIMIT $2",
+        after,
+        CHUNKS,
+    ):
+        after = page[-1][0]
+        suspects = await _differing(connection, dict(page), progress)
+        page = await connection.fetch(
+            "SELECT chunk_id, live_bytes FROM chunks WHERE chunk_id = ANY($1)", suspects
+        )
+        suspects = await _differing(connection, dict(page), progress)
+        if not suspects:
+            continue
+        progress(f"Adding up the bytes of {len(suspects)} chunks again.")
+        for chunk_id, counted, used in await connection.fetch(_SIZES, suspects, timeout=SIZES_SECONDS):
+            what = f"chunk {chunk_id} counts {counted} bytes in use, but {used} bytes are"
+            if counted < used:
+                what += ": it will be deleted while batches need it"
+                advice = (
+                    "stop all brokers, set live_bytes of the chunk to what is in use, and start them again"
+                )
+            else:
+                what += ": its space is never freed"
+                advice = "rows of batches, staged or dropped are lost; see the other findings"
+            yield Finding("chunks", what, advice)
 
 
-async def problems(connection: Any) -> AsyncIterator[Finding]:
+async def _differing(connection: Any, left: dict[int, int], progress: Progress) -> list[int]:
+    """Those of some chunks, with the bytes that they count, to which not as many bytes seem to refer."""
+    if not left:
+        return []
+    first, last = min(left), max(left)
+    for table in ("batches", "staged", "dropped"):
+        blocks = await connection.fetchval(
+            "SELECT pg_relation_size($1::text::regclass) / current_setting('block_size')::bigint", table
+        )
+        for block in range(0, blocks, BLOCKS):
+            if block:
+                progress(f"Chunks up to {last}: {block} of {blocks} blocks of {table}.")
+            bounds = (block, 0), (block + BLOCKS, 0)
+            for chunk_id, used in await connection.fetch(_USES.format(table=table), *bounds, first, last):
+                if chunk_id in left:
+                    left[chunk_id] -= used
+    return [chunk_id for chunk_id, bytes_left in left.items() if bytes_left]
+
+
+async def problems(connection: Any, progress: Progress) -> AsyncIterator[Finding]:
     """Yield what is found by all these checks."""
     for single in SINGLES:
+        progress(f"Looking for lost rows of {single.kind}.")
         for (problem,) in await connection.fetch(single.query):
             yield Finding(single.kind, problem, single.advice)
-    for check in CHECKS:
+    for number, check in enumerate(CHECKS, 1):
+        progress(f"Comparing the tables of the ledger, {number} of {len(CHECKS)}: {check.kind}.")
         after: Sequence[Any] = check.first
+        compared = 0
         while rows := await connection.fetch(check.query, *after, PAGE):
             found = _found(rows)
             if found:
@@ -292,6 +342,9 @@ async def problems(connection: Any) -> AsyncIterator[Finding]:
                     if again.get(key) == problem:
                         yield Finding(check.kind, problem, check.advice)
             after = tuple(rows[-1])[:-1]
+            compared += len(rows)
+            if compared % TOLD_ROWS < len(rows):
+                progress(f"{check.kind}: {compared} rows compared.")
 
 
 def _found(rows: Sequence[Any]) -> dict[tuple[Any, ...], str]:

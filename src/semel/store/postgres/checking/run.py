@@ -1,53 +1,124 @@
 """The whole check of a cluster. Used by ``semel cluster check``; brokers may run meanwhile."""
 
+from collections.abc import Callable
 from typing import Any, Final
 
 from semel.core.types import PartitionKey
 from semel.store.interface import StoreRefused
+from semel.store.objects import Objects
 from semel.store.postgres.checking import places, rows
-from semel.store.postgres.checking.findings import Checked, Findings, Progress
+from semel.store.postgres.checking.findings import (
+    TOLD_ROWS,
+    Checked,
+    Finding,
+    Findings,
+    Progress,
+    not_told,
+)
 from semel.store.postgres.checking.walk import Walk
 from semel.store.postgres.inspection import connected
 from semel.store.postgres.opening import SCHEMA_VERSION
 
 PAGE: Final = 500
-TOLD_BATCHES: Final = 100_000
-"""Rows of batches between two sentences of progress."""
+TABLES, PARTITIONS, SIZES, OBJECTS = (
+    "the tables of the ledger",
+    "the batches of partitions",
+    "the bytes of chunks",
+    "the objects",
+)
 
 
-async def check_cluster(dsn: str, schema: str, chunks: str | None, progress: Progress) -> Checked:
+async def check_cluster(
+    dsn: str, schema: str, chunks: str | None, progress: Progress, tell: Callable[[Finding], None] = not_told
+) -> Checked:
     """Check a ledger, and its objects if their address is given. Changes nothing.
 
-    StoreMisconfigured if there is no cluster, StoreRefused if it cannot be checked now.
+    StoreMisconfigured if there is no cluster, StoreRefused if it cannot be checked now. If the check fails
+    after it has begun, it returns what was found until then, why it failed, and what was not checked.
     """
-    async with connected(dsn, schema) as connection:
-        await connection.execute("SET default_transaction_read_only = on")
-        await _check_version(connection)
-        findings = Findings()
-        progress("Comparing the tables of the ledger.")
-        async for finding in rows.problems(connection):
-            findings.add(finding)
-        partitions, batches = await _walk_all(connection, findings, progress)
-        progress("Adding up the bytes of chunks.")
-        async for finding in rows.size_problems(connection):
-            findings.add(finding)
-        if chunks is not None:
-            progress("Comparing the objects with the object store.")
-            objects = await places.open_objects(connection, chunks)
-            if objects is None:
-                progress("The objects are not compared: the ledger has lost where they are.")
-            else:
-                try:
-                    async for finding in places.problems(connection, objects):
-                        findings.add(finding)
-                finally:
+    check = _Check(progress, Findings(tell))
+    failure = None
+    try:
+        async with connected(dsn, schema) as connection:
+            await connection.execute("SET default_transaction_read_only = on")
+            await _check_version(connection)
+            objects = None
+            if chunks is not None:
+                # First, because a wrong address should not be found after an hour.
+                objects = await places.open_objects(connection, chunks)
+                if objects is None:
+                    progress("The objects are not compared: the ledger has lost where they are.")
+            try:
+                await check.run(connection, objects)
+            finally:
+                if objects is not None:
                     objects.close()
-        chunk_count = await connection.fetchval("SELECT count(*) FROM chunks")
-        object_count = await connection.fetchval("SELECT count(*) FROM objects WHERE state = 'stored'")
-        return Checked(
-            *(findings.kept, findings.total, partitions, batches),
-            *(chunk_count, object_count, chunks is not None),
-        )
+    except StoreRefused as error:
+        if not check.left:
+            raise
+        failure = str(error)
+    return Checked(
+        *(check.findings.kept, check.findings.total, check.partitions, check.batches, check.chunks),
+        *(check.objects, check.compared_objects, failure, tuple(check.left)),
+    )
+
+
+class _Check:
+    """The parts of a check, one after another, and how far they have come."""
+
+    def __init__(self, progress: Progress, findings: Findings) -> None:
+        self._progress = progress
+        self.findings = findings
+        self.left: list[str] = []
+        self.partitions = self.batches = self.chunks = self.objects = 0
+        self.compared_objects = False
+
+    async def run(self, connection: Any, objects: Objects | None) -> None:
+        """Make all parts. StoreRefused, and what ``connected`` translates; ``left`` then has the others."""
+        self.left = [TABLES, PARTITIONS, SIZES, *([OBJECTS] if objects is not None else ())]
+        self.chunks = await connection.fetchval("SELECT count(*) FROM chunks")
+        self.objects = await connection.fetchval("SELECT count(*) FROM objects WHERE state = 'stored'")
+        async for finding in rows.problems(connection, self._progress):
+            self.findings.add(finding)
+        self.left.remove(TABLES)
+        await self._walk_all(connection)
+        self.left.remove(PARTITIONS)
+        self._progress("Adding up the bytes of chunks.")
+        async for finding in rows.size_problems(connection, self._progress):
+            self.findings.add(finding)
+        self.left.remove(SIZES)
+        if objects is not None:
+            self._progress("Comparing the objects with the object store.")
+            async for finding in places.problems(connection, objects, self._progress):
+                self.findings.add(finding)
+            self.left.remove(OBJECTS)
+            self.compared_objects = True
+
+    async def _walk_all(self, connection: Any) -> None:
+        """Go through the batches of all partitions."""
+        total = await connection.fetchval("SELECT count(*) FROM partitions")
+        self._progress(f"Going through the batches of {total} partitions.")
+        told = 0
+        after: tuple[Any, ...] = (b"", -1)
+        while page := await connection.fetch(
+            """
+            SELECT topic_id, partition_index, coalesce(name, encode(topic_id, 'hex'))
+            FROM partitions LEFT JOIN topics USING (topic_id)
+            WHERE (topic_id, partition_index) > ($1, $2) ORDER BY 1, 2 LIMIT $3
+            """,
+            *after,
+            PAGE,
+        ):
+            for topic_id, index, name in page:
+                walk = Walk(connection, name, PartitionKey(topic_id, index))
+                async for finding in walk.problems():
+                    self.findings.add(finding)
+                self.partitions += 1
+                self.batches += walk.batches
+                if self.batches - told >= TOLD_ROWS:
+                    told = self.batches
+                    self._progress(f"{self.partitions} of {total} partitions, {told} rows of batches.")
+            after = tuple(page[-1])[:2]
 
 
 async def _check_version(connection: Any) -> None:
@@ -58,30 +129,3 @@ async def _check_version(connection: Any) -> None:
             f"the ledger has schema version {found}, and this Semel checks version {SCHEMA_VERSION}: use the"
             " Semel of its brokers, or start one of this version, which upgrades an older ledger"
         )
-
-
-async def _walk_all(connection: Any, findings: Findings, progress: Progress) -> tuple[int, int]:
-    """Go through all partitions. Return how many, and how many rows their batches have."""
-    total = await connection.fetchval("SELECT count(*) FROM partitions")
-    partitions = batches = told = 0
-    after: tuple[Any, ...] = (b"", -1)
-    while page := await connection.fetch(
-        """
-        SELECT topic_id, partition_index, coalesce(name, encode(topic_id, 'hex'))
-        FROM partitions LEFT JOIN topics USING (topic_id)
-        WHERE (topic_id, partition_index) > ($1, $2) ORDER BY 1, 2 LIMIT $3
-        """,
-        *after,
-        PAGE,
-    ):
-        for topic_id, index, name in page:
-            walk = Walk(connection, name, PartitionKey(topic_id, index))
-            async for finding in walk.problems():
-                findings.add(finding)
-            partitions += 1
-            batches += walk.batches
-            if batches - told >= TOLD_BATCHES:
-                told = batches
-                progress(f"{partitions} of {total} partitions, {batches} rows of batches.")
-        after = tuple(page[-1])[:2]
-    return partitions, batches

@@ -74,12 +74,12 @@ def test_half_of_a_last_line_is_left_out(tmp_path: Path) -> None:
     path.write_text(GOOD + GOOD[:30])
     assert len(list(read_history([path]))) == 1
     path.write_text(GOOD[:30] + "\n" + GOOD)
-    with pytest.raises(HistoryError, match="line 1: this is not JSON"):
+    with pytest.raises(HistoryError, match=r"line 1: .*JSON"):
         list(read_history([path]))
 
 
 def test_bytes_that_are_no_text_are_a_bad_line(tmp_path: Path) -> None:
     path = tmp_path / "h.jsonl"
     path.write_bytes(b"\xff\xfe\x00\n")
-    with pytest.raises(HistoryError, match="line 1: this is not JSON"):
+    with pytest.raises(HistoryError, match=r"line 1: .*JSON"):
         list(read_history([path]))

@@ -236,14 +236,19 @@ def at_terminal(broker: semel.Embedded, *arguments: str) -> str:
     "arguments",
     [
         ("topics", "describe", TOPIC),
-        ("groups", "list"),
-        ("groups", "describe", EVIL),
-        ("transactions", "list"),
-        ("transactions", "explain", TOPIC, "0"),
-        ("pipeline", "list"),
         ("topics", "delete", EVIL),
-        ("consume", TOPIC, "--from-beginning", "--isolation", "read_uncommitted"),
         ("consume", TOPIC, "--from-beginning", "--isolation", "read_uncommitted", "-k", ":"),
+        *(
+            pytest.param(each, marks=pytest.mark.slow, id=ascii(each))
+            for each in (
+                ("groups", "list"),
+                ("groups", "describe", EVIL),
+                ("transactions", "list"),
+                ("transactions", "explain", TOPIC, "0"),
+                ("pipeline", "list"),
+                ("consume", TOPIC, "--from-beginning", "--isolation", "read_uncommitted"),
+            )
+        ),
     ],
     ids=ascii,
 )

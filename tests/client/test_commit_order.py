@@ -122,7 +122,7 @@ def test_records_that_were_deleted_cannot_be_resumed_from(
     Admin(client).topics.delete_records({(topic, 0): 1})
     with CommitOrderConsumer(client) as consumer:
         consumer.resume(position)
-        with pytest.raises(KafkaError, match="cannot be read at offset 0"):
+        with pytest.raises(KafkaError, match="offset 0"):
             consumer.poll(10.0)
 
 

@@ -139,7 +139,7 @@ def test_what_cannot_be_verified_is_an_error(broker: Embedded, raw: RawClient) -
         # The records that are held are deleted, their marker at 1 is not.
         with Client(broker.bootstrap_servers) as client:
             Admin(client).topics.delete_records({(topic, 0): 1})
-        with pytest.raises(KafkaError, match=f"{topic}/0 cannot be read again at"):
+        with pytest.raises(KafkaError, match=f"{topic}/0"):
             values(reader)
 
 

@@ -118,7 +118,7 @@ def test_an_unknown_setting_is_refused_by_name() -> None:
 def test_settings_are_kafkas_and_win_over_the_defaults() -> None:
     settings = {"num.partitions": "3", "auto.create.topics.enable": False}
     with semel.embedded(settings=settings) as broker, Client(broker.bootstrap_servers) as client:
-        with Producer(client) as producer, pytest.raises(KafkaError, match="there is no topic 'typo'"):
+        with Producer(client) as producer, pytest.raises(KafkaError, match="'typo'"):
             producer.send("typo", b"")
         assert Admin(client).topics.create("t")[0].partitions == 3
 

@@ -44,7 +44,10 @@ def test_example(name: str) -> None:
     assert EXPECTED[name] in run(str(EXAMPLES / name))
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize(
+    "name",
+    [each if each == "groups.py" else pytest.param(each, marks=pytest.mark.slow) for each in PROGRAMS],
+)
 def test_example_against_a_running_broker(name: str, semel_broker: Embedded) -> None:
     assert EXPECTED[name] in run(str(EXAMPLES / name), semel_broker.bootstrap_servers)
 

@@ -309,5 +309,5 @@ def test_groups_from_outside(client: Client) -> None:
     assert groups.offsets("g") == {}
     groups.set_offsets("g", {("t", 0): 1})
     groups.delete("g")
-    with pytest.raises(KafkaError, match="there is no group 'g'"):
+    with pytest.raises(KafkaError, match="'g'"):
         groups.describe("g")

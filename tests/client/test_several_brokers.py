@@ -139,7 +139,7 @@ def test_own_producer_writes_where_there_is_a_leader(
         monotonic=lambda: time.monotonic() + (3_600 if kept.done else 0), sleep=time.sleep
     )
     monkeypatch.setattr(producing, "time", clock)
-    with pytest.raises(KafkaError, match="t/1 has no leader"):
+    with pytest.raises(KafkaError, match="t/1"):
         producer.flush()
     assert kept.result().offset == 0
     producer.close()

@@ -135,7 +135,7 @@ def test_a_page_does_not_wait_for_ever_for_the_first_sample() -> None:
         raise AssertionError("it is not asked")
 
     async def run() -> None:
-        with pytest.raises(TookTooLong, match=r"within 0\.05 seconds"):
+        with pytest.raises(TookTooLong, match=r"0\.05"):
             await Section(never, 0.05).get()
 
     asyncio.run(run())

@@ -7,8 +7,10 @@ from typing import Any
 
 import psutil
 import pytest
+from support.clocks import later
 from support.faults.hostile_words import TOPIC, batch, error_codes, fetch, produce
 
+from semel.server import watch
 from semel.wire.frames import decode_response_header, encode_request
 from semel.wire.messages import ApiVersionsRequest, CreateTopicsRequest, ListOffsetsRequest, MetadataRequest
 from semel.wire.messages.fetch import ListOffsetsPartition, ListOffsetsTopic
@@ -140,9 +142,10 @@ def test_a_client_that_comes_during_a_stop_is_not_waited_for(
         assert not served.server._server.connections
 
 
-def test_a_silent_client_is_closed(serve_broker: Callable[..., Any]) -> None:
-    with serve_broker(connections_max_idle_ms=2_000) as served, served.connect() as wire:
+def test_a_silent_client_is_closed(serve_broker: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    with serve_broker(connections_max_idle_ms=600_000) as served, served.connect() as wire:
         assert wire.ask(MetadataRequest(topics=None), 9).brokers
+        monkeypatch.setattr(watch, "time", later(601))  # It looks every second.
         assert wire.receive_frame() is None
 
 

@@ -17,6 +17,7 @@ from support.clients.raw import RawClient, batch
 from support.stores.allocated import allocated
 from support.waiting import until
 
+import semel
 from semel.store.chunk_header import pack_slot, unpack_slot
 from semel.wire.errors import ErrorCode
 from semel.wire.messages import (
@@ -27,7 +28,7 @@ from semel.wire.messages import (
 )
 
 KIB, MIB = 1024, 1024 * 1024
-OFTEN = ("--set", "log.retention.check.interval.ms=100", "--set", f"semel.chunk.bytes.max={MIB}")
+OFTEN = {"log.retention.check.interval.ms": 100, "semel.chunk.bytes.max": MIB}
 BATCH = 64 * KIB
 
 
@@ -45,14 +46,23 @@ def write(client: RawClient, topic: str, count: int, timestamp: int | None = Non
 class Shop:
     """A broker, a way to ask it, and a topic with configs."""
 
-    def __init__(self, broker: BrokerProcess) -> None:
-        self.broker = broker
-        self.client = RawClient(broker.bootstrap)
-        self.admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
+    def __init__(self, bootstrap: str, directory: Path) -> None:
+        self.bootstrap = bootstrap
+        self.directory = directory
+        self.client = RawClient(bootstrap)
+        self.admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
 
     def create(self, name: str, **configs: Any) -> None:
         dotted = {key.replace("_", "."): str(value) for key, value in configs.items()}
         self.admin.create_topics([NewTopic(name, 1, 1, config=dotted)])[name].result(30)
+
+
+class KillableShop(Shop):
+    """In a process of its own."""
+
+    def __init__(self, broker: BrokerProcess) -> None:
+        super().__init__(broker.bootstrap, broker.directory)
+        self.broker = broker
 
     def restart(self) -> None:
         self.client.close()
@@ -63,8 +73,17 @@ class Shop:
 
 @pytest.fixture
 def shop(tmp_path: Path) -> Iterator[Shop]:
-    with BrokerProcess(tmp_path / "data", *OFTEN) as broker:
-        shop = Shop(broker)
+    with semel.embedded(tmp_path / "data", settings=OFTEN) as broker:
+        shop = Shop(broker.bootstrap_servers, tmp_path / "data")
+        yield shop
+        shop.client.close()
+
+
+@pytest.fixture
+def killable_shop(tmp_path: Path) -> Iterator[KillableShop]:
+    options = [text for name, value in OFTEN.items() for text in ("--set", f"{name}={value}")]
+    with BrokerProcess(tmp_path / "data", *options) as broker:
+        shop = KillableShop(broker)
         yield shop
         shop.client.close()
 
@@ -76,19 +95,20 @@ def test_by_size(shop: Shop) -> None:
     # The oldest that remain are whole batches, and no more than was allowed.
     kept = 40 - shop.client.log_start("t")
     assert 3 <= kept <= 4
-    until(lambda: allocated(shop.broker.directory) <= 2 * MIB, what="giving space back")
+    until(lambda: allocated(shop.directory) <= 2 * MIB, what="giving space back")
     assert len(shop.client.fetch("t", 40 - kept).records or b"") >= BATCH
     assert shop.client.fetch("t", 0).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
 
 
-def test_by_time(shop: Shop) -> None:
+def test_by_time(killable_shop: KillableShop) -> None:
     """Records older than retention.ms go; the first that is not, and all behind it, stay."""
+    shop = killable_shop
     shop.create("t", retention_ms=3_600_000)
     write(shop.client, "t", 20, timestamp=now() - 7_200_000)
     write(shop.client, "t", 3)
     write(shop.client, "t", 1, timestamp=now() - 7_200_000)
     until(lambda: shop.client.log_start("t") == 20, what="retention by time")
-    until(lambda: allocated(shop.broker.directory) <= 2 * MIB, what="giving space back")
+    until(lambda: allocated(shop.directory) <= 2 * MIB, what="giving space back")
     assert shop.client.fetch("t", 20).high_watermark == 24
     shop.restart()
     assert shop.client.log_start("t") == 20
@@ -108,14 +128,15 @@ def test_records_without_a_timestamp_are_as_old_as_their_arrival(shop: Shop) -> 
     assert shop.client.log_start("t") == 0
 
 
-def test_delete_records_and_delete_topics_free_disk(shop: Shop) -> None:
+def test_delete_records_and_delete_topics_free_disk(killable_shop: KillableShop) -> None:
+    shop = killable_shop
     shop.create("t")
     shop.create("u")
     for _ in range(20):
         # The two lie side by side in every chunk.
         write(shop.client, "t", 1)
         write(shop.client, "u", 1)
-    both = allocated(shop.broker.directory)
+    both = allocated(shop.directory)
     assert both >= 40 * BATCH
     wanted = DeleteRecordsPartition(partition_index=0, offset=15)
     request = DeleteRecordsRequest(
@@ -124,13 +145,13 @@ def test_delete_records_and_delete_topics_free_disk(shop: Shop) -> None:
     answer = shop.client.ask(request, 1).topics[0].partitions[0]
     assert (answer.error_code, answer.low_watermark) == (ErrorCode.NONE, 15)
     until(
-        lambda: allocated(shop.broker.directory) <= both - 14 * BATCH,
+        lambda: allocated(shop.directory) <= both - 14 * BATCH,
         what="freeing what DeleteRecords deleted",
     )
     assert [header.base_offset for header in shop.client.headers("u")] == list(range(20))
     assert shop.client.fetch("t", 14).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
     shop.client.ask(DeleteTopicsRequest(topic_names=["u"], timeout_ms=5_000), 5)
-    until(lambda: allocated(shop.broker.directory) <= 5 * BATCH + 2 * MIB, what="freeing a deleted topic")
+    until(lambda: allocated(shop.directory) <= 5 * BATCH + 2 * MIB, what="freeing a deleted topic")
     shop.restart()
     assert shop.client.log_start("t") == 15
     assert shop.client.fetch("t", 15).error_code == ErrorCode.NONE
@@ -144,7 +165,7 @@ def test_a_consumer_below_the_log_start_recovers(shop: Shop, reset: str, first: 
     write(shop.client, "t", 20)
     consumer = Consumer(
         {
-            "bootstrap.servers": shop.broker.bootstrap,
+            "bootstrap.servers": shop.bootstrap,
             "group.id": "g",
             "auto.offset.reset": reset,
             "log_level": 0,
@@ -173,11 +194,12 @@ def test_a_consumer_below_the_log_start_recovers(shop: Shop, reset: str, first: 
         consumer.close()
 
 
-def test_chunks_that_nobody_points_at_are_swept_at_the_start(shop: Shop) -> None:
+def test_chunks_that_nobody_points_at_are_swept_at_the_start(killable_shop: KillableShop) -> None:
     """A crash between the bytes and the ledger leaves such a file; so does one between ledger and unlink."""
+    shop = killable_shop
     shop.create("t")
     write(shop.client, "t", 3)
-    chunks = shop.broker.directory / "chunks"
+    chunks = shop.directory / "chunks"
     orphan, foreign = chunks / f"{900:016}.chunk", chunks / "README"
     first = min(chunks.glob("*.chunk"))
     mine = unpack_slot(first.read_bytes()[:512])

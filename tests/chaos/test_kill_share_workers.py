@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from support.brokers.process import BrokerProcess
 from support.chance import fresh_seed
+from support.waiting import until
 from support.workloads.transactional_workers import Worker
 
 from semel.client import (
@@ -164,11 +165,14 @@ def test_every_job_has_one_result(
                 broker.kill()
                 broker.start()
             expected = sorted(jobs)
-            deadline = time.monotonic() + WAIT_SECONDS + 60
-            while time.monotonic() < deadline and not any(each.failure for each in workers):
-                if len(_results(client, "results")) >= len(expected):
-                    break
-                time.sleep(0.5)
+            with suppress(AssertionError):
+                until(
+                    lambda: (
+                        any(each.failure for each in workers)
+                        or len(_results(client, "results")) >= len(expected)
+                    ),
+                    2 * WAIT_SECONDS,
+                )
         finally:
             for worker in workers:
                 worker.stopping.set()

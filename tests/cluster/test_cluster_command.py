@@ -196,7 +196,7 @@ def test_a_ledger_that_goes_away(postgres_dsn: str, monkeypatch: pytest.MonkeyPa
             return connection
 
         monkeypatch.setattr(inspection, "connect", connect)
-        with pytest.raises(StoreRefused, match=r"the connection to PostgreSQL was lost: .+ Try again"):
+        with pytest.raises(StoreRefused):
             asyncio.run(cut())
 
 

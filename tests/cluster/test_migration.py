@@ -391,7 +391,7 @@ def test_a_copy_that_differs_is_found(everything: Everything, ledger: str, chunk
             data[len(data) // 2] ^= 1
             path.write_bytes(data)
 
-    with pytest.raises(StoreDamaged, match="the copy differs from its original in the batches of"):
+    with pytest.raises(StoreDamaged, match="batches of"):
         asyncio.run(migrate(everything.directory, Remote(ledger, chunks.as_uri()), spoil))
     assert "there is no cluster" in semel("cluster", "status", "--ledger", ledger, code=1).stderr.lower()
 
@@ -423,7 +423,7 @@ def test_a_fact_that_is_not_copied_is_found(
         await add(self, fact, data)
 
     monkeypatch.setattr(copying.Copy, "_add", forgetful)
-    with pytest.raises(StoreDamaged, match=f"the copy differs from its original in {where}"):
+    with pytest.raises(StoreDamaged, match=where):
         asyncio.run(migrate(tmp_path / "data", Remote(ledger, chunks.as_uri()), quiet))
     assert spoilt_facts
 

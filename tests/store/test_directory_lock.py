@@ -35,7 +35,7 @@ async def test_removing_the_lock_file_lets_nobody_in(tmp_path: Path) -> None:
 
 def test_the_owner_is_named_while_it_runs(tmp_path: Path) -> None:
     lock = DirectoryLock(tmp_path)
-    with pytest.raises(StoreLocked, match=f"in use by process {os.getpid()};"):
+    with pytest.raises(StoreLocked, match=f"process {os.getpid()};"):
         DirectoryLock(tmp_path)
     (tmp_path / "lock").unlink()
     with pytest.raises(StoreLocked, match="in use by another process;"):

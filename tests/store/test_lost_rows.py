@@ -230,7 +230,7 @@ async def test_a_transaction_whose_staged_batch_is_lost_cannot_commit(place: Pla
         for _ in range(2):
             await producer.send(J0)
         await execute(place, "DELETE FROM staged WHERE stage_number = (SELECT min(stage_number) FROM staged)")
-        with pytest.raises(LedgerDamaged, match="has lost staged batches of partition 0"):
+        with pytest.raises(LedgerDamaged, match="partition 0"):
             await producer.end(is_commit=True)
         assert (await read_at(broker, J0)).high_watermark == 0
         assert await producer.end(is_commit=False) is ErrorCode.NONE
@@ -351,7 +351,7 @@ async def test_a_broker_goes_on_without_a_basic_row_and_does_not_start(place: Pl
             with contextlib.suppress(LedgerDamaged):
                 await work()
         assert await produce(broker, KEY) is ErrorCode.NONE
-    with pytest.raises(StoreDamaged, match=f"no broker can do without: {table}. Restore it"):
+    with pytest.raises(StoreDamaged, match=f": {table}"):
         await Broker.open(SETTINGS, Remote(place.dsn, place.address, place.schema))
 
 
@@ -359,7 +359,7 @@ async def test_a_broker_does_not_start_without_meta(place: Place) -> None:
     async with filled(place):
         pass
     await execute(place, "DELETE FROM meta WHERE name IN ('schema_version', 'secret')")
-    with pytest.raises(StoreDamaged, match="do without: meta schema_version, meta secret"):
+    with pytest.raises(StoreDamaged, match="meta schema_version, meta secret"):
         await Broker.open(SETTINGS, Remote(place.dsn, place.address, place.schema))
 
 
@@ -495,5 +495,5 @@ async def test_a_broker_whose_commits_are_not_counted_ends_and_does_not_start(pl
         produced = asyncio.create_task(produce(broker, KEY))
         assert isinstance(await asyncio.wait_for(failed, 10), StoreDamaged)
         produced.cancel()
-    with pytest.raises(StoreDamaged, match="do without: commits of broker 0"):
+    with pytest.raises(StoreDamaged, match="commits of broker 0"):
         await Broker.open(SETTINGS, Remote(place.dsn, place.address, place.schema))

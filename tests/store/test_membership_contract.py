@@ -142,9 +142,7 @@ async def test_two_brokers_with_one_id(shared_stores: Any, monkeypatch: pytest.M
     await join(store)
     # The first one renews its lease while the second waits for the end of it.
     shared_stores.instead_of_waiting(monkeypatch, store.membership.renew)
-    with pytest.raises(
-        StoreLocked, match="another process runs as broker 0 at inside0:9990: stop it, or give"
-    ):
+    with pytest.raises(StoreLocked, match="broker 0 at inside0:9990"):
         await shared_stores.open(0)
     await store.commit([changed(1)], [])
     await store.close()
@@ -169,7 +167,7 @@ async def test_a_broker_whose_place_was_taken_can_do_nothing(shared_stores: Any)
         membership.is_noticed(peer, 1),
         membership.drop_notices([1]),
     ):
-        with pytest.raises(StoreFenced, match="another process took its place"):
+        with pytest.raises(StoreFenced):
             await call
     assert (await new.load([TransactionKey("t")]))[0].version == ABSENT
     await old.close()

@@ -193,8 +193,8 @@ async def test_wrong_credentials_and_a_missing_bucket_are_clear_errors(
             # Small commits need no object store.
             (small,) = parts(100)
             await append(store, scribe, key, small)
-            with pytest.raises(StoreRefused, match=f"{address} cannot be written"):
+            with pytest.raises(StoreRefused, match=address):
                 await store.commit([scribe.append(key, size=LARGE)[0], *scribe.changed()], parts(LARGE))
-            with pytest.raises(StoreRefused, match=f"{address} cannot be written"):
+            with pytest.raises(StoreRefused, match=address):
                 await store.roller.roll_once()
             assert await read(store, key) == [small]

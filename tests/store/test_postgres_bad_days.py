@@ -103,7 +103,7 @@ async def test_a_wrong_password(server: PostgresServer, place: Place) -> None:
     await place.execute("SELECT pg_reload_conf()")
     dsn = place.dsn
     place.dsn = dsn.replace("semel@", "guarded:wrong-secret@")
-    with pytest.raises(StoreBroken, match=r"password authentication failed.* PGPASSWORD") as refused:
+    with pytest.raises(StoreBroken, match="PGPASSWORD") as refused:
         async with asyncio.timeout(PATIENCE), place.opened():
             pass
     _has_no_secret(refused.value, "wrong-secret")
@@ -164,7 +164,7 @@ async def test_waiting_for_a_server_is_told_again_and_again(
 
 async def test_a_server_that_is_too_old(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(opening, "SERVER_VERSION_MIN", 990_000)
-    with pytest.raises(StoreBroken, match=r"PostgreSQL \d+ is too old: at least 14 is needed"):
+    with pytest.raises(StoreBroken, match=" 14 "):
         async with place.opened():
             pass
 
@@ -172,7 +172,7 @@ async def test_a_server_that_is_too_old(place: Place, monkeypatch: pytest.Monkey
 async def test_a_user_that_may_not_make_tables(place: Place) -> None:
     await place.execute("CREATE ROLE humble LOGIN")
     place.dsn = place.dsn.replace("semel@", "humble@")
-    with pytest.raises(StoreBroken, match=r"tables of the ledger cannot be made .* permission denied"):
+    with pytest.raises(StoreBroken, match="permission denied"):
         async with place.opened():
             pass
 
@@ -181,7 +181,7 @@ async def test_a_ledger_of_a_newer_semel(place: Place) -> None:
     async with place.opened():
         pass
     await place.execute("UPDATE meta SET value = '99' WHERE name = 'schema_version'")
-    with pytest.raises(StoreDamaged, match=r"version 99, .*: start it with the newer Semel"):
+    with pytest.raises(StoreDamaged, match="version 99"):
         async with place.opened():
             pass
 
@@ -201,7 +201,7 @@ async def test_too_many_connections_at_the_start_are_waited_for(place: Place) ->
 async def test_too_many_connections_for_long(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(opening, "CONNECT_SECONDS", 0.5)
     held = await _all_connections(place.dsn)
-    with pytest.raises(StoreBroken, match=r"cannot be reached: .*too many clients"):
+    with pytest.raises(StoreBroken, match="too many clients"):
         await _open_and_commit(place)
     for each in held:
         await each.close()
@@ -273,7 +273,7 @@ async def test_a_full_disk(place: Place, is_locked: bool) -> None:
         await store.commit([changed(1)], [])
         await place.fail_commits("RAISE EXCEPTION 'no space left on device' USING ERRCODE = '53100'")
         ((_, version),) = await store.load([KEY], locks=is_locked)
-        with pytest.raises(StoreFull, match="PostgreSQL has no room: no space left"):
+        with pytest.raises(StoreFull, match="no space left"):
             await store.commit([changed(2)], [], expected={KEY: version})
         await place.stop_failing()
         assert await value_of(store) == 1
@@ -292,7 +292,7 @@ async def test_writes_that_are_forbidden(place: Place) -> None:
         with pytest.raises(StoreRefused, match="PostgreSQL allows no writes now"):
             await store.membership.renew()
         assert await value_of(store) == 1
-        with pytest.raises(StoreBroken, match="default_transaction_read_only is on"):
+        with pytest.raises(StoreBroken, match="default_transaction_read_only"):
             async with place.opened(1):
                 pass
         await place.execute(f"ALTER DATABASE {name} RESET default_transaction_read_only")
@@ -459,7 +459,7 @@ async def test_a_broker_that_sleeps_longer_than_its_lease_writes_nothing(place: 
         (peer, *_) = (await other.membership.renew()).peers
         await asyncio.sleep(0.6)
         assert await other.membership.take_over(peer, {})
-        with pytest.raises(StoreFenced, match="another process took the place of broker 0"):
+        with pytest.raises(StoreFenced, match="broker 0"):
             await sleeper.commit([changed(1)], [], expected={KEY: version})
         assert await value_of(other) is None
 

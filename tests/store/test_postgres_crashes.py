@@ -120,7 +120,7 @@ async def test_a_term_that_cannot_be_noted_is_waited_for(server: PostgresServer,
         await store.commit([of_id("without")], [])
         for _ in range(2):
             await crash(server, "the server is killed")
-            with pytest.raises(StoreRefused, match=r"the term \d cannot be noted in the object store"):
+            with pytest.raises(StoreRefused, match=r"term \d"):
                 await store.commit([of_id("refused")], [])
         await asyncio.to_thread(away.rename, folder)
         with pytest.raises(TermEnded):
@@ -137,7 +137,7 @@ async def test_a_crash_is_found_without_a_commit(server: PostgresServer, tmp_pat
         await other.check_term()
         await crash(server, "the server is killed")
         for store in stores:
-            with pytest.raises(TermEnded, match=f"the term {term} is over"):
+            with pytest.raises(TermEnded, match=f"term {term}"):
                 await store.check_term()
             await store.check_term()
         assert one.term == other.term > term
@@ -253,9 +253,7 @@ async def test_a_standby_is_refused_and_begins_a_term_when_it_is_promoted(tmp_pa
         server.stop()
         (server.data / "standby.signal").touch()
         server.start()
-        with pytest.raises(
-            Exception, match="is a standby, which cannot be written to: connect to the primary"
-        ):
+        with pytest.raises(Exception, match="standby"):
             async with opened(server, tmp_path):
                 pass
         connection: Any = await asyncpg.connect(server.dsn)

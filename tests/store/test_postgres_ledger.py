@@ -101,7 +101,7 @@ async def test_the_last_process_with_an_id_takes_the_place_of_the_others(
     async with opened(postgres_dsn, schema) as first, opened(postgres_dsn, schema, 1) as other:
         assert await first.commit([ProducerIdAllocated(0)], []) == 1
         async with opened(postgres_dsn, schema) as second:
-            with pytest.raises(StoreFenced, match="another process took its place"):
+            with pytest.raises(StoreFenced):
                 await first.commit([ProducerIdAllocated(1)], [])
             assert await second.commit([ProducerIdAllocated(2)], []) == 2
         assert await other.commit([ProducerIdAllocated(3)], []) == 1
@@ -150,7 +150,7 @@ async def test_a_process_that_lost_its_place_meanwhile_stops(
     async with opened(postgres_dsn, schema) as ledger:
         _lose_one_answer(monkeypatch, "commit_rows", happened=True)
         async with opened(postgres_dsn, schema):
-            with pytest.raises(StoreFenced, match="another process took"):
+            with pytest.raises(StoreFenced):
                 await ledger.commit([ProducerIdAllocated(0)], [])
 
 
@@ -288,7 +288,7 @@ async def test_nobody_listens() -> None:
 
 
 async def test_a_user_that_does_not_exist(postgres_dsn: str) -> None:
-    with pytest.raises(StoreBroken, match='cannot be reached: role "nobody" does not exist'):
+    with pytest.raises(StoreBroken, match='role "nobody"'):
         await PostgresLedger.open(postgres_dsn.replace("semel@", "nobody@"))
 
 
@@ -296,9 +296,7 @@ async def test_a_ledger_of_a_newer_version_is_refused(postgres_dsn: str, schema:
     async with opened(postgres_dsn, schema):
         pass
     await _execute(postgres_dsn, f"UPDATE {schema}.meta SET value = '99' WHERE name = 'schema_version'")
-    with pytest.raises(
-        StoreDamaged, match=f"schema version 99, and this Semel knows version {SCHEMA_VERSION}"
-    ):
+    with pytest.raises(StoreDamaged, match=f"99.* {SCHEMA_VERSION}"):
         await PostgresLedger.open(postgres_dsn, schema=schema)
 
 
@@ -614,7 +612,7 @@ async def test_a_database_that_cannot_hold_all_text_is_refused(postgres_dsn: str
         postgres_dsn,
         f"CREATE DATABASE {schema} ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0",
     )
-    with pytest.raises(StoreBroken, match="has the encoding LATIN1"):
+    with pytest.raises(StoreBroken, match="LATIN1"):
         await PostgresLedger.open(postgres_dsn.replace("/postgres", f"/{schema}"))
 
 

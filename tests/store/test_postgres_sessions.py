@@ -61,7 +61,7 @@ async def test_a_server_that_does_not_keep_commits_is_refused(
 ) -> None:
     await asyncio.to_thread(configure, server, **{name: "off"})
     try:
-        with pytest.raises(StoreMisconfigured, match=f"with {name} off, .*semel.ledger.unsafe={name}"):
+        with pytest.raises(StoreMisconfigured, match=f"semel.ledger.unsafe={name}"):
             await store_at(server.dsn, tmp_path)
         store = await store_at(server.dsn, tmp_path, semel_ledger_unsafe=name)
         await store.close()
@@ -79,7 +79,7 @@ async def test_a_setting_that_is_turned_off_later_stops_the_broker(
     watch = asyncio.create_task(watching.watch(store.ledger.database, store.ledger.committer.terms))
     try:
         await asyncio.to_thread(configure, server, full_page_writes="off")
-        with pytest.raises(StoreMisconfigured, match="full_page_writes off"):
+        with pytest.raises(StoreMisconfigured, match="full_page_writes"):
             await asyncio.wait_for(watch, PATIENCE)
     finally:
         await asyncio.to_thread(configure, server, full_page_writes=None)

@@ -344,7 +344,7 @@ async def test_a_fact_that_cannot_be_written_breaks_the_ledger(tmp_path: Path, s
 async def test_what_is_not_a_ledger_is_refused(tmp_path: Path) -> None:
     before = set(threading.enumerate())
     (tmp_path / "ledger.db").write_bytes(b"not a database" * 1_000)
-    with pytest.raises(StoreBroken, match=r"ledger\.db cannot be opened"):
+    with pytest.raises(StoreBroken, match=r"ledger\.db"):
         await SqliteLedger.open(tmp_path / "ledger.db")
     assert set(threading.enumerate()) <= before
 
@@ -437,5 +437,5 @@ def test_a_cluster_id_is_given_once(tmp_path: Path) -> None:
     writer = LedgerWriter(tmp_path / "ledger.db")
     assert writer.identity.cluster_id == "mine"
     writer.close(cleanly=True)
-    with pytest.raises(ValueError, match="belongs to cluster mine"):
+    with pytest.raises(ValueError, match="cluster mine"):
         LedgerWriter(tmp_path / "ledger.db", cluster_id="other")

@@ -46,7 +46,7 @@ def test_a_cluster_that_a_sibling_has_reached_is_known(address: Address) -> None
 def test_a_cluster_that_nobody_has_reached_is_not_waited_for(address: Address) -> None:
     reach(address)
     nobody = replace(address, bootstrap_servers=f"127.0.0.1:{free_port()}")
-    with pytest.raises(BrokerUnreachable, match="Is a broker running there"):
+    with pytest.raises(BrokerUnreachable):
         reach(nobody)
     assert not clients.connect(nobody).is_known
 

@@ -73,6 +73,6 @@ def test_a_query_is_refused_before_it_decides(spark: SparkSession, tmp_path: Pat
         create(broker.bootstrap_servers, ("out", 1), **{"retention.ms": str(HOUR_MS)})
         fill(broker.bootstrap_servers, "in", range(10))
         pipeline = Pipeline(spark, broker.bootstrap_servers, tmp_path)
-        with pytest.raises(PySparkException, match="nothing was decided: topic out keeps records for 3600 s"):
+        with pytest.raises(PySparkException, match=r"topic out .*3600 s"):
             pipeline.run()
         assert committed(broker.bootstrap_servers, "out") == values([])

@@ -141,7 +141,7 @@ def test_a_group_that_was_deleted_is_not_taken_for_a_new_pipeline(client: Client
     assert not count(client, first).is_done, "one that died before its first decision goes on"
     Admin(client).groups.delete(NAME)
     for each in (first, batch(Query(tmp_path, "r"), 0, {"in": {"0": 10}}, began={"in": {"0": 0}})):
-        with pytest.raises(PipelineMismatch, match=f"'{NAME}' has run before, but its position is gone"):
+        with pytest.raises(PipelineMismatch, match=f"'{NAME}'"):
             count(client, each)
 
 
@@ -188,7 +188,7 @@ def test_topics_that_are_not_read_any_more_are_still_remembered(client: Client, 
     count(client, batch(query, 0, {"in": {"0": 10, "1": 10}, "more": {"0": 10}}, began=began))
     count(client, batch(query, 1, {"in": {"0": 20, "1": 20}}))
     Admin(client).groups.delete_offsets(NAME, [("more", 0)])
-    with pytest.raises(PipelineError, match="offsets of topic more are missing"):
+    with pytest.raises(PipelineError, match="topic more"):
         count(client, batch(query, 2, {"in": {"0": 30, "1": 30}}))
     Admin(client).topics.delete("more")
     assert not count(client, batch(query, 2, {"in": {"0": 30, "1": 30}})).is_done
@@ -216,10 +216,10 @@ def test_an_output_that_was_created_again_is_noticed(client: Client, tmp_path: P
     before = topic_ids(client.describe(["out"]).topics)
     Admin(client).topics.delete("out")
     create(f"{client.describe(()).nodes[0].host}:{client.describe(()).nodes[0].port}", ("out", 1))
-    with pytest.raises(PipelineMismatch, match="the output topic out was deleted and created again"):
+    with pytest.raises(PipelineMismatch, match="output topic out"):
         batch_commit.decide(client, plan, [], before)
     for number in (1, 0):
-        with pytest.raises(PipelineMismatch, match="the output topic out was deleted and created again"):
+        with pytest.raises(PipelineMismatch, match="output topic out"):
             count(client, Checkpoint(str(query.directory)), "out")
         (query.directory / f"offsets/{number}").unlink()
 
@@ -227,7 +227,7 @@ def test_an_output_that_was_created_again_is_noticed(client: Client, tmp_path: P
 def test_an_id_is_not_used_for_another_output(client: Client, tmp_path: Path) -> None:
     query = Query(tmp_path, "q")
     count(client, batch(query, 0, {"in": {"0": 10, "1": 10}}, began={"in": {"0": 0, "1": 0}}), "out")
-    with pytest.raises(PipelineMismatch, match=r"has written to topic out so far, .* writes to topic other"):
+    with pytest.raises(PipelineMismatch, match=r"topic out.* topic other"):
         count(client, batch(query, 1, {"in": {"0": 20, "1": 20}}), "other")
     with pytest.raises(PipelineMismatch, match="writes to the topics that its rows name"):
         count(client, batch(query, 1, {"in": {"0": 20, "1": 20}}))
@@ -291,7 +291,7 @@ def test_an_input_that_was_created_again_is_data_loss(client: Client, records: i
         if is_bounded:
             second.prepareForTriggerAvailableNow()
         if fails == "true":
-            with pytest.raises(DataLoss, match="an input topic was deleted and created again: in"):
+            with pytest.raises(DataLoss, match=r"input topic.*: in"):
                 second.latestOffset(start, second.getDefaultReadLimit())
         else:
             end = second.latestOffset(start, second.getDefaultReadLimit())
@@ -333,12 +333,12 @@ def test_a_lost_checkpoint_does_not_hide_that_an_input_is_another_one(client: Cl
     count(client, batch(Query(tmp_path, "q"), 0, ends, began=ends, ids=ids))
     recreate(client, 2, 40)
     options = {"subscribe": "in,more", "pipeline.id": NAME}
-    with pytest.raises(DataLoss, match="an input topic was deleted and created again: in"):
+    with pytest.raises(DataLoss, match=r"input topic.*: in"):
         reader(client, **options).initialOffset()
     start = reader(client, **options, failOnDataLoss="false").initialOffset()
     assert of_json(start) == {("in", 0): 0, ("in", 1): 0, ("more", 0): 0}
     now = topic_ids(client.describe(["in", "more"]).topics)
-    with pytest.raises(PipelineMismatch, match="topic in was deleted and created again"):
+    with pytest.raises(PipelineMismatch, match="topic in "):
         count(client, batch(Query(tmp_path, "r"), 0, ends, began=ends, ids=now))
 
 
@@ -368,10 +368,10 @@ def test_a_topic_that_left_the_subscription_is_not_said_to_be_gone(client: Clien
     both = reader(client, subscribe="in,more", startingOffsets="earliest")
     end = both.latestOffset(both.initialOffset(), both.getDefaultReadLimit())
     fewer = reader(client)
-    with pytest.raises(DataLoss, match=r"more/0 is there, .* do not name it any more.* Name it again"):
+    with pytest.raises(DataLoss, match="more/0"):
         fewer.latestOffset(end, fewer.getDefaultReadLimit())
     Admin(client).topics.delete("more")
-    with pytest.raises(DataLoss, match="more/0 cannot be read any more: there is no such partition"):
+    with pytest.raises(DataLoss, match="more/0"):
         fewer.latestOffset(end, fewer.getDefaultReadLimit())
 
 

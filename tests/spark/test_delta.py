@@ -99,11 +99,11 @@ def test_a_zombie_driver_stops_and_writes_nothing(lake: LakePipeline, tmp_path: 
     successor.table = lake.table
     successor.run()
     lake.fault.write_text("go on")
-    with pytest.raises(PySparkException, match="another copy of pipeline 'archive' has written to the table"):
+    with pytest.raises(PySparkException, match=r"PipelineFenced: .*'archive'"):
         zombie.awaitTermination()
     fill(lake.bootstrap, "in", range(40, 60))
     successor.run()
-    with pytest.raises(PySparkException, match="the table has pipeline 'archive' up to"):
+    with pytest.raises(PySparkException, match=r"PipelineMismatch: .*'archive' up to"):
         lake.run()
     assert lake.values() == values(range(60))
     assert unnamed_files(lake.table) == []
@@ -131,7 +131,7 @@ def test_an_old_checkpoint_skips_nothing(lake: LakePipeline, tmp_path: Path) -> 
     lake.run()
     fill(lake.bootstrap, "in", range(20, 30))
     good, lake.checkpoint = lake.checkpoint, tmp_path / "old"
-    with pytest.raises(PySparkException, match="the table has pipeline 'archive' up to"):
+    with pytest.raises(PySparkException, match=r"PipelineMismatch: .*'archive' up to"):
         lake.run()
     lake.checkpoint = good
     lake.run()
@@ -267,7 +267,7 @@ def test_a_batch_write_keeps_every_type_and_null_partitions(spark: SparkSession,
         spark.read.format("semel-delta").load(str(table))
     more = rows.selectExpr("c AS new", "part")
     writer = more.write.format("semel-delta").option("pipeline.id", "first").mode("append")
-    with pytest.raises(PySparkException, match="has no column 'new'"):
+    with pytest.raises(PySparkException, match=r"OptionError: .*'new'"):
         writer.save(str(table))
     writer.option("mergeSchema", "true").save(str(table))
     assert Counter(DeltaTable(table).to_pyarrow_table()["new"].to_pylist()) == {None: 6, 3: 2}

@@ -173,7 +173,7 @@ def test_an_append_that_does_not_fit_any_more_is_refused_and_tried_again(
 def test_files_that_are_gone_are_not_committed(at: Path) -> None:
     load = Load(at, 4)
     DeltaTable(at).vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
-    with pytest.raises(TableChanged, match=r"load-4-.*\.parquet, which .* is gone\. VACUUM must keep files"):
+    with pytest.raises(TableChanged, match=r"load-4-.*\.parquet.*VACUUM"):
         load.commit()
     Load(at, 5).commit()
     assert sorted(content(at)["id"]) == [1, 2, 3, 5]
@@ -233,7 +233,7 @@ def test_a_version_that_another_writer_has_put_in_meanwhile_is_not_written_again
     versioned = {"txnAppId": "app", "txnVersion": "7"}
     load, other = Load(at, 4, **versioned), Load(at, 5, **versioned, **{"pipeline.id": "another"})
     change_at(at, lambda _: other.commit())
-    with pytest.raises(PipelineFenced, match="another write has put version 7 of txnAppId 'app', or a later"):
+    with pytest.raises(PipelineFenced, match="version 7 of txnAppId 'app'"):
         load.commit()
     assert sorted(content(at)["id"]) == [1, 2, 3, 5]
 
@@ -244,7 +244,7 @@ def test_versions_are_not_written_to_a_table_that_is_restored_meanwhile(
     Load(at, 4, txnAppId="app", txnVersion="1").commit()
     load = Load(at, 5, txnAppId="app", txnVersion="2")
     change_at(at, lambda at: DeltaTable(at).restore(3))
-    with pytest.raises(PipelineMismatch, match="was restored to an older version"):
+    with pytest.raises(PipelineMismatch, match="restored"):
         load.commit()
     assert sorted(content(at)["id"]) == [1, 2, 3]
 

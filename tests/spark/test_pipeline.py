@@ -134,13 +134,13 @@ def test_a_copy_that_was_stopped_takes_over_when_it_is_started_again(client: Cli
     first, second = Query(tmp_path, "first"), Query(tmp_path, "second")
     batch_commit.decide(client, planning.plan_stream(client, NAME, first.batch(0, 10, began=0)), [])
     taken = planning.plan_stream(client, NAME, second.batch(0, 20, began=10))
-    with pytest.raises(PipelineFenced, match="It has decided nothing yet"):
+    with pytest.raises(PipelineFenced, match="nothing"):
         planning.plan_stream(client, NAME, first.batch(1, 20))
     again = planning.plan_stream(client, NAME, first.batch(1, 20))
     with pytest.raises(PipelineFenced):
         batch_commit.decide(client, taken, [])
     batch_commit.decide(client, again, [write(client, again, b"of the first")])
-    with pytest.raises(PipelineFenced, match="It is query first, which has decided batch 1"):
+    with pytest.raises(PipelineFenced, match=r"query first.* batch 1"):
         batch_commit.decide(client, taken, [])
     assert output(client) == [b"of the first"]
 
@@ -171,7 +171,7 @@ def test_a_copy_that_is_behind_stops_without_harm_to_the_other(client: Client, t
     batch_commit.decide(client, taken, [])
     batch_commit.decide(client, planning.plan_stream(client, NAME, second.batch(1, 20)), [])
     next_of_second = planning.plan_stream(client, NAME, second.batch(2, 30))
-    with pytest.raises(PipelineMismatch, match="has reached 20"):
+    with pytest.raises(PipelineMismatch, match=" 20"):
         planning.plan_stream(client, NAME, first.batch(1, 30))
     batch_commit.decide(client, next_of_second, [write(client, next_of_second, b"once")])
     assert output(client) == [b"once"]
@@ -214,7 +214,7 @@ def test_a_transaction_that_is_gone_is_not_decided(client: Client, tmp_path: Pat
     prepared = write(client, plan, b"gone")
     fence_producer(client, prepared.transactional_id)
     good = write(client, plan, b"good", attempt=1)
-    with pytest.raises(AttemptsLost, match=f"nothing was decided.*{prepared.transactional_id} already"):
+    with pytest.raises(AttemptsLost, match=prepared.transactional_id):
         batch_commit.decide(client, plan, [good, prepared])
     last = decisions.read_committed(client, NAME).decision
     assert last is not None
@@ -306,7 +306,7 @@ def test_other_sources_of_a_query_are_left_alone(tmp_path: Path) -> None:
     step = checkpoint.step(1)
     assert step.start == step.end
     file.write_text(file.read_text() + '\n{"in":{"0":1}}')
-    with pytest.raises(PipelineError, match="two sources of this query read topic 'in'"):
+    with pytest.raises(PipelineError, match="topic 'in'"):
         checkpoint.step(0)
 
 

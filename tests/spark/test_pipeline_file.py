@@ -17,7 +17,7 @@ from semel.client import Client, Producer
 from semel.client.transactions_admin import fence_producer, list_transactions
 from semel.embedded import Embedded
 from semel.pipeline import DeclarationError, Delta, Lookup, Pipeline, Sink, Topic, pipeline
-from semel.spark import PipelineError, errors, start
+from semel.spark import PipelineError, errors, running, start
 from semel.spark.failures import explain, is_passing
 from semel.spark.pipeline_file import load
 from semel.spark.progress import Progress
@@ -89,22 +89,20 @@ def test_a_file_of_another_kind(tmp_path: Path) -> None:
 
 def test_functions_that_do_not_fit() -> None:
     topic = Topic("a")
-    with pytest.raises(DeclarationError, match="one parameter, not 'a', 'b'"):
+    with pytest.raises(DeclarationError, match="'a', 'b'"):
         Pipeline("p", lambda a, b: a, topic, topic)
-    with pytest.raises(DeclarationError, match="The sources are 'x'; the parameters are 'a'"):
+    with pytest.raises(DeclarationError, match=r"'x'.*'a'"):
         Pipeline("p", lambda a: a, {"x": topic}, topic)
     with pytest.raises(DeclarationError, match="reads no stream"):
         Pipeline("p", lambda a: a, Lookup("a"), topic)
-    with pytest.raises(
-        DeclarationError, match="a source of pipeline 'p' must be a Topic or Lookup; 'a' is 'orders'"
-    ):
+    with pytest.raises(DeclarationError, match=r"'p'.*'a' is 'orders'"):
         Pipeline("p", lambda a: a, "orders", topic)  # type: ignore[arg-type]
     with pytest.raises(DeclarationError, match="has no sink"):
         Pipeline("p", lambda a: a, topic, {})
     named = Pipeline("p", lambda a: a, topic, {"x": topic})
-    with pytest.raises(DeclarationError, match="must return a dict with a DataFrame for each, not int"):
+    with pytest.raises(DeclarationError, match=r"dict .*int"):
         named.results({"a": 1})
-    with pytest.raises(DeclarationError, match="returned 'y'; its sinks are 'x'"):
+    with pytest.raises(DeclarationError, match=r"'y'.*'x'"):
         named.results({"a": {"y": 1}})
 
 
@@ -124,16 +122,16 @@ def test_a_sink_that_gets_another_name_keeps_its_id() -> None:
     assert set(Pipeline("new", lambda a: a, Topic("a"), Topic("b"), renamed_from="p").sinks) == {"p"}
     found = Pipeline("p", lambda a: {"deadletters": a}, Topic("a"), {"deadletters": dead})
     assert found.results({"a": 1}) == {"p.dead": 1}
-    with pytest.raises(DeclarationError, match="returned 'dead'; its sinks are 'deadletters'"):
+    with pytest.raises(DeclarationError, match=r"'dead'.*'deadletters'"):
         Pipeline("p", lambda a: {"dead": a}, Topic("a"), {"deadletters": dead}).results({"a": 1})
 
 
 def test_what_cannot_be_renamed() -> None:
-    with pytest.raises(DeclarationError, match=r"two sinks of pipeline 'p' have the id 'p\.dead'"):
+    with pytest.raises(DeclarationError, match=r"'p\.dead'"):
         declared({"dead": Topic("x"), "deadletters": Topic("dead", renamed_from="dead")})
-    with pytest.raises(DeclarationError, match="renamed_from of a sink of pipeline 'p' must be 1 to 200"):
+    with pytest.raises(DeclarationError, match=r"renamed_from .*'p' .*200"):
         declared({"a": Topic("a", renamed_from="a/b")})
-    with pytest.raises(DeclarationError, match="renamed_from is for sinks, and 'a' is a source"):
+    with pytest.raises(DeclarationError, match=r"renamed_from .*'a'"):
         Pipeline("p", lambda a: a, Topic("a", renamed_from="b"), Topic("c"))
 
 
@@ -211,8 +209,8 @@ def test_a_sink_is_renamed(spark: SparkSession, semel_broker: Embedded, tmp_path
     run(dividing(one=Topic("out"), dead=Topic("out")))
     assert committed(bootstrap, "out") == values(range(10))
     fill(bootstrap, "in", range(10, 20))
-    ways = r"renamed_from='divide\.dead' at the sink.* pipeline\.new=true, or 'semel pipeline run --new'"
-    with pytest.raises(PipelineError, match=rf"^query divide\.deadletters has stopped: .*{ways}"):
+    ways = r"renamed_from='divide\.dead'.*pipeline\.new=true.*semel pipeline run --new"
+    with pytest.raises(PipelineError, match=rf"divide\.deadletters .*{ways}"):
         run(dividing(one=Topic("out"), deadletters=Topic("out")))
     run(dividing(one=Topic("out"), deadletters=Topic("out", renamed_from="dead")))
     assert committed(bootstrap, "out") == values(range(20))
@@ -234,29 +232,33 @@ def test_a_run_reports_its_batches(spark: SparkSession, semel_broker: Embedded, 
 
 
 @pytest.mark.spark
-def test_a_broker_that_comes_back(spark: SparkSession, tmp_path: Path) -> None:
-    """The queries stop when it is away for too long, and are started again until it is there."""
+def test_a_broker_that_comes_back(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The queries stop when it is away for too long, and are started again until it is there.
+
+    On a busy machine a query may stop before that, because an answer takes too long.
+    """
+    monkeypatch.setattr(running, "RESTART_PAUSE_SECONDS", 0.1)
     first = Embedded(tmp_path / "log").start()
     bootstrap, port = first.bootstrap_servers, first.port
     create(bootstrap, ("in", 1), ("out", 1))
     fill(bootstrap, "in", range(10))
-    stop = threading.Event()
-    restarts: list[Restarted] = []
+    stop, state = threading.Event(), "there"
     place = Place(bootstrap, str(tmp_path / "checkpoint"), trigger="100 milliseconds")
     second = Embedded(tmp_path / "log", port=port)
-    short = {f"kafka.{name}.timeout.ms": "3000" for name in ("request", "default.api")}
+    short = {f"kafka.{name}.timeout.ms": "1000" for name in ("request", "default.api")}
     for event in Run(spark, copying(**short), place).watch(stop.is_set):
-        if isinstance(event, Restarted):
-            if not restarts:
-                second.start()
-                fill(bootstrap, "in", range(10, 20))
-            restarts.append(event)
-        elif isinstance(event, Progress) and event.rows:
-            if restarts:
-                stop.set()
-            else:
-                first.close()
-    assert restarts
+        if isinstance(event, Restarted) and state == "away":
+            second.start()
+            fill(bootstrap, "in", range(10, 20))
+            state = "back"
+        elif isinstance(event, Progress) and event.rows and state == "there":
+            first.close()
+            state = "away"
+        elif isinstance(event, Progress) and event.rows and state == "back":
+            stop.set()
+    assert state == "back"
     assert committed(bootstrap, "out") == values(range(20))
     second.close()
 
@@ -303,17 +305,13 @@ def test_what_is_wrong_for_good_is_not_tried_again(
     spark: SparkSession, semel_broker: Embedded, tmp_path: Path
 ) -> None:
     place = Place(semel_broker.bootstrap_servers, str(tmp_path), once=True)
-    with pytest.raises(
-        PipelineError, match=r"^query copy has stopped: there is no topic gone\. Check the name"
-    ):
+    with pytest.raises(PipelineError, match=r"copy .*topic gone"):
         list(
             Run(spark, Pipeline("copy", lambda a: a, Topic("gone"), Topic("out")), place).watch(lambda: False)
         )
-    with pytest.raises(
-        PipelineError, match="was not started: there is no option 'maxoffset' here; did you mean"
-    ):
+    with pytest.raises(PipelineError, match="'maxoffset'"):
         list(Run(spark, copying(maxOffset="1"), place).watch(lambda: False))
-    with pytest.raises(DeclarationError, match="for copy it was int"):
+    with pytest.raises(DeclarationError, match=r"copy .*int"):
         start(
             spark,
             Pipeline("copy", lambda a: 1, Topic("in"), Topic("out")),

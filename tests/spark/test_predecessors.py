@@ -116,7 +116,7 @@ def test_rows_that_name_their_topics(client: Client, tmp_path: Path) -> None:
     assert not count(client, "third", batch(tmp_path, client, 0, 20), None, "other-out").is_done
     # A batch that writes nothing says nothing about it.
     count(client, "new", batch(tmp_path, client, 0, 5, name="q"), None, None)
-    with pytest.raises(PipelineMismatch, match="has written to topic out"):
+    with pytest.raises(PipelineMismatch, match="topic out"):
         count(client, "new", batch(tmp_path, client, 5, 20, name="q"), None, "out")
     position = decisions.read_committed(client, "new")
     assert position.offsets == {("in", 0): 5, ("in", 1): 5}
@@ -126,7 +126,7 @@ def test_a_predecessor_whose_offsets_were_changed_is_still_one(client: Client, t
     count(client, "old", batch(tmp_path, client, 0, 10))
     known = Admin(client).groups.offsets("old")
     commit_offsets(client, "old", {key: each._replace(offset=0) for key, each in known.items()})
-    with pytest.raises(PipelineMismatch, match="pipeline 'old' has read in/0 up to offset 10"):
+    with pytest.raises(PipelineMismatch, match=r"'old' .*in/0 .*10"):
         count(client, "new", batch(tmp_path, client, 0, 20))
 
 

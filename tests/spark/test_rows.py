@@ -88,13 +88,13 @@ def test_rows_name_their_topic_partition_and_headers(client: Client) -> None:
 
 def test_rows_that_cannot_be_records_are_refused(client: Client) -> None:
     values = pa.array([b"1", b"2"])
-    with pytest.raises(OptionError, match="a row has no topic"):
+    with pytest.raises(OptionError, match="topic"):
         write(client, pa.record_batch({"topic": pa.array(["out", None]), "value": values}), topic=None)
     wrong = pa.record_batch({"value": values, "partition": pa.array([0, 3], pa.int32())})
-    with pytest.raises(KafkaError, match="topic 'out' has no partition 3, only 0 to 2"):
+    with pytest.raises(KafkaError, match=r"'out' .* 3, .*0 to 2"):
         write(client, wrong)
     headers = pa.array([[(None, b"1")], None], ARROW_TYPES["headers"])
-    with pytest.raises(OptionError, match="a header without a key"):
+    with pytest.raises(OptionError, match="header"):
         write(client, pa.record_batch({"value": values, "headers": headers}))
     assert found(client) == []
 

@@ -74,11 +74,11 @@ def test_a_user_that_is_not_known_is_told_and_the_password_is_not(spark: SparkSe
             "kafka.sasl.password": "hush-hush",
             "subscribe": "in",
         }
-        with pytest.raises(PySparkException, match="rejected user 'ann'") as told:
+        with pytest.raises(PySparkException, match="'ann'") as told:
             spark.read.format("semel").options(**options).load().collect()
         assert "hush-hush" not in str(told.value)
         broker.password = "hush-hush"
-        with pytest.raises(PySparkException, match="there is no topic in"):
+        with pytest.raises(PySparkException, match=r"topic in\b"):
             spark.read.format("semel").options(**options).load().collect()
         assert broker.authenticated == 1
 

@@ -124,13 +124,13 @@ def test_bad_options_and_columns_are_refused_and_nothing_is_written(
         with pytest.raises(PySparkException, match=message):
             pipeline.run()
     pipeline.sink_options = good
-    with pytest.raises(PySparkException, match="the sink needs a column 'value'"):
+    with pytest.raises(PySparkException, match=r"OptionError: .*'value'"):
         pipeline.run(pipeline.source().select("key"))
-    with pytest.raises(PySparkException, match="the column 'value' is binary or string, not bigint"):
+    with pytest.raises(PySparkException, match=r"'value' .*bigint"):
         pipeline.run(pipeline.source().selectExpr("offset AS value"))
     assert pipeline.spark is not None
     rate = pipeline.spark.readStream.format("rate").load().selectExpr("CAST(value AS string) AS value")
     pipeline.checkpoint = tmp_path / "checkpoint of rate"
-    with pytest.raises(PySparkException, match="a source of format 'semel'"):
+    with pytest.raises(PySparkException, match="'semel'"):
         pipeline.start(rate, processingTime="0 seconds").awaitTermination()
     assert committed(pipeline.bootstrap, "out") == {}

@@ -139,11 +139,9 @@ def test_times_are_looked_up_as_in_sparks_kafka_source(servers: str) -> None:
     }
     # No record is that late: an end is then the end of the log, a start is an error unless it is told.
     assert ranges(batch(servers, **by_partition, **late).partitions()) == [(0, 2, 4)]
-    with pytest.raises(OptionError, match="in/1 has no record at or after timestamp 0"):
+    with pytest.raises(OptionError, match=r"in/1 .* timestamp 0"):
         batch(servers, **by_partition).partitions()
-    with pytest.raises(
-        OptionError, match="startingOffsetsByTimestamp gives one number for every partition; check in/1"
-    ):
+    with pytest.raises(OptionError, match=r"startingOffsetsByTimestamp .*in/1"):
         batch(servers, startingOffsetsByTimestamp='{"in":{"0":1}}').partitions()
     # One time for all goes before one for each, and that before offsets.
     every = by_partition | times | {"endingOffsets": '{"in":{"0":1,"1":0}}'}
@@ -264,7 +262,7 @@ def test_what_retention_took_before_it_was_read_is_a_loss(spark: SparkSession, s
     with Client(servers) as client:
         Admin(client).topics.delete_records({("in", 0): 3})
     start = {"subscribe": "in", "startingOffsets": '{"in":{"0":1,"1":0}}'}
-    with pytest.raises(PySparkException, match="the log begins at 3 by now"):
+    with pytest.raises(PySparkException, match="begins at 3"):
         read_values(read(spark, servers, **start))
     assert len(read_values(read(spark, servers, failOnDataLoss="false", **start))) == 17
 

@@ -94,17 +94,17 @@ def batch_ends(checkpoint: Path) -> list[dict[int, int]]:
 
 
 def test_questions_that_do_not_fit(copied: Pipeline, spark: SparkSession) -> None:
-    with pytest.raises(OptionError, match="name the topics that the pipeline writes to"):
+    with pytest.raises(OptionError, match="--output"):
         ask(copied)
-    with pytest.raises(OptionError, match="there is no topic gone"):
+    with pytest.raises(OptionError, match="topic gone"):
         ask(copied, "gone")
     rows = spark.createDataFrame([("a",)], "value STRING")
     rows.write.format("semel").mode("append").options(
         **{"kafka.bootstrap.servers": copied.bootstrap, "topic": "out", "pipeline.id": "copy"[::-1]}
     ).save()
     copied.name = "ypoc"
-    with pytest.raises(OptionError, match="is a batch write, which has no input to compare"):
+    with pytest.raises(OptionError, match="'ypoc'"):
         ask(copied, "out")
     copied.name = "nobody"
-    with pytest.raises(PipelineError, match="there is no pipeline 'nobody'"):
+    with pytest.raises(PipelineError, match="'nobody'"):
         ask(copied, "out")

@@ -97,9 +97,7 @@ def test_versions_are_not_skipped_after_the_checkpoint_is_lost(copying: Copying)
     copying.run(copying.both)
     shutil.rmtree(copying.checkpoint)
     fill(copying.servers, "in", range(10, 20))
-    words = (
-        r"'app' belongs to another query, which has written up to version 0\. A query whose checkpoint was"
-    )
+    words = r"'app' .* another query.* version 0\b"
     copying.run(copying.refused(words))
     copying.check(10)
     shutil.rmtree(copying.checkpoint)
@@ -115,14 +113,12 @@ def test_versions_are_not_skipped_after_the_checkpoint_is_an_older_copy(copying:
         shutil.copytree(copying.checkpoint, copy)
         fill(copying.servers, "in", range(10 * number + 10, 10 * number + 20))
     copying.restore(copies[0])
-    copying.run(copying.refused("version 1 of txnAppId 'app' is a batch of an older copy of the checkpoint"))
+    copying.run(copying.refused("version 1 of txnAppId 'app' .* older copy"))
     copying.restore(copies[1])
-    copying.run(copying.refused("version 2 of txnAppId 'app' was written before with other input than"))
+    copying.run(copying.refused("version 2 of txnAppId 'app' .* other input"))
     # Now the copy has gone another way for one batch.
     fill(copying.servers, "in", range(40, 50))
-    copying.run(
-        copying.refused("version 3 of txnAppId 'app' does not follow version 2, which was written with")
-    )
+    copying.run(copying.refused(r"version 3 of txnAppId 'app' .* version 2\b"))
     copying.check(30)
     copying.restore(copies[2])
     copying.run(copying.both)
@@ -157,9 +153,7 @@ def test_a_batch_that_is_repeated_is_recognised_whatever_it_reads(copying: Copyi
     (copying.checkpoint / "commits").mkdir(exist_ok=True)
     (copying.checkpoint / "commits/0").write_text('v1\n{"nextBatchWatermarkMs":0}')
     (files / "3.txt").write_text("value 3\n")
-    with pytest.raises(
-        PySparkException, match="version 1 of txnAppId 'app' was written before with other input"
-    ):
+    with pytest.raises(PySparkException, match=r"version 1 of txnAppId 'app' .* other input"):
         run()
     copying.check(3)
 
@@ -170,13 +164,13 @@ def test_a_write_in_a_stream_says_by_what_it_is_compared(copying: Copying) -> No
 
     def refused(frame: DataFrame, version: int) -> None:
         copying.options = {}
-        copying.refused("give the write the option checkpointLocation, that of the query")(frame, version)
+        copying.refused("option checkpointLocation")(frame, version)
         copying.options = of_query
-        copying.refused("is at batch 0, and this is version 1 of txnAppId 'app'")(frame, version + 1)
+        copying.refused("batch 0, .*version 1 of txnAppId 'app'")(frame, version + 1)
         shutil.copytree(copying.checkpoint, foreign)
         (foreign / "metadata").write_text('{"id": "that of another query"}')
         copying.options = {"checkpointLocation": str(foreign)}
-        words = "version 0 of txnAppId 'app' is not batch 0 of the query that writes it"
+        words = r"version 0 of txnAppId 'app' .* batch 0\b"
         copying.refused(words)(frame, version)
 
     copying.run(refused)
@@ -263,7 +257,7 @@ def test_versions_of_an_older_release_go_on(copying: Copying) -> None:
 
     def goes_on(frame: DataFrame, version: int) -> None:
         copying.options = of_query
-        words = "but what it had read is not known: .* run it once with txnCompare=version"
+        words = "not known.* txnCompare=version"
         copying.refused(words)(frame, version)
         copying.options = {**of_query, "txnCompare": "version"}
         copying.both(frame, version)
@@ -276,7 +270,7 @@ def test_versions_of_an_older_release_go_on(copying: Copying) -> None:
     copying.run(copying.both)
     copying.options = {}
     rows = copying.spark.createDataFrame([("value 20",)], "value string")
-    copying.refused("belongs to the foreachBatch function of a streaming query")(rows, 7)
+    copying.refused("foreachBatch")(rows, 7)
     copying.check(20)
 
 
@@ -314,5 +308,5 @@ def test_a_decision_that_was_replaced_by_an_offset_is_missed() -> None:
     last = Decision(0, ProducerIdAndEpoch(1, 0), 'write ["app","out",null]', -1, ())
     check_untouched(Committed({("out", 0): 0}, last), "app")
     check_untouched(Committed({}, None, {("out", 1): 0}), "app")
-    with pytest.raises(PipelineError, match="cannot be trusted: the offset of out/1 has no decision"):
+    with pytest.raises(PipelineError, match="out/1"):
         check_untouched(Committed({("out", 0): 0}, last, {("out", 1): 0}), "app")

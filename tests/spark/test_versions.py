@@ -144,8 +144,15 @@ def test_a_version_without_rows_and_without_a_place_changes_nothing(
     assert committed(servers, "out") == values(range(10))
 
 
-@pytest.mark.parametrize("topic", ["out", ""], ids=["option", "column"])
-@pytest.mark.parametrize("protocol", ["portable", "extended"])
+@pytest.mark.parametrize(
+    ("protocol", "topic"),
+    [
+        pytest.param("portable", "out", id="portable-option"),
+        pytest.param("extended", "", id="extended-column"),
+        pytest.param("portable", "", id="portable-column", marks=pytest.mark.slow),
+        pytest.param("extended", "out", id="extended-option", marks=pytest.mark.slow),
+    ],
+)
 def test_versions_that_the_broker_has_forgotten_are_not_written_again(
     spark: SparkSession, servers: str, topic: str, protocol: str
 ) -> None:
@@ -158,7 +165,7 @@ def test_versions_that_the_broker_has_forgotten_are_not_written_again(
         with Client(servers) as client:
             Admin(client).groups.delete("app")
         for version in (2, 3):
-            with pytest.raises(PySparkException, match=r"'app' has written before.* Choose a new txnAppId"):
+            with pytest.raises(PySparkException, match=r"PipelineMismatch: .*'app' .* txnAppId"):
                 write(rows, proxy.bootstrap, version, topic=topic)
     assert committed(servers, "out") == values([*range(10), *range(10)])
 
@@ -166,14 +173,14 @@ def test_versions_that_the_broker_has_forgotten_are_not_written_again(
 @pytest.mark.parametrize(
     ("first", "second", "message"),
     [
-        ({"txnAppId": "", "pipeline_id": "app"}, {"txnVersion": "1"}, "to batch writes without txnVersion"),
-        ({"txnVersion": "1"}, {"txnAppId": "", "pipeline_id": "app"}, "of txnAppId 'app', which have a txn"),
+        ({"txnAppId": "", "pipeline_id": "app"}, {"txnVersion": "1"}, "without txnVersion"),
+        ({"txnVersion": "1"}, {"txnAppId": "", "pipeline_id": "app"}, "of txnAppId 'app'"),
         (
             {"pipeline_id": "p", "txnVersion": "1"},
             {"pipeline_id": "p", "txnAppId": "another", "txnVersion": "2"},
-            "'p' belongs to the writes of txnAppId 'app'",
+            "'p' .* txnAppId 'app'",
         ),
-        ({"txnVersion": "1"}, {"txnVersion": "1", "topic": "other"}, "to topic 'out', and not to topic 'oth"),
+        ({"txnVersion": "1"}, {"txnVersion": "1", "topic": "other"}, "topic 'out'.* topic 'other'"),
     ],
 )
 def test_a_name_has_one_owner(
@@ -191,12 +198,12 @@ def test_a_streaming_query_keeps_its_name_and_goes_on(pipeline: Pipeline) -> Non
     assert pipeline.spark is not None
     rows = numbers(pipeline.spark, 90, 95)
     for version, options in ((None, {"txnAppId": "", "pipeline_id": "copy"}), (0, {"txnAppId": "copy"})):
-        with pytest.raises(PySparkException, match="'copy' belongs to a streaming query"):
+        with pytest.raises(PySparkException, match=r"PipelineMismatch: .*'copy' "):
             write(rows, pipeline.bootstrap, version, **options)
     write(rows, pipeline.bootstrap, 0, txnAppId="mine")
     taken = pipeline.copy(pipeline.checkpoint.parent / "taken")
     taken.source_options["pipeline.id"] = taken.sink_options["pipeline.id"] = "mine"
-    with pytest.raises(PySparkException, match="'mine' belongs to a batch write"):
+    with pytest.raises(PySparkException, match=r"PipelineMismatch: .*'mine' "):
         taken.run()
     fill(pipeline.bootstrap, "in", range(10, 20))
     pipeline.run()
@@ -221,14 +228,14 @@ def test_a_second_write_of_the_same_names_in_one_function_is_refused(
 
     for function in (twice, twice_in_table):
         for _ in range(2):  # the second run skips the first write, which the first run has made
-            with pytest.raises(PySparkException, match="a second write with the same names"):
+            with pytest.raises(PySparkException, match=r"PipelineMismatch: .* second write"):
                 each_batch(pipeline, function)
 
     def twice_and_once_without_rows(frame: DataFrame, batch_id: int) -> None:
         write(frame.limit(0), servers, batch_id, txnAppId="empty", **of_query)
         write(frame, servers, batch_id, txnAppId="empty", **of_query)
 
-    with pytest.raises(PySparkException, match="a second write with the same names"):
+    with pytest.raises(PySparkException, match=r"PipelineMismatch: .* second write"):
         each_batch(pipeline, twice_and_once_without_rows)
 
     def once_each(frame: DataFrame, batch_id: int) -> None:
@@ -280,9 +287,9 @@ def test_a_table_tells_versions_from_the_commits_of_a_stream(
         writer.trigger(availableNow=True).start().awaitTermination()
 
     run("stream")
-    with pytest.raises(PySparkException, match=r"'stream' as the pipeline\.id of a streaming query"):
+    with pytest.raises(PySparkException, match=r"'stream' as the pipeline\.id"):
         write_table(numbers(spark, 0, 10), table, 1, txnAppId="stream")
     write_table(numbers(spark, 0, 10), table, 1)
-    with pytest.raises(PySparkException, match="'app' as the txnAppId of batch writes"):
+    with pytest.raises(PySparkException, match="'app' as the txnAppId"):
         run("app")
     assert len(content(table)["value"]) == 20

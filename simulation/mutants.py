@@ -8,6 +8,7 @@ change here too. The code of functions is replaced in place, so all references r
 """
 
 import importlib
+import inspect
 import types
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -331,5 +332,6 @@ def _unwrapped(value: Any, module: types.ModuleType) -> Iterator[types.FunctionT
         value = value.fget
     elif isinstance(value, staticmethod | classmethod):
         value = value.__func__
+    value = inspect.unwrap(value)
     if isinstance(value, types.FunctionType) and value.__module__ == module.__name__:
         yield value

@@ -26,6 +26,7 @@ from verification import (
     checking,
     fuzzing,
     java_kills,
+    ledger_mutants,
     legal,
     machines,
     named,
@@ -127,12 +128,13 @@ _STATES_MIN: Final = {1: 10_000, 2: 1_000_000}
 
 
 def defects(count: int) -> Iterator[Found]:
-    """Defects of the rules and of the store, or a sample of them. Each must be found."""
+    """Defects of the rules, the store and the ledger's proofs, or a sample of them. Each must be found."""
     kinds: tuple[tuple[Sequence[Any], Callable[..., Any]], ...] = (
         (MUTANTS, killed_by),
         (QUEUE_MUTANTS, killed_by_queue),
         (store_mutants.MUTANTS, store_mutants.killed_by),
         (store_mutants.ROT, store_mutants.rot_killed_by),
+        (ledger_mutants.MUTANTS, ledger_mutants.killed_by),
     )
     every = max(1, sum(len(mutants) for mutants, _ in kinds) // count)
     found: dict[str, Any] = {}

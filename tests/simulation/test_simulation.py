@@ -18,7 +18,7 @@ from simulation.plan import make, make_queue
 from simulation.queue_mutants import QUEUE_MUTANTS
 from simulation.run import run
 from simulation.shrinking import shrink
-from verification import store_mutants
+from verification import ledger_mutants, store_mutants
 
 ROOT = Path(__file__).parents[2]
 DIGESTS = """
@@ -32,7 +32,10 @@ print(*(run(plan).digest for plan in plans))
 
 @pytest.mark.parametrize(
     "mutant",
-    [*MUTANTS, *QUEUE_MUTANTS, *CLUSTER_MUTANTS, *store_mutants.MUTANTS, *store_mutants.ROT],
+    [
+        *(*MUTANTS, *QUEUE_MUTANTS, *CLUSTER_MUTANTS),
+        *(*store_mutants.MUTANTS, *store_mutants.ROT, *ledger_mutants.MUTANTS),
+    ],
     ids=lambda mutant: mutant.name,
 )
 def test_the_line_that_a_known_defect_changes_is_there(mutant: Mutant) -> None:

@@ -1,0 +1,118 @@
+"""Defects of what recognizes a wrong or damaged ledger. Each has a test by name that must fail with it.
+
+As in ``simulation.mutants``, each is a line of the real code and its changed version. The test runs in a
+process of its own, in which this module is a plugin of pytest that switches the defect on.
+"""
+
+import os
+from contextlib import ExitStack
+
+from simulation.mutants import Mutant, applied
+from verification import tests
+
+CHOSEN = "SEMEL_DEFECT"
+_GAPS = "tests/unit/broker/test_missing_batches.py::"
+_FAILOVER = "tests/store/test_postgres_failover.py::"
+_SEEN = "tests/store/test_postgres_sessions.py::test_which_servers_are_refused"
+
+
+def _broker(name: str, module: str, before: str, after: str) -> Mutant:
+    return Mutant(name, f"semel.broker.{module}", before, after)
+
+
+def _ledger(name: str, module: str, before: str, after: str) -> Mutant:
+    return Mutant(name, f"semel.store.postgres.{module}", before, after)
+
+
+FOUND_BY: dict[Mutant, str] = {
+    # Gaps between batches.
+    _broker(
+        "a gap that nothing explains is skipped",
+        "damage",
+        "        if not newest.compactions:\n            return True",
+        "        if not newest.compactions:\n            return False",
+    ): _GAPS + "test_readers_get_what_is_before_the_gap_then_an_error_then_what_is_behind",
+    _broker(
+        "any gap is explained once there was a compaction",
+        "damage",
+        "            return size_bytes < seen.size_bytes",
+        "            return False",
+    ): _GAPS + "test_a_missing_batch_that_compaction_has_not_seen",
+    _broker(
+        "a gap that an older version has left is damage",
+        "damage",
+        "            return size_bytes < seen.size_bytes",
+        "            return True",
+    ): _GAPS + "test_a_gap_that_an_older_version_has_left_is_no_damage",
+    _broker(
+        "a plan goes on behind a gap",
+        "fetch_planner",
+        "    return row.base_offset > max(follows, partition.cleaned_offset)",
+        "    return False",
+    ): _GAPS + "test_readers_get_what_is_before_the_gap_then_an_error_then_what_is_behind",
+    _broker(
+        "a pass that ends early does not record how far it came",
+        "compaction",
+        "                min(reached, end_offset),",
+        "                end_offset if reached >= end_offset else seen.cleaned_offset,",
+    ): _GAPS + "test_a_missing_batch_that_compaction_has_not_seen",
+    _broker(
+        "compaction covers a missing batch",
+        "compaction",
+        "        if gap is not None and await self._broker.damage.is_missing(key, gap):",
+        "        if False:",
+    ): _GAPS + "test_compaction_does_not_cover_a_missing_batch",
+    # Servers that were left behind.
+    _ledger(
+        "an older timeline is used",
+        "servers",
+        "    if 0 < server.timeline < seen.timeline:",
+        "    if False:",
+    ): _FAILOVER + "test_a_name_that_moves_takes_all_connections_with_it",
+    _ledger(
+        "a server that lacks a term is used",
+        "servers",
+        "    if seen.term is not None and seen.term not in server.terms:",
+        "    if False:",
+    ): _FAILOVER + "test_an_old_primary_is_refused_by_who_has_seen_no_other",
+    _ledger(
+        "another database system is used",
+        "servers",
+        "    if None not in (seen.system, server.system) and seen.system != server.system:",
+        "    if False:",
+    ): _SEEN,
+    _ledger(
+        "a standby is used",
+        "servers",
+        "    if server.is_standby and seen != Seen():",
+        "    if False:",
+    ): _SEEN,
+    # Commits that were confirmed, or were not.
+    _ledger(
+        "commits that a failover has lost are not missed",
+        "committing",
+        "        if last < number or (slot == place.slot and epoch < place.epoch):",
+        "        if slot == place.slot and epoch < place.epoch:",
+    ): _FAILOVER + "test_a_standby_that_lacked_commits_is_called_by_its_name",
+    _ledger(
+        "a cancelled wait for the standby is a confirmation",
+        "database",
+        '        if cancelled:\n            raise ConnectionLost(f"a commit was not',
+        '        if False:\n            raise ConnectionLost(f"a commit was not',
+    ): "tests/store/test_postgres_synchronous.py::test_a_commit_whose_wait_is_cancelled_is_not_acknowledged",
+}
+MUTANTS: tuple[Mutant, ...] = tuple(FOUND_BY)
+
+_switched_on = ExitStack()
+
+
+def killed_by(mutant: Mutant) -> str | None:
+    """Return the test that fails with the defect; None if it passes, or does not run."""
+    cases = tests.run("-p", __name__, FOUND_BY[mutant], **{CHOSEN: mutant.name})
+    return FOUND_BY[mutant] if any(map(tests.has_failed, cases)) else None
+
+
+def pytest_collection_finish() -> None:
+    """Called by pytest before the tests."""
+    (mutant,) = (each for each in MUTANTS if each.name == os.environ[CHOSEN])
+    _switched_on.enter_context(applied(mutant))

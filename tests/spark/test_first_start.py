@@ -10,8 +10,9 @@ from support.spark.jobs import committed, create, fill, values
 
 from semel.embedded import Embedded
 from semel.pipeline import Pipeline, Topic
-from semel.spark import start
+from semel.spark import running, start
 from semel.spark.first_start import FORMAT, NAMES, prepare_first_start
+from semel.spark.running import Place, Restarted, Run
 
 pytestmark = pytest.mark.spark
 
@@ -22,11 +23,71 @@ def variables(spark: SparkSession) -> Any:
     return sources.lookupDataSource(FORMAT).dataSourceCls().envVars()
 
 
+def miscount(spark: SparkSession) -> None:
+    """Damage the map as two queries do that add to it at once: it counts an entry that it does not have."""
+    shared = variables(spark).underlying()
+    size = shared.getClass().getDeclaredField("contentSize")
+    size.setAccessible(True)
+    size.setInt(shared, shared.size() + 1)
+
+
+def both() -> Pipeline:
+    return Pipeline(
+        "copy",
+        lambda rows: dict.fromkeys(("one", "two"), rows.select("key", "value")),
+        Topic("in"),
+        {"one": Topic("one"), "two": Topic("two")},
+    )
+
+
+@pytest.fixture
+def bootstrap(semel_broker: Embedded) -> str:
+    create(semel_broker.bootstrap_servers, ("in", 1), ("one", 1), ("two", 1))
+    fill(semel_broker.bootstrap_servers, "in", range(10))
+    return semel_broker.bootstrap_servers
+
+
+def test_a_driver_that_two_queries_have_damaged_is_mended(
+    spark: SparkSession, bootstrap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They fail, and their restart succeeds in the same driver."""
+    original = running.start_query
+    damages = [miscount]
+
+    def damage_and_start(*args: Any) -> Any:
+        if damages:
+            damages.pop()(spark)
+        return original(*args)
+
+    monkeypatch.setattr(running, "start_query", damage_and_start)
+    one = Pipeline("copy", lambda rows: rows.select("key", "value"), Topic("in"), Topic("one"))
+    events = list(Run(spark, one, Place(bootstrap, str(tmp_path), once=True)).watch(lambda: False))
+    restarts = [each for each in events if isinstance(each, Restarted)]
+    assert [each.pipeline for each in restarts] == ["copy"], restarts
+    assert committed(bootstrap, "one") == values(range(10))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_two_queries_start_at_once_again_and_again(
+    spark: SparkSession, bootstrap: str, tmp_path: Path
+) -> None:
+    for number in range(4):
+        for name in NAMES:
+            variables(spark).remove(name)
+        place = Place(bootstrap, str(tmp_path), once=True)
+        events = list(Run(spark, both(), place).watch(lambda: False))
+        assert not any(isinstance(each, Restarted) for each in events)
+        count = 10 * number + 10
+        assert committed(bootstrap, "one") == committed(bootstrap, "two") == values(range(count))
+        fill(bootstrap, "in", range(count, count + 10))
+
+
 def test_no_query_adds_to_what_all_of_them_share(
-    spark: SparkSession, semel_broker: Embedded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, bootstrap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two that did it at once would end every later query of the driver."""
-    shared, bootstrap = variables(spark), semel_broker.bootstrap_servers
+    shared = variables(spark)
     for name in NAMES:
         shared.remove(name)
     before: list[set[str]] = []
@@ -37,16 +98,8 @@ def test_no_query_adds_to_what_all_of_them_share(
         return original(self, *args, **options)
 
     monkeypatch.setattr(DataStreamWriter, "start", start_and_look)
-    create(bootstrap, ("in", 1), ("one", 1), ("two", 1))
-    fill(bootstrap, "in", range(10))
-    both = Pipeline(
-        "copy",
-        lambda rows: dict.fromkeys(("one", "two"), rows.select("key", "value")),
-        Topic("in"),
-        {"one": Topic("one"), "two": Topic("two")},
-    )
     for query in start(
-        spark, both, bootstrap_servers=bootstrap, checkpoint=str(tmp_path), once=True
+        spark, both(), bootstrap_servers=bootstrap, checkpoint=str(tmp_path), once=True
     ).values():
         query.awaitTermination()
     assert committed(bootstrap, "one") == committed(bootstrap, "two") == values(range(10))

@@ -14,7 +14,7 @@ from support.certificates import needs_openssl
 from support.spark.checkpoints import Query
 from support.spark.jobs import create
 
-from semel.client import Admin, Client, Codec, NewTopic, Producer, Security
+from semel.client import Admin, Client, Codec, NewTopic, Producer, Security, TransactionalProducer
 from semel.client.acls import Acl
 from semel.client.group_offsets import commit_offsets
 from semel.embedded import Embedded
@@ -143,6 +143,34 @@ def test_an_output_with_records_of_unknown_origin(client: Client, tmp_path: Path
     assert not count(client, "later", batch(tmp_path, client, 10, 20)).is_done
     # Now it is known who writes there.
     assert not count(client, "other", batch(tmp_path, client, 0, 0, "other-in")).is_done
+
+
+@pytest.mark.parametrize("topic", ["out", None], ids=["option", "column"])
+def test_only_what_the_named_pipelines_have_written_is_no_reason_to_refuse(
+    client: Client, tmp_path: Path, topic: str | None
+) -> None:
+    """As for two sinks of a declaration that write to one topic, or whose rows name their topics."""
+    with Producer(client) as producer:
+        for partition in (0, 1):
+            producer.send("in", b"x", partition=partition)
+        producer.send("out", b"y")
+    beside = Relations(beside=frozenset({"sibling"}))
+    with pytest.raises(
+        PipelineMismatch, match="is new and reads all of its input, and topic out has records"
+    ):
+        count(client, "new", batch(tmp_path, client, 0, 1), topic, relations=beside)
+    assert decisions.read_committed(client, "new").offsets in ({}, {("in", 0): 0, ("in", 1): 0})
+    count(client, "sibling", batch(tmp_path, client, 0, 1), topic, relations=Relations(is_new=True))
+    count(client, "new", batch(tmp_path, client, 0, 1), topic, relations=beside)
+
+
+def test_aborted_records_are_of_no_origin(client: Client, tmp_path: Path) -> None:
+    with TransactionalProducer(client, "another") as producer:
+        producer.begin()
+        producer.send("out", b"y")
+        producer.abort()
+    for number, topic in enumerate(("out", None)):
+        count(client, f"new{number}", batch(tmp_path, client, 0, 0), topic, relations=ALONE)
 
 
 def test_records_of_a_first_batch_that_was_interrupted_are_no_reason_to_refuse(

@@ -58,7 +58,7 @@ from semel.spark.errors import (
 from semel.spark.fencing import fenced_text
 from semel.spark.outputs import check_written
 from semel.spark.partition_offsets import Spans, TopicIds
-from semel.spark.predecessors import Predecessor, check_predecessors
+from semel.spark.predecessors import Predecessor, check_origin, check_predecessors
 from semel.wire.messages import ListTransactionsRequest
 
 ONGOING = "Ongoing"
@@ -85,6 +85,7 @@ class Plan:
     topic: str | None = None
     outputs: TopicIds = field(default_factory=dict)  # topics that were written to before
     predecessors: tuple[Predecessor, ...] = ()  # whose output this batch must not write again
+    checks_origin: bool = False  # of what the topics have that the rows name, before the first decision
 
     @property
     def prefix(self) -> str:
@@ -167,6 +168,8 @@ def decide(
     made = plan.decision(winners, written or {})
     check_written(client, plan.pipeline_id, plan.outputs, written or {})
     check_predecessors(plan.predecessors, plan.pipeline_id, written or {})
+    if plan.checks_origin:
+        check_origin(client, plan.pipeline_id, written or {}, plan.spans)
     if serves_commit_transactions(client) and len(winners) <= TRANSACTIONS_MAX:
         _decide_together(client, plan, made)
         _fence(client, _open(client, plan.prefix))

@@ -11,14 +11,16 @@ _OURS = "semel."
 _HEADLINE = re.compile(r"\bsemel(?:\.\w+)+: (.+?)\n\nThe above exception was the direct cause", re.DOTALL)
 #: Failures that a restart may resolve: the broker, a table, or what they store to, was away; the broker
 #: has aborted what was not decided yet; another program has changed a table; compaction was faster than a
-#: lookup; or a Python process of Spark died. Every message that says to start again is one of these.
+#: lookup; a Python process of Spark died; or queries that started at once have damaged what they share, which
+#: `first_start` mends. Every message that says to start again is one of these.
 _PASSING = re.compile(
     r"(?:^|: )semel\.client\.errors\.(BrokerUnreachable|ConnectionLost|RequestTimedOut): "
     r"|(?:^|: )semel\.wire\.errors\.KafkaError: (COORDINATOR_NOT_AVAILABLE|NOT_COORDINATOR"
     r"|LEADER_NOT_AVAILABLE|NOT_LEADER_OR_FOLLOWER|KAFKA_STORAGE_ERROR): "
     r"|(?:^|: )semel\.spark\.errors\.(AttemptsLost|BatchUnfinished|SnapshotOvertaken|TableChanged"
     r"|TableUnreachable): "
-    r"|Python worker (exited unexpectedly|failed to connect back)",
+    r"|Python worker (exited unexpectedly|failed to connect back)"
+    r"|Task not serializable",
     re.MULTILINE,
 )
 

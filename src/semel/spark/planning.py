@@ -80,6 +80,7 @@ def plan_stream(
         topic,
         last.outputs,
         predecessors,
+        checks_origin=topic is None and last.number == BEGINNING and not relations.is_new,
     )
 
 

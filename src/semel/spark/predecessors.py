@@ -20,6 +20,7 @@ from semel.client import (
     LATEST,
     Admin,
     Client,
+    Consumer,
     ErrorCode,
     Isolation,
     KafkaError,
@@ -31,7 +32,7 @@ from semel.spark.checkpoint import Step, describe
 from semel.spark.decision import last_known
 from semel.spark.errors import PipelineError, PipelineMismatch
 from semel.spark.option_reader import OptionReader
-from semel.spark.partition_offsets import PartitionOffsets, TopicIds, id_text
+from semel.spark.partition_offsets import PartitionOffsets, Spans, TopicIds, id_text
 from semel.spark.versions import is_write
 
 T = TypeVar("T")
@@ -128,9 +129,8 @@ def find_predecessors(
     topics = client.describe([topic]).topics
     outputs = {each.name: id_text(each.topic_id) for each in topics}
     check_predecessors(found, pipeline_id, outputs)
-    if not has_begun and not relations.beside:
-        for each in topics:
-            _check_known(client, pipeline_id, each, writers, step)
+    if not has_begun:
+        check_origin(client, pipeline_id, outputs, step.spans)
     return ()
 
 
@@ -178,27 +178,41 @@ def of_other_groups(
                 raise
 
 
-def reads_all(client: Client, step: Step) -> bool:
+def reads_all(client: Client, spans: Spans) -> bool:
     """Whether a pipeline begins at the beginning of all its input."""
-    first = list_offsets(client, dict.fromkeys(step.spans, EARLIEST))
-    return all(span.start <= first[key].offset for key, span in step.spans.items())
+    first = list_offsets(client, dict.fromkeys(spans, EARLIEST))
+    return all(span.start <= first[key].offset for key, span in spans.items())
 
 
-def _check_known(
-    client: Client, pipeline_id: str, output: TopicInfo, writers: Iterable[Writer], step: Step
-) -> None:
-    """PipelineMismatch if all input is read, and the output has records of unknown origin."""
-    if any(output.name in each.outputs for each in writers):
+def check_origin(client: Client, pipeline_id: str, outputs: TopicIds, spans: Spans) -> None:
+    """PipelineMismatch if all input is read, and an output has records that no known pipeline has written."""
+    if not outputs or not reads_all(client, spans):
         return
-    if not reads_all(client, step):
-        return
-    keys = [(output.name, each.partition) for each in output.partitions]
+    filled = [each for each in client.describe(sorted(outputs)).topics if _has_records(client, each)]
+    # In this order: who has written what is seen here has decided it before.
+    writers = _writers(client, pipeline_id) if filled else []
+    for topic in (each.name for each in filled):
+        if not any(each.outputs.get(topic) in ("", outputs[topic]) for each in writers):
+            raise PipelineMismatch(
+                f"pipeline {pipeline_id!r} is new and reads all of its input, and topic {topic} has "
+                "records which no pipeline has written that this user may describe. If an earlier one has, "
+                "whose group was deleted or has expired, they would be there twice: set startingOffsets "
+                "where the output ends. If they are of others: pipeline.new=true, or 'semel pipeline run "
+                "--new'"
+            )
+
+
+def _has_records(client: Client, topic: TopicInfo) -> bool:
+    """Whether a topic has a committed record. Those of aborted attempts say nothing, if we may read them."""
+    keys = [(topic.name, each.partition) for each in topic.partitions]
     start = list_offsets(client, dict.fromkeys(keys, EARLIEST))
     end = list_offsets(client, dict.fromkeys(keys, LATEST), isolation=Isolation.READ_COMMITTED)
-    if any(start[key].offset < end[key].offset for key in keys):
-        raise PipelineMismatch(
-            f"pipeline {pipeline_id!r} is new and reads all of its input, and topic {output.name} has "
-            "records which no pipeline has written that this user may describe. If an earlier one has, whose "
-            "group was deleted or has expired, they would be there twice: set startingOffsets where the "
-            "output ends. If they are of others: pipeline.new=true, or 'semel pipeline run --new'"
-        )
+    filled = [key for key in keys if start[key].offset < end[key].offset]
+    try:
+        with Consumer(client) as consumer:
+            consumer.assign(filled)
+            return bool(filled) and any(True for _ in consumer.read_to_end(client.patience_s))
+    except KafkaError as error:
+        if error.code is ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+            return True  # permission to write does not imply permission to read
+        raise

@@ -170,7 +170,6 @@ class Run:
         Yields None if nothing is new. PipelineError if one of them fails for good. However it ends, no query
         is left running; after a requested stop, batches were given time to finish.
         """
-        prepare_first_start(self._spark)
         try:
             for name in self._pipeline.sinks:
                 self._start(name)
@@ -185,6 +184,7 @@ class Run:
                 query.stop()
 
     def _start(self, name: str) -> None:
+        prepare_first_start(self._spark)
         try:
             self._queries[name] = start_query(self._spark, self._pipeline, name, self._place)
         except PySparkException as error:

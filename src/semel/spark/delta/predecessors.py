@@ -27,7 +27,7 @@ def check_predecessors(
     writers = (_writer(name, read_position(table, name, keys=step.end), step) for name in sorted(names))
     for each in overlapping(writers, relations, step):
         raise PipelineMismatch(each.refusal(pipeline_id, f"the table {table.location}"))
-    if not names and table.has_rows_of_unknown_origin() and reads_all(client, step):
+    if not names and table.has_rows_of_unknown_origin() and reads_all(client, step.spans):
         raise PipelineMismatch(
             f"pipeline {pipeline_id!r} is new and reads all of its input, and the table {table.location} has "
             "rows from before its history begins. If a pipeline has written them whose group was deleted or "

@@ -134,7 +134,9 @@ def _episodes(
                 run.progress(10, of_everyone=True)
             cluster.mend()
             for each in cluster.brokers:
-                each.restart()
+                if each.process is not None:
+                    each.kill()
+                each.start()
             cluster.settle()
             run.judge(cluster.bootstrap)
         finally:

@@ -37,7 +37,6 @@ async def opened(dsn: str, tmp_path: Path) -> AsyncIterator[ClusterStore]:
     try:
         yield store
     finally:
-        store.ledger.database.servers.check_history = None
         await store.close()
 
 

@@ -104,8 +104,8 @@ class PostgresLedger:
     async def close(self) -> None:
         """End the lease, and close the connections."""
         await self.committer.locks.give_up()
-        # If the server is away, the lease ends by itself.
-        with suppress(ConnectionLost, asyncpg.PostgresError):
+        # If the server is away, or must not be used, the lease ends by itself.
+        with suppress(ConnectionLost, asyncpg.PostgresError, StoreBroken):
             async with self.database.connection() as connection:
                 await connection.execute("SELECT end_lease($1, $2)", self.place.broker_id, self.place.epoch)
         await self.database.close()

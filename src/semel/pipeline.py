@@ -92,6 +92,7 @@ class Pipeline:
         self._ids: dict[str, str] = self._sink_ids(sinks)
         #: By pipeline id.
         self.sinks: dict[str, Sink] = {self._ids[name]: each for name, each in sinks.items()}
+        self._check_options()
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         """Call the function itself, for tests."""
@@ -140,6 +141,19 @@ class Pipeline:
         if not any(isinstance(each, Topic) for each in found.values()):
             raise DeclarationError(f"{self} reads no stream: one of its sources must be a Topic")
         return found
+
+    def _check_options(self) -> None:
+        """Check that options give no source another pipeline.id than a sink that it is read for."""
+        for sink_id, sink in self.sinks.items():
+            wanted = _id_option(sink, sink_id)
+            for name, source in self.sources.items():
+                given = _id_option(source, sink_id)
+                if isinstance(source, Topic) and given != wanted:
+                    raise DeclarationError(
+                        f"the source {name!r} of {self} has pipeline.id {given!r}, and the sink that it is "
+                        f"read for has {wanted!r}. The position is stored under the id of the sink: leave "
+                        "the option out, and say renamed_from if the pipeline had another id"
+                    )
 
     def _sink_ids(self, sinks: Mapping[str, Sink]) -> dict[str, str]:
         _check_kinds(f"a sink of {self}", sinks, (Topic, Delta))
@@ -191,6 +205,10 @@ def _check_kinds(what: str, found: Mapping[str, object], kinds: tuple[type, ...]
         if not isinstance(each, kinds):
             known = " or ".join(kind.__name__ for kind in kinds)
             raise DeclarationError(f"{what} must be a {known}; {name!r} is {each!r}")
+
+
+def _id_option(of: Source | Sink, default: str) -> str:
+    return {name.lower(): value for name, value in of.options.items()}.get("pipeline.id", default)
 
 
 def _list(names: Iterable[str]) -> str:

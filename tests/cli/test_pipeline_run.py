@@ -8,7 +8,9 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +18,10 @@ from rich.console import Console
 from support.spark.jobs import committed, create, fill, values
 
 import semel
+from semel.cli import pipeline_run
 from semel.cli.pipeline_screen import Lines, Screen
+from semel.pipeline import Pipeline
+from semel.spark import running
 from semel.spark.progress import Progress
 from semel.spark.running import Restarted
 
@@ -133,6 +138,26 @@ def test_a_file_that_is_wrong(cli: Any, tmp_path: Path, text: str, message: str)
     ran = cli("pipeline", "run", str(path), code=2)
     assert ran.err.startswith(f"Error: {path}")
     assert ran.err.strip().endswith(message)
+
+
+@pytest.mark.parametrize("flags", [(), ("--new",)])
+def test_the_flag_new_gets_to_the_sinks(
+    cli: Any, file: Path, monkeypatch: pytest.MonkeyPatch, flags: tuple[str, ...]
+) -> None:
+    starts: list[dict[str, str]] = []
+
+    class Run:
+        def __init__(self, spark: object, pipeline: Pipeline, place: running.Place, patience: float) -> None:
+            starts.append(running._relations(pipeline, "copy", place))
+
+        def watch(self, is_stopping: object) -> Iterator[None]:
+            return iter(())
+
+    monkeypatch.setattr(running, "Run", Run)
+    monkeypatch.setattr(pipeline_run, "running_spark", lambda *_: nullcontext())
+    monkeypatch.setattr(pipeline_run, "_Stop", lambda: SimpleNamespace(is_asked=False))
+    cli("pipeline", "run", str(file), *flags)
+    assert starts == [{"pipeline.new": "true" if flags else "false", "pipeline.beside": ""}]
 
 
 def test_a_file_that_is_not_there(cli: Any, tmp_path: Path) -> None:

@@ -126,6 +126,19 @@ def test_a_sink_that_gets_another_name_keeps_its_id() -> None:
         Pipeline("p", lambda a: {"dead": a}, Topic("a"), {"deadletters": dead}).results({"a": 1})
 
 
+def test_a_source_and_its_sink_have_one_id() -> None:
+    """Else the position would be stored where the source does not look for it."""
+    other = {"Pipeline.ID": "other"}
+    for source, sink in ((Topic("a", other), Topic("b")), (Topic("a"), Delta("/b", other))):
+        with pytest.raises(DeclarationError, match=r"the source 'a' of pipeline 'p' has pipeline\.id '"):
+            Pipeline("p", lambda a: a, source, sink)
+    with pytest.raises(DeclarationError, match=r"has 'p\.two'"):
+        Pipeline(
+            "p", lambda a: {}, Topic("a", {"pipeline.id": "p.one"}), {"one": Topic("b"), "two": Topic("b")}
+        )
+    Pipeline("p", lambda a: a, Topic("a", other), Topic("b", other))
+
+
 def test_what_cannot_be_renamed() -> None:
     with pytest.raises(DeclarationError, match=r"'p\.dead'"):
         declared({"dead": Topic("x"), "deadletters": Topic("dead", renamed_from="dead")})

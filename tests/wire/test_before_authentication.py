@@ -128,6 +128,18 @@ def test_a_failure_is_answered_late_and_then_closed(raw: RawClient) -> None:
     assert is_closed(raw)
 
 
+def test_the_end_of_a_refused_connection_does_not_come_with_the_answer(
+    raw: RawClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """kafka-python drops the answer otherwise, and tries again for half a minute without saying why."""
+    monkeypatch.setattr(sasl_connection, "REFUSED_SECONDS", 600.0)
+    assert authenticate(raw, password="guessed") == ErrorCode.SASL_AUTHENTICATION_FAILED
+    raw.send(MetadataRequest(topics=[]), 9)
+    raw._socket.settimeout(0.2)
+    with pytest.raises(TimeoutError):  # neither an end nor an answer
+        raw.receive_frame()
+
+
 def test_pipelined_guesses_do_not_shorten_the_delay(raw: RawClient) -> None:
     assert raw.ask(SaslHandshakeRequest(mechanism="PLAIN"), 1).error_code == 0
     started = time.monotonic()

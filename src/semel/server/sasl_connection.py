@@ -1,7 +1,7 @@
 """A client of a listener with SASL: it authenticates before anything else.
 
 Before that, it costs little: requests are small and few, and there is a deadline. A failed authentication is
-answered after a short delay, which slows down guessing, and then the connection is closed.
+answered after a short delay, which slows down guessing. Then the client closes the connection, or this side does.
 
 When a user is removed, its connections are closed (`revoke`). Kafka leaves them open.
 """
@@ -33,6 +33,9 @@ UNKNOWN_BYTES_MAX: Final = 65_536
 """Bytes that an unknown client may have here at once: the longest request, and all that it sends at once."""
 UNKNOWN_SECONDS_MAX: Final = 15.0
 """How long a client may take to authenticate, and to authenticate again."""
+REFUSED_SECONDS: Final = 1.0
+"""How long a client whose authentication has failed may take to read the answer. kafka-python drops an answer
+that arrives together with the end of the connection, and tries again without saying why it was refused."""
 ALTER_USERS: Final = AlterUserScramCredentialsRequest.api_key
 _RAW_KEY: Final = SaslAuthenticateRequest.api_key
 
@@ -54,6 +57,8 @@ class SaslConnection(Connection):
 
     def data_received(self, data: bytes) -> None:
         """Start the requests that are complete, keep the rest of the bytes."""
+        if self._exchange.is_failed:
+            return
         if self._unknown_since is not None and len(data) > UNKNOWN_BYTES_MAX:
             self._doom("not authenticated", f"{len(data)} bytes at once")
             return
@@ -119,7 +124,12 @@ class SaslConnection(Connection):
 
     def _answer(self, in_flight: InFlightRequest) -> None:
         super()._answer(in_flight)
-        if self._exchange.is_failed and not self._is_doomed:
+        if not self._exchange.is_failed or self._is_doomed:
+            return
+        if self._out:
+            self._drop_waiting()
+            self._loop.call_later(REFUSED_SECONDS, self.finish)
+        else:
             self.finish()
 
     def check(self, now: float) -> None:

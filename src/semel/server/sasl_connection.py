@@ -1,7 +1,8 @@
 """A client of a listener with SASL: it authenticates before anything else.
 
 Before that, it costs little: requests are small and few, and there is a deadline. A failed authentication is
-answered after a short delay, which slows down guessing. Then the client closes the connection, or this side does.
+answered after a short delay, which slows down guessing. Then the client closes the connection, or the broker
+does.
 
 When a user is removed, its connections are closed (`revoke`). Kafka leaves them open.
 """

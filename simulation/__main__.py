@@ -64,18 +64,18 @@ def _mixed(seed: int) -> Summary:
 
 def killed_by(mutant: Mutant, seeds_max: int = SEEDS_MAX) -> tuple[int, str] | None:
     """Return the first seed that finds the defect, and the problem it reports; None if none does."""
-    return _killed_by(mutant, map(make, range(seeds_max)))
+    return _killed_by(mutant, map(make, mutant.seeds(seeds_max)))
 
 
 def killed_by_several(mutant: Mutant, seeds_max: int = 2 * SEEDS_MAX) -> tuple[int, str] | None:
     """Like `killed_by`, with several brokers: by a scene (seed -1), which is fast, or else by histories."""
-    plans = (make(seed, several(seed)) for seed in range(seeds_max))
+    plans = (make(seed, several(seed)) for seed in mutant.seeds(seeds_max))
     return _killed_by_scene(mutant) or _killed_by(mutant, plans)
 
 
 def killed_by_queue(mutant: Mutant, seeds_max: int = SEEDS_MAX) -> tuple[int, str] | None:
     """Like `killed_by`, with workers of a share group, on one or several brokers."""
-    return _killed_by(mutant, (make_queue(seed, mixed(seed)) for seed in range(seeds_max)))
+    return _killed_by(mutant, (make_queue(seed, mixed(seed)) for seed in mutant.seeds(seeds_max)))
 
 
 def _killed_by_scene(mutant: Mutant, scenes: Sequence[Callable[[], None]] = SCENES) -> tuple[int, str] | None:

@@ -10,7 +10,7 @@ change here too. The code of functions is replaced in place, so all references r
 import importlib
 import inspect
 import types
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,11 +25,17 @@ class Mutant:
     module: str
     before: str
     after: str
+    seed: int = 0
+    """The first seed to try. It saves time if it has found the defect before."""
+
+    def seeds(self, count: int) -> Iterable[int]:
+        """The seeds to try."""
+        return dict.fromkeys((self.seed, *range(count)))
 
 
-def in_core(name: str, module: str, before: str, after: str) -> Mutant:
+def in_core(name: str, module: str, before: str, after: str, seed: int = 0) -> Mutant:
     """A defect of the rules."""
-    return Mutant(name, f"semel.core.{module}", before, after)
+    return Mutant(name, f"semel.core.{module}", before, after, seed)
 
 
 def _broker(name: str, module: str, before: str, after: str) -> Mutant:
@@ -172,6 +178,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "groups.migration",
         "        assigned = owned[member.member_id]",
         "        assigned: Assignment = frozenset()",
+        seed=354,
     ),
     in_core(
         "a position is told while a transaction may move it",

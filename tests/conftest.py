@@ -19,6 +19,7 @@ from support.brokers.companions import (
 )
 from support.faults.proxy import Proxy
 from support.programs import missing
+from support.servers.directories import use_memory
 from support.servers.postgres import GIVEN, postgres_server, why_not
 from support.servers.s3 import S3Server, program, s3_server
 
@@ -30,6 +31,7 @@ from semel.store.interface import Store
 # How long an example takes says more about the machine than about the code.
 settings.register_profile("semel", deadline=None)
 settings.load_profile("semel")
+use_memory()
 
 BUSY = "tests/spark/"
 WAITING = tuple(f"tests/{each}/" for each in ("chaos", "check", "cli", "client", "cluster", "wire"))

@@ -15,8 +15,8 @@ ROT_SEEDS_MAX = 30
 """The same for the defects of ``ROT``."""
 
 
-def _store(name: str, module: str, before: str, after: str) -> Mutant:
-    return Mutant(name, f"semel.store.{module}", before, after)
+def _store(name: str, module: str, before: str, after: str, seed: int = 0) -> Mutant:
+    return Mutant(name, f"semel.store.{module}", before, after, seed)
 
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -170,6 +170,7 @@ ROT: tuple[Mutant, ...] = (
         "page_checksums",
         "    if NAME in apsw.vfs_names():\n        return NAME",
         '    return ""',
+        seed=8,
     ),
     _store(
         "a log is read over any database",
@@ -200,7 +201,7 @@ def killed_by(mutant: Mutant, seeds_max: int = SEEDS_MAX) -> tuple[int, str] | N
 def rot_killed_by(mutant: Mutant, seeds_max: int = ROT_SEEDS_MAX) -> tuple[int, str] | None:
     """Return the first store whose damage reveals the defect, and the problem; None if none does."""
     with applied(mutant):
-        for seed in range(seeds_max):
+        for seed in mutant.seeds(seeds_max):
             found = BitRot()
             bit_rot.one(seed, found)
             if found.problems:

@@ -7,7 +7,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import tempfile
 import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -20,6 +19,7 @@ import pytest
 from obstore.store import from_url
 from support.brokers.cluster_members import Member, database, semel
 from support.brokers.process import free_port
+from support.servers.directories import server_directory
 from support.servers.postgres import PostgresServer, binaries, why_not
 from support.servers.s3 import S3Server
 from support.waiting import until
@@ -287,8 +287,7 @@ def test_postgresql_may_start_later(tmp_path: Path) -> None:
         pytest.skip(reason)
     found = binaries()
     assert found is not None
-    directory = Path(tempfile.mkdtemp(prefix="semel-postgres-"))
-    directory.chmod(0o755)
+    directory = server_directory("postgres")
     server = PostgresServer(directory, found, {})
     try:
         server.create()

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import asyncpg
 import pytest
 
+from support.servers.directories import server_directory
 from support.servers.postgres import PostgresServer, binaries, why_not
 from support.waiting import until, until_async
 
@@ -136,8 +136,7 @@ def pair() -> Iterator[Pair]:
     """Two servers that run. Skips the test if there can be none here."""
     if (reason := why_not()) is not None:
         pytest.skip(reason)
-    directory = Path(tempfile.mkdtemp(prefix="semel-pair-"))
-    directory.chmod(0o755)
+    directory = server_directory("pair")
     servers = Pair(directory)
     try:
         servers.start()

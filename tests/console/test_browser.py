@@ -34,7 +34,7 @@ PAGES = [
     "/checks",
     "/nowhere",
 ]
-DARK_PAGES = [
+KINDS = [
     "/",
     "/topics/orders",
     "/groups/billing/reset?to=earliest",
@@ -85,11 +85,12 @@ def page(browser: Any, browsing: Browsing) -> Iterator[Any]:
 @pytest.mark.parametrize(
     ("viewport", "scheme", "pages"),
     [
-        (WIDE, "light", PAGES),
-        (PHONE, "dark", DARK_PAGES),
+        (WIDE, "light", [each for each in PAGES if each not in KINDS]),
+        (PHONE, "dark", KINDS),
+        pytest.param(WIDE, "light", PAGES, marks=pytest.mark.slow),
         pytest.param(PHONE, "dark", PAGES, marks=pytest.mark.slow),
     ],
-    ids=["wide", "phone", "phone-every"],
+    ids=["wide", "phone", "wide-every", "phone-every"],
 )
 def test_pages_are_accessible(
     browser: Any, browsing: Browsing, viewport: dict[str, int], scheme: str, pages: list[str]
@@ -101,9 +102,14 @@ def test_pages_are_accessible(
             assert serious_violations(page) == [], path
 
 
-def test_every_page_fits_a_phone_and_keeps_its_own_policy(browser: Any, browsing: Browsing) -> None:
+@pytest.mark.parametrize(
+    "pages", [KINDS, pytest.param(PAGES, marks=pytest.mark.slow)], ids=["kinds", "every"]
+)
+def test_pages_fit_a_phone_and_keep_their_own_policy(
+    browser: Any, browsing: Browsing, pages: list[str]
+) -> None:
     with page_of(browser, browsing.address, viewport=PHONE) as page:
-        for path in PAGES:
+        for path in pages:
             page.goto(path)
             page.wait_for_selector("h1")
             assert page.locator("h1").count() == 1

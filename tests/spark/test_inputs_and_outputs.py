@@ -33,7 +33,7 @@ class TwoSources:
         fill(self.pipeline.bootstrap, "more", numbers[1::2])
 
 
-@pytest.mark.parametrize("place", ["before_decision", "after_decision"])
+@pytest.mark.parametrize("place", ["before_decision", pytest.param("after_decision", marks=pytest.mark.slow)])
 def test_two_sources_have_one_position(pipeline: Pipeline, place: str) -> None:
     sources = TwoSources(pipeline)
     sources.fill(range(60))

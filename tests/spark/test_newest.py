@@ -228,7 +228,9 @@ def joined(orders: Any, customers: Any) -> Any:
     )
 
 
-@pytest.mark.parametrize("options", [{}, {"includeHeaders": "true", "minPartitions": "3"}])
+@pytest.mark.parametrize(
+    "options", [pytest.param({}, marks=pytest.mark.slow), {"includeHeaders": "true", "minPartitions": "3"}]
+)
 def test_every_batch_of_a_pipeline_looks_up_what_is_newest(
     spark: SparkSession, semel_broker: Embedded, tmp_path: Path, options: dict[str, str]
 ) -> None:

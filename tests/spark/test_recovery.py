@@ -15,13 +15,18 @@ from support.waiting import until
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
-SHORT = ("in the decision", "between the ends")
+MARKS = {
+    ("portable", "in the decision"): (),
+    ("portable", "between the ends"): pytest.mark.slow,
+    ("extended", "before the decision"): (),
+    ("extended", "after the ends"): pytest.mark.slow,
+}
 IN_COMMIT = [
     pytest.param(
         protocol,
         place,
         id=f"{protocol}, {place}",
-        marks=() if protocol == "extended" or place in SHORT else pytest.mark.long,
+        marks=MARKS.get((protocol, place), pytest.mark.long),
     )
     for protocol, places in (("portable", PORTABLE), ("extended", EXTENDED))
     for place in places
@@ -51,7 +56,7 @@ def test_the_process_that_commits_dies_and_the_driver_aborts(
     numbers.check()
 
 
-@pytest.mark.parametrize("place", ["before_decision", "after_decision"])
+@pytest.mark.parametrize("place", ["before_decision", pytest.param("after_decision", marks=pytest.mark.slow)])
 def test_a_lost_checkpoint_loses_and_doubles_nothing(pipeline: Pipeline, place: str) -> None:
     fill(pipeline.bootstrap, "in", range(60))
     pipeline.run()

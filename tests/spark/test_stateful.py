@@ -71,7 +71,7 @@ def test_rows_are_numbered(proxied: Pipeline, proxy: Proxy, protocol: str, rocks
     check_numbered(proxied, 60)
 
 
-@pytest.mark.parametrize("place", ["before_decision", "after_decision"])
+@pytest.mark.parametrize("place", ["before_decision", pytest.param("after_decision", marks=pytest.mark.slow)])
 def test_rows_are_numbered_in_pandas(pipeline: Pipeline, place: str, rocks_db: None) -> None:
     pipeline.change = numbered_in_pandas
     write(pipeline, KEYS * 20)

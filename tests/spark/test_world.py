@@ -130,7 +130,7 @@ def test_an_input_topic_is_made_again(world: World, job: Job, count: int) -> Non
     go_on(world, job)
 
 
-@pytest.mark.parametrize("count", [5, pytest.param(50, marks=LONG)])
+@pytest.mark.parametrize("count", [pytest.param(5, marks=pytest.mark.slow), pytest.param(50, marks=LONG)])
 def test_one_of_two_input_topics_is_made_again(world: World, count: int) -> None:
     world.create("in-b")
     job = started(world, world.job("in-a,in-b"))

@@ -19,13 +19,13 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 #: How long an answer may take. On a busy machine it takes longer now and then, which a query survives, too.
 REQUEST_SECONDS = 1
 
-MARKS = {("extended", "before the decision"): (), ("extended", "after the ends"): pytest.mark.slow}
+MARKS = {("extended", "before the decision"): [], ("extended", "after the ends"): [pytest.mark.slow]}
 KILLS = [
     pytest.param(
         protocol,
         place,
         id=f"{protocol}, {place}",
-        marks=MARKS.get((protocol, place), pytest.mark.long),
+        marks=MARKS.get((protocol, place), [pytest.mark.long]),
     )
     for protocol, places in (("portable", PORTABLE), ("extended", EXTENDED))
     for place in places

@@ -16,17 +16,17 @@ from support.waiting import until
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
 MARKS = {
-    ("portable", "in the decision"): (),
-    ("portable", "between the ends"): pytest.mark.slow,
-    ("extended", "before the decision"): (),
-    ("extended", "after the ends"): pytest.mark.slow,
+    ("portable", "in the decision"): [],
+    ("portable", "between the ends"): [pytest.mark.slow],
+    ("extended", "before the decision"): [],
+    ("extended", "after the ends"): [pytest.mark.slow],
 }
 IN_COMMIT = [
     pytest.param(
         protocol,
         place,
         id=f"{protocol}, {place}",
-        marks=MARKS.get((protocol, place), pytest.mark.long),
+        marks=MARKS.get((protocol, place), [pytest.mark.long]),
     )
     for protocol, places in (("portable", PORTABLE), ("extended", EXTENDED))
     for place in places

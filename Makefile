@@ -73,7 +73,7 @@ browser: ## install chromium for the tests of the console, where that is possibl
 screenshots: setup browser ## write the pictures of docs/console.md to docs/console
 	$(BIN)/python -m tools.screenshots
 
-bench: setup ## compare with Apache Kafka and the mock cluster, write docs/benchmarks.md (more than three hours, two of them for old snapshots; BENCH=--quick is shorter)
+bench: setup ## compare with Apache Kafka and the mock cluster, write docs/benchmarks.md (about two hours, forty minutes of them for old snapshots; BENCH=--quick is shorter)
 	$(BIN)/python -m bench $(BENCH)
 
 profile: setup ## write a flame graph of the broker for each workload to results/profiles

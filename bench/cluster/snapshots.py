@@ -18,7 +18,7 @@ from support.waiting import until
 from bench.cluster.subjects import ClusterOfOne, SemelCluster
 from bench.results import Metric
 from bench.side_by_side.clients import WARM, Load, librdkafka
-from bench.side_by_side.measuring import QUICK, Cell, Size, Workload
+from bench.side_by_side.measuring import FULL, QUICK, Cell, Size, Workload
 from bench.side_by_side.places import places
 from bench.subjects import Subject
 
@@ -46,6 +46,10 @@ class Holding(Cell):
     @property
     def label(self) -> str:
         return f"{self.what}, for {self.seconds} seconds"
+
+    def rounds(self, size: Size) -> int:
+        """One: it compares two loads of ten minutes, each of hundreds of thousands of transactions."""
+        return size.rounds if size.name == FULL.name else 1
 
 
 CELLS = tuple(Holding(what, seconds) for seconds in (SECONDS, QUICK_SECONDS) for what in (SNAPSHOT, DUMP))

@@ -194,7 +194,7 @@ def _transactions(client: RawClient, marked: str, staged: str, plain: str) -> li
 
 
 def _compact(client: RawClient, table: str) -> None:
-    """Write, and wait until compaction has removed all that it can: nothing changes later, and there is a gap."""
+    """Write until compaction has removed all that it can: nothing changes later, and there is a gap."""
     for number in range(40):
         key = b"key %d" % (number % 3) if number else b"only once"
         client.produce(table, encode_batch([Record(0, 1_700_000_000_000, key, b"value %d" % number)]))

@@ -160,6 +160,13 @@ def test_what_is_not_a_path(text: str) -> None:
         JsonPath(text)
 
 
+@pytest.mark.parametrize("search", ["$", "$~o", "$=1", "$!=1", "$<1", "$.a"])
+@pytest.mark.parametrize("value", [b"not JSON", None])
+def test_no_path_selects_anything_in_a_value_that_is_not_json(search: str, value: bytes | None) -> None:
+    assert not Filter(search).matches(record(value=value))
+    assert Filter(f"-{search}").matches(record(value=value))
+
+
 @given(
     st.text("abkey:value$.[]'\"/\\-=<>~!* 0123is:producer", max_size=40),
     st.binary(max_size=20) | st.just(ORDER),

@@ -1,8 +1,8 @@
 """Decides whether a record matches a search.
 
-Texts are searched as bytes, by RE2, whose time is linear in the record. A text that is nowhere in the bytes
-of a batch is in none of its records, so most batches of a search are not even decoded. A value is parsed at
-most once per record, and only for JSON paths: as JSON, or with its schema if a registry is named.
+RE2 searches texts as bytes, in time linear in the record. A text that does not occur in the bytes of a batch
+occurs in none of its records, so most batches of a search are not even decoded. A value is parsed only for
+JSON paths, as JSON or with its schema if a registry is named, and the result is kept for further paths.
 """
 
 from collections.abc import Callable
@@ -11,6 +11,7 @@ from typing import Any, Final, TypeAlias
 import msgspec
 import re2  # type: ignore[import-untyped]
 
+from semel.console.messages.json_path import JsonPath
 from semel.console.messages.limits import (
     BATCH_BYTES_MAX,
     PARSED_BYTES_MAX,
@@ -25,7 +26,7 @@ Parse: TypeAlias = Callable[[MarkedRecord], Any]
 Check: TypeAlias = Callable[[MarkedRecord, "_Parsed"], bool]
 _AROUND: Final = ("^", "$", "\\b", "\\B", "\\A", "\\z", "\\C")
 NOTHING: Final = object()
-"""What a value that cannot be parsed is parsed to: no path selects it."""
+"""The result of parsing a value that cannot be parsed. No path selects anything inside it."""
 _ORDERED: Final[dict[str, Callable[[Any, Any], bool]]] = {
     "<": lambda left, right: bool(left < right),
     "<=": lambda left, right: bool(left <= right),
@@ -35,7 +36,7 @@ _ORDERED: Final[dict[str, Callable[[Any, Any], bool]]] = {
 
 
 def parse_json(marked: MarkedRecord) -> Any:
-    """Parse the value as JSON; `NOTHING` if it is none or too large."""
+    """Parse the value as JSON; `NOTHING` if it is not JSON, null or too large."""
     value = marked.record.value
     if value is None or len(value) > PARSED_BYTES_MAX:
         return NOTHING
@@ -49,7 +50,7 @@ class Filter:
     """A compiled search; an empty one matches every record."""
 
     def __init__(self, text: str = "", parse_value: Parse = parse_json) -> None:
-        """QueryError if the text is not a search."""
+        """QueryError if the text is not a valid search."""
         self.text = text.strip()
         self._parse = parse_value
         terms = parse(self.text)
@@ -57,7 +58,7 @@ class Filter:
         self._required = [_compiled(term) for term in terms if _is_in_the_bytes(term)]
 
     def may_match(self, data: bytes) -> bool:
-        """Whether a record among these bytes of a batch may match."""
+        """Whether any record of a batch with these bytes may match."""
         return all(len(data) > most or found(data) for found, most in self._required)
 
     def matches(self, marked: MarkedRecord) -> bool:
@@ -69,16 +70,17 @@ class Filter:
 class _Parsed:
     """The value of one record, parsed when the first path needs it."""
 
-    __slots__ = ("_marked", "_parse", "_value")
+    __slots__ = ("_is_parsed", "_marked", "_parse", "_value")
 
     def __init__(self, marked: MarkedRecord, parse_value: Parse) -> None:
         self._marked, self._parse, self._value = marked, parse_value, NOTHING
+        self._is_parsed = False
 
-    @property
-    def value(self) -> Any:
-        if self._value is NOTHING:
-            self._value = self._parse(self._marked)
-        return self._value
+    def select(self, path: JsonPath) -> list[Any]:
+        """Return what a path selects: nothing, not even by `$`, in a value that cannot be parsed."""
+        if not self._is_parsed:
+            self._value, self._is_parsed = self._parse(self._marked), True
+        return [] if self._value is NOTHING else path.select(self._value)
 
 
 def _check(term: Term) -> Check:
@@ -104,9 +106,9 @@ def _check(term: Term) -> Check:
 
 
 def _is_in_the_bytes(term: Term) -> bool:
-    """Whether a record that matches has the text in its own bytes, whatever is around them.
+    """Whether a match in a record is always a match in the bytes of the batch, too.
 
-    Anchors and word boundaries look at what is around. A replacement character may stand for other bytes.
+    Anchors and word boundaries depend on the bytes around. A replacement character may stand for other bytes.
     """
     if term.is_negated or term.field not in ("any", "key", "value", "header") or "\ufffd" in term.text:
         return False
@@ -118,7 +120,7 @@ def _pattern(term: Term) -> Callable[[bytes], bool]:
 
 
 def _compiled(term: Term) -> tuple[Callable[[bytes], bool], int]:
-    """Return what finds the text, and how many bytes it looks at."""
+    """Return a function that finds the text, and how many bytes it examines."""
     options = re2.Options()
     options.literal = not term.is_pattern
     options.case_sensitive = not term.ignores_case
@@ -163,23 +165,21 @@ def _path_check(term: Term) -> Check:
     assert path is not None
     if operator == "~":
         found = _pattern(term)
-        return lambda _, parsed: any(found(_as_text(each).encode()) for each in path.select(parsed.value))
+        return lambda _, parsed: any(found(_as_text(each).encode()) for each in parsed.select(path))
     if not operator:
-        return lambda _, parsed: bool(path.select(parsed.value))
+        return lambda _, parsed: bool(parsed.select(path))
     wanted = _literal(term.text)
     if operator in ("=", "!="):
         is_equal = operator == "="
         return lambda _, parsed: any(
-            _is_equal(each, wanted, term.text) is is_equal for each in path.select(parsed.value)
+            _is_equal(each, wanted, term.text) is is_equal for each in parsed.select(path)
         )
     compare = _ORDERED[operator]
-    return lambda _, parsed: any(
-        _compares(compare, each, wanted, term.text) for each in path.select(parsed.value)
-    )
+    return lambda _, parsed: any(_compares(compare, each, wanted, term.text) for each in parsed.select(path))
 
 
 def _literal(text: str) -> Any:
-    """A value in a search is JSON if it can be, else a text: 42, true, null, apples."""
+    """Parse a value of a search as JSON if possible, else take it as text: 42, true, null, apples."""
     try:
         return msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError):

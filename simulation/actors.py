@@ -25,7 +25,7 @@ class Actor:
     """A named client that can be paused and killed between any two steps."""
 
     rest_seconds_max = 0.01
-    """The pause between two steps, in the absence of faults."""
+    """The longest pause between two steps without faults."""
 
     def __init__(self, world: World, history: Recording, name: str) -> None:
         self.world = world
@@ -85,7 +85,7 @@ class TransactionalActor(Actor):
             self.transactional_id = f"{self.name}-{self._incarnation}"
 
     async def begin_producer(self, generation: int) -> Producer | None:
-        """Take over the transactional id; None if that is not certain."""
+        """Initialise a producer with the transactional id; None unless that has certainly succeeded."""
         own_id, timeout_ms = self.transactional_id, self._timeout_ms
         producer = Producer(self.world, self.process, own_id, generation, timeout_ms)
         with self.history.initialising(self.process, own_id, timeout_ms) as taken:

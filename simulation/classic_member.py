@@ -1,7 +1,7 @@
-"""A member of the copiers' group that speaks the classic protocol, like an eager consumer of Java.
+"""A member of the copiers' group that uses the classic protocol, like an eager consumer of Java.
 
-It gives everything up before it joins. The leader assigns. In a consumer group (KIP-848), which the group is
-as soon as a member of that protocol has joined, nobody leads and the broker assigns.
+The member revokes all its partitions before it joins, and the group's leader computes the assignment. Once a
+member of the consumer protocol (KIP-848) has joined, the group has no leader, and the broker computes it.
 """
 
 from typing import Any
@@ -28,7 +28,7 @@ from simulation.network import Caller
 SESSION_MS = 300
 REBALANCE_MS = 600
 ROUNDS_MAX = 30
-"""Rebalances in a row, after which the member gives up as if its process were restarted."""
+"""Consecutive rebalances after which the member gives up as if its process were restarted."""
 
 
 class ClassicMember(Member):
@@ -42,7 +42,7 @@ class ClassicMember(Member):
 
     @property
     def _identity(self) -> tuple[str | None, int]:
-        # Consumers of the classic protocol do not say who they are when they fetch offsets.
+        # Consumers of the classic protocol send no member id and epoch when they fetch offsets.
         return None, -1
 
     async def heartbeat(self) -> bool:
@@ -62,7 +62,7 @@ class ClassicMember(Member):
         raise Lost
 
     def _called_back(self, error: int) -> None:
-        """Give everything up and join again, if that is what the error says."""
+        """Revoke all partitions. Raise Lost unless the error asks the member to join again."""
         self._is_in = False
         self.positions = {}
         self._owned = frozenset()

@@ -1,7 +1,7 @@
-"""Several brokers through their lives, over one ledger, and everything that may separate them.
+"""Simulates several brokers over one ledger: their starts and ends, and the faults that separate them.
 
 A broker is a process (``processes``): it can be killed, paused, stopped, and cut off from the ledger, from
-other brokers, or from clients. Each life has a time of day of its own, which may be wrong by an hour.
+other brokers, or from clients. Each life has its own time of day, which may be wrong by an hour.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ from simulation.world import Life, VirtualClock
 
 HOUR_MS: Final = 3_600_000
 TRIES: Final = 3
-"""A commit of a group may be under way when copies are compared."""
+"""How often copies are compared: a commit of a group may be in progress."""
 INTERNAL: Final = "simulated"
 
 
@@ -50,14 +50,14 @@ class BrokerLife(Life):
 
     @property
     def ownership(self) -> ShardOwnership:
-        """Who owns what, as this broker sees it."""
+        """The owners of shards, as this broker knows them."""
         ownership = self.broker.ownership
         assert isinstance(ownership, ShardOwnership)
         return ownership
 
     @property
     def is_announcing(self) -> bool:
-        """Whether answers of this broker wait until others know what it has committed."""
+        """Whether answers of this broker wait until other brokers have its notices."""
         loop = self.broker._loop
         assert isinstance(loop, SharedCommitLoop)
         return len(loop.unannounced) > 0
@@ -101,7 +101,7 @@ class ClusterWorld:
         return next(self._connections)
 
     def life_at(self, node: int) -> BrokerLife | None:
-        """The life of a broker, if it runs."""
+        """Return the life of a broker, if it runs."""
         return self._alive.get(node)
 
     def is_cut(self, one: int, other: int) -> bool:
@@ -116,7 +116,7 @@ class ClusterWorld:
         await self.settled()
 
     async def _start(self, node: int) -> None:
-        """Begin a life, which may end before it has begun."""
+        """Begin a life. If it is killed during its start, begin another one."""
         while node not in self._alive and node not in self._starting:
             process = self._starting[node] = Process(self.loop, node)
             self.lives += 1
@@ -190,7 +190,7 @@ class ClusterWorld:
     # -- trouble ------------------------------------------------------------------------------------------
 
     async def trouble(self) -> None:
-        """Disturb the brokers, until there are no faults any more; then heal everything."""
+        """Disturb the brokers until the faults are over; then start those that have not joined yet."""
         while not self.faults.is_over:
             await sleep(self.random.uniform(0.01, 0.1))
             self._disturb(self.random.choice(self.nodes))
@@ -257,11 +257,11 @@ class ClusterWorld:
         return next(iter(self._alive.values()))
 
     def everybody(self) -> list[BrokerLife]:
-        """All lives, by broker."""
+        """Return all lives, ordered by broker."""
         return [self._alive[node] for node in sorted(self._alive)]
 
     def unsettled(self) -> str:
-        """Say what has not come to rest; nothing if all has."""
+        """Return what has not settled yet; empty if everything has."""
         missing = [node for node in self.nodes if node not in self._alive and node not in self._absent]
         if missing or self._starting:
             return f"brokers do not run: {missing}, {sorted(self._starting)}"
@@ -293,7 +293,7 @@ class ClusterWorld:
             await sleep(0.02)
 
     def open_transactions(self) -> list[str]:
-        """The open transactions in the ledger."""
+        """Return the open transactions in the ledger."""
         return sorted(
             key.transactional_id
             for (kind, key), value in self.server.ledger.values.items()
@@ -307,14 +307,14 @@ class ClusterWorld:
             await life.broker.ask(ReadFeatures())
 
     async def violations(self) -> list[str]:
-        """Return what is wrong in the ledger and in memory, when all has come to rest."""
+        """Return what is wrong in the ledger and in memory, once everything has settled."""
         found = self.server.lost() + of_logs(self.server.bytes, self.server.ledger)
         for life in self.everybody():
             found += await self._differences(life)
         return found
 
     async def _differences(self, life: BrokerLife) -> list[str]:
-        """Return the copies of a broker that differ from the ledger, and keep doing so."""
+        """Return the copies of a broker that differ from the ledger in every try."""
         loop: Any = life.broker._loop
 
         async def compare() -> list[str]:

@@ -1,7 +1,7 @@
 """Defects of a cluster, one for every rule of ADR 0042. Histories with several brokers must find each.
 
-Some are defects of the brokers, others of what they rely on: the ledger (``shared_ledger``), leases and
-places (``shared_membership``), and how a store finds out what became of a commit (``shared_store``).
+Some are defects of the brokers, others of what they rely on: the ledger (``shared_ledger``), membership and
+leases (``shared_membership``), and how a store determines the outcome of a commit (``shared_store``).
 """
 
 from simulation.mutants import Mutant

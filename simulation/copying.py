@@ -1,6 +1,6 @@
 """Copiers: members of a group that read input, write it to an output topic, and commit both in a transaction.
 
-Members join, leave and pause, so partitions change owners at any moment. Each process speaks one of the two
+Members join, leave and pause, so partitions change owners at any moment. Each process uses one of the two
 group protocols, so the group migrates from one to the other and back.
 """
 
@@ -13,7 +13,7 @@ from simulation.producing import Producer, Result
 from simulation.recording import Recording, Txn
 
 CLASSIC_ODDS = 0.25
-"""How often a process speaks the classic protocol; the group migrates whenever that changes."""
+"""The probability that a process uses the classic protocol. The group migrates when the protocol changes."""
 
 
 class Copier(TransactionalActor):

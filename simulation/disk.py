@@ -67,7 +67,7 @@ class Disk:
         self.term += 1
 
     def find_after_kill(self) -> None:
-        """The process was killed. The operating system has every write, and flushes it eventually."""
+        """Keep all writes after a kill: the operating system has them, and flushes them eventually."""
         self.durable = len(self.commits)
 
 

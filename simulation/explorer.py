@@ -1,4 +1,4 @@
-"""Small scope, all of it: walk every interleaving of a small cluster, and check every state.
+"""Walks every interleaving of a small cluster, and checks every state.
 
 Three brokers, two partitions and two transactions (``small_world``) with a crash, a lost answer and a
 take-over at every step. States that are equal are visited once. ``python -m simulation.explorer``.
@@ -22,18 +22,18 @@ PROBLEMS_MAX = 5
 
 @dataclass(slots=True)
 class Explored:
-    """What was found."""
+    """The result of an exploration."""
 
     states: int = 0
     steps: int = 0
     ends: int = 0
-    """States in which both clients were told that everything is done."""
+    """States in which both clients have their last answer, without an error."""
     is_complete: bool = True
     problems: list[str] = field(default_factory=list)
 
 
 def explore(*, crashes: int, lost: int, lapses: int, states_max: int = 10_000_000) -> Explored:
-    """Visit every state that can be reached with so many faults of each kind."""
+    """Visit every state that can be reached with at most so many faults of each kind."""
     found = Explored()
     first = World.initial(crashes=crashes, lost=lost, lapses=lapses)
     read(first)
@@ -68,7 +68,7 @@ def explore(*, crashes: int, lost: int, lapses: int, states_max: int = 10_000_00
 
 
 def explore_with(faults: tuple[int, int, int]) -> Explored:
-    """Explore with so many crashes, lost answers and lapsed leases."""
+    """Explore with at most so many crashes, lost answers and lapsed leases."""
     crashes, lost, lapses = faults
     return explore(crashes=crashes, lost=lost, lapses=lapses)
 
@@ -149,7 +149,7 @@ def _owners(world: World) -> Iterator[str]:
 
 
 def _copies(world: World) -> Iterator[str]:
-    """A copy with the version of the ledger has its value; nobody keeps what others own."""
+    """A version in memory has a value; with the version of the ledger, it has the value of the ledger."""
     values, versions = world.ledger.values, world.ledger.versions
     for broker, member in world.members.items():
         if member.job is not None:
@@ -165,7 +165,7 @@ def _copies(world: World) -> Iterator[str]:
 
 
 def _acknowledged(world: World) -> Iterator[str]:
-    """What was acknowledged is in the ledger, and in what serving owners show."""
+    """An acknowledged end is in the ledger, and visible at the brokers that serve its partitions."""
     for name, client in world.clients.items():
         if not _is_done(client):
             continue

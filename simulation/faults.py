@@ -1,4 +1,4 @@
-"""The faults of one history and their probabilities. Drawn from the seed, so some are calm and some wild."""
+"""The faults of one history, with probabilities drawn from the seed: some histories are calm, some wild."""
 
 from dataclasses import dataclass, field
 from random import Random

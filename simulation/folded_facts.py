@@ -2,7 +2,7 @@
 
 This is an independent model of the ledger. It shares no code with the broker's state or with SQLite: if the
 broker's state after a crash differs from it, one of the three is wrong. It computes partitions from the facts
-about their batches, so a core that says a wrong ``PartitionChanged`` is found.
+about their batches, so it detects a core that decides a wrong ``PartitionChanged``.
 """
 
 from collections.abc import Sequence
@@ -42,7 +42,7 @@ class FoldedFacts:
         self._aborted: dict[PartitionKey, list[tuple[int, int, int]]] = {}
         """Marker, producer and first offset of aborted transactions."""
         self._unstated: dict[PartitionKey, bool] = {}
-        """Partitions that changed and have no ``PartitionChanged`` so far, and whether compaction did it."""
+        """Changed partitions that lack their ``PartitionChanged``, and whether compaction changed them."""
 
     def fold(self, facts: Sequence[Fact], locations: Sequence[BatchLocation]) -> None:
         """Apply a durable commit."""
@@ -78,7 +78,7 @@ class FoldedFacts:
     def _PartitionChanged(self, fact: f.PartitionChanged) -> None:  # noqa: N802 - named after the fact
         own = self._get(fact.key)
         if self._unstated.pop(fact.key, False):
-            # How far compaction has come cannot be seen in the batches.
+            # The batches do not show how far compaction has come.
             cleaned = fact.partition.cleaned_offset
             assert own.cleaned_offset <= cleaned <= own.last_stable_offset, "compaction only proceeds"
             own = own.but(cleaned_offset=cleaned)

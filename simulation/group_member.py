@@ -1,4 +1,4 @@
-"""A member of the copiers' group that speaks the consumer protocol (KIP-848)."""
+"""A member of the copiers' group that uses the consumer protocol (KIP-848)."""
 
 from collections.abc import Callable
 from typing import Any

@@ -46,9 +46,9 @@ def _between_commits(disk: Disk, broker: Any) -> list[str] | None:
 
 
 def of_copies(broker: Any, ledger: VersionedFold) -> list[str]:
-    """Return the entities of which a broker of a cluster has another copy than the ledger."""
+    """Return where a broker differs from the ledger: in values, versions, owners or published values."""
     state, owns = broker._loop.state, broker._loop._owns
-    # Producer ids are counted in the row of each broker.
+    # Each broker counts producer ids in its own row.
     found = list(_of_state(state, ledger, without=ClusterKey))
     for kind, table in state.tables.items():
         for key in table:

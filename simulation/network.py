@@ -59,14 +59,14 @@ class World(Protocol):
         """The brokers that clients know from the start."""
 
     def life_at(self, node: int) -> Life | None:
-        """The life of a broker, if it runs."""
+        """Return the life of a broker, if it runs."""
 
     def next_connection(self) -> int:
         """Return the next connection number, which is unique across lives."""
 
 
 class Target(NamedTuple):
-    """The broker that is wanted: the leader of a partition, or the coordinator of a group or id."""
+    """The broker that a request is for: the leader of a partition, or the coordinator of a group or id."""
 
     kind: str
     name: str
@@ -74,17 +74,17 @@ class Target(NamedTuple):
 
 
 def leader(topic: str, partition: int) -> Target:
-    """The leader of a partition."""
+    """Return the leader of a partition as a target."""
     return Target("leader", topic, partition)
 
 
 def of_group(name: str) -> Target:
-    """The coordinator of a group."""
+    """Return the coordinator of a group as a target."""
     return Target("group", name)
 
 
 def of_transactions(name: str | None) -> Target | None:
-    """The coordinator of a transactional id; any broker without one."""
+    """Return the coordinator of a transactional id as a target; None, for any broker, without an id."""
     return None if name is None else Target("transaction", name)
 
 
@@ -209,7 +209,7 @@ class Caller:
     async def once(
         self, request: Any, version: int, *, to: Target | None = None, may_repeat: bool = False
     ) -> Any:
-        """Send one request, connecting first if necessary. Unanswered, Refused."""
+        """Send one request, connecting first if necessary. Raises Unanswered or Refused."""
         node = await self._find(to)
         try:
             return await self._connection(node).ask(request, version, may_repeat=may_repeat)
@@ -218,7 +218,7 @@ class Caller:
             raise
 
     def moved(self, to: Target | None) -> None:
-        """Look for the broker again, because it is another one now or does not answer."""
+        """Forget which broker the target is, because it has moved or does not answer."""
         if to is not None:
             self._known.pop(to, None)
 
@@ -229,7 +229,7 @@ class Caller:
         return connection
 
     async def _find(self, to: Target | None) -> int:
-        """Return the broker that is wanted. Refused if nobody says who that is."""
+        """Return the broker of a target. Refused if no broker says which one it is."""
         nodes = self.world.nodes
         if len(nodes) == 1:
             return nodes[0]
@@ -253,7 +253,7 @@ class Caller:
                 topics=[MetadataRequestTopic(name=to.name)], allow_auto_topic_creation=False
             )
             (topic,) = (await connection.ask(request, 9)).topics
-            # Any broker says that a topic does not exist.
+            # Without a leader, use this broker: any broker answers that a topic does not exist.
             return next(
                 (each.leader_id for each in topic.partitions if each.partition_index == to.partition),
                 connection.node,

@@ -1,7 +1,7 @@
-"""The way between simulated brokers: messages are delayed, reordered, lost, repeated, and pairs cut off.
+"""Delivers messages between simulated brokers: delays, reorders, loses and repeats them, and cuts off pairs.
 
-Like the real one (``server/peers``), it delivers to whatever listens at an address, and gives up after a
-while.
+Like the real delivery (``server/peers``), it delivers to whatever process listens at an address, and gives up
+after a while.
 """
 
 import asyncio
@@ -17,14 +17,14 @@ ANSWER_SECONDS: Final = 0.15
 
 
 class SimulatedPeers:
-    """The way of one broker to the others. Implements ``announcing.Peers``."""
+    """Sends the messages of one broker to the others. Implements ``announcing.Peers``."""
 
     def __init__(self, world: "ClusterWorld", node: int) -> None:
         self._world = world
         self._node = node
 
     async def send(self, peer: Peer, message: bytes) -> bytes:
-        """Return the answer of a broker. OSError, TimeoutError if there is none."""
+        """Return the answer of a broker. Raises OSError or TimeoutError if there is none."""
         world, to = self._world, peer.internal[1]
         random, faults, loop = world.random, world.faults, world.loop
         answer: asyncio.Future[bytes] = loop.create_future()

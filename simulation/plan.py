@@ -93,9 +93,9 @@ def make_queue(seed: int, brokers: int = 1) -> Plan:
         _drawn(random, seed, brokers),
         actors=(*writers, *workers, "committed reader"),
         written=(JOBS,),
-        # The partitions of all share sessions are bounded by it, too.
+        # This also bounds the partitions of all share sessions.
         entities_max=random.choice((40, 64, 10_000)),
-        # Acknowledgements belong to transactions of this version only.
+        # Only transactions of this version can contain acknowledgements.
         transaction_version=2,
     )
 

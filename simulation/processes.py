@@ -1,8 +1,8 @@
 """An event loop for several processes that can be paused and killed one by one.
 
 A process is a context variable, which tasks and timers inherit from the task that makes them. While a process
-is paused, its calls are held; time goes on for all others. Whatever is sent between processes runs outside of
-them.
+is paused, its calls are held; time goes on for all others. Messages between processes are delivered
+outside of all processes.
 """
 
 import asyncio
@@ -22,17 +22,17 @@ class Process:
         self.node = node
         self.is_paused = False
         self.held: list[Handle] = []
-        # In the order in which they began, so that they always end in the same order.
+        # Ordered by their start, so that they are always cancelled in the same order.
         self.tasks: dict[asyncio.Task[Any], None] = {}
         self.context: Final = contextvars.copy_context()
         self.context.run(_CURRENT.set, self)
 
     def pause(self) -> None:
-        """Stand still."""
+        """Hold all calls of this process."""
         self.is_paused = True
 
     def resume(self) -> None:
-        """Go on."""
+        """Make the held calls, and hold no further ones."""
         self.is_paused = False
         held, self.held = self.held, []
         self._loop.call_again(held)

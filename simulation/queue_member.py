@@ -52,7 +52,7 @@ def wider_limits() -> Iterator[None]:
 
 
 async def configure_queue(caller: Caller, lock_ms: int) -> None:
-    """Let the group begin at the start of the log, and wait for the ends of transactions."""
+    """Have the group begin at the log start, read committed records, and lock them for this time."""
     configs = {
         SHARE_RESET: "earliest",
         SHARE_ISOLATION: READ_COMMITTED,
@@ -112,7 +112,7 @@ class QueueMember:
         return self._actor.world.loop.now >= self._next_heartbeat
 
     async def heartbeat(self) -> None:
-        """Join, or stay a member. Lost."""
+        """Join, or renew the membership. Raises Lost."""
         world = self._actor.world
         self._next_heartbeat = world.loop.now + world.random.uniform(0, HEARTBEAT_SECONDS_MAX)
         request = ShareGroupHeartbeatRequest(
@@ -143,7 +143,7 @@ class QueueMember:
         self._said |= dict.fromkeys(found.gaps, AcknowledgeType.GAP)
 
     async def take(self) -> Taken | None:
-        """Acquire some jobs. None if there are none, or the session has ended with all that was held."""
+        """Acquire some jobs. None if there are none, or if the session has ended, with its acquired jobs."""
         said, self._said = self._said, {}
         is_listed = self._session > 0 and not said
         place = ShareFetchPartition(
@@ -173,7 +173,7 @@ class QueueMember:
             return None
         self._session += 1
         if data is None or not data.acquired_records:
-            # Nothing is available here; the next session is about the next partition.
+            # Nothing is available here: the next session is for the next partition.
             self._partition, self._session = (self._partition + 1) % self._partitions, 0
             return None
         records, gaps = acquired(

@@ -1,4 +1,4 @@
-"""Readers: what a consumer sees from an offset on, in either isolation level."""
+"""Fetches what a consumer sees from an offset on, in either isolation level."""
 
 from typing import Any, NamedTuple
 
@@ -36,7 +36,7 @@ async def poll(
     max_wait_ms: int = 0,
     max_bytes: int = 1 << 20,
 ) -> Polled:
-    """Fetch once. Unanswered, Refused."""
+    """Fetch once. Raises Unanswered or Refused."""
     request = FetchRequest(
         max_wait_ms=max_wait_ms,
         min_bytes=1,

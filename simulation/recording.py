@@ -173,7 +173,7 @@ class Recording:
             return
         ended = self.now()
         if self._tells_ends:
-            # What one broker has shown, no other may take back.
+            # Ends that one broker has shown must not go back at another.
             seen = (0, found.last_stable_offset, found.high_watermark)
             self.operations.append(h.Ends(process, started, ended, h.OK, topic, partition, *seen))
         self.operations.append(

@@ -1,8 +1,8 @@
 """Run one history from its plan to its verdict.
 
-First there are faults. Then there are none, and every actor must finish. Then everything is read once more in
-both isolation levels. The checker verifies that no client was told anything false, and the contents of the
-disk are compared with what must always hold (``invariants``).
+A history begins with faults. Then the faults stop, and every actor must finish. Then everything is read once
+more in both isolation levels. The checker verifies that no client got a false answer, and the invariants of
+disk and memory are checked (``invariants``).
 """
 
 import asyncio
@@ -48,7 +48,7 @@ PATIENCE_SECONDS = 60.0
 """The virtual time in which every actor must finish once there are no faults."""
 LOOK_SECONDS = 0.5
 QUIET_SECONDS = 2.5
-"""A worker that takes no job for so long shows that there is none: locks are shorter."""
+"""If a worker takes no job for so long, there is none: locks are shorter."""
 
 
 @dataclass(slots=True)
@@ -57,14 +57,14 @@ class HistoryResult:
 
     plan: Plan
     problems: list[str] = field(default_factory=list)
-    """The problems, first one first. Empty if the history is correct."""
+    """The problems, in the order in which they were found. Empty if the history is correct."""
     operations: list[Operation] = field(default_factory=list)
     faults: dict[str, int] = field(default_factory=dict)
     lives: int = 0
 
     @property
     def digest(self) -> str:
-        """Equal for equal histories."""
+        """A hash that is equal for equal histories."""
         told = repr((self.problems, self.operations, self.faults, self.lives))
         return hashlib.sha256(told.encode()).hexdigest()
 
@@ -82,7 +82,7 @@ def run(plan: Plan) -> HistoryResult:
 
 @contextmanager
 def _settings(plan: Plan) -> Iterator[None]:
-    """Make epochs end early, and brokers look for open transactions often."""
+    """Exhaust epochs early, and have brokers look for open transactions often."""
     before = model.EPOCH_MAX, cluster_member.LOOK_SECONDS
     model.EPOCH_MAX, cluster_member.LOOK_SECONDS = plan.epoch_max, LOOK_SECONDS  # type: ignore[misc]
     try:
@@ -233,7 +233,7 @@ class _History:
         return problems
 
     async def _do_the_rest(self) -> list[str]:
-        """Let workers do the jobs that are left, one worker after another, until there are none."""
+        """Let workers do the remaining jobs, one worker after another, until there are none."""
         world, started = self._world, self._world.loop.now
         for number in itertools.count():
             worker = self._worker(f"last-worker-{number}")

@@ -1,6 +1,6 @@
-"""Scenes about decisions of two brokers that meet: their commits overtake each other, or their clocks differ.
+"""Scenes about conflicting decisions of two brokers: a commit overtakes another, or their clocks differ.
 
-What was decided before another commit must not count after it.
+A decision that was made before another broker's commit must not take effect after it.
 """
 
 import asyncio
@@ -30,8 +30,7 @@ from simulation.stage import (
 def write_decided_before_an_end() -> None:
     """The first write of a transaction is decided, and the transaction ends before the write is committed.
 
-    The end has nothing to do in that partition, so it writes nothing that the write has read but the
-    transaction itself.
+    The end has nothing to do in that partition. Of what the write has read, it changes only the transaction.
     """
 
     async def work(world: ClusterWorld) -> None:
@@ -57,8 +56,8 @@ def write_decided_before_an_end() -> None:
 def late_commit() -> None:
     """The connection breaks during a commit, which is repeated; the first one is carried out much later.
 
-    It is about an offset that has moved on meanwhile. The next coordinator of the group knows it from the
-    ledger alone.
+    It commits an offset that has advanced meanwhile. The next coordinator of the group knows that offset only
+    from the ledger.
     """
 
     async def work(world: ClusterWorld) -> None:
@@ -102,7 +101,7 @@ def flush_after_an_end_elsewhere() -> None:
         reads = one.broker.reads
         before = (await reads.list_offsets(key, LATEST, Isolation.READ_COMMITTED)).offset
         met(before == 2 and key in one.broker._loop.unsynced.partitions)
-        # It has to flush, so that it sees everything.
+        # The leader must flush first, so that its answer includes everything.
         after = (await reads.list_offsets(key, LATEST, Isolation.READ_UNCOMMITTED)).offset
         assert after >= before, "the end of the log goes back"
 
@@ -112,8 +111,8 @@ def flush_after_an_end_elsewhere() -> None:
 def two_clocks() -> None:
     """A write at one broker opens a transaction that another coordinates, and its producer dies.
 
-    The clocks of their machines differ by minutes or more. So the scene is played twice, once with the later
-    clock at the leader. The transaction must time out all the same.
+    The clocks of their machines differ by minutes or more. The scene is played twice, so that the later clock
+    is at the leader once. The transaction must time out both times.
     """
 
     async def work(world: ClusterWorld) -> None:
@@ -130,14 +129,14 @@ def two_clocks() -> None:
 
 
 def _in_version_1(write: Append) -> Append:
-    """The same write, of a client that has added its partition to the transaction before."""
+    """Return the same write, from a client that has added the partition to the transaction before."""
     context = write.transaction_context
     assert context is not None
     return write.but(transaction_context=context.but(version=1))
 
 
 class _Late(Random):
-    """Whatever may be late is as late as possible."""
+    """Makes every delay as long as possible."""
 
     def random(self) -> float:
         return 0.0

@@ -1,4 +1,4 @@
-"""Scenes about copies in memory that another broker has made old, without a notice that arrives in time."""
+"""Scenes about stale copies in memory: another broker has changed them, and no notice arrives in time."""
 
 import asyncio
 from typing import Any
@@ -31,7 +31,7 @@ from simulation.stage import (
 
 
 def lost_notice_of_a_join() -> None:
-    """A write at the first broker opens a transaction; its coordinator is not told, and has to commit it."""
+    """A write at the first broker opens a transaction. Its coordinator gets no notice, and must commit it."""
 
     async def work(world: ClusterWorld) -> None:
         one, two = world.everybody()
@@ -46,7 +46,7 @@ def lost_notice_of_a_join() -> None:
 
 
 def lost_notice_of_a_join_without_end() -> None:
-    """As before, but the producer dies: the coordinator has to abort it, so that readers go on."""
+    """As before, but the producer dies: the coordinator must abort it, so that readers proceed."""
 
     async def work(world: ClusterWorld) -> None:
         one, two = world.everybody()
@@ -64,8 +64,8 @@ def lost_notice_of_a_join_without_end() -> None:
 def write_repeated_at_the_leader() -> None:
     """A broker that led a partition a moment ago commits a write to it, and dies before its notice.
 
-    The write was accepted while that broker led the partition. Its client repeats it at the new leader, to
-    which readers have come already. What the leader acknowledges then, it must show.
+    The write was accepted while that broker led the partition. Its client repeats it at the new leader, which
+    already serves readers. If the leader acknowledges the write, it must show it.
     """
 
     async def work(world: ClusterWorld) -> None:
@@ -86,7 +86,7 @@ def write_repeated_at_the_leader() -> None:
 
 
 def late_notice_of_a_deleted_group() -> None:
-    """A notice arrives twice; before the second time, the group that it is about is deleted."""
+    """A notice arrives twice; its group is deleted before the second time."""
 
     async def work(world: ClusterWorld) -> None:
         one, two = world.everybody()
@@ -131,8 +131,8 @@ def notices_in_another_order() -> None:
 def right_removed_twice() -> None:
     """An ACL is removed at one broker, and its notice does not arrive. The removal is repeated at another.
 
-    That one finds nothing to remove. When it says so, the right must be gone at the third one, too. The same
-    holds for a removal by a filter, which matches nothing any more.
+    The second broker finds nothing to remove. When it answers so, the right must be gone at the third broker,
+    too. The same holds for a removal by a filter, which matches nothing any more.
     """
 
     async def work(world: ClusterWorld) -> None:
@@ -156,9 +156,9 @@ def right_removed_twice() -> None:
 
 
 def right_removed_where_it_is_known() -> None:
-    """As before, but the broker that is asked again has not got the notice, and still grants the right.
+    """As before, but the second broker has not received the notice, and still grants the right.
 
-    The first broker waits for its answer to the notice, which never comes.
+    The first broker waits for the answer to its notice, which never comes.
     """
 
     async def work(world: ClusterWorld) -> None:
@@ -179,7 +179,7 @@ def right_removed_where_it_is_known() -> None:
 
 
 def right_removed_before_it_is_known() -> None:
-    """An ACL is added again at one broker. It is removed at another, which remembers that it was removed."""
+    """An ACL is added again at one broker, and removed at another, which has no notice of the addition."""
 
     async def work(world: ClusterWorld) -> None:
         one, two = world.everybody()
@@ -203,7 +203,7 @@ def right_removed_before_it_is_known() -> None:
 async def _offset_in_transaction(
     world: ClusterWorld, group_owner: BrokerLife, coordinator: BrokerLife, key: OffsetKey
 ) -> EndTransaction:
-    """An offset in a transaction. Return the end of it."""
+    """Commit an offset in a transaction, and return the command that ends the transaction."""
     name = named(world, coordinator)
     given = await coordinator.broker.ask(InitProducer(name, 60_000))
     offsets = ((key, CommittedOffset(5)),)

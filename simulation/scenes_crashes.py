@@ -1,6 +1,6 @@
 """Scenes about a ledger that crashes: what it loses must not have been shown to any reader.
 
-The next record after the crash tells: its offset must not be one that a reader has passed already.
+The test is the next record after the crash: its offset must not be one that a reader has passed already.
 """
 
 from random import Random
@@ -77,7 +77,7 @@ def end_seen_at_the_leader() -> None:
 def end_after_a_crash() -> None:
     """The second record of a transaction is lost; it was acknowledged, so the transaction cannot commit.
 
-    Its coordinator is another broker than the leader, and has nothing in memory that would tell.
+    Its coordinator is another broker than the leader, and has nothing in memory that reveals the loss.
     """
 
     async def work(world: ClusterWorld) -> None:
@@ -97,9 +97,9 @@ def end_after_a_crash() -> None:
 
 
 def shards_given_away_after_a_crash() -> None:
-    """A record of a transaction is lost in a crash. Before its leader finds out, it gives shards away.
+    """A record of a transaction is lost in a crash. Before the leader finds out, it gives shards away.
 
-    To do so, it writes to the ledger, which tells nothing about the record. It keeps the partition.
+    To do so, the leader writes to the ledger, whose answer does not reveal the loss. It keeps the partition.
     """
 
     async def work(world: ClusterWorld) -> None:
@@ -144,7 +144,7 @@ async def _crash_and_write(world: ClusterWorld, leader: BrokerLife, key: Partiti
 
 
 class _Worst(Random):
-    """A crash loses everything that was not flushed."""
+    """Makes a crash lose everything that was not flushed."""
 
     def randint(self, a: int, b: int) -> int:
         return a

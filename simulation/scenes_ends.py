@@ -1,6 +1,6 @@
 """Scenes about the repeated end of a transaction.
 
-What its answer acknowledges must be visible to whoever reads next, at whichever broker.
+What its answer acknowledges must be visible to the next reader, at any broker.
 """
 
 from typing import Any
@@ -41,7 +41,7 @@ def repeated_end() -> None:
 
 
 def dead_coordinator() -> None:
-    """The coordinator dies after the commit and before its notices; the end is repeated at the next."""
+    """The coordinator dies after the commit and before its notices; the end is repeated at the next one."""
 
     async def work(world: ClusterWorld) -> None:
         two = world.everybody()[1]
@@ -58,9 +58,9 @@ def dead_coordinator() -> None:
 
 
 def dead_coordinator_and_paused_leader() -> None:
-    """As before, and the leader stands still while the next coordinator takes over, shorter than its lease.
+    """As before, and the leader is paused while the next coordinator takes over, for less than its lease.
 
-    When it goes on, it may still serve readers, but not what it had in memory.
+    When the leader resumes, it may still serve readers, but not with what it had in memory.
     """
 
     async def work(world: ClusterWorld) -> None:
@@ -92,7 +92,7 @@ def dead_coordinator_and_paused_leader() -> None:
 
 
 def leaving_coordinator() -> None:
-    """The coordinator leaves after the commit and before its notices; the end is repeated at the next."""
+    """The coordinator leaves after the commit and before its notices; the end is repeated at the next one."""
 
     async def work(world: ClusterWorld) -> None:
         two = world.everybody()[1]
@@ -110,7 +110,7 @@ def leaving_coordinator() -> None:
 
 
 async def _open(world: ClusterWorld) -> tuple[PartitionKey, EndTransaction]:
-    """A transaction that the second broker coordinates, with a batch in a partition that the first leads."""
+    """Open a transaction that the second broker coordinates, with a batch in a partition of the first."""
     one, two = world.everybody()[:2]
     key = partition_of(one)
     return key, await open_transaction(two, named(world, two), one, key)

@@ -1,4 +1,4 @@
-"""Scenes that one history in ten thousand has met: an end taken for another, what is decided too late."""
+"""Scenes that one history in ten thousand has met: an end mistaken for another, decisions made too late."""
 
 import asyncio
 from functools import partial
@@ -30,7 +30,7 @@ from simulation.stage import (
 def end_of_a_lost_transaction() -> None:
     """The ledger crashes and loses a transaction. In version 1, its end looks like that of the one before.
 
-    The coordinator has to load the transaction, or it has a copy of what is lost.
+    The scene is played twice: the coordinator has to load the transaction, or has a copy of the lost one.
     """
 
     async def work(world: ClusterWorld, *, has_copy: bool) -> None:
@@ -60,9 +60,10 @@ def end_of_a_lost_transaction() -> None:
 
 
 def end_decided_after_a_hand_over() -> None:
-    """An end waits for its turn while its coordinator gives the transaction to another broker.
+    """An end is queued while its coordinator hands the transaction over to another broker.
 
-    The client repeats it there. The first broker cannot reach the leader, and the next does not know that.
+    The client repeats the end there. The first broker cannot reach the leader, and the next coordinator does
+    not know that.
     """
 
     async def work(world: ClusterWorld) -> None:
@@ -87,7 +88,7 @@ def end_decided_after_a_hand_over() -> None:
 
 
 def join_decided_after_a_hand_over() -> None:
-    """A member joins a group, and its request waits for its turn while the group gets another coordinator."""
+    """A request to join a group is queued while the group gets another coordinator."""
 
     async def work(world: ClusterWorld) -> None:
         one, group, answers = world.everybody()[0], await _name_for_a_while(world), list[object]()
@@ -103,9 +104,10 @@ def join_decided_after_a_hand_over() -> None:
 
 
 def end_of_a_history() -> None:
-    """A notice is lost in a cut that heals before its sender gives up. Only then is it left in the ledger.
+    """A notice is lost in a cut that heals before its sender gives up and leaves the notice in the ledger.
 
-    Nobody was answered yet, so a leader may show the transaction as open. A history must not end before.
+    No client is answered before that, so a leader may show the transaction as open. A history must not end
+    before.
     """
 
     async def work(world: ClusterWorld) -> None:
@@ -127,9 +129,9 @@ def end_of_a_history() -> None:
 
 
 def late_division() -> None:
-    """A leader dies, and two brokers divide its shards; the first takes so long that it owns some by then.
+    """A leader dies, and two brokers divide its shards; when the first divides them, it already owns some.
 
-    The leader is back meanwhile, so it should get these shards. The first must stop serving them before.
+    The leader is back by then, so it should get these shards. The first broker must stop serving them before.
     """
 
     async def work(world: ClusterWorld) -> None:
@@ -158,7 +160,7 @@ def late_division() -> None:
 
 
 async def _name_for_a_while(world: ClusterWorld) -> str:
-    """A name that the first broker owns until the third one is back."""
+    """Kill the third broker; return a name that the first broker owns until the third one is back."""
     one, _, three = world.everybody()
     names = [each for each in map(str, range(100)) if three.ownership.coordinates(each)]
     name = next(each for each in names if owner_of(name_shard(each), (1, 2)) == 1)

@@ -1,6 +1,6 @@
-"""Scenes about leases and owners: a broker that is cut off serves nobody, and nobody forgets to tell another.
+"""Scenes about leases and owners: a broker that is cut off serves no client, and owners get their notices.
 
-Where a scene looks into a broker, it only finds its moment there.
+A scene looks into a broker only to find the right moment.
 """
 
 from typing import Any
@@ -27,9 +27,9 @@ from simulation.stage import (
 
 
 def late_renewal() -> None:
-    """A leader misses a notice while the ledger is away, and its lease is over. Then it renews the lease.
+    """A leader misses a notice while the ledger is away, and its lease ends. Then it renews the lease.
 
-    The other broker has been away from the ledger too, so it does not replace the leader at once.
+    The other broker could not reach the ledger either, so it does not replace the leader at once.
     """
 
     async def work(world: ClusterWorld) -> None:
@@ -51,7 +51,7 @@ def late_renewal() -> None:
 
 
 def leader_without_ledger() -> None:
-    """A leader can neither renew its lease nor be told anything, and still serves readers for a while."""
+    """A leader can neither renew its lease nor get notices, and still serves readers for a while."""
 
     async def work(world: ClusterWorld) -> None:
         one, two = world.everybody()
@@ -69,7 +69,7 @@ def leader_without_ledger() -> None:
 
 
 def write_of_a_replaced_broker() -> None:
-    """A write waits for the ledger until another broker has replaced its own, and serves readers."""
+    """A broker's write waits for the ledger until another broker has replaced it, and serves readers."""
 
     async def work(world: ClusterWorld) -> None:
         one, two = world.everybody()
@@ -80,7 +80,7 @@ def write_of_a_replaced_broker() -> None:
         met((await partition_at(two, key)).high_watermark == 0)
         assert one.broker.member is not None
         renewing = one.broker.member._renewing
-        # Otherwise the renewal tells it first that it was replaced.
+        # Otherwise the broker learns from the renewal first that it was replaced.
         await until(lambda: not renewing.locked())
         one.wire.is_cut = False
         await until(lambda: one.is_over or bool(answers))
@@ -93,7 +93,7 @@ def write_of_a_replaced_broker() -> None:
 
 
 def unknown_owner() -> None:
-    """A leader dies. The coordinator does not know its successor yet, who has begun to serve readers.
+    """A leader dies. Its successor has begun to serve readers, and the coordinator does not know it yet.
 
     A fourth broker that the second cannot reach keeps the second from looking again too soon.
     """
@@ -121,7 +121,7 @@ def unknown_owner() -> None:
 def next_owner() -> None:
     """A leader leaves, and its successor has begun to serve readers. The coordinator does not know that yet.
 
-    It tells the former leader, which still answers, that a transaction has ended.
+    The coordinator sends the notice of an end to the former leader, which still answers.
     """
 
     async def work(world: ClusterWorld) -> None:
@@ -131,7 +131,7 @@ def next_owner() -> None:
         end = await open_transaction(two, named(world, two), three, key)
         row, shard = world.server.rows[2], partition_shard(key.topic_id, key.index)
         before = row.lease_until
-        # It does not renew its lease, and see who owns what, for a while.
+        # The coordinator has just renewed its lease, so it does not learn the new owners for a while.
         await until(lambda: row.lease_until > before)
         await virtual_time.sleep(0.005)
         world._cut.add(frozenset((2, 3)))
@@ -150,7 +150,7 @@ def next_owner() -> None:
 def late_hand_over() -> None:
     """A hand-over gets no answer, and the ledger carries it out later.
 
-    Meanwhile its giver cannot repeat it, because of commits that others do not know yet.
+    Meanwhile the giver cannot repeat it, because notices of its commits have not arrived yet.
     """
 
     async def work(world: ClusterWorld) -> None:
@@ -216,7 +216,7 @@ def long_commit() -> None:
 
 
 def slow_notices() -> None:
-    """Notices take almost half of a lease, as if they were found in the ledger only."""
+    """Notices take almost half a lease, as if they arrived only through the ledger."""
 
     async def work(world: ClusterWorld) -> None:
         one, two = world.everybody()

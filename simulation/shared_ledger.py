@@ -1,11 +1,11 @@
 """A ledger that several brokers share: what a database server does for them.
 
-An independent model of PostgreSQL with Semel's functions. A commit checks who commits, in which term, and the
-versions that it was decided on; then it is flushed, unless it defers that, and others see it. Whoever wants
-to change the same entities or the same broker's row meanwhile waits for it.
+It is an independent model of PostgreSQL with Semel's functions. A commit checks the epoch and session of its
+broker, the term, and the versions that it was decided on. Then it is flushed, unless it defers that, and
+other brokers see it. Changes of the same entities or of the same broker's row wait for it.
 
-The server may crash. Commits that were not flushed are lost then, or the last ones of them; one that was
-being flushed may have happened. All locks are gone, and the term with them.
+The server may crash. Then unflushed commits, or a suffix of them, are lost; a commit that was being flushed
+may have happened. All locks are released, and the term ends.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ SHARD_EPOCH: Final = 0
 
 
 class Lost(Exception):
-    """The connection to the server was lost, so it is not known whether it has done what was asked."""
+    """The connection to the server was lost, so the outcome of the request is unknown."""
 
 
 class VersionedFold(SimulatedLedger):
@@ -78,7 +78,7 @@ class VersionedFold(SimulatedLedger):
 
 
 class Claim(NamedTuple):
-    """Who commits, which number the commit gets, and the term that it was decided in."""
+    """The broker of a commit, the number of the commit, and the term in which it was decided."""
 
     broker_id: int
     epoch: int
@@ -94,7 +94,7 @@ class Row:
     broker_id: int
     slot: int
     life: int
-    """Which life of the broker has its place."""
+    """The life of the broker that holds the row."""
     epoch: int = 1
     session: int = 0
     sequence: int = 0
@@ -122,7 +122,7 @@ class _Committed(NamedTuple):
 
 
 class LedgerServer:
-    """The server. Everything that brokers agree on is here; ``membership`` changes the rows of brokers."""
+    """The server, with everything that brokers share. ``shared_membership`` changes the rows of brokers."""
 
     def __init__(self, loop: VirtualLoop, random: Random, flush_seconds_max: float) -> None:
         self.loop = loop
@@ -134,9 +134,9 @@ class LedgerServer:
         self.ledger = VersionedFold()
         self.crashes = 0
         self.is_away = False
-        """Whether it does not answer, because it has crashed."""
+        """Whether the server does not answer, because it has crashed."""
         self.answered: set[tuple[int, int]] = set()
-        """The commits that were answered as durable, by slot and number. They must never be lost."""
+        """The commits that were answered as durable, by broker and number. They must never be lost."""
         self._commits: list[_Committed] = []
         self._durable = 0
         self._flushing: list[_Committed] = []
@@ -145,7 +145,7 @@ class LedgerServer:
         self._chunk = 0
         self._notice = 0
         self._locks: dict[Any, object] = {}
-        """Who holds the lock on an entity, or on the row of a broker (an int)."""
+        """The holder of each lock: on an entity, or on the row of a broker (an int)."""
         self._unlocked: asyncio.Future[None] | None = None
         self._flush_seconds_max = flush_seconds_max
 
@@ -156,7 +156,7 @@ class LedgerServer:
         return self.loop.now
 
     def current_term(self) -> int:
-        """The term. Begins the next one if the server has lost it."""
+        """Return the term. Begins the next one if a crash has ended the last."""
         if self._term is None:
             self._last_term += 1
             self._term = self._last_term
@@ -164,7 +164,7 @@ class LedgerServer:
         return self._term
 
     def is_term(self, term: int) -> bool:
-        """Whether this term is not over."""
+        """Whether this is the current term."""
         return self._term == term
 
     def load(self, keys: Iterable[Key], broker_id: int) -> list[Versioned]:
@@ -191,7 +191,7 @@ class LedgerServer:
     # -- locks --------------------------------------------------------------------------------------------
 
     async def lock(self, owner: object, keys: Iterable[Any]) -> None:
-        """Wait until nobody else holds these, and take them. Lost if the server crashes meanwhile."""
+        """Wait until these locks are free, and take them. Raises Lost if the server crashes meanwhile."""
         wanted, crashes = tuple(keys), self.crashes
         while any(self._locks.get(key, owner) is not owner for key in wanted):
             if self._unlocked is None:
@@ -227,11 +227,11 @@ class LedgerServer:
         *,
         is_synced: bool,
     ) -> None:
-        """Commit. Conflict, TermEnded, StoreFenced: nothing was written. Lost."""
+        """Commit. If it raises Conflict, TermEnded or StoreFenced, nothing was written. May raise Lost."""
         written = {key for fact in facts for key in versioned_by(fact)}
         versioned = {key for key in (*expected, *written) if type(key) in VERSIONED}
         crashes = self.crashes
-        # It is not idle any more, so its locks are not taken from it.
+        # A broker that commits is not idle: give its locks a new owner, which the idle timeout does not know.
         given, owner = owner, object()
         self._locks = {key: owner if each is given else each for key, each in self._locks.items()}
         try:
@@ -315,7 +315,7 @@ class LedgerServer:
         self._durable = len(self._commits)
 
     def crash(self) -> None:
-        """Lose the end of what was not flushed. Clients learn nothing but that their connection is gone."""
+        """Lose unflushed commits, or a suffix of them. Clients learn only that their connection is gone."""
         random = self.random
         if self._flushing and random.random() < 0.5:
             # The log is one stream: what was written before it is durable too.
@@ -340,7 +340,7 @@ class LedgerServer:
             self._apply(committed)
 
     def lost(self) -> list[str]:
-        """Return a problem if a commit is gone that was answered as durable."""
+        """Return a problem if a commit that was answered as durable is gone."""
         there = {(each.claim.broker_id, each.claim.sequence) for each in self._commits}
         gone = sorted(self.answered - there)
         return [f"commits that were answered are gone: {gone[:3]}"] if gone else []
@@ -348,7 +348,7 @@ class LedgerServer:
     # -- rows of brokers ----------------------------------------------------------------------------------
 
     async def with_rows(self, owner: object, broker_ids: Iterable[int], work: Callable[[], Any]) -> Any:
-        """Do something with the rows of brokers while none of them commits. It is durable at once."""
+        """Call `work` on the rows of brokers while none of them commits, and make the result durable."""
         crashes = self.crashes
         await self.lock(owner, broker_ids)
         try:

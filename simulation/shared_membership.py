@@ -1,7 +1,7 @@
-"""The brokers that share the simulated ledger: places, leases, shards and notices.
+"""The brokers that share the simulated ledger: their rows, leases, shards and notices.
 
-``Places`` is what the server does, in one step each. ``SimulatedMembership`` is the way of one life there: a
-call may be repeated, because its answer was lost.
+``Places`` has the operations of the server, each of which is one step. ``SimulatedMembership`` calls them for
+one life of a broker; a call may be repeated, because its answer was lost.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,10 +16,10 @@ EPOCH_MS: Final = 1_700_000_000_000
 
 
 class Link(Protocol):
-    """The way to the server."""
+    """The connection to the server."""
 
     async def ask(self, work: Callable[[], Any], patience: float) -> Any:
-        """Have the server do something, at least once. StoreRefused, StoreFenced."""
+        """Run `work` at the server, at least once. Raises StoreRefused or StoreFenced."""
 
 
 class Places:
@@ -29,7 +29,7 @@ class Places:
         self._server = server
 
     def take(self, broker_id: int, life: int) -> float:
-        """Take the place of the last life. Return how many seconds that must wait; 0 if it is done."""
+        """Take over the row of the last life. Return the seconds to wait before; 0 if it is done."""
         server, now = self._server, self._server.now()
         row = server.rows.get(broker_id)
         if row is None:
@@ -47,7 +47,7 @@ class Places:
         return 0.0
 
     def mine(self, broker_id: int, epoch: int) -> Row:
-        """The row of a broker. StoreFenced if it was replaced."""
+        """Return the row of a broker. StoreFenced if it was replaced."""
         row = self._server.rows[broker_id]
         if row.epoch != epoch:
             raise StoreFenced("another process took the place of the broker")
@@ -60,7 +60,7 @@ class Places:
         row.lease_until = self._server.now() + LEASE_SECONDS
 
     def renew(self, row: Row) -> ClusterView:
-        """Prolong a lease, and return the cluster."""
+        """Renew a lease, and return the state of the cluster."""
         server, now = self._server, self._server.now()
         row.lease_until = now + LEASE_SECONDS
         peers = [
@@ -112,7 +112,7 @@ class Places:
         self._give({each: owner for each, owner in owners.items() if shards[each].owner == giver != owner})
 
     def _give(self, owners: Mapping[int, int]) -> None:
-        """Give shards to members that do not leave."""
+        """Give shards to members that are not leaving."""
         rows, shards = self._server.rows, self._server.shards
         for number, owner in owners.items():
             row, shard = rows.get(owner), shards[number]
@@ -139,13 +139,13 @@ class Places:
                 shards[number] = Shard(None, shard.epoch + 1)
 
     def leave_notice(self, peer: Peer, body: bytes) -> int:
-        """Keep a notice; 0 if the broker was replaced, so that nobody needs it."""
+        """Keep a notice, and return its number; 0 if the broker was replaced and does not need it."""
         if self._server.rows[peer.broker_id].epoch != peer.epoch:
             return 0
         return self._server.leave_notice(Notice(peer.broker_id, peer.epoch, body))
 
     def is_noticed(self, peer: Peer, number: int) -> bool:
-        """Whether a broker has seen a notice, or will before it serves anybody again."""
+        """Whether a broker has seen a notice, or will see it before it serves clients again."""
         row = self._server.rows[peer.broker_id]
         is_live = row.epoch == peer.epoch and row.lease_until > self._server.now()
         return number not in self._server.notices or not is_live
@@ -161,7 +161,7 @@ class Places:
 
 
 class SimulatedMembership:
-    """The place of one life among the brokers. Implements ``sharing.Membership``."""
+    """The membership of one life of a broker. Implements ``sharing.Membership``."""
 
     lease_seconds = LEASE_SECONDS
     secret = b"simulated"
@@ -180,7 +180,7 @@ class SimulatedMembership:
         await self._call(lambda row: self._places.join(row, endpoints, internal))
 
     async def renew(self, now_ms: int = 0) -> ClusterView:
-        """Prolong the own lease."""
+        """Renew this broker's lease."""
         view: ClusterView = await self._call(self._places.renew)
         return view
 
@@ -209,7 +209,7 @@ class SimulatedMembership:
         return number
 
     async def is_noticed(self, peer: Peer, number: int) -> bool:
-        """Whether the broker has seen the notice, or will before it serves anybody again."""
+        """Whether the broker has seen the notice, or will see it before it serves clients again."""
         noticed: bool = await self._call(lambda row: self._places.is_noticed(peer, number), peer.broker_id)
         return noticed
 
@@ -218,7 +218,7 @@ class SimulatedMembership:
         await self._call(lambda row: self._places.drop_notices(numbers))
 
     async def _call(self, work: Callable[[Row], Any], *others: int) -> Any:
-        """Do something with the rows of brokers, while they do not commit."""
+        """Call `work` with this broker's row, while neither it nor the others commit."""
 
         def checked() -> Any:
             return work(self._places.mine(self.broker_id, self.epoch))

@@ -1,7 +1,7 @@
 """The store of one life of a broker over the shared ledger: requests that may get lost on their way.
 
 A commit whose answer is lost has an unknown outcome: it may have happened, or happen later. The store begins
-another session, after which it cannot happen any more, and looks whether it has.
+another session, after which the commit can no longer happen, and reads whether it has.
 """
 
 import asyncio
@@ -21,13 +21,13 @@ from simulation.virtual_time import sleep
 
 QUERY_PATIENCE_SECONDS: Final = 0.6
 LOCK_SECONDS_MAX: Final = 0.1
-"""Whoever waits longer for a lock gives up those that it has, because others may wait for it."""
+"""A broker that waits longer for a lock gives up all its locks, because others may wait for them."""
 IDLE_SECONDS_MAX: Final = 0.3
-"""The server takes the locks of a broker that is silent for so long."""
+"""The server releases the locks of a broker that is idle for so long."""
 
 
 class Wire:
-    """The way of one life to the server."""
+    """The connection of one life of a broker to the server."""
 
     def __init__(self, server: LedgerServer, random: Random, faults: Faults) -> None:
         self.server = server
@@ -36,14 +36,14 @@ class Wire:
         self.is_cut = False
 
     async def travel(self) -> None:
-        """Take the time that a message takes. Lost if it does not arrive."""
+        """Wait as long as a message takes. Raises Lost if it does not arrive."""
         await sleep(self.random.uniform(0.0001, 0.001))
         if self.is_cut or self.server.is_away:
             await sleep(self.random.uniform(0.001, 0.02))
             raise Lost
 
     async def once(self, work: Callable[[], Any]) -> Any:
-        """Have the server do something. Lost if there is no answer."""
+        """Run `work` at the server, at most once. Raises Lost if there is no answer."""
         await self.travel()
         crashes = self.server.crashes
         result = work()
@@ -55,7 +55,7 @@ class Wire:
         return result
 
     async def ask(self, work: Callable[[], Any], patience: float = QUERY_PATIENCE_SECONDS) -> Any:
-        """Have the server do something, at least once. StoreRefused if it does not answer for so long."""
+        """Run `work` at the server, at least once. StoreRefused if there is no answer within `patience`."""
         deadline = self.server.now() + patience
         while True:
             try:
@@ -88,7 +88,7 @@ class SharedLedgerReader:
         return query
 
     async def load(self, keys: Sequence[Key]) -> list[Value | None]:
-        """Return entities. What clients may read of partitions is durable when it is returned."""
+        """Return entities. Partitions are durable before they are returned, because clients may read them."""
         server = self._wire.server
         while True:
             found, crashes = await self._wire.ask(
@@ -185,7 +185,7 @@ class SharedSimulatedStore:
             raise StoreRefused("simulated: the object store is away")
 
     def forget_ahead(self, batches: Sequence[Buffer]) -> None:
-        """Nothing is kept."""
+        """Do nothing: nothing is kept."""
 
     async def unlock(self) -> None:
         """Give up all locks."""
@@ -202,7 +202,7 @@ class SharedSimulatedStore:
         expected: Mapping[Key, int] | None = None,
         defers_sync: bool = False,
     ) -> int:
-        """Commit, and find out what became of it if the answer is lost."""
+        """Commit, and determine the outcome if the answer is lost."""
         if self.wire.faults.happens(self.wire.random, "full"):
             raise StoreFull("simulated: no room")
         number, is_synced = self._sequence + 1, not defers_sync
@@ -217,7 +217,7 @@ class SharedSimulatedStore:
                 break
             except Lost:
                 if await self._reached() >= number:
-                    # The session was begun after it, and flushed.
+                    # The new session began after the commit, and its flush included the commit.
                     is_synced = True
                     break
             except TermEnded:
@@ -232,7 +232,7 @@ class SharedSimulatedStore:
         return self._server.version(claim)
 
     async def _try(self, work: Coroutine[Any, Any, None]) -> None:
-        """Send a commit. The server goes on with it if this life ends, or stops waiting."""
+        """Send a commit. The server continues it even if this life ends or stops waiting."""
         wire, loop = self.wire, self._server.loop
         try:
             await wire.travel()
@@ -268,15 +268,15 @@ class SharedSimulatedStore:
 
     @property
     def oldest_snapshot(self) -> SnapshotAge:
-        """Nobody holds one."""
+        """The age of no snapshot: none is held."""
         return SnapshotAge(0.0, 0)
 
     def upkeep(self, is_mine: Callable[[], bool]) -> Mapping[str, Coroutine[Any, Any, None]]:
-        """Nothing: bytes stay where they are."""
+        """Return nothing: bytes stay where they are."""
         return {}
 
     async def checkpoint(self) -> None:
-        """Nothing: what is committed is durable."""
+        """Do nothing: what is committed is durable."""
 
     async def sweep_orphans(self) -> list[int]:
         """Return nothing: there are no orphans."""
@@ -290,19 +290,19 @@ class SharedSimulatedStore:
             Places(self._server).end_lease(row)
 
     def disconnect(self) -> None:
-        """The life is over: the server notices that its connections are closed."""
+        """Release the locks of a life that is over: the server notices its closed connections."""
         self._give_up()
 
 
 def _begin(work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
     task = asyncio.get_running_loop().create_task(work, context=OUTSIDE)
-    # Nobody may be left to wait for it.
+    # Retrieve the exception: there may be no task left that waits for it.
     task.add_done_callback(lambda done: done.cancelled() or done.exception())
     return task
 
 
 async def open_shared(wire: Wire, broker_id: int, life: int) -> SharedSimulatedStore:
-    """Take the place of the last life of the broker, and open the store."""
+    """Take over from the last life of the broker, and open the store."""
     server = wire.server
     while True:
         seconds_left = await wire.ask(

@@ -44,7 +44,7 @@ class SmallFold(VersionedFold):
         return other
 
     def key(self) -> object:
-        """Equal for equal folds. To be called when nothing is folded any more."""
+        """Return a value that is equal for equal folds. Call it only when nothing more is folded."""
         if self._key is None:
             batches = tuple(tuple(each) for each in self.batches.values())
             self._key = hash((frozenset(self.values.items()), frozenset(self.versions.items()), batches))
@@ -80,7 +80,7 @@ class SmallLedger:
         return fold
 
     def use(self, world: Any, broker: int) -> None:
-        """Be the store of one broker."""
+        """Act as the store of one broker."""
         self.fold, self.epochs = world.ledger, world.epochs
         self.broker, self.member = broker, world.members[broker]
         self.world = world
@@ -96,10 +96,10 @@ class SmallLedger:
         ]
 
     async def check_term(self) -> None:
-        """Nothing: it does not crash."""
+        """Do nothing: this ledger does not crash."""
 
     async def unlock(self) -> None:
-        """Nothing: a step is not interrupted."""
+        """Do nothing: a step is not interrupted."""
 
     async def transactions(
         self, *, after: str = "", limit: int = 0, state: TransactionState | None = None

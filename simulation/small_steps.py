@@ -1,8 +1,8 @@
 """Every step that the small world (``small_world``) can take from a state.
 
-A step is a name and a function that changes a copy of the world. What cannot make a difference is no step of
-its own: a client asks when the broker begins with its request, and somebody reads every partition all the
-time, so that its leader publishes whatever is oldest.
+A step is a name and a function that changes a copy of the world. An event whose time makes no difference is
+not a step of its own: a client sends its request when the broker begins with it, and readers read every
+partition all the time, so that its leader publishes the oldest value that it may publish.
 """
 
 from collections.abc import Callable, Iterator
@@ -42,7 +42,7 @@ def steps(world: World) -> Iterator[Step]:
 
 
 def _member(world: World, broker: int) -> Member:
-    """The broker, to be changed."""
+    """Replace a broker by a copy that the step may change, and return the copy."""
     member = world.members[broker] = world.members[broker].copy()
     return member
 
@@ -55,14 +55,14 @@ def _of_client(world: World, name: str, client: Client) -> Iterator[Step]:
         return
     if client.asked is not None:
         if world.lost:
-            # It may repeat its request, or abort, while the broker is still at work.
+            # The client may repeat its request, or abort, while the broker is still at work.
             yield f"{name} gives up", lambda after: _give_up(after, name, aborts=False)
             if not client.request(name).is_end:
                 yield f"{name} aborts", lambda after: _give_up(after, name, aborts=True)
         return
     shard = client.request(name).shard
     for broker, member in world.members.items():
-        # Others answer NOT_LEADER_OR_FOLLOWER or NOT_COORDINATOR.
+        # Other brokers answer NOT_LEADER_OR_FOLLOWER or NOT_COORDINATOR.
         if member.is_serving and member.job is None and shard in member.adopted:
             yield f"{name} asks {broker}", partial(_load, broker=broker, name=name)
 
@@ -76,7 +76,7 @@ def _give_up(world: World, name: str, *, aborts: bool) -> None:
 
 def _unanswered(world: World, name: str) -> None:
     client = world.clients[name]
-    # Counted only while an answer to an earlier request may come.
+    # The attempt counts only while an answer to an earlier request may still arrive.
     is_expected = any(
         name in (member.job and member.job.client, *(each.client for each in member.announcing))
         for member in world.members.values()
@@ -139,7 +139,7 @@ def _commit(world: World, broker: int) -> None:
         loop._publish_all(tick)
     loop._answer(tick)
     member.job = None
-    # Nobody waits for the other notices: whether they arrive must not matter, so here they never do.
+    # No answer waits for the other notices. Their arrival must not matter, so here they never arrive.
     announcement = Announcement(job.client, job.attempt, pending.answers[0], *loop.answered)
     if announcement.left or _is_awaited(world, announcement):
         member.announcing = (*member.announcing, announcement)
@@ -166,7 +166,7 @@ def _renew(world: World, broker: int) -> None:
 
 
 def read(world: World) -> None:
-    """Somebody reads the partitions that are not in the memory of their leaders."""
+    """Read the partitions that their serving leaders have not published, so that they publish them."""
     for broker, member in world.members.items():
         if member.is_serving:
             for key in PARTITIONS:
@@ -199,7 +199,7 @@ def _of_announcement(world: World, broker: int, number: int, announcement: Annou
             yield f"{broker} answers {name}", lambda after: _answer(after, broker, number)
         return
     for at, (shard, _) in enumerate(announcement.left):
-        # One that was the owner before says so, which changes nothing.
+        # A former owner answers that it is not the owner, which changes nothing.
         owner = world.owners[shard]
         # A broker takes a notice between two ticks.
         if owner is None or owner == broker or world.members[owner].job is None:
@@ -215,12 +215,12 @@ def _answer(world: World, broker: int, number: int) -> None:
 
 
 def _tell(world: World, broker: int, number: int, at: int) -> None:
-    """Bring a notice to the owner of a shard. Without one, the next owner loads after the commit."""
+    """Deliver a notice to the owner of a shard. If there is none, the next owner loads after the commit."""
     member = _member(world, broker)
     announcement = member.announcing[number]
     shard, notice = announcement.left[at]
     owner = world.owners[shard]
-    # If the owner is down, its lease is over, and whoever comes next loads after the commit.
+    # If the owner is down, its lease is over, and the next owner loads after the commit.
     if owner is not None and owner != broker and world.members[owner].epoch:
         _bring(world, owner, notice)
     left = announcement.left[:at] + announcement.left[at + 1 :]
@@ -233,7 +233,7 @@ def _bring(world: World, owner: int, notice: Notice) -> None:
     if receiver.is_serving:
         run(ENGINE.seated(world, owner).take_notices([notice]))
     else:
-        # It is left in the ledger, and carried out before the lease is prolonged.
+        # The notice is left in the ledger, and carried out before the lease is renewed.
         receiver.inbox = (*receiver.inbox, notice)
 
 
@@ -294,7 +294,7 @@ def _divide(world: World, shards: frozenset[int]) -> None:
 
 
 def _restart(world: World, broker: int) -> None:
-    """Begin another life. What the last one owned is divided like the shards of any dead broker."""
+    """Begin another life. The shards of the last one are divided like those of any dead broker."""
     world.epochs[broker] += 1
     sequence = world.members[broker].sequence
     world.members[broker] = Member(epoch=world.epochs[broker], sequence=sequence)

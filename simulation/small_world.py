@@ -1,9 +1,9 @@
-"""A small cluster as plain data: three brokers, two partitions, two transactions, all steps they can take.
+"""A small cluster as plain data: three brokers, two partitions and two transactions.
 
 The brokers decide, commit, undo, publish, take notices and adopt shards with the real commit loop
-(``SharedCommitLoop``). A step is whatever happens without another broker in between: to load the entities of
-a command, to commit and publish it, to deliver a notice. ``small_steps`` lists what can happen next, and
-``explorer`` walks all of it.
+(``SharedCommitLoop``). A step is what happens without another broker in between: loading the entities of a
+command, committing and publishing it, or delivering a notice. ``small_steps`` lists the possible next steps,
+and ``explorer`` takes all of them.
 """
 
 from collections.abc import Callable, Coroutine
@@ -45,7 +45,7 @@ NOW: Final = 1_000_000
 
 
 class Request(NamedTuple):
-    """What a client asks for, and which shard it concerns."""
+    """The command of a client, and the shard that it concerns."""
 
     command: Command
     shard: int
@@ -82,12 +82,12 @@ PROGRAMS: Final[dict[str, tuple[Request, ...]]] = {
         _end("second", is_commit=True),
     ),
 }
-"""What each client does, one request after the other. It repeats what is not answered, or aborts."""
+"""The requests of each client, in order. A client repeats a request without an answer, or aborts."""
 ABORTS: Final = {name: _end(name, is_commit=False) for name in PROGRAMS}
 
 
 class Job(NamedTuple):
-    """The tick of a broker, loaded and not decided: the request of one client."""
+    """A tick of a broker that is loaded and not decided yet: the request of one client."""
 
     client: str
     request: "Request"
@@ -96,14 +96,14 @@ class Job(NamedTuple):
 
 
 class Announcement(NamedTuple):
-    """An answer that waits for the owners of what was changed."""
+    """An answer that waits until the owners of the changed entities have their notices."""
 
     client: str
     attempt: int
     answer: Any
     reads: frozenset[Key]
     keys: frozenset[Key]
-    """The entities that it was based on, and those that reveal it."""
+    """`reads` are the entities that the answer is based on, and `keys` those that reveal it."""
     left: tuple[tuple[int, Notice], ...]
     """The shards whose owners do not have the notice yet."""
 
@@ -122,7 +122,7 @@ class Member:
     job: Job | None = None
     announcing: tuple[Announcement, ...] = ()
     inbox: tuple[Notice | None, ...] = ()
-    """What it must carry out before it serves again; None to forget all copies."""
+    """Notices to carry out before the broker serves again; None means to forget all copies."""
     _key: int | None = None
 
     def copy(self) -> "Member":
@@ -130,7 +130,7 @@ class Member:
         return replace(self, state=copied(self.state), published=dict(self.published), _key=None)
 
     def key(self) -> int:
-        """Equal for equal members. To be called when its step is done."""
+        """Return a value that is equal for equal members. Call it only when the step is done."""
         if self._key is None:
             state = self.state
             tables = tuple(frozenset(table.items()) for table in state.tables.values())
@@ -161,13 +161,13 @@ class Client(NamedTuple):
     asked: int | None = None
     """The broker that has its request."""
     attempt: int = 0
-    """Counts requests that it does not wait for any more."""
+    """The number of requests for which the client no longer waits."""
     aborts: bool = False
     is_over: bool = False
     answers: tuple[Any, ...] = ()
 
     def request(self, name: str) -> Request:
-        """What it asks for next."""
+        """Return the next request."""
         return ABORTS[name] if self.aborts else PROGRAMS[name][self.at]
 
 
@@ -202,7 +202,7 @@ class _Loop(SharedCommitLoop):
 
 
 def run(work: Coroutine[Any, Any, Any]) -> Any:
-    """Run what never waits."""
+    """Run a coroutine that never waits."""
     try:
         work.send(None)
     except StopIteration as stop:
@@ -211,7 +211,7 @@ def run(work: Coroutine[Any, Any, Any]) -> Any:
 
 
 class Engine:
-    """The machinery that takes the steps of all brokers; it keeps nothing from one step to the next."""
+    """Takes the steps of all brokers. It keeps nothing from one step to the next."""
 
     def __init__(self) -> None:
         self.ledger = SmallLedger()
@@ -226,7 +226,7 @@ class Engine:
         self.loop = _Loop(ledger, SETTINGS, clock, Metrics(), publisher, seat, announcer)
 
     def seated(self, world: "World", broker: int) -> _Loop:
-        """Return the commit loop as one broker has it."""
+        """Return the commit loop with the state of one broker."""
         member = world.members[broker]
         self.ledger.use(world, broker)
         self.seat.adopted = member.adopted
@@ -244,7 +244,7 @@ ENGINE: Final = Engine()
 
 @dataclass(slots=True)
 class World:
-    """Everything there is, at one moment."""
+    """The complete state at one moment."""
 
     ledger: Any
     epochs: dict[int, int]
@@ -260,7 +260,7 @@ class World:
 
     @classmethod
     def initial(cls, *, crashes: int, lost: int, lapses: int) -> "World":
-        """Everybody runs, and both producers are initialised."""
+        """Return the first world: all brokers run, and both producers are initialised."""
         members = {
             broker: Member(adopted=frozenset(shard for shard, owner in HOME.items() if owner == broker))
             for broker in BROKERS
@@ -282,7 +282,7 @@ class World:
         )
 
     def key(self) -> int:
-        """Equal for equal worlds."""
+        """Return a value that is equal for equal worlds."""
         return hash(
             (
                 self.ledger.key(),

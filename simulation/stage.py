@@ -21,21 +21,21 @@ from simulation.processes import ProcessLoop
 
 TOPIC: Final = b"t".ljust(16, b".")
 STEP: Final = 0.0001
-"""How often a scene looks whether its moment has come: no message arrives faster."""
+"""How often a scene checks whether its moment has come. No message arrives faster."""
 
 
 class MomentMissedError(Exception):
-    """A scene has not come to the moment that it is about, so it says nothing."""
+    """A scene has not reached the moment that it tests, so it has no result."""
 
 
 def met(is_met: bool) -> None:
-    """See that a scene is where it should be. Not for what clients must see."""
+    """Check that a scene has reached its moment. Not for what clients must see."""
     if not is_met:
         raise MomentMissedError
 
 
 def in_cluster(work: Callable[[ClusterWorld], Awaitable[None]], brokers: int = 2) -> None:
-    """Do something with brokers that no fault disturbs, and a topic t of many partitions."""
+    """Run a scene with brokers that no fault disturbs, and a topic `t` of 16 partitions."""
 
     async def main() -> None:
         await world.start()
@@ -54,19 +54,19 @@ def in_cluster(work: Callable[[ClusterWorld], Awaitable[None]], brokers: int = 2
 
 
 async def until(is_so: Callable[[], bool]) -> None:
-    """Wait for a moment. TimeoutError if it does not come for long: then something hangs."""
+    """Wait for a moment. TimeoutError if it does not come within ten seconds: then something hangs."""
     async with asyncio.timeout(10):
         while not is_so():
             await virtual_time.sleep(STEP)
 
 
 def named(world: ClusterWorld, owner: BrokerLife) -> str:
-    """A name that a broker owns, as a group and as a transactional id."""
+    """Return a name that a broker owns, as a group and as a transactional id."""
     return next(name for name in map(str, range(100)) if owner.ownership.coordinates(name))
 
 
 def partition_of(owner: BrokerLife) -> PartitionKey:
-    """A partition that a broker leads."""
+    """Return a partition that a broker leads."""
     keys = (PartitionKey(TOPIC, index) for index in range(16))
     return next(key for key in keys if owner.ownership.leads(key))
 
@@ -104,7 +104,7 @@ def batch(
 async def open_transaction(
     coordinator: BrokerLife, name: str, leader: BrokerLife, key: PartitionKey
 ) -> EndTransaction:
-    """Write one record in a transaction, and see that it is not visible. Return the end of it."""
+    """Write one record in a transaction, which stays open. Return the command that ends the transaction."""
     given = await coordinator.broker.ask(InitProducer(name, 60_000))
     await leader.broker.ask(batch(name, key, given.producer_id))
     await leader.broker.flush()
@@ -122,14 +122,14 @@ async def committed(world: ClusterWorld, end: EndTransaction) -> None:
 
 
 async def partition_at(life: BrokerLife, key: PartitionKey) -> Partition:
-    """A partition as a broker shows it to readers."""
+    """Return a partition as a broker shows it to readers."""
     found = await life.broker.reads.partition(key)
     assert found is not None, "a partition is gone"
     return found
 
 
 async def check_visible(world: ClusterWorld, key: PartitionKey) -> None:
-    """Whoever says that it leads the partition shows the one transaction that was acknowledged."""
+    """Check that every broker that claims to lead the partition shows the acknowledged transaction."""
     for life in world.everybody():
         if life.ownership.leads(key):
             seen = await partition_at(life, key)

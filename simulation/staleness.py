@@ -1,7 +1,7 @@
-"""Stale reads: what was acknowledged is visible to whoever asks next, at whichever broker.
+"""Finds stale reads: what was acknowledged must be visible to the next reader, at any broker.
 
-A reader is told how far committed records go: the last stable offset. The record at that offset is not
-visible to it, so it must belong to a transaction that may be open, or not be acknowledged yet.
+A fetch response contains the last stable offset, up to which records are committed. The record at that offset
+is not visible to the reader, so either its transaction may be open, or it is not acknowledged yet.
 """
 
 from collections import defaultdict

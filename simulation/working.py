@@ -1,6 +1,6 @@
 """Workers: members of a share group that take jobs, write results, and acknowledge the jobs in a transaction.
 
-A job is a record of the input. When all has come to rest, every job has exactly one result.
+A job is a record of the input. Once everything has settled, every job has exactly one result.
 """
 
 from collections import Counter
@@ -37,7 +37,7 @@ class Worker(TransactionalActor):
         self._jobs = jobs
         self._results = results
         self.took_last = 0.0
-        """When it took a job for the last time."""
+        """When this worker last took a job."""
 
     async def work(self) -> None:
         """Join, and work until the membership or the producer is lost; then restart as another process."""

@@ -1,6 +1,6 @@
-"""One broker through its lives, and the clock that all of them read.
+"""Simulates one broker through its lives, and the clock of each life.
 
-A life ends at any point: its tasks stop where they wait, no request is answered, and its connections are
+A life may end at any point: its tasks stop where they wait, no request is answered, and its connections are
 closed. The disk survives (``disk``).
 """
 
@@ -48,7 +48,7 @@ class Life:
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
         self.is_over = self.is_cut = False
-        # In the order in which they began, so that they always end in the same order.
+        # Ordered by their start, so that they are always cancelled in the same order.
         self.tasks: dict[asyncio.Task[Any], None] = {}
 
     def do(self, work: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":
@@ -66,7 +66,7 @@ class Life:
             return None
 
     def gone(self, connection: int) -> None:
-        """Notice that a client has closed its connection. Only share sessions end with one."""
+        """Notice that a client has closed its connection. Only share sessions end with it."""
         if self.broker.when_gone and not self.is_over:
             self.do(self._forget(connection))
 
@@ -125,7 +125,7 @@ class World:
         return self._connections
 
     async def start(self) -> None:
-        """Begin a life. It may end before it has begun."""
+        """Begin a life. If it is killed during its start, begin another one."""
         self._is_starting = True
         try:
             while self.life is None:
@@ -227,7 +227,7 @@ class World:
                 self.end_life(is_power_lost=True)
 
     def unsettled(self) -> str:
-        """Say what has not come to rest; nothing if all has."""
+        """Return what has not settled yet; empty if everything has."""
         state: Any = self.life.broker._loop.state if self.life else None
         if state is None:
             return "the broker does not run"
@@ -238,7 +238,7 @@ class World:
         await (await self.alive()).broker.ask(ReadFeatures())
 
     async def violations(self) -> list[str]:
-        """Return what is wrong on the disk and in memory, when all has come to rest."""
+        """Return what is wrong on the disk and in memory, once everything has settled."""
         broker = (await self.alive()).broker
         return await single(self.disk, broker)
 

@@ -1,7 +1,7 @@
-"""``python -m verification``: run the checks of a size. All but the shortest write their results.
+"""``python -m verification``: run the checks of a size. All sizes but `test` write their results.
 
-Checks that wait for other processes run in a queue of their own, beside those that keep the processors busy.
-The busy ones run at lower priority, because a waiting check cannot make up for lost time.
+Checks that wait for other processes run in one queue, and checks that keep the processors busy in another.
+The busy checks run at lower priority, because a waiting check cannot make up for lost time.
 """
 
 import argparse
@@ -55,8 +55,8 @@ def main() -> int:
 def _step_back() -> None:
     """Prepare a process that keeps a processor busy, and its children.
 
-    Most of its objects are no garbage, and they come in large numbers: collecting less often makes a
-    simulated history a fifth faster.
+    It creates many objects, of which few are garbage: collecting less often makes a simulated history a fifth
+    faster.
     """
     os.nice(10)
     gc.freeze()

@@ -1,13 +1,13 @@
-"""Bit rot: remove, truncate, flip a bit of, or replace by an older copy, every file of a data directory.
+"""Damages a data directory and opens it: removes, truncates or restores old files, or flips a bit.
 
-One seed is one store (``store_life``). It runs, is stopped, runs again, and is copied: older copies of both
-runs, one as after kill -9, and one after a clean stop. Then one fault is applied to one of the last two
-copies, and the real store is opened in it. Either the store refuses to start, or to read what it cannot
-prove; or everything acknowledged is there. A batch with a wrong checksum counts as refused, because a broker
-never serves it. There is no third outcome.
+One seed is one store (``store_life``). It runs, is stopped, and runs again. An older copy is taken of each
+run. The last copies are two as after kill -9, with and without commits that the ledger lacks, and one after a
+clean stop. Then one fault is applied to one of the last copies, and the real store is opened in it. Either
+the store refuses to start, or to read what it cannot prove, or everything acknowledged is there. A batch with
+a wrong checksum counts as refused, because a broker never serves it. There is no third outcome.
 
-One undetectable case is left out: an older copy of the WAL whose missing commits are recorded in no other
-file, which are those of the last moments before a kill.
+One undetectable case is left out: an older copy of the WAL that lacks commits which no other file records.
+These are the commits of the last moments before a kill.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ from verification.turns import small_store
 STATES_PER_SEED: Final = 200
 STEPS: Final = 12
 FLIPS: Final = 6
-"""The minimum of flipped bits per file."""
+"""The number of bits to flip in each file, one at a time."""
 SETTINGS: Final = Settings(semel_chunk_bytes_max=12 * 1024, semel_disk_reserve_bytes=0)
 BOOT: Final = "boot"
 
@@ -112,7 +112,7 @@ async def _lived(directory: Path, chance: random.Random) -> Copies:
     await life.go(STEPS)
     await life.flush()
     older.append(_files_in(directory))
-    # Everything after an older copy is certainly flushed, and recorded by every part.
+    # Ensure that every part of the store has durable commits which are newer than the older copies.
     await life.go(STEPS)
     await life.settle()
     await life.go(3)
@@ -160,7 +160,7 @@ def _groups(name: str, files: Files, chance: random.Random) -> Iterator[set[str]
         "chunks": {path for path in files if path.startswith("chunks")},
         "lock": {"lock"},
     }
-    # An incomplete WAL is only detectable with a complete ledger.
+    # An older WAL is detectable only if the ledger has all commits.
     old_wal = name != "killed"
     for path in files:
         if old_wal or not path.startswith("wal-"):
@@ -198,7 +198,7 @@ def _swap(group: set[str], older: Files) -> Callable[[Files], None]:
 
 
 def _bits(data: bytes, chance: random.Random) -> Iterator[int]:
-    """Yield bits of a file, more of them in written parts than in the unused room."""
+    """Yield bits of a file, most of them in bytes that are not zero."""
     if not data:
         return
     written = [at for at in range(len(data)) if data[at]]
@@ -229,7 +229,7 @@ async def _opened(directory: Path, files: Files, copies: Copies) -> bool:
 
 
 async def _check(store: EmbeddedStore, copies: Copies) -> bool:
-    """Whether a batch is detected as damaged; everything else must be unchanged. Torn, StoreBroken."""
+    """Whether a batch is detected as damaged. Torn or StoreBroken if anything else is changed or missing."""
     damaged: list[BatchLocation] = []
     copies.history.damaged = damaged
     count = await copies.history.check(store)

@@ -1,8 +1,8 @@
-"""Chaos with real processes, real clients and real files. The histories go to the checker.
+"""Injects faults into real processes, clients and files, and gives the histories to the checker.
 
 Each function causes a number of faults, in several runs one after another, and reports the results. A run
-that is not clean keeps its history and names its seed. All of them end in time: faults that they did not get
-to are missing from `episodes`.
+that is not clean keeps its history and names its seed. Every function ends after SECONDS_MAX, or soon after:
+faults that it did not cause by then are missing from `episodes`.
 
 The workloads are transfers of money between accounts, one writer with one reader, a group that subscribes and
 copies, and tables under constant compaction, with confluent-kafka, aiokafka and Semel's client
@@ -62,12 +62,12 @@ WRITERS = ("own", "own-1", "librdkafka", "aiokafka")
 
 
 def kills(count: int) -> Chaos:
-    """kill -9 at random times and at named points, also during recovery from the previous kill."""
+    """Kill the broker at random times and at named points, also during recovery from the previous kill."""
     return runs("kill -9", count, KILLS_PER_RUN, _killed)
 
 
 def runs(name: str, count: int, per_run: int, go: Callable[[Run, int, float], None]) -> ChaosResult:
-    """Run after run, until there were so many faults or time is up."""
+    """Start one run after another, until there were this many faults or time is up."""
     seed = fresh_seed()
     deadline = time.monotonic() + SECONDS_MAX
     total = ChaosResult(name)
@@ -129,7 +129,7 @@ def _killed(run: Run, count: int, deadline: float) -> None:
 def _episodes(
     run: Run, broker: ChaosBroker, episode: Callable[[int], None], count: int, deadline: float
 ) -> None:
-    """Cause faults until there were this many or time is up, and judge what is on disk."""
+    """Cause faults until there were this many or time is up, and judge the data on disk."""
     with run.running():
         for number in range(count):
             episode(number)
@@ -156,7 +156,7 @@ def _kill(broker: ChaosBroker, chance: random.Random) -> None:
     if chance.random() < 0.5:
         point = chance.choice(RUNNING)
         broker.arm(point, 1 if point in RARE else chance.randrange(1, 20))
-        # If the point is never reached, any other time will do.
+        # If the broker does not reach the point in time, kill it anyway.
         until_ended(broker, 3.0)
     if not broker.has_ended():
         broker.kill()
@@ -183,7 +183,7 @@ def until_ended(broker: ChaosBroker, seconds: float) -> bool:
 
 
 def end_faults(count: int) -> Chaos:
-    """EndTxn that arrives late, twice or never, in both generations of the protocol."""
+    """Deliver EndTxn late, twice or never, in both transaction versions."""
     return runs("EndTxn faults", count, FAULTS_PER_RUN, _disturbed)
 
 
@@ -204,7 +204,7 @@ def _disturbed(run: Run, count: int, deadline: float) -> None:
 
 
 def pauses(count: int) -> Chaos:
-    """SIGSTOP of the broker under load, and of producers inside their transactions."""
+    """Stop (SIGSTOP) the broker under load, and producers inside their transactions."""
     return runs("pauses", count, PAUSES_PER_RUN, _paused)
 
 
@@ -230,7 +230,7 @@ def _paused(run: Run, count: int, deadline: float) -> None:
 
 
 def _stop(broker: BrokerProcess, seconds: float) -> None:
-    """Stop the broker for a while, as on a machine that sleeps."""
+    """Stop the broker for a while with SIGSTOP, as on a suspended machine."""
     os.kill(broker.pid, signal.SIGSTOP)
     try:
         time.sleep(seconds)
@@ -242,14 +242,14 @@ def _stop(broker: BrokerProcess, seconds: float) -> None:
 
 
 def disk_faults(episodes: int) -> Chaos:
-    """Disks that fail, are slow or full, and processes without descriptors or memory."""
+    """Make the disk fail, slow or full, or take descriptors or memory from the broker."""
     return runs("disk faults", episodes, DISK_FAULTS_PER_RUN, _on_a_bad_disk)
 
 
 def _on_a_bad_disk(run: Run, count: int, deadline: float) -> None:
     chance = run.chance
     with ChaosBroker(run.directory / "data", *OPTIONS, *SMALL) as broker:
-        # A failing disk begins a new term, which fences open transactions: a legitimate reason.
+        # After a disk failure a new term begins, which fences open transactions: early aborts are legitimate.
         workloads(run, broker.bootstrap, tells_timeouts=False)
         run.mend = lambda: _start_again(broker)
 
@@ -264,7 +264,7 @@ def _on_a_bad_disk(run: Run, count: int, deadline: float) -> None:
 
 
 def _start_again(broker: ChaosBroker) -> None:
-    """Restart a broker that has ended. If it ended by itself, its exit code must say so."""
+    """Restart a broker that has ended. If it ended by itself, its exit code must be EXIT_BROKEN."""
     if broker.has_ended():
         if broker.process is not None:
             code = broker.wait()

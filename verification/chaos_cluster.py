@@ -1,7 +1,7 @@
-"""Chaos on a real cluster: three brokers, PostgreSQL, a directory or an S3 server, real clients.
+"""Injects faults into a real cluster: three brokers, PostgreSQL, a directory or an S3 server, real clients.
 
-The workloads and the checker are those of `chaos`. Brokers that end by themselves, because they were replaced
-or lost their store, are started again, as a supervisor would.
+The workloads and the checker are those of `chaos`. A broker that ends by itself, because it was replaced or
+lost its store, is restarted, as a supervisor would.
 """
 
 import random
@@ -38,32 +38,32 @@ EVERYONE_EVERY = 5
 
 
 def kills(count: int) -> ChaosResult:
-    """kill -9 of one broker, sometimes of two or of all."""
+    """Kill one broker with SIGKILL, sometimes two or all."""
     return runs("kill -9 of brokers", count, KILLS_PER_RUN, partial(_episodes, fault=_kill))
 
 
 def postgres(count: int) -> ChaosResult:
-    """kill -9 of a session of PostgreSQL, crashes and restarts of all of it."""
+    """Kill a session of PostgreSQL with SIGKILL, or crash or restart the server."""
     return runs("PostgreSQL failures", count, FAULTS_PER_RUN, partial(_episodes, fault=_fail_postgres))
 
 
 def pauses(count: int) -> ChaosResult:
-    """SIGSTOP of a broker for longer than its lease."""
+    """Stop a broker (SIGSTOP) for longer than its lease."""
     return runs("broker pauses", count, FAULTS_PER_RUN, partial(_episodes, fault=_pause))
 
 
 def partitions(count: int) -> ChaosResult:
-    """Brokers cut off from PostgreSQL or from each other."""
+    """Cut a broker off from PostgreSQL, from the other brokers, or from both."""
     return runs("network partitions", count, FAULTS_PER_RUN, partial(_episodes, fault=_part))
 
 
 def restarts(count: int) -> ChaosResult:
-    """Each broker in turn is stopped and started."""
+    """Stop and start each broker in turn."""
     return runs("rolling restarts", count, FAULTS_PER_RUN, partial(_episodes, fault=_roll))
 
 
 def s3_faults(count: int) -> ChaosResult:
-    """Periods in which S3 is away or slow, cuts answers short or loses them."""
+    """Make S3 unavailable for a while, or let it break off, shorten or lose its responses."""
 
     def go(run: Run, count: int, deadline: float) -> None:
         with s3_server() as server, FaultyS3(server) as s3:
@@ -74,7 +74,7 @@ def s3_faults(count: int) -> ChaosResult:
 
 
 def failovers(count: int) -> ChaosResult:
-    """kill -9 of PostgreSQL's primary, promotion of its synchronous standby, return of the old primary."""
+    """Kill PostgreSQL's primary, promote its synchronous standby, and bring the old primary back."""
 
     def go(run: Run, count: int, deadline: float) -> None:
         with pair() as servers:
@@ -88,7 +88,7 @@ Disturb = Callable[[Cluster, random.Random], None]
 
 
 def _transactions(run: Run, bootstrap: str) -> None:
-    """Transfers, copies that are exactly-once, and somebody who looks whether anything goes back."""
+    """Start transfers, exactly-once copies, and a watcher of offsets, which must never go back."""
     place, chance = run.place(bootstrap, tells_timeouts=False), run.chance
     tellers = chance.sample(WRITERS, 2)
     run.create(Money(place, "money", tellers, chance, chance.choice(["marker", "journal"])))
@@ -109,14 +109,14 @@ def _episodes(
     **place: Any,
 ) -> None:
     chance = run.chance
-    # Many commits go to the object store at once, and the others are moved there soon.
+    # With an object store: many commits go there directly, and the others are moved there soon.
     settings = {
         **SETTINGS,
         **({"semel.inline.bytes.max": 200, "semel.roll.interval.ms": 500} if place else {}),
     }
     made = Cluster(run.directory / "cluster", proxied=fault is _part, settings=settings, **place)
     with running(made, dsn) as cluster:
-        # Where PostgreSQL crashes, a new term fences what was open: a legitimate reason.
+        # After a crash of PostgreSQL a new term fences open transactions: early aborts are legitimate.
         if begins is None:
             workloads(run, cluster.bootstrap, tells_timeouts=fault is not _fail_postgres)
         else:
@@ -168,7 +168,7 @@ def _fail_postgres(cluster: Cluster, chance: random.Random) -> None:
 
 
 def _fail_over(run: Run, servers: Pair, chance: random.Random) -> None:
-    """The old primary returns beside the new one. Brokers make sessions again, and must not use it."""
+    """Let the old primary return beside the new one. Brokers open new sessions, and must not use it."""
     servers.primary.kill()
     servers.promote()
     if chance.random() < 0.5:
@@ -207,7 +207,7 @@ def _cut_off(member: Member, chance: random.Random) -> list[TcpProxy]:
 def _spoil(s3: FaultyS3, chance: random.Random) -> None:
     for method in chance.sample(["PUT", "GET", "HEAD"], 2):
         kinds = [S3Fault.UNAVAILABLE, S3Fault.CUT, S3Fault.LOST_ANSWER]
-        # An answer that is short and says so is noticed; only reads have a body.
+        # SHORT: a response that is too short and says so is noticed. Only reads have a body.
         kinds += [S3Fault.SHORT] if method == "GET" else []
         s3.spoil(method, chance.choice(kinds), times=chance.randrange(1, 40))
     time.sleep(chance.uniform(0.5, 3.0))

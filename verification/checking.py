@@ -1,4 +1,4 @@
-"""Correct histories, as a perfect log would produce them, in which the checker must find nothing."""
+"""Checks correct histories, as a perfect log would produce them. The checker must find nothing in them."""
 
 import sys
 from collections import Counter
@@ -22,7 +22,7 @@ class Checked:
 
     histories: int = 0
     transactions: Counter[str] = field(default_factory=Counter)
-    """By outcome: without transactions a history proves nothing."""
+    """The transactions by outcome: a history without transactions proves nothing."""
     problems: list[str] = field(default_factory=list)
     seeds: range = range(0)
 

@@ -1,4 +1,4 @@
-"""One compaction pass over a partition of a store, in one step, for workloads without a broker."""
+"""Runs one compaction pass over a partition of a store, in one step, for workloads without a broker."""
 
 from semel.core.compaction import Batch, Newest, Pass
 from semel.core.replacing import ReplaceBatches

@@ -1,8 +1,8 @@
-"""Fuzz inputs from the files of a store: a WAL, and a whole directory.
+"""Makes fuzz inputs from the files of a store: from a WAL, and from a whole directory.
 
 A directory is one input: its files with their names, compressed. It comes from the small store of ``turns``
-under the workload of ``store_life``. Then some of its files are damaged, truncated, exchanged or removed, and
-the directory is opened.
+under the workload of ``store_life``. Some of its files are damaged, truncated, replaced or removed, and the
+directory is opened.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ from verification.turns import small_store
 
 SETTINGS: Final = Settings(semel_chunk_bytes_max=20 * 1024, semel_disk_reserve_bytes=0)
 ERRORS: Final = (StoreBroken, StoreRefused, LookupError)
-"""LookupError: bytes of a batch are gone, which readers report."""
+"""LookupError means that bytes of a batch are gone, which readers report."""
 IMAGES: Final = 4
 PLAIN: Final[tuple[Any, ...]] = (
     None,
@@ -175,8 +175,8 @@ def wal(chance: random.Random) -> bytes:
 def sealed(data: bytes, chance: random.Random, others: Sequence[bytes]) -> bytes:
     """Damage the facts of the first frame, with a correct checksum.
 
-    They are damaged as values, for the checks of types and numbers to find, or as bytes, for the MessagePack
-    decoder to find.
+    They are damaged as values, which the checks of types and numbers must find, or as bytes, which the
+    MessagePack decoder must find.
     """
     _, _, owner, number, flushed, facts, batches, kind = HEADER.unpack_from(data)
     begin = BODY_AT

@@ -1,4 +1,4 @@
-"""Fuzz targets: every decoder, with valid inputs to start from and the errors that it may raise.
+"""Lists the fuzz targets: every decoder, with valid inputs to start from and the errors that it may raise.
 
 A target takes bytes and either succeeds or raises one of its typed errors. Two decoders for the same thing
 must agree, and a decoded value must be the same after encoding and decoding it again.
@@ -247,7 +247,7 @@ def _read_batches(data: bytes) -> None:
 
 
 def _validate(data: bytes) -> None:
-    """A batch that passes validation at produce must be readable."""
+    """Check that a batch which passes the validation of Produce is readable."""
     header, _ = check_produced(data, 9)
     if header is None:
         return
@@ -263,7 +263,7 @@ def _validate(data: bytes) -> None:
 
 
 def _read_columns(data: bytes) -> None:
-    """Both codecs must read the same as ``records``."""
+    """Check that the Python and the compiled codec read the same."""
     header = read_header(data)
     if not HEADER_BYTES <= header.length <= len(data):
         raise ProtocolError("not whole")
@@ -362,7 +362,7 @@ def _read_config(data: bytes) -> None:
     with tempfile.NamedTemporaryFile(dir=shared_memory(), suffix=".toml") as file:
         file.write(data)
         file.flush()
-        # A valid configuration ends with Exit, as when a broker stops.
+        # With a valid configuration the command ends with Exit, as when a broker stops.
         with replaced([(serve, "_serve", lambda *parts: 0)]):
             serve.serve(typer.Context(typer.core.TyperCommand("serve")), config=Path(file.name))
 

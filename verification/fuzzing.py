@@ -1,4 +1,4 @@
-"""Fuzzing: damaged and random bytes for every decoder, and for recovery from damaged files.
+"""Gives damaged and random bytes to every decoder, and damaged files to recovery.
 
 One seed is a hundred inputs. An input fails if its target raises anything but its typed errors, takes more
 than ``SECONDS_MAX`` of processor time, or uses memory out of proportion to its size (measured on a sample).
@@ -27,7 +27,7 @@ SECONDS_MAX: Final = 2.0
 """Processor time for one input."""
 BYTES_PER_BYTE: Final = 300
 BYTES_MORE: Final = 4 << 20
-"""Memory allowed per input: a small record is a large object, and decompression may reach its limit."""
+"""Memory allowed for any input: a small record is a large object, and decompression may reach its limit."""
 SAMPLE: Final = 25
 """Memory is measured for one in this many inputs."""
 

@@ -1,4 +1,4 @@
-"""Kills of a broker and of Java clients in a consume-transform-produce loop: every input counts once.
+"""Kills a broker and Java clients in a consume-transform-produce loop: every input counts once.
 
 Two static members of a group copy a topic in transactions, with Apache Kafka's own client (`java/Loop.java`).
 Their consumers are woken at random times, and sometimes take longer than `max.poll.interval.ms` in the middle
@@ -33,7 +33,7 @@ MEMBERS: Final = ("one", "two")
 PHASES: Final = ("begun", "sent", "offsets", "committed")
 VICTIMS: Final = ("broker", "client")
 PROGRESS_SECONDS: Final = 90.0
-"""How long no input may be consumed, with starts of a broker and clients in between."""
+"""How long the group may make no progress, including starts of a broker and clients."""
 PHASE_SECONDS: Final = 60.0
 STOP_SECONDS: Final = 60.0
 GROUP: Final = "loop"
@@ -45,7 +45,7 @@ JAVA_OPTIONS: Final = ("-Xmx192m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"
 
 
 class Member:
-    """A Java process, and the last phase that it has told."""
+    """A Java process, and the last phase that it has printed."""
 
     def __init__(self, command: list[str], log: Path) -> None:
         self._command = command
@@ -62,7 +62,7 @@ class Member:
         return self._process is not None and self._process.poll() is None
 
     def start(self, seed: int) -> None:
-        """Start it, or start it again."""
+        """Start the process, or restart it."""
         self._end()
         self.starts += 1
         with self._log.open("a") as log:
@@ -79,7 +79,7 @@ class Member:
         self._end()
 
     def stop(self) -> bool:
-        """Ask it to stop; whether it did in time."""
+        """Ask the process to stop. Return whether it did in time."""
         assert self._process is not None
         self._process.send_signal(signal.SIGTERM)
         try:
@@ -96,7 +96,7 @@ class Member:
         for line in process.stdout:
             words = line.strip().split(" ")
             self.phase = words[0]
-            # Of errors, the kind.
+            # Count an error by its type, without its message.
             self.told[" ".join(words[:2]).partition(":")[0]] += 1
 
     def _end(self) -> None:
@@ -151,18 +151,18 @@ class Loop:
         ]
 
     def supervise(self) -> None:
-        """Start again what has ended."""
+        """Restart processes that have ended."""
         self.brokers.supervise(self.chance)
         for member in self.members:
             if not member.is_alive:
                 member.start(self.chance.randrange(1 << 31))
 
     def committed(self) -> int:
-        """How many transactions the members have told to be committed."""
+        """Return how many committed transactions the members have reported."""
         return sum(member.told["committed"] for member in self.members)
 
     def reached(self) -> int:
-        """How far the group is in its input; 0 if nobody can say."""
+        """Return the sum of the group's offsets; 0 if the broker does not answer."""
         try:
             with Client(self.brokers.bootstrap, timeout_s=5) as client:
                 return sum(each.offset for each in Admin(client).groups.offsets(GROUP).values())
@@ -170,7 +170,7 @@ class Loop:
             return 0
 
     def await_progress(self, what: str) -> None:
-        """Wait until a member has committed a transaction; none is empty."""
+        """Wait until a member has committed another transaction; none of them is empty."""
         before = self.committed()
 
         def is_further() -> bool:
@@ -180,7 +180,7 @@ class Loop:
         until(is_further, PROGRESS_SECONDS, f"progress after {what}")
 
     def kill_somebody(self) -> str:
-        """Send SIGKILL to the broker or a client, while a client is in a phase that is chosen first."""
+        """Choose a phase, wait until a client is in it, and send SIGKILL to that client or the broker."""
         phase, victim = self.chance.choice(PHASES), self.chance.choice(VICTIMS)
         delay = self.chance.choice([0.0, 0.0, 0.002, 0.02])
         deadline = time.monotonic() + PHASE_SECONDS
@@ -200,7 +200,7 @@ class Loop:
         return victim
 
     def finish(self, count: int) -> None:
-        """Let the members consume the rest, which may take long if they are far behind, and stop them."""
+        """Wait until the members have consumed the rest, for as long as they make progress, and stop them."""
         reached, since = 0, time.monotonic()
         while reached < count:
             self.supervise()
@@ -213,7 +213,7 @@ class Loop:
                 self.killed.problems.append("a client did not stop in time")
 
     def end_all(self) -> None:
-        """Kill what is left, and add up."""
+        """Kill the members that still run, and add up the results."""
         for member in self.members:
             if member.is_alive:
                 member.kill()
@@ -245,7 +245,7 @@ def run(kills: int, seconds: float = float("inf")) -> Killed:
         except AssertionError as error:
             killed.problems.append(f"hung: {error}")
         finally:
-            these.supervise(loop.chance)  # the feeder has something to say to the broker
+            these.supervise(loop.chance)  # The feeder needs the broker to deliver its last records.
             feeder.stop()
             loop.end_all()
         _judge(these.bootstrap, feeder, killed)

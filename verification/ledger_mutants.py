@@ -1,7 +1,7 @@
-"""Defects of what recognizes a wrong or damaged ledger. Each has a test by name that must fail with it.
+"""Defects of the code that recognizes a wrong or damaged ledger. With each, a named test must fail.
 
-As in ``simulation.mutants``, each is a line of the real code and its changed version. The test runs in a
-process of its own, in which this module is a plugin of pytest that switches the defect on.
+As in ``simulation.mutants``, each defect is a line of the real code and its changed version. The test runs in
+a process of its own, in which this module is a plugin of pytest that switches the defect on.
 """
 
 import os
@@ -62,7 +62,7 @@ FOUND_BY: dict[Mutant, str] = {
         "        if gap is not None and await self._broker.damage.is_missing(key, gap):",
         "        if False:",
     ): _GAPS + "test_compaction_does_not_cover_a_missing_batch",
-    # Servers that were left behind.
+    # Servers that lag behind, or are the wrong ones.
     _ledger(
         "an older timeline is used",
         "servers",

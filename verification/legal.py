@@ -1,4 +1,4 @@
-"""Fuzzing of well-formed requests: legal requests of every API at the edges of the limits, sent to a broker.
+"""Sends a broker legal requests of every API at the edges of the limits: fuzzing with well-formed requests.
 
 A request is generated from its declaration. One of its arrays, at any depth, is as long as the limits allow,
 or longer; ids and names exist, are made up, are repeated, or have the maximum length. Nothing in it is
@@ -34,12 +34,12 @@ from verification.pauses import UNITS_MAX, Probe, calibrated_seconds
 ELEMENTS: Final = (1, 999, 1_001, 10_000, 49_000, 200_000)
 """Lengths of the long array: around a slice, almost at the limit, and far beyond it."""
 DISTINCT: Final = 2_000
-"""Distinct elements. The others repeat them, because generating one takes longer than sending it."""
+"""The number of distinct elements. The others repeat them: generating one takes longer than sending it."""
 BODY_BYTES_MAX: Final = 4_000_000
 PATIENCE_SECONDS: Final = 10.0
 SHORT_SECONDS: Final = 0.2
 MAY_WAIT: Final = (FetchRequest, JoinGroupRequest, SyncGroupRequest, ProduceRequest)
-"""A Fetch or a join may wait for others, and Produce may request no answer."""
+"""A Fetch may wait for records, a join for other members, and Produce may request no response."""
 TOPICS: Final = 20
 PARTITIONS: Final = 10
 TEXTS: Final = ("", "a", "legal-0", "legal-1", "range", "x" * 249, "x" * 1_024)
@@ -185,7 +185,7 @@ def _make_topics(broker: Embedded) -> None:
 
 
 def _ask(broker: Embedded, request: Request, version: int) -> bytes | None:
-    """Return the answer; None if there is none in time: closed, parked, or not requested."""
+    """Return the response; None without one in time: connection closed, request parked, or acks=0."""
     address = (broker.host, broker.port)
     with suppress(OSError), socket.create_connection(address, PATIENCE_SECONDS) as wire:
         wire.sendall(b"".join(encode_request(request, version, 1, "legal")))

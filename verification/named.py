@@ -1,7 +1,7 @@
-"""Hand-written scenarios on Spark: their tests, counted by what happens in them.
+"""Runs the hand-written scenarios on Spark, which are tests, and counts them by what happens in them.
 
-They are tests, including long ones. This runs them all, so that the verification page can list what was
-shown. Scenarios that follow from a seed are in `pipeline_kills` and `world`.
+It also runs the long ones, so that the verification page can list all of them. Scenarios that follow from a
+seed are in `pipeline_kills` and `world`.
 """
 
 import re
@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 
 from verification import tests
 
-#: What happens in a scenario, and the tests that show it; the first match counts.
+#: What happens in a scenario, and a pattern for the names of its tests; the first match counts.
 KINDS: Final = {
     "a driver killed at a point of a batch": r"test_scenarios::.*driver_is_killed|test_delta::.*is_killed",
     "a broker killed at a point of a batch": r"test_broker_kills::",
@@ -48,7 +48,7 @@ def run() -> Shown:
 
 
 def shown(cases: Iterable[ElementTree.Element]) -> Shown:
-    """Count the cases of a report."""
+    """Count the test cases of a report by kind. A case without a kind is a failure."""
     found = Shown()
     for case in cases:
         name = f"{case.attrib['classname'].rpartition('.')[2]}::{case.attrib['name']}"

@@ -1,4 +1,4 @@
-"""The brokers of a pipeline that is to be killed: one on a data directory, or three over PostgreSQL."""
+"""Runs and kills the brokers of a pipeline: one on a data directory, or three over PostgreSQL."""
 
 import random
 import sys
@@ -17,10 +17,10 @@ WITHOUT_EXTENSIONS: Final = ("--set", "semel.extensions.enable=false")
 
 
 class Brokers(Protocol):
-    """What is killed and started again."""
+    """Brokers that can be killed, and are started again."""
 
     victims: tuple[str, ...]
-    """What may be killed; a name that is there twice is killed twice as often."""
+    """The processes that may be killed; one that is named twice is killed twice as often."""
     commits_once: bool
     """Whether a batch and the offsets of its input are always committed together."""
 
@@ -32,11 +32,11 @@ class Brokers(Protocol):
         """Send SIGKILL."""
 
     def supervise(self, chance: random.Random) -> None:
-        """Start again what has ended, if it is time."""
+        """Start brokers that have ended, when it is time."""
 
 
 class Alone:
-    """One broker. It is started again with or without Semel's extensions of the protocol."""
+    """One broker. It restarts with or without Semel's extensions of the protocol."""
 
     victims: tuple[str, ...] = ("broker", "driver", "JVM", "Python worker", "Python worker")
     # Without the extensions, a batch is committed by several requests.
@@ -56,14 +56,14 @@ class Alone:
         self._process.kill()
 
     def supervise(self, chance: random.Random) -> None:
-        """Start it again."""
+        """Start the broker if it was killed."""
         if self._process.process is None:
             self._process.options = (*self._options, *chance.choice([(), WITHOUT_EXTENSIONS]))
             self._process.start()
 
 
 class Three:
-    """Three brokers, of which one is killed, sometimes two or all."""
+    """Three brokers. A kill hits one of them, sometimes two or all."""
 
     victims: tuple[str, ...] = ("broker",)
     commits_once = True
@@ -79,17 +79,17 @@ class Three:
         return self._cluster.bootstrap
 
     def kill(self, chance: random.Random) -> None:
-        """Send SIGKILL to some that run."""
+        """Send SIGKILL to some of the running brokers."""
         run = [each for each in self._cluster.brokers if each not in self._away]
         victims = chance.sample(run, min(len(run), chance.choice([1, 1, 1, 1, 2, 3])))
-        # Sometimes another broker has taken over before they come back, sometimes not.
+        # The lease of a killed broker may or may not expire before it comes back.
         back_at = time.monotonic() + chance.choice([0, 0, LEASE_SECONDS + 1])
         for each in victims:
             each.kill()
             self._away[each] = back_at
 
     def supervise(self, chance: random.Random) -> None:
-        """Start those again whose time has come, and those that have ended because they were replaced."""
+        """Start killed brokers that are due, and brokers that ended because they were replaced."""
         self._cluster.mend()
         back = [each for each, back_at in self._away.items() if time.monotonic() >= back_at]
         for each in back:
@@ -101,13 +101,13 @@ class Three:
 
 @contextmanager
 def alone(directory: Path, *options: str) -> Iterator[Brokers]:
-    """One broker on a data directory."""
+    """Run one broker on a data directory."""
     with BrokerProcess(directory / "data", *options) as process:
         yield Alone(process)
 
 
 @contextmanager
 def three(directory: Path) -> Iterator[Brokers]:
-    """A cluster of three, with a PostgreSQL server of its own."""
+    """Run a cluster of three brokers with a PostgreSQL server of its own."""
     with running(Cluster(directory / "cluster")) as cluster:
         yield Three(cluster)

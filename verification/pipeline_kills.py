@@ -1,4 +1,4 @@
-"""Random kills of broker, driver, JVM and Python workers during one long pipeline: 0 lost, 0 duplicated.
+"""Kills broker, driver, JVM and Python workers at random during one long pipeline: 0 lost, 0 duplicated.
 
 A feeder writes numbers, a pipeline copies them, and one of the processes gets SIGKILL at a random time within
 a batch: after Spark has written the batch to the offsets log of the checkpoint, and before the commits log. A
@@ -6,8 +6,8 @@ supervisor restarts stopped processes, as in production. A killed broker restart
 protocol extensions. A seed determines the victim, the delay after the last progress and the delay after the
 beginning of the batch, but not what the victim was doing.
 
-The same with a cluster of three: brokers are killed, one or several at once. A reader then looks after each
-kill whether a batch is there in part.
+It does the same with a cluster of three: one or several brokers are killed at once. Between the kills, a
+reader checks that no batch is visible in part.
 """
 
 import random
@@ -94,14 +94,14 @@ class Feeder(threading.Thread):
 
 
 class Look(NamedTuple):
-    """What a reader saw of the output, and how far the pipeline was in its input before and after."""
+    """What a reader saw of the output, and the pipeline's input offsets before and after."""
 
     before: Mapping[int, int]
     seen: Counter[bytes]
     after: Mapping[int, int]
 
     def problems(self, inputs: Mapping[int, list[bytes]]) -> list[str]:
-        """Tell what was there in part: a batch has all of its output if its input counts, else nothing."""
+        """Return what was visible in part: a committed batch must be seen completely, others not at all."""
         least, most = (_first(inputs, reached) for reached in (self.before, self.after))
         missing, early = sorted(least - self.seen), sorted(self.seen - most)
         told = (
@@ -140,12 +140,12 @@ class Chaos:
             self.starts += 1
 
     def reached(self) -> int:
-        """Return how far the pipeline is."""
+        """Return the sum of the pipeline's input offsets."""
         with Client(self.brokers.bootstrap, timeout_s=5) as client:
             return sum(self._offsets(client).values())
 
     def _offsets(self, client: Client) -> dict[int, int]:
-        """Return how far the pipeline is in each partition of its input."""
+        """Return the pipeline's offset in each partition of its input."""
         found = Admin(client).groups.offsets(self.pipeline.name)
         return {number: each.offset for (_, number), each in found.items()}
 
@@ -262,7 +262,7 @@ class Killed:
     looks: int = 0
     """How often a reader looked at the output in between."""
     torn: list[str] = field(default_factory=list)
-    """What it saw of batches in part."""
+    """What the reader saw of batches in part."""
     problems: list[str] = field(default_factory=list)
     """Other problems."""
 
@@ -328,7 +328,7 @@ def _judged(chaos: Chaos, feeder: Feeder, seed: int) -> Killed:
 
 
 def _torn(chaos: Chaos) -> list[str]:
-    """Return what was seen of batches in part, in any look."""
+    """Return what any look saw of batches in part."""
     if not chaos.looks:
         return []
     with Client(chaos.brokers.bootstrap, timeout_s=LOOK_SECONDS) as client:
@@ -337,7 +337,7 @@ def _torn(chaos: Chaos) -> list[str]:
 
 
 def _by_partition(client: Client, topic: str) -> dict[int, list[bytes]]:
-    """Return the values of a topic as a reader of committed records gets them, by partition."""
+    """Return the committed values of a topic, by partition."""
     found: dict[int, list[bytes]] = {}
     with Consumer(client, topic) as consumer:
         for record in consumer.read_to_end():

@@ -1,9 +1,9 @@
-"""Power loss: record a store, and rebuild the disk many times as a power failure could have left it.
+"""Records a store, and rebuilds its disk many times as a power failure could have left it.
 
 One seed is one recording: a few lives of one store, each with a random workload, ended by a clean stop, a
 killed process, a failed flush, or a power failure (``store_life``). From the events of each life, states are
 rebuilt at random points (``recorded_disk``), and the real store is opened in each. It must be exactly as it
-was after some commit, no earlier than the last one answered as durable. Unsynced work may be missing only if
+was after some commit: the last one answered as durable, or a later one. Unsynced work may be missing only if
 a new term has begun. Sometimes the power fails again during recovery.
 
 Nothing depends on time (``turns``), so a failing seed fails again.
@@ -44,9 +44,9 @@ class PowerLoss:
 
     states: int = 0
     lost: int = 0
-    """States that lack something that was answered."""
+    """The number of states that lack a commit which was answered."""
     torn: int = 0
-    """States in which the store matches no commit, or cannot be opened."""
+    """The number of states in which the store matches no commit, or cannot be opened."""
     seeds: range = range(0)
     """The recordings used."""
     problems: list[str] = field(default_factory=list)
@@ -73,11 +73,11 @@ def one(seed: int, found: PowerLoss, states: int = STATES_PER_SEED) -> None:
 
 
 class _Lost(Exception):
-    """Something that was answered is missing."""
+    """A commit that was answered is missing."""
 
 
 def _judge(count: int, term: int, told: Told, *, is_killed: bool = False) -> None:
-    """Check that a store may be at this commit, in this term, given the answers. _Lost, Torn."""
+    """Check that a store may be at this commit and in this term, given the answers. Raises _Lost or Torn."""
     if count < told.durable:
         raise _Lost(f"{told.durable} commits were answered as durable, {count} are there")
     if count > told.asked:
@@ -172,7 +172,7 @@ class _Recording:
         # A started store shows its contents to every client, so they must be durable.
         life.know(Told(count, count, count, store.term))
         if self._chance.random() < 0.4:
-            # Let one kind of file fail, sooner or later.
+            # Let flushes of one kind of file fail at random.
             kind, often = self._chance.choice(FAILING), self._chance.choice((0.02, 0.1))
             recorder.fails = lambda name: kind in name and self._chance.random() < often
         await life.go(STEPS)
@@ -278,7 +278,7 @@ async def open_recorded(recorder: Recorder) -> EmbeddedStore:
 
 
 async def _goes_on(store: EmbeddedStore) -> None:
-    """Check that a recovered store accepts commits. Torn."""
+    """Check that a recovered store accepts commits. Torn if it does not."""
     (cluster,) = await store.ledger.load([ClusterKey()])
     next_id = (cluster or Cluster()).next_producer_id
     await store.commit([ProducerIdAllocated(next_id)], [])

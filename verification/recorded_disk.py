@@ -1,14 +1,14 @@
-"""A recorded disk: what a store wrote and flushed, and what a power failure could have left of it.
+"""Records what a store writes and flushes, and computes what a power failure could have left of it.
 
 A ``Recorder`` stands between a store and the operating system: as ``Files`` for the WAL and the chunks, and
 as a VFS for SQLite. Every write, flush, and created or removed name becomes an event, and so does every
 answer of the store. A ``Platter`` applies the events one by one and knows, at each of them, what is certainly
 on disk and what may be. So one recording yields any number of states.
 
-An unflushed sector holds its content at the last flush, or after any write since, or (``TORN``) the first
-bytes of one and the rest of another. A created or removed name is certain once its directory was flushed. A
-failed flush behaves as in operating systems: the unflushed content is still readable, but never reaches the
-disk unless it is written again.
+An unflushed sector holds its content at the last flush, or after any write since, or (mode ``torn``) the
+first bytes of one and the rest of another. A created or removed name is certain once its directory was
+flushed. A failed flush behaves as in operating systems: the unflushed content is still readable, but never
+reaches the disk unless it is written again.
 """
 
 import contextlib
@@ -27,14 +27,14 @@ from semel.store.files import Files
 SECTOR: Final = 512
 ENDLESS: Final = 2**40
 MODES: Final = ("nothing", "everything", "prefix", "prefix by file", "whole files", "subset", "torn")
-"""What the disk has of unflushed writes."""
+"""Which unflushed writes reach the disk."""
 
 
 class Event(NamedTuple):
     """One recorded event."""
 
     kind: str
-    """write, size, flush, failed flush, create, remove, directory, told"""
+    """write, size, cut, flush, failed flush, create, remove, directory, told"""
     name: str = ""
     position: int = 0
     data: bytes = b""
@@ -49,7 +49,7 @@ class Recorder:
         self.events: list[Event] = []
         self.files = _Files(self)
         self.fails: Callable[[str], bool] = lambda name: False
-        """Whether this flush fails."""
+        """Returns whether a flush of the file with this name fails."""
         self._vfs = _Vfs(self)
         self._is_on = True
 
@@ -68,7 +68,7 @@ class Recorder:
         self._is_on = False
 
     def unregister(self) -> None:
-        """Remove the VFS, which is no longer used."""
+        """Remove the VFS; it must not be used any more."""
         self._vfs.unregister()
 
     def name_of(self, path: Path | str) -> str:
@@ -187,9 +187,9 @@ class _Content:
         self.certain = bytearray()
         self.current = bytearray()
         self.pending: dict[int, list[tuple[int, bytes]]] = {}
-        """The contents of each sector after each write since the last flush, with the number of the write."""
+        """The contents of each sector after each write since the last flush, with the event's number."""
         self.sizes: list[int] = []
-        """The lengths since the last flush."""
+        """The lengths that the file has had since the last flush, without the current one."""
 
     def write(self, number: int, position: int, data: bytes) -> None:
         """Write bytes, which are readable at once."""
@@ -209,7 +209,7 @@ class _Content:
             self.current.extend(bytes(size - len(self.current)))
         else:
             del self.current[size:]
-            # Truncated sectors cannot be written any more.
+            # Unflushed writes to truncated sectors never reach the disk.
             for sector in [each for each in self.pending if each * SECTOR >= size]:
                 del self.pending[sector]
 

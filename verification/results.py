@@ -1,4 +1,4 @@
-"""The measured results: a list in one file, and a page for people."""
+"""Stores the measured results: as JSON in one file, and as a page of the documentation."""
 
 import json
 import subprocess
@@ -11,7 +11,7 @@ FILE = ROOT / "results" / "verification.json"
 PAGE = ROOT / "docs" / "verification.md"
 
 WORDS = {"test": "make test", "verify": "make verify", "long": "make verify-long"}
-"""The command for each size. The name of a row begins with it."""
+"""The command for each size, with which the names of its rows begin."""
 
 RENAMED = {
     "operations in them": "operations in simulated histories",
@@ -109,13 +109,13 @@ class Result:
 
 
 def commit_now() -> str:
-    """Return the commit that is measured."""
+    """Return the checked-out commit."""
     command = ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"]
     return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip() or "unknown"
 
 
 def merge(measured: Iterable[Result]) -> None:
-    """Store these rows, and keep older rows that were not measured again."""
+    """Store these rows; keep stored rows that were not measured again."""
     rows = {row.name: row for row in (read() if FILE.exists() else [])}
     rows.update((row.name, row) for row in measured)
     FILE.parent.mkdir(exist_ok=True)

@@ -1,4 +1,4 @@
-"""What the runs over recorded stores share: one seed after another, and a directory in memory for each."""
+"""Tries one seed after another, and provides directories in memory, for runs over recorded stores."""
 
 import tempfile
 from collections.abc import Callable, Iterator
@@ -22,7 +22,7 @@ F = TypeVar("F", bound=Found)
 def try_seeds(
     found: F, one: Callable[[int, F, int], None], states: int, first_seed: int, states_per_seed: int
 ) -> F:
-    """Try the states of one seed after another, until there are this many."""
+    """Try the states of one seed after another, until this many have been tried."""
     seed = first_seed
     while found.states < states:
         one(seed, found, min(states_per_seed, states - found.states))
@@ -38,6 +38,6 @@ def shared_memory() -> str | None:
 
 @contextmanager
 def memory_directory() -> Iterator[Path]:
-    """A temporary directory, in memory if the system has one there."""
+    """Create a temporary directory, in memory if the system supports that."""
     with tempfile.TemporaryDirectory(dir=shared_memory()) as directory:
         yield Path(directory)

@@ -1,7 +1,7 @@
-"""What a store must hold after each commit: the model that recovered stores are compared with.
+"""Models what a store must hold after each commit, and compares recovered stores with it.
 
-``History`` is the fold of the facts after each commit, by ``simulation.ledger``, which shares no code with
-SQLite. Every commit allocates a producer id, so the next producer id of a store identifies its last commit.
+``History`` folds the facts of each commit with ``simulation.ledger``, which shares no code with SQLite. Every
+commit allocates a producer id, so the next producer id of a store identifies its last commit.
 """
 
 from typing import Final
@@ -48,7 +48,7 @@ class History:
         self._by_next_id = {next_id: at for next_id, at in self._by_next_id.items() if at <= count}
 
     async def check(self, store: EmbeddedStore) -> int:
-        """Compare the store with the model. Return the number of its commits. Torn."""
+        """Compare the store with the model, and return the number of its commits. Torn if they differ."""
         (cluster,) = await store.ledger.load([ClusterKey()])
         count = self._by_next_id.get((cluster or Cluster()).next_producer_id)
         if count is None:
@@ -81,7 +81,7 @@ class History:
             if self.damaged is None or what == "other":
                 raise Torn(f"{partition} has {what} bytes at offset {each.base_offset}")
             self.damaged.append(row.location)
-        # Batches below the log start may or may not be swept yet.
+        # Compare from the log start on: what is below may or may not be swept yet.
         first = model.values[PartitionKey, partition].log_start_offset
         if await store.ledger.aborted(partition, first, 2**62) != await model.aborted(
             partition, first, 2**62

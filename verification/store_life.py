@@ -1,4 +1,4 @@
-"""Run a store under a random workload. ``store_history`` has what it must hold after each commit.
+"""Runs a store under a random workload. ``store_history`` models what it must hold after each commit.
 
 The real rules decide (``semel.core``), so the facts are those that a broker would commit: plain batches,
 small ones and ones too large for the WAL, transactions of both visibilities with offsets, log starts,
@@ -63,12 +63,12 @@ AROUND: Final = ("read",) * 4 + (
 
 
 class Told(NamedTuple):
-    """What the clients of a store know."""
+    """The commits that the clients of a store have requested, and those that were answered."""
 
     asked: int = 0
     """The number of requested commits."""
     answered: int = 0
-    """The number of answered commits. The last of them may be unsynced."""
+    """The number of answered commits, of which the last may be unsynced."""
     durable: int = 0
     """The number of commits answered as durable."""
     term: int = 0
@@ -326,7 +326,7 @@ class Life:
         return [PartitionKey(each.topic_id, index) for each in topics for index in range(each.partitions)]
 
     async def _below(self, key: PartitionKey, eighths: int) -> Command:
-        """Delete this fraction of a partition's records."""
+        """Return the command that deletes the first eighths of a partition's offsets."""
         if self._store.has_unsynced:
             await self._commit([], [], defers_sync=False)
         await self._load([key])

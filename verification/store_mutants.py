@@ -1,7 +1,7 @@
-"""Defects of the store that can be switched on, one line each, and that lose data in a power failure.
+"""Defects of the store, one line each, that can be switched on and then lose data in a power failure.
 
 As in ``simulation.mutants``, each is a line of the real code and its changed version. The power-loss check
-fails if one of them survives; those of ``ROT`` must not survive the bit-rot check.
+must find each of ``MUTANTS``, and the bit-rot check each of ``ROT``.
 """
 
 from simulation.mutants import Mutant, applied
@@ -12,7 +12,7 @@ from verification.power_loss import PowerLoss, one
 SEEDS_MAX = 60
 """A defect that survives this many recordings counts as not found."""
 ROT_SEEDS_MAX = 30
-"""The same for the defects of ``ROT``."""
+"""A defect of ``ROT`` that survives this many stores counts as not found."""
 
 
 def _store(name: str, module: str, before: str, after: str, seed: int = 0) -> Mutant:
@@ -184,7 +184,7 @@ ROT: tuple[Mutant, ...] = (
 RARE: dict[str, tuple[int, ...]] = {
     "a file of the WAL is used again too early": (69, 83, 95),
 }
-"""Recordings to try first, for defects that few recordings find."""
+"""The seeds of recordings to try first, for defects that few recordings find."""
 
 
 def killed_by(mutant: Mutant, seeds_max: int = SEEDS_MAX) -> tuple[int, str] | None:

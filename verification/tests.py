@@ -22,10 +22,10 @@ def run(*arguments: str, **environment: str) -> list[ElementTree.Element]:
 
 
 def is_skipped(case: ElementTree.Element) -> bool:
-    """Whether the test was not run, or fails for a known reason."""
+    """Whether the test was skipped, or failed as expected."""
     return case.find("skipped") is not None
 
 
 def has_failed(case: ElementTree.Element) -> bool:
-    """Whether the test failed, or what it needs did."""
+    """Whether the test or one of its fixtures failed."""
     return case.find("failure") is not None or case.find("error") is not None

@@ -1,4 +1,4 @@
-"""The checks, the amount of work of each in every size, and their expected results."""
+"""Defines the checks, the amount of work of each in every size, and their expected results."""
 
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -50,7 +50,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A measured number and its target: at least this much work, or no problems."""
+    """A measured number and its target: at least this much work, or zero problems."""
 
     name: str
     value: int
@@ -60,7 +60,7 @@ class Found:
 
     @property
     def met(self) -> bool:
-        """A target of zero is met by zero, any other by this much or more."""
+        """Whether the target is met: a target of zero by zero, any other by this much or more."""
         return self.value == 0 if self.target == 0 else self.value >= self.target
 
 
@@ -110,7 +110,7 @@ def _histories(name: str, run: Callable[[int], tuple[int, list[str], int, dict[s
 
 
 def small_cluster(count: int) -> Iterator[Found]:
-    """Every state of a small cluster with up to so many faults at once."""
+    """Explore every state of a small cluster, with the faults of this size."""
     with ProcessPoolExecutor(os.cpu_count()) as pool:
         parts: list[Explored] = list(pool.map(explore_with, _FAULTS[count]))
     problems = [problem for part in parts for problem in part.problems]
@@ -123,12 +123,12 @@ _FAULTS: Final = {
     1: [(0, 0, 0), (0, 1, 0)],
     2: [(1, 1, 0), (0, 1, 1), (1, 0, 1)],
 }
-"""Crashes, lost answers and lapsed leases."""
+"""For each size, the numbers of crashes, lost responses and expired leases to combine."""
 _STATES_MIN: Final = {1: 10_000, 2: 1_000_000}
 
 
 def defects(count: int) -> Iterator[Found]:
-    """Defects of the rules, the store and the ledger's proofs, or a sample of them. Each must be found."""
+    """Switch on defects of the rules, the store and the ledger, or a sample. Each must be found."""
     kinds: tuple[tuple[Sequence[Any], Callable[..., Any]], ...] = (
         (MUTANTS, killed_by),
         (QUEUE_MUTANTS, killed_by_queue),
@@ -147,7 +147,7 @@ def defects(count: int) -> Iterator[Found]:
 
 
 def cluster_defects(count: int) -> Iterator[Found]:
-    """Defects of a cluster, all of them. Each must be found."""
+    """Switch on defects of a cluster, up to this many. Each must be found."""
     some = CLUSTER_MUTANTS[:count]
     with ProcessPoolExecutor(os.cpu_count()) as pool:
         found = dict(zip((each.name for each in some), pool.map(killed_by_several, some), strict=True))
@@ -158,7 +158,7 @@ def cluster_defects(count: int) -> Iterator[Found]:
 
 
 def checker(count: int) -> Iterator[Found]:
-    """Correct histories for the checker."""
+    """Give the checker correct histories."""
     parts = _shared(checking.run, count)
     problems = [problem for ran in parts for problem in ran.problems]
     seeds = _seeds([ran.seeds for ran in parts])
@@ -167,7 +167,7 @@ def checker(count: int) -> Iterator[Found]:
 
 
 def rules(count: int) -> Iterator[Found]:
-    """Steps of the state machines."""
+    """Run steps of the state machines."""
     parts = _shared(machines.run, count)
     failures = [failure for ran in parts for failure in ran.failures]
     yield Found(
@@ -177,7 +177,7 @@ def rules(count: int) -> Iterator[Found]:
 
 
 def properties(count: int) -> Iterator[Found]:
-    """The property tests, with so many times the examples of `make test`."""
+    """Run the property tests with this many times the examples of `make test`."""
     cases = tests.run("tests/property", "--timeout", "36000", SEMEL_EXAMPLES=str(count))
     failures = [case.attrib["name"] for case in cases if len(case)]
     yield Found(f"property tests with {count} times the examples", len(cases) - len(failures), 1)
@@ -185,7 +185,7 @@ def properties(count: int) -> Iterator[Found]:
 
 
 def power(count: int) -> Iterator[Found]:
-    """Disks as a power failure could have left them."""
+    """Recover disks as a power failure could have left them."""
     parts = _shared(power_loss.run, count)
     problems = [problem for ran in parts for problem in ran.problems]
     seeds = _seeds([ran.seeds for ran in parts])
@@ -201,7 +201,7 @@ def power(count: int) -> Iterator[Found]:
 
 
 def rot(count: int) -> Iterator[Found]:
-    """Data directories with a file that is missing, truncated, old, or has one bit flipped."""
+    """Open data directories with a file that is missing, truncated, old, or has one bit flipped."""
     parts = _shared(bit_rot.run, count)
     problems = [problem for ran in parts for problem in ran.problems]
     seeds = _seeds([ran.seeds for ran in parts])
@@ -216,7 +216,7 @@ def rot(count: int) -> Iterator[Found]:
 
 
 def fuzz(count: int) -> Iterator[Found]:
-    """Damaged bytes."""
+    """Give every decoder damaged bytes."""
     parts = _shared(fuzzing.run, count)
     failures = [failure for ran in parts for failure in ran.failures]
     yield Found("fuzz inputs", sum(ran.inputs for ran in parts), count, _seeds([r.seeds for r in parts]))
@@ -225,7 +225,7 @@ def fuzz(count: int) -> Iterator[Found]:
 
 
 def legal_requests(count: int) -> Iterator[Found]:
-    """Legal requests at the edges of the limits."""
+    """Send legal requests at the edges of the limits."""
     ran = legal.run(count)
     seeds = _seeds([ran.seeds])
     yield Found("legal requests at the limits", ran.requests, count, seeds, f"longest pause: {ran.longest}")
@@ -251,7 +251,7 @@ def _chaos(name: str, run: Callable[[int], chaos.Chaos]) -> Run:
 
 
 def pipeline(count: int) -> Iterator[Found]:
-    """Kills of a pipeline on Spark."""
+    """Kill processes of a pipeline on Spark."""
     ran = pipeline_kills.run(count)
     yield Found("pipeline kills", ran.kills, count, str(ran.seed), str(ran))
     yield Found("pipeline kills in the middle of a batch", ran.in_batch, count, str(ran.seed))
@@ -262,7 +262,7 @@ def pipeline(count: int) -> Iterator[Found]:
 
 
 def cluster_pipeline(count: int) -> Iterator[Found]:
-    """Kills of brokers of a cluster under a pipeline on Spark."""
+    """Kill brokers of a cluster under a pipeline on Spark."""
     ran = pipeline_kills.run(count, pipeline_brokers.three)
     seed = str(ran.seed)
     yield Found("pipeline kills of a cluster in the middle of a batch", ran.in_batch, count, seed, str(ran))
@@ -272,11 +272,11 @@ def cluster_pipeline(count: int) -> Iterator[Found]:
 
 
 def java_loop(count: int) -> Iterator[Found]:
-    """Kills of a broker and of Java clients that consume, transform and produce."""
+    """Kill a broker and Java clients that consume, transform and produce."""
     try:
         ran = java_kills.run(count)
     except CannotBuild as error:
-        # Said by name: nothing was killed, so the target is missed.
+        # Reported as zero: nothing was killed, so the target is missed.
         yield Found("kills of a broker and Java clients in transactions", 0, count, "", f"skipped: {error}")
         return
     seed = str(ran.seed)
@@ -287,7 +287,7 @@ def java_loop(count: int) -> Iterator[Found]:
 
 
 def protocol(count: int) -> Iterator[Found]:
-    """The tests of the protocol against a cluster of three, so many of them at least."""
+    """Run the tests of the protocol over a cluster of three brokers; at least this many must pass."""
     cases = tests.run(*PROTOCOL_TESTS, "--over", "cluster", "--timeout", "600")
     failed = [
         f"{case.attrib['classname']}::{case.attrib['name']}" for case in cases if tests.has_failed(case)
@@ -299,7 +299,7 @@ def protocol(count: int) -> Iterator[Found]:
 
 
 def world(count: int) -> Iterator[Found]:
-    """Pipelines on Spark whose environment changes between runs."""
+    """Run pipelines on Spark whose environment changes between runs."""
     ran = world_runs.run(range(count))
     seeds = _seeds([range(count)])
     failures = [f"seed {each.seed}: {each.failure.splitlines()[0]}" for each in ran.failures]
@@ -311,7 +311,7 @@ def world(count: int) -> Iterator[Found]:
 
 
 def scenarios(count: int) -> Iterator[Found]:
-    """All named scenarios on Spark."""
+    """Run all named scenarios on Spark."""
     ran = named.run()
     for kind in named.KINDS:
         yield Found(f"named scenarios: {kind}", ran.kinds[kind], count)

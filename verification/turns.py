@@ -1,4 +1,4 @@
-"""A small store without threads: nothing depends on time, and limits are reached soon."""
+"""Opens small stores without threads: nothing depends on time, and limits are reached soon."""
 
 import asyncio
 import contextlib
@@ -27,10 +27,10 @@ _Job = tuple["asyncio.Future[Any]", Callable[..., Any], tuple[Any, ...]]
 
 
 class Turns:
-    """Replaces a ``Worker``: the event loop runs its jobs in order, at once or a bit later."""
+    """Replaces a ``Worker``: the event loop runs its jobs in order, at once or somewhat later."""
 
     def __init__(self, chance: random.Random | None) -> None:
-        """``chance`` decides when a job runs; without it, at once."""
+        """``chance`` decides when a job runs; without it, a job runs at once."""
         self.rest: Any = None
         self._chance = chance
         self._jobs: deque[_Job] = deque()

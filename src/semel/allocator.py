@@ -1,16 +1,16 @@
-"""Makes glibc keep freed memory, instead of requesting it from the kernel again and again.
+"""Makes glibc keep freed memory instead of returning it to the kernel.
 
 The broker and Spark readers use buffers of megabytes. By default glibc takes such buffers fresh from the
-kernel and returns them at once, and every page of a fresh buffer is a page fault: on a virtual machine that
-costs more than copying the bytes. If it keeps them, the next buffer is served from memory that is already
-mapped. Measured with one consumer reading 200 MB: half the CPU time, 1.4 times the rate.
+kernel and returns them when they are freed, and every page of a fresh buffer is a page fault: on a virtual
+machine that costs more than copying the bytes. If glibc keeps them, the next buffer is served from memory
+that is already mapped. Measured with one consumer reading 200 MB: half the CPU time, 1.4 times the rate.
 
 glibc returns kept memory only from the end of its heap, and one buffer that is still in use there pins all of
-it: fifty clients with large fetches left 800 MB behind. So the broker checks now and then, when it is mostly
-idle, and returns everything if more than twice the kept size is free (``give_back``).
+it: after large fetches of fifty clients, 800 MB stayed allocated. So the broker checks now and then, when it
+is mostly idle, and returns everything if more than twice the kept size is free (``give_back``).
 
-Only for a process that is nothing but a broker (``semel serve``) or a Spark worker, because it affects the
-whole process. With another C library it has no effect.
+Use it only in a process that is nothing but a broker (``semel serve``) or a Spark worker, because it affects
+the whole process. With another C library it has no effect.
 """
 
 import ctypes
@@ -52,10 +52,10 @@ class _Sizes(ctypes.Structure):
 
 
 def give_back(kept_bytes: int = KEPT_BYTES) -> int:
-    """Return free memory to the kernel if much more than that is free; return how much was free.
+    """Return memory to the kernel if more than twice `kept_bytes` is free; return how much was free.
 
-    Takes some milliseconds per hundred megabytes, during which no large buffer can be allocated: for idle
-    moments, and on a thread. Has no effect unless `keep_memory` was called.
+    Takes some milliseconds per hundred megabytes, during which no large buffer can be allocated. Call it in
+    idle moments, on a thread. Has no effect unless `keep_memory` was called.
     """
     if not keep_memory.cache_info().currsize:
         return 0

@@ -1,10 +1,10 @@
 """Settings: every option and every limit, its default and its reason.
 
-Names are Kafka's where Kafka has the setting, with dots for underscores (``auto.create.topics.enable``), and
-start with ``semel.`` where it is ours. ``Settings.of`` takes the dotted names, from a TOML file, the command
-line or ``semel.embedded``, and refuses an unknown one with the nearest known name.
+A setting that Kafka has keeps Kafka's name, with dots for underscores (``auto.create.topics.enable``); the
+names of all others start with ``semel.``. ``Settings.of`` takes the dotted names, from a TOML file, the
+command line or ``semel.embedded``, and rejects an unknown one with the nearest known name.
 
-Nothing reads the environment or a global: settings are passed in.
+Settings are passed in: nothing reads the environment or a global.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ __all__ = ["Settings", "UnknownSetting"]
 
 @dataclass(frozen=True, slots=True)
 class Settings(LogSettings):
-    """All settings, in the order in which an operator needs them; those of `LogSettings` are the first."""
+    """All settings, in the order in which an operator needs them; those of `LogSettings` come first."""
 
     transaction_max_timeout_ms: int = setting(
         900_000, "longest transaction timeout that a producer can request", limits=INTERVAL
@@ -223,7 +223,7 @@ class Settings(LogSettings):
     )
 
     def __post_init__(self) -> None:
-        """Refuse values beyond the choices or limits of a setting, whatever their source."""
+        """Reject values outside the choices or limits of a setting, whatever their source."""
         check(self)
 
     @classmethod

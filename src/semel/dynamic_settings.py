@@ -1,8 +1,8 @@
-"""Which settings can be changed while a broker runs, and how changed values and those of its start add up.
+"""Settings that can be changed while a broker runs, and the order in which values take precedence.
 
-A setting can be changed if the broker reads it each time it needs it. The others are listed here with the
-reason why they cannot, which administrators are told. A broker's own value has precedence over the value for
-all brokers, and that over the value at the start (`in_force`).
+A setting can be changed if the broker reads it each time it needs it. `READ_ONLY` lists all others with the
+reason, which is part of the error message. A broker's own value takes precedence over the value for all
+brokers, which takes precedence over the value at startup (`in_force`).
 """
 
 import difflib
@@ -15,7 +15,7 @@ from semel.config import Settings
 from semel.setting_values import check, check_value, coerce
 
 VALUE_LENGTH_MAX: Final = 4_096
-"""No setting needs more, and the values are kept in memory."""
+"""No setting needs a longer value, and the values are kept in memory."""
 
 _READ_ONLY: Final[dict[str, tuple[str, ...]]] = {
     "it is the identity of the broker": ("node.id", "cluster.id", "broker.rack"),
@@ -95,7 +95,7 @@ def _declared() -> dict[str, Any]:
 
 
 def unchangeable(name: str) -> str | None:
-    """Return the message if a setting does not exist or cannot be changed, or None if it can."""
+    """Return the error message for a setting that is unknown or cannot be changed; None if it can."""
     if name in READ_ONLY:
         return f"Cannot update {name} dynamically: {READ_ONLY[name]}. Change it where the broker is started."
     if name in _declared():
@@ -105,7 +105,7 @@ def unchangeable(name: str) -> str | None:
 
 
 def problem(name: str, value: str) -> str | None:
-    """Return the message for an invalid value of a setting, or None if it is valid."""
+    """Return the error message for an invalid value of a setting; None if it is valid."""
     if len(value) > VALUE_LENGTH_MAX:
         return f"The value for configuration {name} is longer than {VALUE_LENGTH_MAX} characters"
     try:
@@ -116,15 +116,15 @@ def problem(name: str, value: str) -> str | None:
 
 
 def is_list(name: str) -> bool:
-    """Whether a setting is a list, to which one can append."""
+    """Whether a setting is a list, so that entries can be appended."""
     declared = _declared().get(name)
     return declared is not None and bool(declared.metadata["is_list"])
 
 
 def in_force(static: Settings, *layers: Mapping[str, str]) -> Settings:
-    """Return the settings that hold: those of the start, and over them each layer of changed values.
+    """Return the effective settings: those at startup, overridden by each layer of changed values in turn.
 
-    Values that this version does not take are left out. They may come from another version.
+    Values that this version does not accept are skipped, because another version may have written them.
     """
     settings = static
     for layer in layers:

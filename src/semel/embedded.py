@@ -3,12 +3,12 @@
     with semel.embedded() as broker:
         client = SomeKafkaClient(broker.bootstrap_servers)
 
-It is the same broker as in `semel serve`, on a thread with an event loop of its own, and any Kafka client
-reaches it over a real socket on 127.0.0.1. Without a directory everything is in memory and gone at the end;
-with one, the data is as durable as that of a service, and the directory can be used by `semel serve` later.
+It is the same broker as in `semel serve`, on a thread with its own event loop, and any Kafka client reaches
+it over a real socket on 127.0.0.1. Without a directory everything is in memory and lost at the end; with one,
+the data is as durable as that of a service, and `semel serve` can use the directory later.
 
-After `close` no thread, socket or unrequested file is left. An error in the thread is not lost: `start`
-raises it, and so do `bootstrap_servers` and `close` if the broker had to stop in between.
+After `close` no thread, socket or unrequested file remains. `start` raises an error that prevents the start;
+if the broker fails later, `bootstrap_servers` and `close` raise the error.
 
 This module is imported with the package, so it loads the broker only when one is started.
 """
@@ -78,7 +78,7 @@ class Embedded:
         try:
             self.close()
         except EmbeddedError:
-            # An error of ours must not hide one of the caller.
+            # An error of `close` must not hide the caller's exception.
             if error is None:
                 raise
 
@@ -102,13 +102,13 @@ class Embedded:
         return self
 
     def close(self) -> None:
-        """Stop the broker and wait until nothing of it is left. EmbeddedError if it had stopped by itself."""
+        """Stop the broker and wait until its thread has ended. EmbeddedError if the broker had failed."""
         thread, self._thread = self._thread, None
         if thread is None:
             return
         loop, server = self._loop, self._server
         if loop is not None and server is not None and thread.is_alive():
-            # The loop may close between the check and the call: then the broker has stopped by itself.
+            # The loop may close between the check and the call, if the broker stops by itself.
             with suppress(RuntimeError):
                 loop.call_soon_threadsafe(server.request_stop)
         thread.join(STOP_SECONDS)
@@ -121,10 +121,10 @@ class Embedded:
             ) from self._cause
 
     def advance(self, seconds: float) -> None:
-        """Move the broker's clock ahead, and return when everything that is due then is done.
+        """Advance the broker's clock, and return when all work that became due is done.
 
-        Sessions, transactions and locks of records time out, old records are deleted, and what was not used
-        expires, as if the time had passed. That includes the sessions of clients that are still connected.
+        Sessions, transactions and acquisition locks time out, retention deletes old records, and unused state
+        expires, as if the time had passed. The sessions of connected clients time out, too.
         """
         import asyncio
 
@@ -141,7 +141,7 @@ class Embedded:
 
     @property
     def port(self) -> int:
-        """The port that it listens on."""
+        """The port that the broker listens on."""
         if self._thread is None or self._server is None:
             raise EmbeddedError("the embedded broker is not running")
         if self._server.failure is not None:
@@ -150,7 +150,7 @@ class Embedded:
 
     @property
     def bootstrap_servers(self) -> str:
-        """The address for clients, as `bootstrap.servers` or whatever they call it."""
+        """The address for clients: the value of their setting `bootstrap.servers`."""
         return f"{self.host}:{self.port}"
 
     def _run(self, settings: Any) -> None:
@@ -170,7 +170,7 @@ class Embedded:
             if code and self._failure is None:
                 self._cause = self._server.failure if self._server is not None else None
                 self._failure = str(self._cause or f"exit code {code}")
-        except BaseException as error:  # noqa: BLE001 - whatever it is, the one who waits has to hear of it
+        except BaseException as error:  # noqa: BLE001 - `start` and `close` report every error
             self._failure, self._cause = str(error), error
         finally:
             self._changed.set()
@@ -209,9 +209,9 @@ def embedded(
             print(broker.bootstrap_servers)
 
     With `users`, a mapping of names to passwords, clients authenticate by SCRAM-SHA-256
-    (`security.protocol=SASL_PLAINTEXT`); `{"semel.authorizer": "acl", "super.users": "User:admin"}` has them
-    need ACLs, too.
+    (`security.protocol=SASL_PLAINTEXT`); with `{"semel.authorizer": "acl", "super.users": "User:admin"}` they
+    also need ACLs.
 
-    Or without `with`: `broker = semel.embedded().start()`, and `broker.close()` at the end.
+    Without `with`: `broker = semel.embedded().start()`, and `broker.close()` at the end.
     """
     return Embedded(directory, settings=settings, port=port, users=users)

@@ -7,7 +7,7 @@ from semel.setting_values import COUNT, INT_MAX, INTERVAL, LONG_MAX, setting
 
 @dataclass(frozen=True, slots=True)
 class LogSettings:
-    """What a broker is, and the limits and defaults of what it keeps."""
+    """The identity of a broker, and the limits and defaults of its topics, logs and groups."""
 
     node_id: int = setting(
         0, "id of this broker; clients expect ids to start at 0", limits=(0, 2_147_483_647)

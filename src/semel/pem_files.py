@@ -1,7 +1,8 @@
-"""Files with certificates and keys: is one missing, has it expired, can others read it?
+"""Checks certificate and key files: missing, expired, not yet valid, or accessible to other users.
 
-OpenSSL serves an expired certificate, and a key that everybody can read, without a word. Python's `ssl` does
-not show the dates of one's own certificate, so they are read from its DER form (RFC 5280, section 4.1).
+OpenSSL uses an expired certificate, and a key file that every user can read, without a warning. Python's
+`ssl` does not expose the dates of the local certificate, so they are read from its DER form (RFC 5280,
+section 4.1).
 """
 
 import re
@@ -26,7 +27,7 @@ class Validity(NamedTuple):
 
 
 def check_file(setting: str, path: str) -> None:
-    """ValueError if a file cannot be read, which OpenSSL tells without the name of the file."""
+    """Raise ValueError if a file cannot be read. OpenSSL's own error would not name the file."""
     try:
         with Path(path).open("rb"):
             pass
@@ -37,12 +38,12 @@ def check_file(setting: str, path: str) -> None:
 
 
 def file_risks(certificate: str, key: str, now: float) -> Iterator[tuple[str, dict[str, Any]]]:
-    """What is wrong with files that can be used: sentences, each with its fields. `now` is in seconds."""
+    """Yield warnings about usable files: sentences for the log, each with its fields. `now` is in seconds."""
     try:
         chain = validities(Path(certificate).read_text("latin-1"))
         mode = Path(key).stat().st_mode & 0o777
     except (OSError, ValueError, IndexError):
-        return  # They were replaced after OpenSSL has read them, so they will be read again.
+        return  # The files were replaced after OpenSSL had read them, so they will be read again.
     moment = datetime.fromtimestamp(now, UTC)
     for number, (begins, ends) in enumerate(chain, start=1):
         which = "the certificate" if number == 1 else "a certificate of the chain"
@@ -61,13 +62,13 @@ def file_risks(certificate: str, key: str, now: float) -> Iterator[tuple[str, di
 
 
 def validities(pem: str) -> list[Validity]:
-    """Return when the certificates of a file can be used, in their order."""
+    """Return the validity periods of the certificates in a file, in their order."""
     return [_validity(ssl.PEM_cert_to_DER_cert(each)) for each in _CERTIFICATE.findall(pem)]
 
 
 def _validity(der: bytes) -> Validity:
     _, at, _ = _element(der, 0)
-    _, at, _ = _element(der, at)  # what is signed
+    _, at, _ = _element(der, at)  # tbsCertificate, the signed part
     kind, _, end = _element(der, at)
     if kind == _VERSION:
         at = end
@@ -79,7 +80,7 @@ def _validity(der: bytes) -> Validity:
 
 
 def _element(der: bytes, at: int) -> tuple[int, int, int]:
-    """The kind of an element, where its content begins, and where it ends."""
+    """Return the tag of a DER element, and where its content begins and ends."""
     kind, size = der[at], der[at + 1]
     begin = at + 2
     if size & 0x80:
@@ -92,6 +93,6 @@ def _element(der: bytes, at: int) -> tuple[int, int, int]:
 def _time(der: bytes, at: int) -> datetime:
     kind, begin, end = _element(der, at)
     text = der[begin:end].decode("ascii")
-    if kind == _UTC_TIME:  # with two digits for a year from 1950 to 2049
+    if kind == _UTC_TIME:  # two digits for a year from 1950 to 2049
         text = ("20" if text < "50" else "19") + text
     return datetime.strptime(text, "%Y%m%d%H%M%S%z")

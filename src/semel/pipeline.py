@@ -8,14 +8,13 @@
         return orders.selectExpr("key", "concat('invoice for ', CAST(value AS string)) AS value")
 
 `semel pipeline run` runs the file with the declaration, and `semel.spark.start` runs it in a program. Several
-sources are named, and so are the parameters of the function; with several sinks it returns a DataFrame for
-each by name. Every sink is a query of its own: it is exactly-once independently of the others, under its own
-id, `<pipeline>.<sink>`. A sink that gets another name keeps its id with `renamed_from`, and with the id its
-position.
+sources are passed as a mapping, and the function has a parameter with the name of each. Several sinks are
+passed as a mapping too, and the function returns a dict with a DataFrame for each name. Every sink is a query
+of its own: it is exactly-once independently of the others, under its own id, `<pipeline>.<sink>`. With
+`renamed_from`, a renamed sink keeps its id, and with the id its position.
 
 The function is called once for every sink, on the driver, and only describes what to do with the rows. This
-module does not depend on Spark, so a test can inspect a declaration as data, and call the function like any
-other.
+module does not depend on Spark, so a test can inspect a declaration as data, and call the function directly.
 """
 
 import inspect
@@ -35,7 +34,7 @@ class DeclarationError(Exception):
 class Topic:
     """A topic, to read as a stream or to write to. Options are those of format `semel`.
 
-    `renamed_from` is for a sink that has another name now: its former name, or its former id.
+    For a renamed sink, `renamed_from` is its former name or its former id.
     """
 
     name: str
@@ -84,7 +83,7 @@ class Pipeline:
         self._first_id = renamed_from or pipeline_id
         self.function = function
         parameters = list(inspect.signature(function).parameters)
-        #: By the parameter of the function.
+        #: By the name of the function's parameter.
         self.sources: dict[str, Source] = self._sources(source, parameters)
         self._has_named_sinks = isinstance(sink, Mapping)
         sinks = sink if isinstance(sink, Mapping) else {self.id: sink}
@@ -143,7 +142,7 @@ class Pipeline:
         return found
 
     def _check_options(self) -> None:
-        """Check that options give no source another pipeline.id than a sink that it is read for."""
+        """Check that no option gives a Topic source a pipeline.id other than that of its sink."""
         for sink_id, sink in self.sinks.items():
             wanted = _id_option(sink, sink_id)
             for name, source in self.sources.items():
@@ -169,14 +168,14 @@ class Pipeline:
         return found
 
     def _sink_id(self, name: str, sink: Sink) -> str:
-        """Return the pipeline id of a sink: that of its name, or the one that it had before."""
+        """Return the pipeline id of a sink: derived from its name, or its former id if it was renamed."""
         if self._has_named_sinks:
             _check_name(f"the name of a sink of {self}", name)
         former = sink.renamed_from
         if former is None:
             return f"{self._first_id}.{name}" if self._has_named_sinks else self._first_id
         _check_name(f"renamed_from of a sink of {self}", former)
-        # Else it is the former name of a sink of this pipeline.
+        # Otherwise `former` is the former name of a sink of this pipeline.
         is_id = "." in former or former == self._first_id or not self._has_named_sinks
         return former if is_id else f"{self._first_id}.{former}"
 
@@ -190,7 +189,7 @@ def pipeline(
 ) -> Callable[[Callable[..., Any]], Pipeline]:
     """Declare a function as a pipeline.
 
-    Its position is stored under the id. If that changes, `renamed_from` is the one that it had at first.
+    Its position is stored under the id. If you change the id, set `renamed_from` to the first id.
     """
     return lambda function: Pipeline(pipeline_id, function, source, sink, renamed_from)
 

@@ -1,19 +1,19 @@
 """Principals as people write them in settings and on the command line.
 
-A principal is compared as it is, so one that is spelled wrongly is one that nobody ever is. Kafka accepts
-such principals in silence. Semel does too in the API, and refuses them where people write them.
+Principals are compared exactly, so a misspelled principal matches no one. Kafka accepts such principals
+silently. Semel's API accepts them too; its settings and command line reject them.
 """
 
 from typing import Final
 
 USER: Final = "User"
-"""The only type that clients have, however they authenticate."""
+"""The only type of principal that clients have, however they authenticate."""
 
 
 def meant_principal(text: str) -> str | None:
-    """Return the principal that was probably meant, which is the text if nothing is wrong with it.
+    """Return the principal that was probably meant: the text itself if it is well-formed.
 
-    None if it has no name. Commas inside a name are right: those of certificates have some.
+    None if it has no name. Commas inside a name are valid: names from certificates contain them.
     """
     kind, colon, name = text.partition(":")
     name = (name if colon else kind).strip().rstrip(", ")

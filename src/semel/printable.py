@@ -1,9 +1,9 @@
 """Makes text from outside safe for a terminal and for a log.
 
 Names, ids, keys and values come from clients, and terminals obey control characters: they clear the screen,
-change its title, write to the clipboard, or make a line look like another. So everything unprintable is shown
-as Python's escape for it: control characters of both sets, and the invisible ones that change the direction
-of text.
+change its title, write to the clipboard, or make a line look like another. So every unprintable character is
+shown as its Python escape: the control characters C0 and C1, and the invisible characters that change the
+direction of text.
 """
 
 import json
@@ -23,7 +23,7 @@ def printable(text: str) -> str:
 
 
 def printable_lines(text: str) -> str:
-    """The same for text of several lines: line ends and tabs are kept."""
+    """Return text of several lines with everything unprintable escaped, except line ends and tabs."""
     return "".join(sign if sign.isprintable() or sign in "\n\t" else _escape(sign) for sign in text)
 
 
@@ -36,7 +36,7 @@ def as_json(value: Any, indent: int | None = None) -> str:
 
 
 def explained(error: BaseException) -> str:
-    """What an error says; one of the operating system about a file says its path and the reason."""
+    """Return the message of an error: for an OSError about a file, its path and the reason."""
     if isinstance(error, OSError) and error.filename is not None and error.strerror:
         return f"{error.filename}: {error.strerror}"
     return str(error)
@@ -48,5 +48,5 @@ def _escape(sign: str) -> str:
 
 def _json_escape(sign: str) -> str:
     if sign == "\x7f":
-        return "\\u007f"  # the one that JSON does not escape
+        return "\\u007f"  # DEL, the one control character that JSON does not escape
     return sign if sign.isprintable() else json.dumps(sign)[1:-1]

@@ -4,9 +4,9 @@
         producer = confluent_kafka.Producer({"bootstrap.servers": semel_broker.bootstrap_servers})
         ...
 
-`semel_broker` is a broker in memory for this test alone; it starts in some ten milliseconds, so tests need
-not share one. `semel_session_broker` is one for the whole run, if even that is too slow; tests that share it
-have to use topics and groups of their own. A marker sets the settings of one test:
+`semel_broker` is a broker in memory for one test; it starts in some ten milliseconds, so tests need not share
+one. If even that is too slow, `semel_session_broker` is one broker for the whole run; tests that share it
+must use their own topics and groups. A marker sets the settings of one test:
 
     @pytest.mark.semel_settings({"auto.create.topics.enable": False})
 

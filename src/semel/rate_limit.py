@@ -1,4 +1,4 @@
-"""Limits lines of a log: a few of each kind per period, and the number of the rest."""
+"""Limits log lines: passes a few of each kind per period, and counts the rest."""
 
 import time
 from collections.abc import Callable
@@ -23,7 +23,7 @@ class RateLimit:
         self._kinds: dict[str, tuple[float, int]] = {}
 
     def suppressed(self, kind: str) -> int | None:
-        """None if this line must not be written, else the number of lines suppressed since the last one."""
+        """Count a line. Returns None to suppress it, else the lines suppressed since the last written one."""
         now = self._clock()
         since, count = self._kinds.get(kind, (now, 0))
         if now - since >= self._seconds:

@@ -1,8 +1,8 @@
-"""Records as lines of JSON and text: what `semel produce` and the console read, and what both write.
+"""Reads and writes records as lines of JSON or text, for the command line and the console.
 
-Reading and writing are symmetric, so that the output of one is input for the other. In JSON, bytes that are
-UTF-8 are text, others are `{"base64": "..."}`, and null is null. Any other JSON value in the input is sent as
-compact JSON text.
+Reading and writing are symmetric: written lines can be read again. In JSON, bytes that are UTF-8 are text,
+other bytes are `{"base64": "..."}`, and null is null. Any other JSON value in the input is sent as compact
+JSON text.
 """
 
 import base64
@@ -45,7 +45,7 @@ class Line(NamedTuple):
 
 
 def read_line(line: bytes, form: InputFormat, separator: bytes | None) -> Line:
-    """Parse a record from a line without its end. LineError says what is wrong with it."""
+    """Parse a record from a line without its line end. LineError says what is wrong with it."""
     if form is InputFormat.json:
         return _from_json(line)
     key: bytes | None = None
@@ -102,7 +102,7 @@ def _number(fields: dict[str, Any], name: str) -> int | None:
 
 
 def _utf8(text: str) -> bytes:
-    """Encode a text. In JSON it may contain half of a surrogate pair, which UTF-8 cannot."""
+    """Encode a text. LineError for half a surrogate pair, which JSON allows and UTF-8 does not."""
     try:
         return text.encode()
     except UnicodeEncodeError as error:

@@ -1,4 +1,4 @@
-"""What a setting is: a field with a reason, and choices or limits for its value; and how text becomes one."""
+"""Declares settings (fields with a reason, choices or limits), checks their values, and parses text."""
 
 import difflib
 import re
@@ -14,7 +14,7 @@ INT_MAX: Final = 2**31 - 1
 LONG_MAX: Final = 2**63 - 1
 COUNT: Final = (1, INT_MAX)
 INTERVAL: Final = (1, INT_MAX)
-"""Milliseconds between two rounds, or of a timeout."""
+"""The limits of an interval or a timeout, in milliseconds."""
 _CALLED: Final = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
 # Bounded, because a thousand digits are slow to parse and cannot be in range.
 _NUMBER: Final = re.compile(r"[+-]?[0-9]{1,19}(\.[0-9]{0,19})?([eE][+-]?[0-9]{1,3})?")
@@ -35,7 +35,7 @@ ELSEWHERE: Final[Mapping[str, str]] = {
     "ssl.truststore.certificates": "ssl.ca.location",
     "ssl.truststore.location": "ssl.ca.location",
 }
-"""Settings of Kafka that have another name here. What is spelled alike means something else."""
+"""Kafka's settings that have another name in Semel. Similarly spelled settings mean something else."""
 
 
 class UnknownSetting(ValueError):
@@ -43,7 +43,7 @@ class UnknownSetting(ValueError):
 
 
 def unknown(name: str, known: Iterable[str]) -> UnknownSetting:
-    """Return the error for a name that is not known."""
+    """Return the error for an unknown name."""
     here = ELSEWHERE.get(name)
     hint = f"; here it is {here}" if here else nearest(name, known)
     return UnknownSetting(f"there is no setting {name!r}{hint}")
@@ -63,7 +63,7 @@ def setting(
 
 
 def check_value(declared: Field[Any], value: Any) -> None:
-    """ValueError if a value is beyond the choices or limits of a setting."""
+    """Raise ValueError if a value is outside the choices or limits of a setting."""
     choices, limits = declared.metadata["choices"], declared.metadata["limits"]
     name = declared.name.replace("_", ".")
     chosen = words(value) if declared.metadata["is_list"] else (value,)
@@ -76,7 +76,7 @@ def check_value(declared: Field[Any], value: Any) -> None:
 
 
 def check(settings: Any) -> None:
-    """ValueError if a setting is beyond its choices or limits, or cannot be parsed."""
+    """Raise ValueError if a setting is outside its choices or limits, or cannot be parsed."""
     for each in fields(settings):
         check_value(each, getattr(settings, each.name))
     connections_by_host(settings.max_connections_per_ip_overrides)
@@ -91,7 +91,7 @@ def connections_by_host(overrides: str) -> dict[str, int]:
         if not host or not limit.isdecimal():
             raise ValueError(f"max.connections.per.ip.overrides takes ADDRESS:NUMBER,…, not {each!r}")
         try:
-            # As connections have it: without brackets, and IPv6 in its shortest form.
+            # As connections report addresses: without brackets, and IPv6 in its shortest form.
             address = str(ip_address(host.removeprefix("[").removesuffix("]")))
         except ValueError:
             raise ValueError(
@@ -102,7 +102,7 @@ def connections_by_host(overrides: str) -> dict[str, int]:
 
 
 def principals(super_users: str) -> frozenset[str]:
-    """Parse ``super.users``. ValueError if it is invalid: a super user must not be one by mistake, or not."""
+    """Parse ``super.users``. ValueError if invalid: a typo must neither add nor lose a super user."""
     found = frozenset(filter(None, (each.strip() for each in super_users.split(";"))))
     for each in found:
         meant = meant_principal(each)
@@ -114,13 +114,13 @@ def principals(super_users: str) -> frozenset[str]:
 
 
 def one_of(choices: Iterable[str]) -> str:
-    """Return the words to choose from; the empty one is to set none of them."""
+    """Return the choices as text, with `empty` for the empty choice."""
     known = tuple(choices)
     return " or ".join([*filter(None, known), *(["empty"] if "" in known else [])])
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """Return the end of a sentence that asks whether a known word was meant; empty if none is near."""
+    """Return `; did you mean ...?` with the nearest known word; empty if none is near."""
     near = difflib.get_close_matches(word, list(filter(None, known)), n=1, cutoff=0.5)
     return f"; did you mean {near[0]!r}?" if near else ""
 

@@ -18,11 +18,11 @@ def span_text(span_ms: int) -> str:
 
 
 def time_text(timestamp_ms: int) -> str | None:
-    """Format a timestamp of the log as ISO 8601 in UTC; None if there is none."""
+    """Format a timestamp of the log as ISO 8601 in UTC; None if it is negative, which means none."""
     if timestamp_ms < 0:
         return None
     try:
         moment = datetime.fromtimestamp(timestamp_ms / 1000, UTC)
     except (OverflowError, ValueError, OSError):
-        return str(timestamp_ms)  # A log may contain any 64 bit number.
+        return str(timestamp_ms)  # A log may contain any 64-bit number.
     return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{timestamp_ms % 1000:03d}Z"

@@ -1,8 +1,8 @@
-"""Reads a URL of the settings: a file, or an HTTPS server, with bounds on size and time.
+"""Reads a URL of the settings, a file or an HTTPS server, with bounds on size and time.
 
 Clients get tokens and brokers get keys from such URLs. Plain HTTP is accepted for this machine only, because
 secrets and keys travel over it. Redirects are not followed: urllib would send the headers, and the secret in
-them, to wherever the answer says.
+them, to any address that the response names.
 """
 
 import time
@@ -24,7 +24,7 @@ _PIECE: Final = 65_536
 
 
 class UrlError(Exception):
-    """The URL could not be read. `status` and `body` are those of an answer over HTTP."""
+    """The URL could not be read. `status` and `body` are those of the HTTP response, if there was one."""
 
     def __init__(self, reason: str, status: int | None = None, body: bytes = b"") -> None:
         super().__init__(reason)
@@ -33,7 +33,7 @@ class UrlError(Exception):
 
 
 def url_problem(url: str) -> str | None:
-    """Return why a URL cannot be used, or None. The URL is not quoted, as it may have a password in it."""
+    """Return why a URL cannot be used, or None. The text omits the URL, which may contain a password."""
     try:
         parts = urlsplit(url)
         host, _ = parts.hostname or "", parts.port
@@ -66,7 +66,7 @@ def read_url(
     headers: Mapping[str, str] | None = None,
     timeout_s: float = TIMEOUT_S,
 ) -> bytes:
-    """Return the content, at most `size_max` bytes. A body is posted. UrlError says why it failed."""
+    """Return the content, at most `size_max` bytes. `body` is sent by POST. UrlError says why it failed."""
     if problem := url_problem(url):
         raise UrlError(f"the URL {problem}")
     parts = urlsplit(url)
@@ -104,7 +104,7 @@ def _read_file(parts: SplitResult, size_max: int) -> bytes:
 
 
 def _opener(scheme: str) -> urllib.request.OpenerDirector:
-    """Return what opens this scheme and no other. A proxy of the environment would read plain HTTP."""
+    """Return an opener that follows no redirects, and uses no proxy for plain HTTP, which it could read."""
     proxy = urllib.request.ProxyHandler({} if scheme == "http" else None)
     return urllib.request.build_opener(proxy, _NoRedirects)
 
@@ -123,7 +123,7 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 
 
 def _bounded(answer: IO[bytes], size_max: int, timeout_s: float) -> bytes:
-    """Read to the end. The timeout of a socket is for one read, and a slow server could use it many times."""
+    """Read to the end. A socket's timeout limits one read only, so a deadline limits all of them."""
     deadline = time.monotonic() + timeout_s
     pieces, size = [], 0
     while piece := answer.read(min(_PIECE, size_max + 1 - size)):

@@ -1,4 +1,4 @@
-"""The broker of a scenario: it can be stopped, set back to a backup, and started with another time of day."""
+"""Runs the broker of a scenario: stops it, restores a backup, starts it with another time of day."""
 
 import shutil
 import time
@@ -16,7 +16,7 @@ HOUR_MS: Final = 3_600_000
 
 
 class MovedClock(Clock):
-    """A clock of a machine whose time of day was set wrong."""
+    """The clock of a machine whose time of day is wrong."""
 
     def __init__(self, shift_ms: int) -> None:
         super().__init__(time_of_day=lambda: time.time() + shift_ms / 1000)
@@ -34,11 +34,11 @@ class Broker:
 
     @property
     def bootstrap(self) -> str:
-        """What clients are given."""
+        """The broker's address."""
         return f"127.0.0.1:{self._port}"
 
     def start(self) -> None:
-        """Serve, with the clock and the extensions that are set."""
+        """Start the broker with the current `shift_ms` and `has_extensions`."""
         settings = {
             "auto.create.topics.enable": False,
             "semel.extensions.enable": self.has_extensions,
@@ -48,19 +48,19 @@ class Broker:
             self._running = semel.embedded(self.data, settings=settings, port=self._port).start()
 
     def stop(self) -> None:
-        """Stop serving. May be called again."""
+        """Stop the broker, if it runs."""
         if self._running is not None:
             self._running.close()
             self._running = None
 
     def back_up(self, directory: Path) -> None:
-        """Copy the data while the broker is stopped."""
+        """Stop the broker, copy its data, and start it again."""
         self.stop()
         shutil.copytree(self.data, directory)
         self.start()
 
     def restore(self, directory: Path) -> None:
-        """Go back to a copy of the data."""
+        """Stop the broker, replace its data by a copy, and start it again."""
         self.stop()
         shutil.rmtree(self.data)
         shutil.copytree(directory, self.data)

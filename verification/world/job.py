@@ -1,4 +1,4 @@
-"""A pipeline of a scenario: a query that copies numbers to a topic or a table, and its checkpoint."""
+"""Runs a pipeline of a scenario: a query that copies numbers to a topic or a table, and its checkpoint."""
 
 import itertools
 import re
@@ -19,17 +19,17 @@ from verification.world.truth import Partition
 from verification.world.verdict import Broken, End, RunResult, result_of
 
 RUN_SECONDS: Final = 90
-"""No run has more to do than a few seconds of work, so it hangs if it takes this long."""
+"""A run has only a few seconds of work, so it hangs if it takes this long."""
 
 
 @dataclass
 class Job:
-    """A query as an operator declares it. Its checkpoint may change hands; its name in the log does not."""
+    """A query as an operator declares it. Its checkpoint may be exchanged; its name in the log is fixed."""
 
     name: str
     pipeline_id: str
     reads: str
-    """A regular expression for the names of its input topics, or the names with commas between them."""
+    """A regular expression for the names of its input topics, or the names, separated by commas."""
     output: str
     """A topic, or the directory of a table if the job writes to one."""
     directory: Path
@@ -39,22 +39,22 @@ class Job:
     """Whether it writes with foreachBatch and versions. Then only the checkpoint has its position."""
     batch_max: int | None = None
     begun: set[Partition] = field(default_factory=set)
-    """The partitions that a run which ended without error has read."""
+    """The partitions that runs without error have read."""
     forgiven: set[int] = field(default_factory=set)
-    """Records that failOnDataLoss=false has gone on without."""
+    """Records that may be missing from the output, for example because of failOnDataLoss=false."""
     destroyed: set[int] = field(default_factory=set)
-    """What was in the output when it was deleted, until a run is told."""
+    """Records that were in the output when it was deleted. Only a run with a batch must notice that."""
     resets: dict[Partition, int] = field(default_factory=dict)
     """Offsets of its group that were set by hand since it last ended without error."""
     copies: list[Path] = field(default_factory=list)
-    """Of the checkpoint, the oldest first."""
+    """Copies of the checkpoint, the oldest first."""
     starting_offsets: str | None = None
     former_id: str | None = None
-    """Its pipeline.id before an operator has changed that, by mistake."""
+    """Its pipeline.id before an operator changed it by mistake."""
     source_id: str | None = None
-    """The pipeline.id of its source, if that is another one."""
+    """The pipeline.id of its source, if it differs from that of the sink."""
     is_new: bool = False
-    """Whether it is told to begin, whatever others have written to its output."""
+    """The option pipeline.new: begin, whatever other pipelines have written to the output."""
 
     def __post_init__(self) -> None:
         self.directory.mkdir(parents=True)
@@ -77,17 +77,17 @@ class Job:
     # ---- its checkpoint
 
     def new_checkpoint(self) -> None:
-        """Begin with an empty one in another place."""
+        """Use an empty checkpoint in another directory from now on."""
         self.checkpoint = self.directory / f"checkpoint-{next(self._checkpoints)}"
 
     def keep_copy(self) -> None:
-        """Copy the checkpoint as it is now, for later."""
+        """Keep a copy of the current checkpoint in `copies`."""
         copy = self.directory / f"copy-{len(self.copies)}"
         shutil.copytree(self.checkpoint, copy)
         self.copies.append(copy)
 
     def logged(self, name: str) -> list[int]:
-        """The batches in one of the logs of the checkpoint, `offsets` or `commits`."""
+        """Return the batches in one of the logs of the checkpoint, `offsets` or `commits`."""
         found = (self.checkpoint / name).glob("*") if (self.checkpoint / name).exists() else ()
         return sorted(int(each.name) for each in found if each.name.isdigit())
 
@@ -96,7 +96,7 @@ class Job:
     def start(
         self, spark: SparkSession, bootstrap: str, options: dict[str, Any] | None = None
     ) -> StreamingQuery:
-        """Start the query with Trigger.AvailableNow, and with the fault of its file if there is one."""
+        """Start the query with Trigger.AvailableNow, and with the fault in its fault file, if any."""
         both: dict[str, Any] = {"kafka.bootstrap.servers": bootstrap}
         if not self.in_function:
             both["pipeline.id"] = self.pipeline_id
@@ -140,7 +140,7 @@ class Job:
         *,
         fault: str = "",
     ) -> RunResult:
-        """Run it to its end, or to a fault. Broken if it hangs or fails without a refusal of ours."""
+        """Run the query to its end, or to a fault. Broken if it hangs or fails without a refusal by Semel."""
         if fault:
             self.fault.write_text(fault)
         before = self.logged("offsets"), self.logged("commits")
@@ -156,7 +156,7 @@ class Job:
     # ---- what it wrote
 
     def found(self, bootstrap: str) -> Counter[int]:
-        """The numbers in its output and how often each is there, as another program reads it."""
+        """Return the numbers in the output and how often each occurs, as another program reads them."""
         if self.writes_table:
             if not DeltaTable.is_deltatable(self.output):
                 return Counter()
@@ -169,7 +169,7 @@ class Job:
 
 
 def wait(query: StreamingQuery) -> RunResult:
-    """Until a query ends. PySparkException if it fails, Broken if it hangs."""
+    """Wait until a query ends. PySparkException if it fails, Broken if it hangs."""
     if not query.awaitTermination(RUN_SECONDS):
         query.stop()
         raise Broken(f"the query has not ended within {RUN_SECONDS} s")

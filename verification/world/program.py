@@ -1,9 +1,9 @@
-"""What happens in a scenario: a random program of steps.
+"""Plays a scenario: a random sequence of steps.
 
-What makes a pipeline go wrong is seldom one change. So every round has a change of who knows how far the
-pipeline is (checkpoint, group, a copy of the query) and a change of what there is to read and to write
-(topics, records, the broker), each of them left out now and then. Then all jobs run, and those that refuse
-are helped as their words recommend.
+A single change seldom makes a pipeline fail. So a round usually has a change of what records the pipeline's
+position (checkpoint, group, a copy of the query) and a change of what there is to read and to write (topics,
+records, the broker). Then a job runs, and at the end all jobs do. If a job refuses, the program follows the
+advice in its message.
 """
 
 import random
@@ -18,7 +18,7 @@ from verification.world.world import TABLE_FAULTS, TOPIC_FAULTS, World, now_ms
 
 PATTERN: Final = "in-.*"
 HELP_MAX: Final = 2
-"""How often a job that refuses is helped before a pipeline with a new id and a new output takes its place."""
+"""How often the advice is followed before a pipeline with a new id and a new output replaces the job."""
 JOBS_MAX: Final = 4
 _IN_OUTPUT: Final = re.compile("where the (output|table) ends|pipeline.id of its own|new pipeline.id")
 _AGAIN: Final = re.compile("[Ss]tart (the query )?again|has taken over|has written to the table")
@@ -26,24 +26,24 @@ DAY_HOURS: Final = 24
 
 
 class Situation(NamedTuple):
-    """What a change has to work with."""
+    """What a change works with."""
 
     world: World
     chance: random.Random
     job: Job
 
     def other(self) -> Job | None:
-        """Another job, if there is one."""
+        """Choose another job, if there is one."""
         others = [each for each in self.world.jobs if each is not self.job]
         return self.chance.choice(others) if others else None
 
     def topic(self) -> str:
-        """One of the topics that the job reads, or any if it reads none."""
+        """Choose a topic that the job reads, or any topic if it reads none."""
         topics = self.world.inputs()
         return self.chance.choice([each for each in topics if self.job.matches(each)] or topics)
 
     def partition(self) -> Partition:
-        """One of the partitions of such a topic."""
+        """Choose a partition of such a topic."""
         topic = self.topic()
         return topic, self.chance.randrange(self.world.partitions(topic))
 
@@ -51,7 +51,7 @@ class Situation(NamedTuple):
 Change = Callable[[Situation], object]
 
 
-# ---- who knows how far the pipeline is
+# ---- changes of what records the position
 
 
 def _lose_checkpoint(situation: Situation) -> None:
@@ -61,7 +61,7 @@ def _lose_checkpoint(situation: Situation) -> None:
 def _restore_checkpoint(situation: Situation) -> None:
     copies = len(situation.job.copies)
     if copies:
-        # The newest copy is often the checkpoint itself, so it is seldom worth a try.
+        # The newest copy often equals the checkpoint, so it is chosen seldom.
         situation.world.restore_checkpoint(
             situation.job, min(situation.chance.choice([0, 1, 1, 1, 2]), copies - 1)
         )
@@ -138,7 +138,7 @@ def _zombie(situation: Situation) -> None:
 
 
 def _change_id(situation: Situation) -> None:
-    """As when a sink is renamed in a declaration; the group of the old name may be gone by then."""
+    """Rename a sink, as in a declaration; the group of the old name may be gone by then."""
     if situation.job.in_function:
         return
     if situation.chance.random() < 0.2:
@@ -153,7 +153,7 @@ def _name_source(situation: Situation) -> None:
 
 
 def _reuse_id(situation: Situation) -> None:
-    """Another query takes the pipeline.id, with the same input and output or with others."""
+    """Let another query use the pipeline.id, with the same input and output or with others."""
     world, job = situation.world, situation.job
     if len(world.jobs) >= JOBS_MAX:
         return
@@ -179,7 +179,7 @@ def _reuse_id(situation: Situation) -> None:
     world.run(other)
 
 
-# ---- what there is to read and to write
+# ---- changes of what there is to read and to write
 
 
 def _grow(situation: Situation) -> None:
@@ -252,7 +252,7 @@ def _backup(situation: Situation) -> None:
 
 
 def _write_some(situation: Situation) -> None:
-    """To some partitions of some topics, or nowhere."""
+    """Write to some partitions of some topics, or to none."""
     for topic in situation.world.inputs():
         if situation.chance.random() < 0.6:
             partitions = range(situation.world.partitions(topic))
@@ -276,7 +276,7 @@ LOGS: Final[tuple[Change, ...]] = (
 
 
 def play(world: World, chance: random.Random) -> None:
-    """Play a random scenario to its end. Broken if the promise is."""
+    """Play a random scenario to its end. Broken if a run ends in a way that `verdict` does not allow."""
     _declare(world, chance)
     for job in list(world.jobs):
         if chance.random() < 0.15:
@@ -322,7 +322,7 @@ def _declare(world: World, chance: random.Random) -> None:
 
 
 def run_with_help(world: World, chance: random.Random, job: Job) -> None:
-    """Run a job; if it refuses, do what its words recommend, and at last declare another one in its place."""
+    """Run a job; if it refuses, follow the advice in its message, and finally replace it by another job."""
     outcome = world.run(job)
     for _ in range(HELP_MAX):
         if outcome.end is End.WELL:
@@ -335,7 +335,7 @@ def run_with_help(world: World, chance: random.Random, job: Job) -> None:
 
 
 def _helped(world: World, chance: random.Random, job: Job, words: str) -> RunResult | None:
-    """Do what the words of a refusal recommend, and run the job again; nothing if they recommend nothing."""
+    """Follow the advice in a refusal, and run the job again. Return None if there is no advice."""
     if "failOnDataLoss=false" in words and chance.random() < 0.7:
         return world.run(job, fails_on_loss=False)
     if "Give the source pipeline.id" in words and job.source_id is not None:
@@ -352,12 +352,12 @@ def _helped(world: World, chance: random.Random, job: Job, words: str) -> RunRes
     if "checkpointLocation" in words and chance.random() < 0.9:
         world.new_checkpoint(job)
         return world.run(job)
-    # Whoever does not listen and starts the same again gets the same answer.
+    # Start the job again unchanged: the message may say so, and an operator may ignore other advice.
     return world.run(job) if _AGAIN.search(words) or chance.random() < 0.2 else None
 
 
 def _replace(world: World, job: Job) -> None:
-    """A pipeline with a new id and an output of its own must do its work, whatever stopped the old one."""
+    """Replace a job by one with a new id and a new output, which must not refuse."""
     new = world.job(
         job.reads, is_pattern=job.is_pattern, in_function=job.in_function, batch_max=job.batch_max
     )

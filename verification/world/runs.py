@@ -1,4 +1,4 @@
-"""Many scenarios on one Spark, and what became of them."""
+"""Plays many scenarios on one Spark, and collects the results."""
 
 import random
 import shutil
@@ -17,13 +17,13 @@ from verification.world.program import play
 from verification.world.verdict import End
 from verification.world.world import World
 
-#: A query that hangs is left behind after this; the others need not wait for it.
+#: How long Spark waits for a query to stop. After that a hanging query is abandoned.
 SETTINGS = {"spark.sql.streaming.stopTimeout": "20s"}
 
 
 @dataclass
 class Played:
-    """What became of one scenario."""
+    """The result of one scenario."""
 
     seed: int
     ends: Counter[End]
@@ -35,17 +35,17 @@ class Played:
 
 @dataclass
 class Ran:
-    """What became of many."""
+    """The results of many scenarios."""
 
     scenarios: list[Played] = field(default_factory=list)
 
     @property
     def failures(self) -> list[Played]:
-        """Those in which the promise was broken."""
+        """The scenarios in which exactly-once was broken."""
         return [each for each in self.scenarios if each.failure]
 
     def count(self, end: End) -> int:
-        """How many runs ended so."""
+        """Return how many runs ended in this way."""
         return sum(each.ends[end] for each in self.scenarios)
 
 
@@ -62,7 +62,7 @@ def run(seeds: Iterable[int]) -> Ran:
 
 
 def one(spark: SparkSession, seed: int) -> Played:
-    """Play the scenario of a seed, and tell what it did if the promise was broken."""
+    """Play the scenario of a seed; print its steps if it fails."""
     chance = random.Random(seed)
     directory = Path(tempfile.mkdtemp(prefix="semel-world-"))
     world = World(spark, directory, seed=seed, has_extensions=chance.random() < 0.6)

@@ -1,4 +1,4 @@
-"""The model of the truth: which records were written where, and what became of them.
+"""Models the truth of a scenario: which records were written where, and what became of them.
 
 A record is a number that no other record of the scenario has. The model knows nothing of pipelines, groups
 or checkpoints; `expected` says what an output must hold if the query that writes it has ended without error.
@@ -12,7 +12,7 @@ Partition = tuple[str, int]
 
 
 class Fate(Enum):
-    """What became of the transaction of a record. A record without one is committed."""
+    """The state of a record's transaction. A record outside transactions is committed."""
 
     COMMITTED = "committed"
     ABORTED = "aborted"
@@ -28,12 +28,12 @@ class Entry:
     fate: Fate
     key: bytes | None = None
     is_deleted: bool = False
-    """By DeleteRecords."""
+    """Whether DeleteRecords has deleted it."""
 
 
 @dataclass(slots=True)
 class Expected:
-    """What an output must hold. Numbers that are in neither set must not be there at all."""
+    """What an output must hold. Numbers that are in neither set must not be there."""
 
     once: set[int]
     at_most_once: set[int]
@@ -41,43 +41,43 @@ class Expected:
 
 @dataclass
 class Truth:
-    """The topics that are read, with all that was ever written to them."""
+    """The input topics, with the records that were written to them."""
 
     logs: dict[Partition, list[Entry]] = field(default_factory=dict)
     gone: set[int] = field(default_factory=set)
-    """Committed records of logs that are no longer there: they may have been counted before they went."""
+    """Committed records of logs that no longer exist; a pipeline may have counted them before."""
     compacted: set[str] = field(default_factory=set)
-    """The topics in which a record goes when a later one has its key, whether or not it was read before."""
+    """The compacted topics: a record disappears when a later one has its key, even if it was not read yet."""
 
     def create(self, topic: str, partitions: int, first: int = 0, *, is_compacted: bool = False) -> None:
-        """A topic has these partitions from now on."""
+        """Record that a topic was created, or has got the partitions from `first` on."""
         if is_compacted:
             self.compacted.add(topic)
         for number in range(first, partitions):
             self.logs[topic, number] = []
 
     def delete(self, topic: str) -> None:
-        """A topic is gone, and its records with it."""
+        """Record that a topic was deleted with its records."""
         self.compacted.discard(topic)
         for key in [key for key in self.logs if key[0] == topic]:
             self.gone.update(each.number for each in self.logs.pop(key) if each.fate is Fate.COMMITTED)
 
     def forget(self, written: Iterable[int]) -> None:
-        """The broker was restored from a backup that does not hold these records."""
+        """Record that the broker was restored from a backup. Records that the backup lacks are gone."""
         self.gone.update(set(written) - {each.number for log in self.logs.values() for each in log})
 
     def numbers(self) -> set[int]:
-        """All records that were ever committed, whether or not they are still there."""
+        """Return all records that were ever committed, whether or not they still exist."""
         return self.gone | {
             each.number for log in self.logs.values() for each in log if each.fate is Fate.COMMITTED
         }
 
     def deleted(self, partitions: Iterable[Partition]) -> set[int]:
-        """What DeleteRecords took away, also of transactions that were open then."""
+        """Return the records that DeleteRecords has deleted, including those of open transactions."""
         return {each.number for key in partitions for each in self.logs.get(key, ()) if each.is_deleted}
 
     def before(self, offsets: Mapping[Partition, int]) -> set[int]:
-        """The records below these offsets."""
+        """Return the records below these offsets."""
         return {
             each.number
             for key, end in offsets.items()
@@ -86,7 +86,7 @@ class Truth:
         }
 
     def _replaced(self) -> set[int]:
-        """Records of compacted topics that a later one replaces."""
+        """Return the records of compacted topics that a later record replaces."""
         replaced: set[int] = set()
         for (topic, _), log in self.logs.items():
             if topic in self.compacted:
@@ -95,11 +95,11 @@ class Truth:
         return replaced
 
     def expected(self, read: Iterable[Partition], begun: set[Partition], forgiven: set[int]) -> Expected:
-        """What an output must hold whose pipeline reads these partitions.
+        """Return what an output must hold if its pipeline reads these partitions.
 
-        Records that DeleteRecords took away must be there all the same in partitions that the pipeline has
-        begun: if it had not read them, it must not end without error. Records behind an open transaction
-        are not due yet.
+        In partitions that the pipeline has begun to read, the output must hold deleted records too: a
+        pipeline that has not read them must not end without error. Records after an open transaction are not
+        due yet.
         """
         once: set[int] = set()
         for key in read:

@@ -1,6 +1,6 @@
-"""How a run ended: without error, refused with words of ours, or stopped by a fault that was asked for.
+"""Classifies how a run ended: without error, refused by Semel with a message, or stopped by a fault.
 
-There is no fourth: whatever else a query may raise is a failure of the scenario.
+There is no fourth end: any other error of a query is a failure of the scenario.
 """
 
 import re
@@ -11,12 +11,12 @@ from enum import Enum
 from semel.spark.failures import explain
 from verification.world.truth import Expected
 
-#: What Spark says when the process that commits ends itself, and what the fault behind the commit raises.
+#: Spark's errors when the committing process ends itself, and the error of a fault after the commit.
 _FAULTS = re.compile(
     r"Python worker (exited unexpectedly|failed to connect back)|Writing job failed"
     r"|a fault after all was done"
 )
-#: The sink plans when Spark pickles it, and Spark says so before it says what the plan has raised.
+#: Spark's text before an error of the plan: the sink plans when Spark pickles it.
 _WRAPPED = re.compile(r"^PicklingError: Could not serialize object: \w+: ")
 _SHOWN = 8
 
@@ -31,7 +31,7 @@ class End(Enum):
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """How a run ended, what it said, and whether it had a batch at all."""
+    """How a run ended, its message, and whether it had a batch."""
 
     end: End
     words: str = ""
@@ -39,11 +39,11 @@ class RunResult:
 
 
 class Broken(AssertionError):
-    """The promise is broken: a run ended without error and its output is wrong, or it said nothing useful."""
+    """A run ended without error but with wrong output, failed without a message of Semel, or hangs."""
 
 
 def result_of(error: BaseException, *, fault_was_asked: bool) -> RunResult:
-    """How the run ended that raised this. Broken if it is neither a refusal of ours nor the fault."""
+    """Return how a run ended that raised this error. Broken if it is neither a refusal nor the fault."""
     words = explain(error)
     if is_ours(error, words):
         return RunResult(End.REFUSED, words)
@@ -53,7 +53,7 @@ def result_of(error: BaseException, *, fault_was_asked: bool) -> RunResult:
 
 
 def is_ours(error: BaseException, words: str) -> bool:
-    """Whether the error at the bottom is one of Semel's classes, and says something."""
+    """Whether the root error is of one of Semel's classes, with a message of at least five words."""
     lines = _WRAPPED.sub("", words).splitlines()
     if not lines or len(lines[0].split()) < 5:
         return False
@@ -61,7 +61,7 @@ def is_ours(error: BaseException, words: str) -> bool:
 
 
 def compare(expected: Expected, found: Counter[int]) -> str:
-    """What is wrong with an output; nothing if all is well."""
+    """Return what is wrong with an output; empty if nothing is."""
     lost = expected.once - found.keys()
     doubled = {number for number, count in found.items() if count > 1}
     wrong = found.keys() - expected.once - expected.at_most_once

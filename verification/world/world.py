@@ -1,8 +1,8 @@
-"""The world of a scenario: a broker, its topics, the pipelines that run on it, and the steps that change it.
+"""Implements the steps of a scenario on a broker, its topics, and the pipelines that run on it.
 
 Every step is a method and writes a line to the log. Steps act as an operator would: by requests of any
-Kafka client, by files of a checkpoint, by the options of a query. They are also what tests of single
-scenarios are written with.
+Kafka client, by files of a checkpoint, by the options of a query. Tests of single scenarios use the same
+steps.
 """
 
 import copy
@@ -38,20 +38,20 @@ from verification.world.job import RUN_SECONDS, Job, wait
 from verification.world.truth import Entry, Fate, Partition, Truth
 from verification.world.verdict import Broken, End, RunResult, compare, result_of
 
-#: Records are taken, and stay until a step deletes them, whatever their time and that of the broker are.
+#: The broker accepts records with any timestamp, and keeps them until a step deletes them.
 KEPT: Final = {"retention.ms": "-1", "message.timestamp.after.max.ms": str(2**63 - 1)}
 COMPACTED: Final = {"cleanup.policy": "compact,delete", "min.cleanable.dirty.ratio": "0"}
 KEYS: Final = 3
 TRANSACTION_MS: Final = 600_000
 STOP_SECONDS: Final = 0.3
-"""How long a query has been asked to stop before what it waits for goes on."""
+"""How long after the request to stop a query its held batch goes on."""
 #: Where a run can be stopped in the middle of a batch, by the sink that it writes with.
 TOPIC_FAULTS: Final = ("task", "before_decision", "after_decision", "raise_after")
 TABLE_FAULTS: Final = ("task", "before_commit", "before_follow", "after_follow", "raise_after")
 
 
 class World:
-    """Use it in a `with`. `seed` is only told with what goes wrong."""
+    """A scenario in progress, to be used in a `with` statement. `seed` is only reported with failures."""
 
     def __init__(
         self, spark: SparkSession, directory: Path, *, seed: int | None = None, has_extensions: bool = True
@@ -82,7 +82,7 @@ class World:
             query.stop()
         told = len(self.log)
         self.finish_transaction()
-        del self.log[told:]  # it is no part of the scenario
+        del self.log[told:]  # This is not a step of the scenario.
         self.broker.stop()
 
     @property
@@ -91,11 +91,11 @@ class World:
         return self.broker.bootstrap
 
     def step(self, text: str) -> None:
-        """Note what was done."""
+        """Log a step."""
         self.log.append(text)
 
     def told(self) -> str:
-        """The scenario as it is printed."""
+        """Return the log of the scenario as text."""
         head = "" if self.seed is None else f"seed {self.seed}\n"
         return head + "\n".join(f"  {number}. {text}" for number, text in enumerate(self.log, 1))
 
@@ -104,7 +104,7 @@ class World:
     def create(
         self, topic: str, partitions: int = 2, *, is_input: bool = True, is_compacted: bool = False
     ) -> None:
-        """Create a topic. What is written to an input is part of the truth."""
+        """Create a topic. The truth records what is written to an input."""
         configs = KEPT | (COMPACTED if is_compacted else {})
         with Client(self.bootstrap) as client:
             Admin(client).topics.create(NewTopic(topic, partitions=partitions, configs=configs))
@@ -113,7 +113,7 @@ class World:
         self.step(f"create {'compacted ' * is_compacted}topic {topic} with {partitions} partitions")
 
     def await_compaction(self, topic: str) -> None:
-        """Until the broker has taken away records of a compacted topic that later ones replace."""
+        """Wait until fewer than half of a compacted topic's records are left."""
         written = sum(len(log) for key, log in self.truth.logs.items() if key[0] == topic)
 
         def left() -> int:
@@ -144,14 +144,14 @@ class World:
         self.create(topic, count, is_compacted=is_compacted)
 
     def recreate_output(self, job: Job) -> None:
-        """Delete what a job writes to, and create it again empty."""
+        """Delete the output of a job; create it again, empty, if it is a topic."""
         for each in self.jobs:
             if each.output == job.output:
                 each.destroyed.update(job.found(self.bootstrap))
         if job.writes_table:
             shutil.rmtree(job.output, ignore_errors=True)
             if job.in_function:
-                # Nothing but the table says what was in it, and a new output is no reason to refuse.
+                # Only the table recorded what it held, so the job need not refuse an empty one.
                 job.forgiven |= job.destroyed
             self.step(f"delete the table of {job.name}")
             return
@@ -161,7 +161,7 @@ class World:
         self.create(job.output, is_input=False)
 
     def delete_records(self, key: Partition, count: int) -> None:
-        """Delete the first records of a partition, as many as `count` of those that are left."""
+        """Delete the first `count` records that are left in a partition."""
         left = [each for each in self.truth.logs[key] if not each.is_deleted][:count]
         if not left:
             return
@@ -172,11 +172,11 @@ class World:
         self.step(f"delete the records of {key[0]}/{key[1]} before offset {left[-1].offset + 1}")
 
     def partitions(self, topic: str) -> int:
-        """How many partitions an input topic has."""
+        """Return the number of partitions of an input topic."""
         return sum(name == topic for name, _ in self.truth.logs)
 
     def inputs(self) -> list[str]:
-        """The input topics there are."""
+        """Return the names of the input topics."""
         return sorted({topic for topic, _ in self.truth.logs})
 
     # ---- records
@@ -184,7 +184,7 @@ class World:
     def write(
         self, topic: str, count: int = 10, *, to: Iterable[int] | None = None, timestamp_ms: int | None = None
     ) -> None:
-        """Write records, in turn to all partitions or to some."""
+        """Write records round-robin to all partitions, or to the given ones."""
         with Client(self.bootstrap) as client, Producer(client) as producer:
             self._send(producer, topic, count, to, Fate.COMMITTED, timestamp_ms)
         odd = "" if timestamp_ms is None else f" with timestamp {timestamp_ms}"
@@ -215,7 +215,7 @@ class World:
         self.step(f"write {count} records to {_where(topic, to)} in a transaction that stays open")
 
     def finish_transaction(self, *, commits: bool = True) -> None:
-        """End the transaction that was left open, if there is one."""
+        """End the open transaction, if there is one."""
         if self._transaction is None:
             return
         (client, producer, entries), self._transaction = self._transaction, None
@@ -296,7 +296,7 @@ class World:
         """Run a job to its end, or to a fault, and judge it."""
         options = {} if fails_on_loss else {"failOnDataLoss": False}
         if job.is_fresh:
-            # Nothing but the group is left of it, so offsets that were set by hand are where it is to begin.
+            # Only the group is left of the job, so it starts at offsets that were set by hand.
             job.forgiven |= self.truth.before(job.resets)
         step = f"run {job.name}" + (f" with the fault {fault!r}" if fault else "")
         self.step(step + ("" if fails_on_loss else " with failOnDataLoss=false"))
@@ -307,24 +307,24 @@ class World:
         self.log[-1] += f": {outcome.end.value}" + (f": {outcome.words}" if outcome.words else "")
         if outcome.end is End.REFUSED:
             self.refusals.append(outcome.words)
-        # Without a batch the function is not called, so it cannot notice what has become of its checkpoint.
+        # Without a batch, Spark does not call the function, so a wrong checkpoint remains unnoticed.
         if outcome.end is End.WELL and (outcome.had_batch or not job.in_function):
             self.judge(job, had_batch=outcome.had_batch, fails_on_loss=fails_on_loss)
         return outcome
 
     def judge(self, job: Job, *, had_batch: bool = True, fails_on_loss: bool = True) -> None:
-        """Compare the output of a job that has ended without error with the truth. Broken if it is wrong."""
+        """Compare the output of a job that has ended without error with the truth. Broken if they differ."""
         read = [key for key in self.truth.logs if job.matches(key[0])]
         found = job.found(self.bootstrap)
         if not fails_on_loss:
-            # It has gone on without what it could not read, as it was told; but it doubles nothing.
+            # failOnDataLoss=false lets the job skip what it cannot read. It still must not double anything.
             expected = self.truth.expected(read, job.begun, set()).once | self.truth.deleted(self.truth.logs)
             job.forgiven |= expected - found.keys()
-        # A query that has nothing to write does not look at its output.
+        # A query that has nothing to write does not check its output.
         excused = job.forgiven if had_batch else job.forgiven | job.destroyed
         if wrong := compare(self.truth.expected(read, job.begun, excused), found):
             raise Broken(f"{job.name} ended without error, but its output is wrong: {wrong}")
-        # What was deleted before it began cannot be read any more.
+        # The job can never read records that were deleted before it began.
         job.forgiven |= self.truth.deleted(set(read) - job.begun)
         job.begun.update(read)
         job.resets.clear()
@@ -334,7 +334,7 @@ class World:
             job.keep_copy()
 
     def run_as_zombie(self, job: Job) -> tuple[RunResult, RunResult]:
-        """Hold a job before its decision while a second copy of it runs to its end, then let it go on."""
+        """Hold a job before its decision, run a second copy of it to its end, then let the first continue."""
         self.step(f"run {job.name} and hold it before it decides")
         held = len(self.log) - 1
         other = copy.copy(job)
@@ -355,9 +355,9 @@ class World:
         return outcome, successor
 
     def stop_in_batch(self, job: Job) -> None:
-        """Stop a job before its decision, as an operator does, and not by a failure.
+        """Stop a job before its decision by a request of the operator, not by a failure.
 
-        The process that was about to decide goes on while the query is being stopped.
+        The process that was about to decide continues while Spark stops the query.
         """
         self.step(f"run {job.name} and stop it before it decides")
         query = self._hold(job)
@@ -369,7 +369,7 @@ class World:
             release.join()
 
     def _hold(self, job: Job) -> StreamingQuery:
-        """Start a job that waits before its decision, if it gets there, until its fault is another."""
+        """Start a job that waits before its decision, if it gets there, until its fault file changes."""
         job.fault.write_text("wait_before_commit" if job.writes_table else "wait_before_decision")
         query = job.start(self.spark, self.bootstrap)
         until(lambda: not query.isActive or job.fault.read_text() == WAITING, RUN_SECONDS, "the held batch")
@@ -378,12 +378,12 @@ class World:
     # ---- checkpoints
 
     def lose_checkpoint(self, job: Job) -> None:
-        """Delete it."""
+        """Delete the checkpoint of a job."""
         shutil.rmtree(job.checkpoint, ignore_errors=True)
         self.step(f"delete the checkpoint of {job.name}")
 
     def new_checkpoint(self, job: Job) -> None:
-        """Go on with an empty one in another place."""
+        """Give a job an empty checkpoint in another directory."""
         job.new_checkpoint()
         self.step(f"give {job.name} a new checkpointLocation")
 
@@ -398,13 +398,13 @@ class World:
         return True
 
     def restore_checkpoint(self, job: Job, age: int = 1) -> None:
-        """Put an older copy in its place; the newest has age 0."""
+        """Replace a checkpoint by an older copy; the newest copy has age 0."""
         shutil.rmtree(job.checkpoint, ignore_errors=True)
         shutil.copytree(job.copies[-1 - age], job.checkpoint)
         self.step(f"restore the checkpoint of {job.name} as it was {age} runs before its last")
 
     def swap_checkpoints(self, one: Job, other: Job) -> None:
-        """Each has the other's."""
+        """Exchange the checkpoints of two jobs."""
         between = one.directory / "swapped"
         one.checkpoint.rename(between)
         other.checkpoint.rename(one.checkpoint)
@@ -412,7 +412,7 @@ class World:
         self.step(f"swap the checkpoints of {one.name} and {other.name}")
 
     def copy_checkpoint(self, one: Job, other: Job) -> None:
-        """The second has a copy of the first one's."""
+        """Give the second job a copy of the first one's checkpoint."""
         shutil.rmtree(other.checkpoint, ignore_errors=True)
         shutil.copytree(one.checkpoint, other.checkpoint)
         self.step(f"give {other.name} a copy of the checkpoint of {one.name}")
@@ -432,27 +432,28 @@ class World:
         self.step(f"give {job.name} its pipeline.id {job.pipeline_id} back, and a new checkpointLocation")
 
     def tell_new(self, job: Job) -> None:
-        """Let a job begin, whatever others have written to its output."""
+        """Set pipeline.new: the job begins, whatever other pipelines have written to its output."""
         job.is_new = True
         self.step(f"set pipeline.new of {job.name}")
 
     def name_source(self, job: Job, name: str | None) -> None:
-        """Give the source of a job a pipeline.id of its own, or (None) that of the sink."""
+        """Give the source of a job another pipeline.id than the sink; None for the same."""
         job.source_id = name
         job.new_checkpoint()
         self.step(f"give the source of {job.name} the pipeline.id {name or job.pipeline_id}")
 
     def rename(self, job: Job) -> bool:
-        """Go on under a new pipeline.id, with a new checkpoint and startingOffsets where the output ends.
+        """Give a job a new pipeline.id, a new checkpoint, and startingOffsets where its output ends.
 
-        Whether that can be said: what was counted of a partition has to be all up to some offset.
+        Return False if there are no such offsets: in every partition, the output must hold all records up to
+        some offset, and none after it.
         """
         found = job.found(self.bootstrap)
         starts: dict[str, dict[str, int]] = {}
         for (topic, number), log in self.truth.logs.items():
             if not job.matches(topic):
                 continue
-            # What a transaction has open may count later, and nothing behind it is in the output.
+            # Open transactions may commit later, and no record after them is in the output.
             counts = [each for each in log if each.fate is not Fate.ABORTED]
             left = list(itertools.dropwhile(lambda each: each.number in found, counts))
             if any(each.number in found for each in left):
@@ -471,7 +472,7 @@ class World:
     # ---- groups
 
     def group_offsets(self, job: Job) -> dict[Partition, int]:
-        """Where the group of a job is."""
+        """Return the committed offsets of a job's group."""
         with Client(self.bootstrap) as client:
             return {key: each.offset for key, each in Admin(client).groups.offsets(job.pipeline_id).items()}
 
@@ -504,7 +505,7 @@ class World:
     # ---- the broker
 
     def restart(self, *, hours: int | None = None, has_extensions: bool | None = None) -> None:
-        """Stop the broker and start it, with another time of day or other extensions."""
+        """Restart the broker, with another time of day or other extensions if given."""
         self.finish_transaction()
         self.broker.stop()
         self.step("restart the broker")
@@ -526,11 +527,11 @@ class World:
 
     @property
     def has_backup(self) -> bool:
-        """Whether there is one to restore."""
+        """Whether there is a backup to restore."""
         return self._backup is not None
 
     def restore(self) -> None:
-        """Go back to the backup. What was written since is gone; checkpoints and tables stay as they are."""
+        """Restore the backup. Later records are gone; checkpoints and tables stay as they are."""
         assert self._backup is not None, "there is a backup"
         self.finish_transaction()
         place, truth = self._backup
@@ -542,7 +543,7 @@ class World:
 
 
 def now_ms() -> int:
-    """The time of day, for records."""
+    """Return the time of day, for timestamps of records."""
     return int(time.time() * 1000)
 
 

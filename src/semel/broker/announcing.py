@@ -1,8 +1,8 @@
-"""Announcing: bring the notices of a commit to the owners of what it changed.
+"""Sends the notices of a commit to the owners of the entities that it changed.
 
-A notice is sent to the owner directly. If the owner does not answer, the notice is left in the ledger, where
-the owner finds it when it renews its lease, before it serves anybody again. If another broker owns the shard
-meanwhile, the notice goes there.
+A notice is sent to the owner directly. If the owner does not answer, the sender deposits the notice in the
+ledger. The owner reads it there when it renews its lease, before it serves clients again. If the shard gets
+another owner meanwhile, the notice goes to that broker.
 """
 
 import asyncio
@@ -22,18 +22,19 @@ log = logging.getLogger("semel.cluster")
 DONE: Final = b"done"
 NOT_OWNER: Final = b"not owner"
 LOOK: Final = b"look"
-"""A message without notices: the shards have new owners."""
+"""Message without notices: shards have new owners, so the recipient renews its view of the cluster."""
 FORGET: Final = b"forget"
-"""Another: a broker has died, perhaps before it told what it had committed."""
+"""Message without notices: the recipient forgets its copies. A broker has died, perhaps before it sent the
+notices of its last commits."""
 PAUSE_SECONDS: Final = 0.02
 PAUSE_MAX_SECONDS: Final = 0.25
 
 
 class Peers(Protocol):
-    """The way to other brokers."""
+    """Connections to other brokers."""
 
     async def send(self, peer: Peer, message: bytes) -> bytes:
-        """Return the answer of a broker. OSError, TimeoutError if there is none."""
+        """Send a message and return the broker's answer. Raises OSError or TimeoutError if there is none."""
 
     def close(self) -> None:
         """Close the connections."""
@@ -45,7 +46,7 @@ def pack_notices(notices: Notices) -> bytes:
 
 
 def unpack_notices(message: bytes) -> list[tuple[Recipient, Notice]]:
-    """Decode a message. ValueError if it is something else."""
+    """Decode a message. Raises ValueError if it is not a message of notices."""
     try:
         return [(recipient, unpack_notice(data)) for recipient, data in _DECODER.decode(message)]
     except DecodeError as error:
@@ -53,14 +54,14 @@ def unpack_notices(message: bytes) -> list[tuple[Recipient, Notice]]:
 
 
 class NoPeers:
-    """The way to other brokers for one that has none: notices are left in the ledger."""
+    """``Peers`` of a broker without connections to others: all its notices go through the ledger."""
 
     async def send(self, peer: Peer, message: bytes) -> bytes:
-        """Refuse."""
+        """Raise ConnectionError."""
         raise ConnectionError("this broker has no connections to others")
 
     def close(self) -> None:
-        """Nothing to close."""
+        """Do nothing."""
 
 
 class NoticeSender:
@@ -70,24 +71,24 @@ class NoticeSender:
         self._membership = membership
         self._ownership = ownership
         self._peers = peers
-        # In the order in which they began, so that they always end in the same order.
+        # A dictionary keeps the order in which tasks began, so that they always end in the same order.
         self._background: dict[asyncio.Task[None], None] = {}
         self.look_again = asyncio.Event()
-        """Set if the view of the cluster seems to be old."""
+        """Set when the view of the cluster may be old. ``ClusterMember.run`` then renews it at once."""
         self._new_view = asyncio.Event()
         self.sent = 0
-        """Messages with notices that other brokers have taken."""
+        """Messages that other brokers have accepted, without those that only say ``LOOK``."""
         self.left = 0
-        """Messages with notices that had to be left in the ledger."""
+        """Messages deposited in the ledger, because their recipient was not live or did not answer."""
         self._views_begun = self._views_done = 0
 
     def view_begins(self) -> int:
-        """Return the number of a view that is requested now."""
+        """Return the number of the view that the caller is about to request."""
         self._views_begun += 1
         return self._views_begun
 
     def viewed(self, number: int) -> None:
-        """There is a new view of the cluster."""
+        """Note that the view with this number has arrived, and wake the tasks that wait for it."""
         self._views_done = number
         self._new_view.set()
         self._new_view = asyncio.Event()
@@ -95,7 +96,7 @@ class NoticeSender:
     # -- notices ------------------------------------------------------------------------------------------
 
     async def announce(self, notices: Notices) -> None:
-        """Return when every recipient has its notice, or will have it before it serves anybody."""
+        """Return when every recipient has its notice, or will have it before it serves clients."""
         jobs: list[Coroutine[Any, Any, None]] = []
         if (for_all := notices.get(None)) is not None:
             jobs.append(self._to_all(pack_notices({None: for_all})))
@@ -105,20 +106,20 @@ class NoticeSender:
         await asyncio.gather(*jobs)
 
     def announce_later(self, notices: Notices) -> None:
-        """Send notices that nobody waits for. They may get lost."""
+        """Send notices in the background. No answer waits for them, and they may be lost."""
         by_owner = self._by_owner({shard: each for shard, each in notices.items() if shard is not None})
         for peer, some in by_owner:
             if peer is not None and peer.is_live:
                 self._later(self._try(peer, pack_notices(some)))
 
     def look(self) -> None:
-        """Tell the other brokers that shards have new owners. They would find out by themselves, later."""
+        """Tell the other brokers that shards have new owners. Their next renewal would show it, too."""
         for peer in self._ownership.others():
             if peer.is_live:
                 self._later(self._try(peer, LOOK))
 
     async def forget(self) -> None:
-        """Return when no other broker has a copy that is older than this call, or will before it serves."""
+        """Return when all other brokers have forgotten older copies, or will before they serve clients."""
         await asyncio.gather(*(self._reach(peer, FORGET) for peer in self._ownership.others()))
 
     def _later(self, work: Coroutine[Any, Any, Any]) -> None:
@@ -127,7 +128,7 @@ class NoticeSender:
         task.add_done_callback(self._background.pop)
 
     async def stop(self) -> None:
-        """Cancel what is under way, and close the connections."""
+        """Cancel all background sends and close the connections."""
         tasks = list(self._background)
         for task in tasks:
             task.cancel()
@@ -145,7 +146,7 @@ class NoticeSender:
                 return
             await asyncio.gather(*(self._reach(peer, message) for peer in others))
             reached.update((each.broker_id, each.epoch) for each in others)
-            # A broker may have joined, and loaded what is old now, since the last view.
+            # A broker that joined since the last view may have loaded entities from before this commit.
             await self._look_again()
             is_newer = True
 
@@ -164,7 +165,7 @@ class NoticeSender:
                 is_newer = True
 
     def _by_owner(self, notices: dict[int, Notice]) -> list[tuple[Peer | None, Notices]]:
-        """Notices by the owners of their shards; None is this broker, or nobody."""
+        """Group notices by the owner of their shard; None stands for this broker, or for no owner."""
         groups: dict[int | None, Notices] = {}
         for shard, notice in notices.items():
             groups.setdefault(self._ownership.owner(shard), {})[shard] = notice
@@ -174,18 +175,19 @@ class NoticeSender:
         ]
 
     async def _bring(self, peer: Peer | None, notices: Notices, *, is_newer: bool) -> bool:
-        """Whether the owner has the notices, or will have them in time. If not, there is another owner.
+        """Deliver notices to an owner. True if it has them, or will have them before it serves clients.
 
-        ``is_newer``: the view of the cluster is newer than the commit.
+        If False, the shards may have another owner, and the caller needs a newer view of the cluster.
+        ``is_newer``: the current view is newer than the commit.
         """
         if peer is None:
-            # A future owner loads everything after this commit. So did this broker, if it is the owner now.
+            # A future owner loads the entities after this commit. This broker did so, if it is the owner now.
             return is_newer
         message = pack_notices(notices)
         answer = await self._try(peer, message) if peer.is_live else None
         if answer is None:
             await self._leave(peer, message)
-            # It takes from the ledger also what it does not own any more.
+            # The broker takes notices from the ledger even if it no longer owns the shards, so check that.
             await self._look_again()
             known = self._ownership.peer(peer.broker_id)
             is_owner = all(
@@ -195,7 +197,7 @@ class NoticeSender:
         return answer == DONE
 
     async def _reach(self, peer: Peer, message: bytes) -> None:
-        """Bring a message to one broker; if it is replaced meanwhile, its successor needs no message."""
+        """Deliver a message to one broker. If it is replaced meanwhile, its successor needs no message."""
         if not peer.is_live or await self._try(peer, message) is None:
             await self._leave(peer, message)
 
@@ -209,7 +211,7 @@ class NoticeSender:
             return None
 
     async def _leave(self, peer: Peer, message: bytes) -> None:
-        """Leave a message in the ledger, and wait until the broker has it, is replaced, or serves nobody."""
+        """Deposit a message in the ledger. Returns when the broker has it, is replaced, or cannot serve."""
         number: int | None = None
         pause = PAUSE_SECONDS
         while True:

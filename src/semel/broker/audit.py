@@ -1,7 +1,7 @@
-"""Audit of transactions that were not ended by their own producer, on the logger ``semel.audit``.
+"""Logs transactions that were not ended by their own producer, on the logger ``semel.audit``.
 
-They time out, are fenced by a new instance, or are aborted by an administrator, whose request has a line of
-its own. Clients can cause any number of them, so the lines are limited.
+They time out, are fenced by a new instance of the producer, or are aborted by an administrator, whose request
+is logged in a line of its own. Clients can cause any number of them, so the lines are rate-limited.
 """
 
 import logging
@@ -17,7 +17,7 @@ LINES_MAX: Final = 100
 
 
 class EndedTransactions:
-    """The lines of one broker."""
+    """Writes the lines of one broker."""
 
     def __init__(self) -> None:
         self._limit = RateLimit(LINES_MAX, PERIOD_SECONDS)

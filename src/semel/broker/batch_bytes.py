@@ -1,9 +1,9 @@
 """Reads the bytes of batches from chunks, with few calls, and stamps them.
 
-Batches of one partition are adjacent in a chunk if it is written alone, and scattered among other partitions'
-batches if it is not. So locations are merged twice: adjacent batches of one partition into a *run*, and runs
-of a whole fetch with only small gaps between them into one read. Reading a gap costs less than another call,
-and a reader of many partitions usually wants the batches in it anyway.
+While only one partition is written, its batches are adjacent in a chunk; otherwise they are scattered among
+the batches of other partitions. So locations are merged twice: adjacent batches of one partition into a
+*run*, and runs of a whole fetch with only small gaps between them into one read. Reading a gap costs less
+than another call, and a reader of many partitions usually wants the batches in it anyway.
 
 The bytes in a chunk are as the producer sent them. Base offset and leader epoch are not covered by the
 checksum and are written into the reader's own buffer. So a chunk never changes, and all readers can share it.

@@ -1,7 +1,7 @@
-"""The broker: builds and owns the parts.
+"""The broker: builds, starts and stops its components.
 
 ``Broker.open`` opens the store, which runs recovery, and starts the commit loop and the housekeeping. The
-parts and what they own:
+components and what they own:
 
 - the commit loop owns the state and is the only writer;
 - ``reads``, ``catalog`` and ``cluster`` hold what was published after commits, for all readers;
@@ -62,7 +62,7 @@ T = TypeVar("T")
 NOWHERE: Final = ("", 0)
 """The address of a broker that does not listen."""
 VALIDATION_THREADS: Final = min(4, os.cpu_count() or 1)
-"""Each of them may hold one decompressed batch (semel.batch.content.max.bytes)."""
+"""Each thread may hold one decompressed batch (semel.batch.content.max.bytes)."""
 
 
 class Broker:
@@ -78,7 +78,7 @@ class Broker:
         lease_clock: Callable[[], float] = lease_clock,
     ) -> None:
         self.settings = settings
-        """The settings that hold now: those of the start, and what administrators have changed since."""
+        """The settings in force: those of the start, with what administrators have changed since."""
         self.store = store
         self.directory = _directory(place)
         self._is_on_disk = place is not None
@@ -111,7 +111,7 @@ class Broker:
         self.holds = Holds(settings.semel_compaction_hold_ms, settings.semel_compaction_hold_max_ms)
         self.share_waits = self._publisher.share_waits
         self.when_gone: list[Callable[[int], None]] = []
-        """Called with the number of each connection that was closed."""
+        """Functions that are called with the id of each closed connection."""
         self._housekeeping = Housekeeping(self)
         self._has_left = False
         self._tickets = count(1)
@@ -156,10 +156,10 @@ class Broker:
         *,
         joins: bool = True,
     ) -> Self:
-        """A broker over a data directory, a remote store, or in memory. StoreLocked, StoreBroken.
+        """Open a broker over a data directory, a remote store, or memory. Raises StoreLocked or StoreBroken.
 
-        A broker over a remote store joins its cluster at once, or later by ``join`` when its addresses are
-        known.
+        A broker over a remote store joins its cluster at once. With ``joins=False`` the caller must call
+        ``join`` when the addresses are known.
         """
         store: Store | SharedStore = await (
             open_remote(place, settings) if isinstance(place, Remote) else open_store(place, settings)
@@ -197,7 +197,7 @@ class Broker:
         await self._loop.abort_older_terms()
 
     async def join(self, internal: tuple[str, int]) -> None:
-        """Begin to serve in a cluster, reachable for other brokers at this address."""
+        """Join the cluster and begin to serve. Other brokers reach this one at the address ``internal``."""
         if self.member is None:
             return
         endpoints = {name: (each.host, each.port) for name, each in self.endpoints.items()}
@@ -205,10 +205,10 @@ class Broker:
         self._start("cluster member", self.member.run())
 
     async def leave(self) -> None:
-        """Give everything that this broker owns to other brokers, because it stops."""
+        """Give all shards of this broker to other brokers, because it stops."""
         if self.member is not None and not self._has_left:
             self._has_left = True
-            # Its commands would be refused from now on. The next owners do what is due.
+            # Commands of the housekeeping would be refused from now on. The next owners do its work.
             self._housekeeping_task.cancel()
             await self.member.leave()
 
@@ -254,7 +254,7 @@ class Broker:
         return await self.ask(DescribeGroup(group_id)) is not None
 
     def _configure(self, settings: Settings) -> None:
-        """Have changed settings used from now on."""
+        """Apply changed settings."""
         self.settings = settings
         self.catalog.configure(settings.dotted())
         self.reads.settings = settings
@@ -263,12 +263,12 @@ class Broker:
 
     @property
     def cluster(self) -> Cluster:
-        """The cluster, of which only the features are kept up to date."""
+        """The entity of the cluster. Only its features are kept up to date."""
         return self._publisher.cluster
 
     @property
     def may_act_as_broker(self) -> bool:
-        """Whether clients may send requests between brokers. With ACLs, these decide instead."""
+        """Whether clients may send inter-broker requests. If ACLs are enabled, the ACLs decide instead."""
         return self.policies.has_authorizer or self.settings.semel_cluster_action_enable
 
     @property
@@ -290,8 +290,8 @@ class Broker:
         return self.clock.time_of_day()
 
     async def advance(self, ms: int) -> None:
-        """Move the clock ahead, and do what is due then. StoreRefused."""
-        # Sessions that a start has not begun yet would begin after the time that passes here.
+        """Move the clock ahead, then run all rounds of the housekeeping. Raises StoreRefused."""
+        # Begin the sessions that are due since a start first, so that the time that passes here counts.
         await self._housekeeping.begin_sessions()
         self.clock.advance(ms)
         await self._housekeeping.catch_up()
@@ -303,10 +303,10 @@ class Broker:
     def submit(
         self, commands: Sequence[Command], when_parked: Callable[[], None] | None = None
     ) -> Promise[list[Any]]:
-        """Have commands decided in one tick, in this order; returns an answer for each when all are durable.
+        """Submit commands, which one tick decides in this order. Returns their answers when all are durable.
 
-        ``StoreRefused`` if there is no room. Cancelling the wait does not cancel the commands.
-        ``when_parked`` is called if an answer has to wait for other clients.
+        Raises ``StoreRefused`` if they are refused, for example for lack of room. Cancelling the wait does
+        not cancel the commands. ``when_parked`` is called if an answer has to wait for other clients.
         """
         return self._loop.submit(commands, when_parked)
 
@@ -319,14 +319,14 @@ class Broker:
         return (await self.submit([command]))[0]
 
     async def ask_each(self, commands: Sequence[Command]) -> list[Any]:
-        """The answers to independent commands. Many of them are decided in several ticks."""
+        """Submit independent commands and return their answers. A long list is divided into several ticks."""
         answers: list[Any] = []
         async for some in self.slices.over(commands):
             answers += await self.submit(some)
         return answers
 
     async def flush(self) -> bool:
-        """Make all answered work durable and visible to readers. False if there is no room.
+        """Make all answered work durable and visible to readers. Returns False if the store refuses.
 
         Call it before reading from the ledger what may already have been acknowledged to a client.
         """
@@ -384,7 +384,7 @@ class Broker:
 
 
 def _directory(place: Path | Remote | None) -> str:
-    """What clients are told of the place of the data: an absolute path if it is a directory."""
+    """The location of the data as clients see it: an absolute path if it is a directory."""
     if place is None:
         return "memory"
     if isinstance(place, Path):
@@ -392,7 +392,7 @@ def _directory(place: Path | Remote | None) -> str:
     address = urlsplit(place.chunks)
     if address.scheme == "file":
         return unquote(address.path)
-    # Neither a password nor the options of an address are for clients.
+    # Hide the password and the options of an address from clients.
     return urlunsplit((address.scheme, address.netloc.rpartition("@")[2], address.path, "", ""))
 
 

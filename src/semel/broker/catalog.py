@@ -2,7 +2,7 @@
 
 Handlers look topics up by name or by id. The hot path uses ``cached``, which never waits; the other methods
 load missing topics from the ledger. A commit that changes a topic is published here before it is answered, so
-a client that was told of its new topic finds it. A publication during a load wins over the loaded value.
+a client finds its new topic at once. A publication during a load wins over the loaded value.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -15,7 +15,7 @@ from semel.core.types import Fact, Topic, TopicKey
 from semel.store.interface import Ledger
 
 ASKED_AT_ONCE: Final = 1_000
-"""A query occupies one of the ledger's readers; other queries should get their turn."""
+"""Topics per query: a query occupies one of the ledger's readers, and other queries need their turn."""
 
 
 class Catalog:
@@ -57,7 +57,7 @@ class Catalog:
         return self._by_name.get(name) or (await self.topics((name,)))[name]
 
     async def _let_others_work(self) -> None:
-        """Take a turn now and then: a request may look up thousands of cached topics one by one."""
+        """Take a turn every ``SLICE_ITEMS`` calls: a request may look up thousands of cached topics."""
         self._found += 1
         if self._found % SLICE_ITEMS == 0:
             await self._slices.turn()
@@ -98,7 +98,7 @@ class Catalog:
         return known[1]
 
     def configure(self, settings: Mapping[str, object]) -> None:
-        """Use other settings for what topics do not configure."""
+        """Use other broker settings as defaults of topic configs."""
         self._settings = settings
         self._limits.clear()
 
@@ -120,13 +120,13 @@ class Catalog:
                     self.forget(topic)
 
     def forget(self, topic: Topic) -> None:
-        """Have a topic loaded again, because another broker has changed it."""
+        """Remove a topic that was deleted, or that another broker has changed; it is loaded when needed."""
         self._published += 1
         self._by_name.pop(topic.name, None)
         self._by_id.pop(topic.topic_id, None)
 
     def clear(self) -> None:
-        """Have all topics loaded again."""
+        """Remove all topics; each is loaded again when needed."""
         self._published += 1
         self._by_name.clear()
         self._by_id.clear()

@@ -47,18 +47,18 @@ class Clock:
         return self._ahead_ms
 
     def seconds_ahead(self) -> float:
-        """How far the system clock is ahead of the time of day that is followed."""
+        """How far the system clock is ahead of the time of day in use, which in a cluster is the ledger's."""
         return self._system() - self._time_of_day()
 
     @property
     def is_following(self) -> bool:
-        """Whether ``now`` is that of a cluster."""
+        """Whether the clock follows that of a cluster (``follow``)."""
         return self._time_of_day is self._followed
 
     def follow(self, time_of_day_ms: int, now_ms: int) -> None:
         """Take the time of day from the ledger of the cluster, which all brokers share.
 
-        ``now`` starts at the first ``now_ms`` and then follows the monotonic clock, as those of others do.
+        ``now`` starts at the first ``now_ms`` and then follows the monotonic clock, as in all other brokers.
         """
         steady, is_first = self._steady, not self.is_following
         self._ahead_seconds = time_of_day_ms / 1000 - steady()
@@ -71,8 +71,8 @@ class Clock:
         self._advanced_ms += ms
 
     def not_before(self, moment_ms: int) -> None:
-        """Let ``now`` continue from a moment that an earlier run of the broker has seen.
+        """Move ``now`` ahead to a moment that an earlier run of the broker has seen, if it is behind.
 
-        If the system clock was set back since, deadlines of that run would be too far ahead.
+        Otherwise, if the system clock was set back since, the deadlines of that run would be too far ahead.
         """
         self._anchor_ms += max(0, moment_ms - self.now())

@@ -1,11 +1,12 @@
-"""A broker as a member of its cluster: renews the lease, adopts shards, gives shards away, replaces the dead.
+"""Keeps a broker in its cluster: renews the lease, adopts shards, gives shards away, replaces dead brokers.
 
-Every renewal returns the newest view of the cluster. Notices that others had to leave in the ledger are
-carried out before the lease is prolonged here, so a broker never serves what it should know to be old.
+Every renewal returns the newest view of the cluster, with the notices that other brokers deposited in the
+ledger for this one. The broker applies these before it extends its lease, so it never serves data that a
+notice has made obsolete.
 
-A broker may die after a commit and before its notices. A client that repeats its request at the next owner
-would be told that all is done, while other brokers still have old copies. So nobody owns the shards of a dead
-broker until all others have forgotten their copies (``_divide``).
+A broker may die after a commit and before it sends the notices. If a client then repeats its request at the
+next owner, that owner confirms it, while other brokers still have old copies. So the shards of a dead broker
+stay without an owner until all other brokers have forgotten their copies (``_divide``).
 """
 
 import asyncio
@@ -26,15 +27,15 @@ from semel.store.sharing import ClusterView, Membership
 log = logging.getLogger("semel.cluster")
 
 LOOK_SECONDS: Final = 10.0
-"""How often to look for open transactions that nobody has told this broker of, so that they time out."""
+"""How often to search for open transactions whose notices were lost, so that they time out."""
 
 
 ANNOUNCE_SECONDS: Final = 0.1
-"""How long notices that are under way are waited for, before shards are given away. Nothing is committed
-meanwhile, and two brokers may wait for each other. So it is tried another time, and waited for twice as long:
-brokers that cannot reach each other find their notices in the ledger only."""
+"""How long to wait for notices in flight before shards are given away. The broker commits nothing meanwhile,
+and two brokers may wait for each other. So after a timeout the broker tries again later and waits twice as
+long: brokers that cannot reach each other find their notices only in the ledger."""
 CLOCK_SECONDS_MAX: Final = 10.0
-"""A clock that is wrong by more is reported. It confuses object stores, certificates and readers of logs."""
+"""A larger error of the clock is logged: it confuses object stores, certificates and readers of logs."""
 
 
 class ClusterMember:
@@ -59,7 +60,7 @@ class ClusterMember:
         self._clock = clock
         self._joined_at = 0.0
         self._patient_until = 0.0
-        """Nobody is replaced before: the ledger was away, and the others have to renew their leases too."""
+        """No broker is replaced before: the ledger was unavailable, and others must renew their leases."""
         self._is_clock_wrong = False
         self._is_leaving = False
         self._renewing = asyncio.Lock()
@@ -68,16 +69,16 @@ class ClusterMember:
         self._look_at = 0.0
         self._announce_seconds = ANNOUNCE_SECONDS
         self._is_known = False
-        """Whether the others have no copies from before this life of the broker."""
+        """Whether the other brokers have forgotten all copies from before this start of the broker."""
         self._doubtful: frozenset[int] = frozenset()
-        """Shards whose hand-over was not answered. It may still happen, so they are not served before they
-        were handed over once more, perhaps to this broker: that changes their epochs."""
+        """Shards whose hand-over the ledger has not confirmed. It may still take effect, so they are served
+        only after another hand-over, perhaps to this broker, which changes their epochs."""
         self.received = 0
-        """Messages with notices of other brokers, sent or found in the ledger."""
+        """Messages that other brokers sent or deposited in the ledger for this one."""
 
     @property
     def secret(self) -> bytes:
-        """Known to the brokers of this cluster alone."""
+        """A secret that only the brokers of this cluster know."""
         return self._membership.secret
 
     @property
@@ -117,7 +118,7 @@ class ClusterMember:
                 log.warning("the lease cannot be renewed: %s", refused)
 
     def _start_looking(self) -> None:
-        """Look for open transactions in the background: a long commit must not cost the lease."""
+        """Search for open transactions in the background: a long commit must not delay the renewal."""
         if self._looking is not None and self._looking.done():
             looked, self._looking = self._looking, None
             looked.result()
@@ -132,7 +133,7 @@ class ClusterMember:
             log.warning("open transactions are looked for later: %s", refused)
 
     async def receive(self, message: bytes) -> bytes:
-        """Answer a message of another broker. ValueError if it is malformed."""
+        """Answer a message of another broker. Raises ValueError if it is malformed."""
         if message == LOOK:
             self._sender.look_again.set()
             return DONE
@@ -149,10 +150,10 @@ class ClusterMember:
         return DONE
 
     async def leave(self) -> None:
-        """Give all shards to the others. They serve them when this returns, or soon after."""
+        """Give all shards to other brokers, which serve them when this returns, or soon after."""
         async with self._renewing:
             self._is_leaving = True
-            # There is no other time.
+            # This hand-over cannot be tried again later.
             self._announce_seconds = self._membership.lease_seconds / 2
             try:
                 await self._membership.announce_leaving()
@@ -166,7 +167,7 @@ class ClusterMember:
         try:
             await self._membership.leave(owners)
         finally:
-            # Also if that was not answered: it may have happened.
+            # Even without an answer: the ledger may have recorded that this broker has left.
             self._loop.left()
 
     async def stop(self) -> None:
@@ -193,7 +194,7 @@ class ClusterMember:
             self._clock.follow(view.time_of_day_ms, view.now_ms)
             self._compare_clocks()
             if sent_at - self._joined_at < 2 * self._membership.lease_seconds:
-                # Others may not know of this broker yet, and not tell it of changed topics and policies.
+                # Others may not know this broker yet and send it no notices of changed topics and policies.
                 self._catalog.clear()
                 await self._policies.load()
             self._ownership.update(view)
@@ -228,7 +229,7 @@ class ClusterMember:
             try:
                 await self._loop.take_notices([notice for _, notice in unpack_notices(message)])
             except ValueError as error:
-                # Of another version of Semel: what it is about is not known, so nothing in memory is trusted.
+                # From another version of Semel: its entities are not known, so no copy in memory is trusted.
                 log.warning("all copies in memory are forgotten: %s", error)
                 await self._forget()
         await self._membership.drop_notices([number for number, _ in view.notices])
@@ -257,7 +258,7 @@ class ClusterMember:
         commit: Callable[[Mapping[int, int]], Awaitable[None]],
     ) -> None:
         async def give_away() -> None:
-            # The next owner may answer a client that repeats its request.
+            # The next owner may confirm a repeated request, so other brokers need the notices before.
             await self._wait_for_notices()
             self._ownership.release(shards)
             self._doubtful |= frozenset(shards)
@@ -269,7 +270,7 @@ class ClusterMember:
         self._sender.look()
 
     async def _wait_for_notices(self) -> None:
-        # Half of a lease is enough to find notices in the ledger, and leaves enough to renew the own lease.
+        # Half a lease is enough for others to find notices in the ledger, and leaves time to renew this one.
         longer = min(2 * self._announce_seconds, self._membership.lease_seconds / 2)
         seconds, self._announce_seconds = self._announce_seconds, longer
         await self._loop.unannounced.wait(seconds)
@@ -305,19 +306,19 @@ class ClusterMember:
             self._sender.look_again.set()
 
     def _start_dividing(self) -> None:
-        """Divide shards in the background: others may have to be waited for, and the lease renewed."""
+        """Assign unowned shards in the background, so that waiting for others does not delay the renewal."""
         dividing, unowned = self._dividing, self._ownership.unowned()
         if dividing is not None and dividing.done():
             self._dividing = None
-            # StoreFenced, for example.
+            # Raises StoreFenced, for example.
             dividing.result()
         if self._dividing is None and (unowned or not self._is_known):
             self._dividing = asyncio.get_running_loop().create_task(self._divide(unowned))
 
     async def _divide(self, unowned: Mapping[int, int]) -> None:
-        """Give shards without an owner to somebody, when nobody has an old copy any more.
+        """Assign shards without an owner, once all brokers have forgotten their old copies.
 
-        Others do the same. What they have given away meanwhile stays there: perhaps this broker serves it.
+        Other brokers do the same. A shard that got an owner meanwhile keeps it: this broker may serve it.
         """
         try:
             await asyncio.gather(self._sender.forget(), self._forget())

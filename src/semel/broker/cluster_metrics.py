@@ -1,4 +1,4 @@
-"""The metrics of a broker in a cluster."""
+"""Registers the metrics of a broker in a cluster."""
 
 from semel.broker.announcing import NoticeSender
 from semel.broker.cluster_member import ClusterMember
@@ -16,7 +16,7 @@ def register(
     member: ClusterMember,
     store: SharedStore,
 ) -> None:
-    """Show what this broker owns, knows of the others, and waits for."""
+    """Register the metrics of shards, leases, notices, conflicts and the shared ledger."""
     gauge, counter = metrics.gauge, metrics.counter
     gauge("shards_owned", "Shards that this broker serves.", lambda: len(ownership.shards()))
     gauge("shards_without_owner", "Shards that no broker owns.", lambda: len(ownership.unowned()))

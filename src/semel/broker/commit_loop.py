@@ -108,16 +108,17 @@ class CommitLoop:
         known = (self.state.transactions.get(TransactionKey(each)) for each in self.state.ongoing)
         older = [each.transactional_id for each in known if each is not None and each.term < term]
         for start in range(0, len(older), _PAGE):
-            # Each by itself, so that one whose rows are damaged is refused alone.
+            # One submission for each, so that a transaction with damaged rows is refused alone.
             page = older[start : start + _PAGE]
             await self._tick([PendingCommands([AbortOpen(each, before_term=term)]) for each in page])
 
     def submit(
         self, commands: Sequence[Command], when_parked: Callable[[], None] | None = None
     ) -> Promise[list[Any]]:
-        """Have commands decided in one tick; returns an answer for each when all are durable. StoreRefused.
+        """Submit commands, which one tick decides. Returns their answers when all are durable.
 
-        ``when_parked`` is called if a command is decided and its answer has to wait for other clients.
+        Raises StoreRefused. ``when_parked`` is called if a command is decided and its answer has to wait for
+        other clients.
         """
         pending = PendingCommands(commands, when_parked=when_parked)
         self._put(pending)
@@ -128,7 +129,7 @@ class CommitLoop:
         self._wake()
 
     async def flush(self) -> bool:
-        """Make all answered work durable and visible to readers. False if there is no room."""
+        """Make all answered work durable and visible to readers. Returns False if the store refuses."""
         try:
             if self.unsynced:
                 await self._submit_flush()
@@ -168,7 +169,7 @@ class CommitLoop:
                 if pending:
                     await self._tick(pending)
                 if self._queue or self._errands:
-                    # A commit may end without waiting: let the event loop receive other clients.
+                    # A commit may end without waiting: let the event loop read requests of other clients.
                     await asyncio.sleep(0)
                 elif not self._stopping or self._queue.is_holding:
                     self._sleep = asyncio.get_running_loop().create_future()
@@ -391,7 +392,7 @@ class CommitLoop:
             await self._recall()
 
     async def _recall(self) -> None:
-        """Load into a new state what is not loaded on demand: open transactions and unsynced work."""
+        """Load open transactions and unsynced work into a new state; all else is loaded on demand."""
         await self.load_open_transactions()
         self.state.apply(*self.unsynced.facts)
         self._must_recall = False

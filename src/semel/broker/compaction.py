@@ -135,8 +135,8 @@ class Compaction:
     async def _step(self, key: PartitionKey, going: Pass, offset: int, end_offset: int) -> int | None:
         """Compact the next batches; returns how far. None if the pass must end.
 
-        It must if the partition is deleted, unreadable or led by another broker, is no longer compacted, or a
-        reader holds it.
+        A pass ends if the partition is deleted, unreadable or led by another broker, is no longer compacted,
+        or is held by a reader.
         """
         broker = self._broker
         topic = await self._topic(key)
@@ -171,7 +171,7 @@ class Compaction:
             )
         )
         if not is_done:
-            # The log start has moved: repeat the step with what is left.
+            # The log start has moved: repeat the step with the remaining batches.
             going.undo()
             return offset
         broker.metrics.compactions += 1
@@ -198,7 +198,7 @@ class Compaction:
         partition = await self._broker.reads.partition(key)
         gap = next(gaps_in(rows, offset, partition.cleaned_offset), None) if partition is not None else None
         if gap is not None and await self._broker.damage.is_missing(key, gap):
-            # Compaction would make it look like a gap of its own.
+            # If compaction went on, the lost batches would look like a gap that compaction has left.
             return []
         try:
             data = await store.chunks.read([row.location for row in rows])

@@ -12,7 +12,7 @@ No client can stop compaction, because holds are bounded:
 - At most ``HELD_MAX`` partitions are held.
 
 Holds are kept in memory only. A reader compares ``Partition.compactions``, which is durable, before and after
-it reads. So a hold that was lost or ignored makes it read again, and never makes it wrong.
+it reads. So if a hold was lost or ignored, the reader reads again; its result is never wrong.
 """
 
 import logging

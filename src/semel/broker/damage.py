@@ -4,9 +4,9 @@ A batch with a wrong checksum, with missing bytes, or that the disk cannot read 
 batches before it. ``readable`` returns the batches of a fetch plan that precede the first damaged one.
 
 A batch whose row is lost must not be skipped in silence. Batches follow one another without a gap from the
-log start to the high watermark, unless compaction has removed some of them. That explains all gaps as far as
-compaction has come (``Partition.cleaned_offset``); a row that is lost there is only found by the size of the
-partition. ``gaps_in`` finds the others, and ``is_lost`` decides.
+log start to the high watermark, unless compaction has removed some of them. Compaction explains every gap
+below ``Partition.cleaned_offset``; a row that is lost there shows only in the size of the partition.
+``gaps_in`` finds the other gaps, and ``is_lost`` decides whether the ledger has lost their rows.
 
 Damage is counted each time it is found, and logged by topic, partition and offset, at a bounded rate: clients
 fetch the same batch repeatedly.
@@ -26,14 +26,14 @@ log = logging.getLogger("semel.damage")
 
 
 class Gap(NamedTuple):
-    """Offsets that no batch has."""
+    """A range of offsets that no batch has."""
 
     first: int
     last: int
 
 
 def gaps_in(batches: Sequence[StoredBatch], offset: int, cleaned_offset: int) -> Iterator[Gap]:
-    """Offsets from ``offset`` on that no batch has, unless compaction explains it, up to the last batch."""
+    """The gaps from ``offset`` to the last batch, without those that compaction explains."""
     for batch in batches:
         if batch.base_offset > max(offset, cleaned_offset):
             yield Gap(offset, batch.base_offset - 1)
@@ -49,7 +49,7 @@ async def is_lost(ledger: Ledger, key: PartitionKey, partition: Partition, gap: 
     while newest is not None and newest.log_start_offset <= gap.first and gap.last >= newest.cleaned_offset:
         if not newest.compactions:
             return True
-        # Older versions did not record how far a pass came that ended early. The size tells.
+        # Older versions did not record how far an unfinished pass came. Compare the size of the partition.
         seen = newest
         _, size_bytes = await ledger.size_below(key, seen.high_watermark)
         (newest,) = await ledger.load([key])
@@ -113,7 +113,7 @@ class Damage:
             )
 
     async def is_missing(self, key: PartitionKey, gap: Gap) -> bool:
-        """Whether the ledger has lost the batches of a gap (``is_lost``). Counts and logs it then."""
+        """Whether the ledger has lost the batches of a gap (``is_lost``). If so, counts and logs it."""
         (newest,) = await self._store.ledger.load([key])
         if newest is None or not await is_lost(self._store.ledger, key, newest, gap):
             return False

@@ -1,7 +1,7 @@
 """The configs of groups and brokers as they were last committed, and the settings that follow from them.
 
-Part of the policies (``policies``), which load them and publish their changes. ``settings`` are those that
-hold at this broker now. Whoever keeps a copy of a setting is told of changes by ``changed``.
+Part of the policies (``policies``), which load them and publish their changes. ``settings`` are the settings
+in force at this broker. ``changed`` is called with new settings, for components that keep copies.
 """
 
 from collections.abc import Callable, Mapping
@@ -23,7 +23,7 @@ class DynamicConfigs:
         self.static: Final = static
         """The settings at the start of the broker."""
         self.settings = static
-        """The settings that hold now."""
+        """The settings in force."""
         self.changed: Callable[[Settings], None] = lambda settings: None
         """Called with new settings."""
         self._own: Final = str(static.node_id)
@@ -31,7 +31,7 @@ class DynamicConfigs:
         self._group_limits = _group_limits(static)
 
     def of(self, kind: int, resource: str) -> Mapping[str, str]:
-        """The configs of a resource: those that were set for it."""
+        """The configs that were set for a resource."""
         return self._configs.get((kind, resource), _NONE)
 
     def of_broker(self) -> Mapping[str, str]:
@@ -60,7 +60,7 @@ class DynamicConfigs:
         return share_configs(self.of(GROUP, group_id), self._group_limits)
 
     def set(self, kind: int, resource: str, name: str, value: str | None) -> None:
-        """Publish a change."""
+        """Apply a committed change of one config; the value None removes it."""
         configs = self._configs.setdefault((kind, resource), {})
         if value is None:
             configs.pop(name, None)

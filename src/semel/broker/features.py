@@ -43,7 +43,7 @@ FEATURES: Final = (
     # 2: ListOffsets also returns how often a partition was compacted, and holds compaction.
     # 3: any broker of a cluster returns the ends of all partitions after the same commit.
     Feature(SNAPSHOT, 1, 3, finalized=3),
-    # Semel's own. 1: API keys from 20000 on, as far as they are listed, are those of wire/messages/semel.py.
+    # Semel's own. 1: API keys from 20000 on, if ApiVersions lists them, are those of wire/messages/semel.py.
     Feature(COMMIT_TRANSACTIONS, 1, 1, finalized=1),
 )
 

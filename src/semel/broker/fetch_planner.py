@@ -74,7 +74,7 @@ class FetchPlan:
         self.is_gone = False
         """There should be batches, but the ledger has no rows."""
         self.missing: Gap | None = None
-        """Offsets from the beginning of the range on whose batches the ledger has lost."""
+        """The gap at the start of the range, if the ledger has lost its batches."""
 
     @property
     def must_answer(self) -> bool:
@@ -183,7 +183,7 @@ class FetchPlanner:
             if row.last_offset >= bound:
                 break
             if _is_suspicious(row, follows, partition) and batches:
-                # The next plan finds out why.
+                # The next plan begins at the gap and finds out why it is there.
                 plan.is_full = True
                 break
             size += row.location.length

@@ -6,8 +6,8 @@ overdue transactions, retention (old records, and the rows and bytes they leave 
 to the commit loop, which checks their conditions again. So a round that works from an old read of the ledger
 can be late, but not wrong.
 
-A broker of a cluster does this for the partitions that it leads and the groups and ids that it coordinates.
-What remains, the sweep, one broker does for all.
+A broker of a cluster does this for the partitions that it leads and for the groups and transactional ids that
+it coordinates. Only the sweep is done by one broker for all.
 
 If the store is full, rounds that free space continue, and the failed round is repeated at its next time. Any
 other error ends the process, as in every task of the broker.
@@ -39,13 +39,13 @@ SWEEP_ROWS: Final = 5_000
 COUNT_MS: Final = 5_000
 """How often the entities that clients have created are counted."""
 WAITS_SECONDS: Final = 60.0
-"""How often to say that housekeeping waits: some rounds are tried ten times a second."""
+"""How often to log that housekeeping waits: some rounds are tried ten times a second."""
 EXPIRE_AT_ONCE: Final = 500
 """Commands that expiry adds to one tick."""
 
 
 class _Round:
-    """Work that is done at intervals, and never twice at the same time."""
+    """Periodic work. One run waits for another that is in progress."""
 
     def __init__(
         self, name: str, interval_ms: Callable[[Settings], int], work: Callable[[], Awaitable[None]]
@@ -100,7 +100,7 @@ class Housekeeping:
             await each.run()
 
     def reschedule(self) -> None:
-        """Have the rounds wait for their new intervals, because settings have changed."""
+        """Apply new intervals to rounds that are waiting, because settings have changed."""
         self._rescheduled.set()
         self._rescheduled = asyncio.Event()
 
@@ -135,7 +135,7 @@ class Housekeeping:
             await self._broker.ask(ShareTick())
 
     async def begin_sessions(self) -> None:
-        """Start sessions for groups that came with the start, or from another broker."""
+        """Start sessions for groups with members, after a start and after each change of owners."""
         changes = self._broker.ownership.changes
         if changes != self._woken_for:
             await self.wake_groups()
@@ -165,7 +165,7 @@ class Housekeeping:
         overdue = [each for each in self._broker.overdue_transactions() if coordinates(each)]
         refused: StoreRefused | None = None
         for start in range(0, len(overdue), EXPIRE_AT_ONCE):
-            # Each by itself, so that one whose rows are damaged is refused alone.
+            # One submission for each, so that a transaction with damaged rows is refused alone.
             some = overdue[start : start + EXPIRE_AT_ONCE]
             for each in [self._broker.submit([AbortOpen(name, overdue_only=True)]) for name in some]:
                 try:
@@ -199,7 +199,7 @@ class Housekeeping:
         for topic in await self._broker.catalog.all():
             for key in self._broker.catalog.limits(topic).partitions:
                 if self._broker.ownership.leads(key):
-                    # Damage in the ledger's rows of one partition must not keep others from being retained.
+                    # Damaged ledger rows of one partition must not stop the retention of others.
                     with contextlib.suppress(LedgerDamaged):
                         await self._retain_partition(key)
 
@@ -228,7 +228,7 @@ class Housekeeping:
             await self._broker.delete_records(key, keep_from)
 
     async def sweep(self) -> None:
-        """Free what is no longer reachable."""
+        """Delete unreachable rows and release their bytes."""
         if self._broker.ownership.is_janitor():
             await sweep(self._broker.store, SWEEP_ROWS)
 
@@ -276,7 +276,7 @@ async def sweep(store: Store, rows: int) -> None:
     """
     while True:
         released = await store.ledger.leftovers(limit=rows)
-        # After reading them: the leftovers are flushed then, so recovery no longer looks for their bytes.
+        # Only after they were read: the checkpoint flushes them, so recovery no longer looks for their bytes.
         await store.checkpoint()
         await store.chunks.release(released)
         swept = await store.ledger.sweep(limit=rows)

@@ -27,7 +27,7 @@ ROWS_MAX: Final = 65_536
 
 
 class Rows(NamedTuple):
-    """The rows from one offset on; none if it is only known that a fetch ended there."""
+    """The rows from one offset on; empty if a fetch ended there and no rows were read ahead."""
 
     rows: Sequence[StoredBatch]
     size_bytes: int

@@ -168,7 +168,7 @@ class Metrics:
     def observe_tick(self, tick: Tick, flush_seconds: float) -> None:
         """Count a tick that was committed. The flush is the part of the commit that waited for the disk.
 
-        A tick without a commit, or without a flush, is not in the histogram of its duration.
+        A tick without a commit is not in ``commit_seconds``, one without a flush not in ``flush_seconds``.
         """
         commands = tick.commands
         self.ticks += 1
@@ -205,9 +205,9 @@ class Metrics:
         read: Callable[[], float],
         labels: Callable[[], dict[str, str]] = dict,
     ) -> None:
-        """Have `semel_<name>` read at every scrape, one value with these labels."""
+        """Register the gauge `semel_<name>`: one value and its labels, read at every scrape."""
         self.gauges[name] = (documentation, read, labels)
 
     def counter(self, name: str, documentation: str, read: Callable[[], float]) -> None:
-        """Have `semel_<name>_total` read at every scrape."""
+        """Register the counter `semel_<name>_total`, read at every scrape."""
         self.counters[name] = (documentation, read)

@@ -40,16 +40,16 @@ Recipient: TypeAlias = int | None
 
 
 class Notice(Data):
-    """What one broker tells another after a commit."""
+    """Facts that one broker sends to another after a commit."""
 
     facts: tuple[Fact, ...]
     batches: tuple[bytes | None, ...]
-    """One for each fact that has bytes, None where they are read from the store instead."""
+    """The bytes of each batch of the facts; None if the recipient reads them from the store instead."""
     version: int
     before: tuple[int, ...]
     """The earlier version of each entity in ``keys``."""
     confirms: bool = False
-    """Whether the recipient looks up all topics and policies: earlier notices of them may be on their way."""
+    """Whether the recipient must look up all topics and policies: earlier notices may still be in flight."""
 
     @property
     def keys(self) -> list[Key]:
@@ -84,7 +84,8 @@ def batches_of(fact: Fact) -> int:
 def is_awaited(fact: Fact) -> bool:
     """Whether clients are answered only when the owner of the entity has the notice.
 
-    Not if a write makes a partition join a transaction: the coordinator finds that out when it needs it.
+    False for an open transaction, to which a write has added a partition: its coordinator finds that out when
+    it needs to know.
     """
     return not (type(fact) is TransactionChanged and fact.transaction.state is TransactionState.ONGOING)
 
@@ -123,11 +124,11 @@ def outgoing(
 
 
 def is_confirming(tick: Tick) -> bool:
-    """Whether an administrator is told that there is nothing to change.
+    """Whether the tick confirms to an administrator that there is nothing to change.
 
-    Perhaps another broker has changed it a moment ago, could not answer, and its notices have not arrived
-    everywhere. A topic that exists already needs no notice: brokers look up topics that they do not know. Nor
-    does a secret, which never changes.
+    Another broker may have made the change a moment ago without answering, and its notices may not have
+    arrived everywhere. A topic that exists already needs no notice: brokers look up topics that they do not
+    know. Nor does a secret, which never changes.
     """
     commands = [
         command
@@ -144,7 +145,7 @@ def is_confirming(tick: Tick) -> bool:
 
 
 def confirming(notices: Notices) -> Notices:
-    """Return notices after which every broker has the earlier changes of topics and policies, too."""
+    """Return the notices with one for all brokers, which makes them look up all topics and policies."""
     for_all = notices.get(None) or Notice((), (), 0, ())
     return notices | {None: for_all.but(confirms=True)}
 
@@ -155,16 +156,16 @@ _CONFIRMED: Final = frozenset(
 
 
 def revealing(tick: Tick, notices: Notices) -> list[Key]:
-    """Return the entities that reveal a committed tick: who reads them is answered after its notices.
+    """Return the entities that reveal a committed tick: ticks that read them are answered after its notices.
 
-    Whoever repeats the end of a transaction reads only the transaction, which may be an own one.
+    A client that repeats the end of a transaction reads only the transaction, which this broker may own.
     """
     ended = [key for key in keys_of(tick.durable) if type(key) is TransactionKey]
     return [*ended, *(key for notice in notices.values() for key in notice.keys)]
 
 
 def _kept(fact: Fact, batch: Buffer) -> bytes | None:
-    """Only appended batches are kept in memory by their owner, and only small ones."""
+    """The bytes to send. The owner keeps only appended batches in memory, and only small ones."""
     return bytes(batch) if type(fact) is BatchAppended and len(batch) <= BATCH_BYTES_MAX else None
 
 
@@ -176,7 +177,7 @@ def pack_notice(notice: Notice) -> bytes:
 
 
 def unpack_notice(data: bytes) -> Notice:
-    """Decode a notice. ValueError if it comes from another version of Semel, or is something else."""
+    """Decode a notice. Raises ValueError if it is malformed or comes from another version of Semel."""
     try:
         packed = _DECODER.decode(data)
     except DecodeError as error:

@@ -126,7 +126,7 @@ class OffsetSearch:
             log.warning("the batch at offset %d of %s cannot be read: %s", batch.base_offset, key, error)
             return None
         newest = self._views.get(key) or partition
-        # A batch that compaction has replaced is good enough: a fetch there returns the next record.
+        # A batch that compaction has replaced will do: a fetch at its offset returns the next record.
         if newest.log_start_offset > batch.last_offset or read_header(data).length != batch.location.length:
             return None
         start = newest.log_start_offset

@@ -3,8 +3,8 @@
 An embedded broker is alone and owns everything (``Alone``). In a cluster every entity belongs to a shard, and
 every shard has one owner (``core.placement``); ``shard_ownership`` keeps that up to date.
 
-Ownership is for speed: the owner keeps entities in memory and serves reads without asking the ledger. A write
-by another broker is still correct, because the ledger compares versions.
+Ownership is an optimisation: the owner keeps entities in memory and serves reads without asking the ledger. A
+write by another broker is still correct, because the ledger compares versions.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -40,7 +40,7 @@ class Leader(NamedTuple):
 
 
 class Ownership(Protocol):
-    """What handlers ask."""
+    """What handlers ask about owners."""
 
     @property
     def changes(self) -> int:
@@ -50,7 +50,7 @@ class Ownership(Protocol):
         """The live brokers, ordered by id."""
 
     def listed(self) -> Sequence[Node]:
-        """The brokers that clients are told of: also those that have gone a short time ago."""
+        """The brokers that clients see in Metadata: the live ones, and those that left a short time ago."""
 
     def node(self, node_id: int) -> Node | None:
         """The live broker with this id."""
@@ -77,7 +77,7 @@ class Ownership(Protocol):
         """The shards that this broker owns; None for an embedded broker, which owns everything."""
 
     def is_janitor(self) -> bool:
-        """Whether this broker does the housekeeping that one broker has to do for all."""
+        """Whether this broker does the housekeeping that one broker does for all."""
 
 
 class Alone:
@@ -98,7 +98,7 @@ class Alone:
         return (self._node,)
 
     def node(self, node_id: int) -> Node | None:
-        """This broker, if it is the one."""
+        """This broker, if it has this id."""
         return self._node if node_id == self._node.node_id else None
 
     def controller_id(self) -> int:
@@ -126,7 +126,7 @@ class Alone:
         return True
 
     def shards(self) -> Collection[int] | None:
-        """There are none: this broker owns everything."""
+        """None: this broker owns everything."""
         return None
 
     def is_janitor(self) -> bool:

@@ -40,8 +40,8 @@ ASKER: Final[ContextVar[int]] = ContextVar("asker", default=0)
 """The id of the connection whose request is being handled."""
 
 COMMANDS_MAX: Final = 100
-"""Commands in one tick, some milliseconds of the event loop's time, because all clients wait for a tick.
-Shared by so many, a flush costs each next to nothing. A command with many partitions counts as several."""
+"""Commands in one tick. They take some milliseconds of the event loop, for which all clients wait; and shared
+by so many, a flush costs each next to nothing. A command with many partitions counts as several."""
 
 Answers = list[Any] | Exception
 """One answer for each command, or ``StoreRefused``."""
@@ -162,7 +162,7 @@ class FairQueue:
 
     @property
     def is_holding(self) -> bool:
-        """Whether there are commands, of which some may be held."""
+        """Whether any commands wait, held or not."""
         return bool(self._waiting)
 
     def put(self, pending: PendingCommands) -> None:
@@ -177,7 +177,7 @@ class FairQueue:
             waiting.append(pending)
 
     def release(self, pending: PendingCommands) -> None:
-        """Let held commands be taken, in the order of their client."""
+        """End the hold of commands. They are taken in the order of their client's requests."""
         pending.is_held = False
         if self._waiting[pending.asker][0] is pending:
             self._askers.append(pending.asker)
@@ -217,7 +217,7 @@ def without_room(pending: list[PendingCommands], full: StoreRefused) -> list[Pen
 
 
 def without_refused(pending: list[PendingCommands]) -> list[PendingCommands]:
-    """Answer commands whose batches could not be written; return the others."""
+    """Refuse commands whose batches could not be written; return the others."""
     refused = [each for each in pending if each.refused is not None]
     for each in refused:
         assert each.refused is not None
@@ -228,9 +228,9 @@ def without_refused(pending: list[PendingCommands]) -> list[PendingCommands]:
 def without_moved(pending: list[PendingCommands], owns: Callable[[Key], bool]) -> list[PendingCommands]:
     """Refuse commands whose coordinator is another broker now; return the others.
 
-    Their shard was given away while they waited for their turn. The next coordinator answers a client that
-    repeats an end, and does not know that notices of the first are still under way; nor does this broker
-    know of those of the next. And a join would wait here for members that join there.
+    Their shard was given away while they waited for their turn. Both coordinators might confirm the same end
+    of a transaction, and neither knows whether notices of the other are still in flight. And a join would
+    wait here for members that join at the next coordinator.
     """
     moved = [each for each in pending if each.coordinated and not all(map(owns, each.coordinated))]
     for each in moved:
@@ -239,12 +239,12 @@ def without_moved(pending: list[PendingCommands], owns: Callable[[Key], bool]) -
 
 
 def _coordinated(command: Command) -> tuple[Key, ...]:
-    """The entity whose owner alone may decide a command. That of a run is its driver."""
+    """The entities whose owner alone may decide a command. For CommitTransactions it is the driver's id."""
     match command:
         case CommitTransactions():
             return (TransactionKey(command.driver.transactional_id),)
         case AbortOpen() if command.before_term:
-            # These are aborted before their shards are adopted.
+            # Transactions of older terms are aborted before their shards are adopted.
             return ()
         case InitProducer() | EndTransaction() | AbortOpen():
             return (TransactionKey(command.transactional_id),)

@@ -3,10 +3,10 @@
 There are few of them, all brokers need all of them, and a decision must not wait. So they are not cached like
 other entities: all are loaded at the start, and every commit that changes one is published here.
 
-In a cluster, a change is answered when every broker has it (`catch_up`). So a right that was taken away is
-gone everywhere. That also holds if the answer is lost and the next broker finds nothing to change: before it
-answers, all brokers look up everything, itself included (`notice.is_confirming`). Changes are decided by what
-the ledger has, not by a copy.
+In a cluster, a change is answered when every broker has it (`catch_up`), so a revoked right is revoked
+everywhere. That also holds if the answer is lost, the client repeats the request at another broker, and this
+one finds nothing to change: before it answers, all brokers, itself included, look up everything
+(`notice.is_confirming`). Changes are decided by what the ledger has, not by a copy.
 """
 
 from collections.abc import Callable
@@ -50,11 +50,11 @@ class Policies:
         self._rights: dict[tuple[str, str], Rights] = {}
 
     def __len__(self) -> int:
-        """How many there are."""
+        """The number of policies."""
         return len(self._bodies)
 
     def has_room(self, more: int) -> bool:
-        """Whether so many more are allowed. Changing and removing them is, however many there are."""
+        """Whether this many policies may be added. Changing and removing policies is always allowed."""
         return more <= 0 or len(self) + more <= self.configs.settings.semel_policies_max
 
     def rights(self, principal: str, host: str) -> Rights:
@@ -76,7 +76,7 @@ class Policies:
 
     @property
     def salt_secret(self) -> bytes:
-        """For the salts of users who do not exist; empty before the first listener with SASL was started."""
+        """Secret for the salts of unknown users; empty before the first listener with SASL was started."""
         return self._bodies.get(SALTS, "").encode()
 
     # -- changes ------------------------------------------------------------------------------------------
@@ -115,14 +115,14 @@ class Policies:
         self._suspects_all = True
 
     async def catch_up(self) -> None:
-        """Look up the policies that others have changed. StoreRefused if that is impossible now."""
+        """Load the policies that other brokers have changed. Raises StoreRefused if the ledger refuses."""
         if self._suspects_all:
             await self.load()
         while keys := tuple(self._suspected):
             before = self._changes
             values = await self._ledger.load(keys)
             if before != self._changes:
-                # What was loaded may be older than what was published meanwhile.
+                # The loaded values may be older than those published meanwhile.
                 continue
             self._suspected.clear()
             for key, body in zip(keys, values, strict=True):

@@ -39,7 +39,7 @@ class Promise(Generic[T]):
             callback(self._result)
 
     def map(self, respond: Callable[[T | Exception], R]) -> "Promise[R]":
-        """A promise of what ``respond`` makes of the result. An exception in it is the result."""
+        """A promise of ``respond(result)``. If ``respond`` raises an exception, that is the result."""
         mapped: Promise[R] = Promise()
         self.then(partial(_resolve, mapped, respond))
         return mapped

@@ -59,7 +59,7 @@ class PublishedLog:
         for key, partition in partitions.items():
             before = self.partitions.publish(key, partition)
             if before is not None and before.high_watermark > partition.high_watermark:
-                # Another broker's commit, which was loaded, came after the work that is published only now.
+                # The value in memory was from a later commit of another broker. Have the newest loaded.
                 self.drop((key,))
                 continue
             if before is None or before.log_start_offset != partition.log_start_offset:
@@ -79,7 +79,7 @@ class PublishedLog:
             self.waiting.published(key, None, None)
 
     def drop(self, keys: Iterable[PartitionKey]) -> None:
-        """Have partitions loaded again, because another broker has changed or leads them."""
+        """Drop partitions that another broker has changed or leads, so that readers load them again."""
         for key in keys:
             self.partitions.drop(key)
             self.tail.forget(key)
@@ -142,10 +142,11 @@ class Publisher:
             self._publish_rare(rare)
 
     def learn(self, fact: Fact) -> None:
-        """Take note of a fact about a topic, feature or policy that another broker has committed.
+        """Process a fact about a topic, feature or policy that another broker has committed.
 
-        Such facts may arrive in another order than they were committed, so a topic is only forgotten here and
-        loaded when it is needed, and a policy by `Policies.catch_up`.
+        Such facts may arrive in another order than they were committed. So a topic is only forgotten here and
+        loaded when it is needed, a policy is loaded by `Policies.catch_up`, and features have an epoch that
+        grows.
         """
         if type(fact) is PolicyChanged:
             self.policies.suspect(fact.key)
@@ -159,7 +160,7 @@ class Publisher:
             self._published.forget(partitions_of(fact.topic))
 
     def suspect_all(self) -> None:
-        """Have all topics and policies looked up: other brokers may have changed any of them."""
+        """Note that other brokers may have changed any topic or policy, so that all are loaded again."""
         self._catalog.clear()
         self.policies.suspect_all()
 
@@ -168,7 +169,7 @@ class Publisher:
         return self._published.partitions.get(key) == value
 
     def drop(self, keys: Iterable[PartitionKey]) -> None:
-        """Have readers load partitions again."""
+        """Drop partitions, so that readers load them again."""
         self._published.drop(keys)
 
     def drop_unless(self, is_kept: Callable[[PartitionKey], bool]) -> None:

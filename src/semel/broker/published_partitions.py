@@ -1,8 +1,8 @@
 """The partitions as readers see them: committed, published values, and nothing newer.
 
 The commit loop publishes every partition that a commit touched before it replies. Other partitions are loaded
-from the ledger. If a commit overtakes a load, the published value wins, also when it is a deletion, so a
-value never goes back in time.
+from the ledger. If a commit overtakes a load, the published value wins, even if it is a deletion, so a value
+never goes back in time.
 
 Values are immutable. A reader takes one value and derives all its bounds from it, because a high watermark
 that is read twice may show a reader what it must not see.
@@ -104,7 +104,7 @@ class PublishedPartitions:
                 load.overtaken[key] = None
 
     def drop(self, key: PartitionKey) -> None:
-        """Have a partition loaded again, because another broker has changed it."""
+        """Drop a partition that another broker has changed, so that it is loaded again."""
         self._views.pop(key, None)
         self._unsettled.pop(key, None)
         for load in self._loads:

@@ -113,7 +113,7 @@ class Reads:
         self._waiting.wake_all()
 
     def owners_changed(self) -> None:
-        """Have waiting fetches look whether they may still wait (``may_wait``). They wait on if so."""
+        """Wake all waiting fetches, so that each checks whether it may wait further (``may_wait``)."""
         self._waiting.wake_all()
 
     def view(self, key: PartitionKey) -> Partition | None:
@@ -171,9 +171,9 @@ class Reads:
     ) -> list[FetchResult]:
         """Batches of these ranges, one result for each, in the same order.
 
-        Waits up to ``max_wait_ms`` until there are ``min_bytes`` in all, unless there is an error to report,
-        and no longer than ``may_wait`` says. ``reserve`` is awaited with the number of bytes before they are
-        read.
+        Waits up to ``max_wait_ms`` until there are ``min_bytes`` in all, but not if there is an error to
+        report, or if ``may_wait`` returns False. ``reserve`` is awaited with the number of bytes before they
+        are read.
         """
         clock = asyncio.get_running_loop().time
         deadline = clock() + min(max_wait_ms, self.settings.semel_fetch_wait_max_ms) / 1000
@@ -320,7 +320,7 @@ class Reads:
         whole = count_whole(batches, pieces, checks_crc=self.settings.semel_fetch_check_crcs)
         if whole == len(batches):
             return True
-        # Read wrongly, or repaired since: the next look must not find the same bytes in a cache.
+        # Read wrongly, or repaired since: the next read must not get the same bytes from a cache.
         self._store.chunks.forget(batches[whole].location)
         return False
 

@@ -79,7 +79,7 @@ class Replies:
             asyncio.get_running_loop().call_soon(self._reply)
 
     def refuse(self, pending: Iterable[PendingCommands], full: StoreRefused) -> None:
-        """Refuse these and all parked commands, because there is no room. Each is resolved once."""
+        """Refuse these commands and all parked ones. Each is resolved once."""
         waiting = {id(each): each for each, _ in self._parked.values()}
         self._parked.clear()
         waiting |= {id(each): each for each in pending}

@@ -1,8 +1,8 @@
 """The scrub: periodically reads all stored batches and compares their checksums.
 
-Data that is not read may decay unnoticed, and a copy elsewhere helps only while it exists. So the scrub reads
-partition after partition at a bounded rate (``semel.scrub.bytes.per.second``), and logs and counts damaged
-batches (``damage``). It repairs nothing, because the broker has no second copy.
+Data that is not read may decay unnoticed, and a copy elsewhere can replace it only while that copy exists. So
+the scrub reads partition after partition at a bounded rate (``semel.scrub.bytes.per.second``), and logs and
+counts damaged batches (``damage``). It repairs nothing, because the broker has no second copy.
 """
 
 import asyncio

@@ -1,8 +1,8 @@
 """Ownership in a cluster: the newest view of its brokers and shards, and which shards this broker serves.
 
 A broker serves a shard from the moment it has adopted it until it gives it away, and only while its lease
-runs. The lease is counted on the broker's own clock from the moment the renewal was sent, so it is over here
-before it is over for others, who count it from when they have seen the renewal.
+runs. The broker counts its lease on its own clock from the moment it sent the renewal. Other brokers count it
+from the moment they saw the renewal, so the lease is over here before it is over for them.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -15,10 +15,10 @@ from semel.store.sharing import ClusterView, Peer, Shard, lease_clock
 
 NOBODY: Final = -1
 LISTED_SECONDS: Final = 10.0
-"""How long clients are told of a broker that has gone. Kafka does it until the broker's session times out.
+"""How long clients see a broker that has gone. In Kafka they see it until the broker's session times out.
 
-A broker that restarts is back before. Since 2.11, librdkafka drops a broker that is not listed, and its
-``send_offsets_to_transaction`` may never return if that was the group's coordinator (its issue 5511).
+A broker that restarts is back within this time. Since 2.11, librdkafka drops a broker that is not listed, and
+its ``send_offsets_to_transaction`` may never return if that was the group's coordinator (its issue 5511).
 """
 
 
@@ -35,12 +35,12 @@ class ShardOwnership:
         self._peers: dict[int, Peer] = {}
         self._nodes: dict[int, Node] = {}
         self._gone: dict[int, tuple[Node, float]] = {}
-        """Brokers that are not live any more, and since when."""
+        """Brokers that are no longer live, with the time since when."""
 
     # -- changes ------------------------------------------------------------------------------------------
 
     def update(self, view: ClusterView) -> None:
-        """Take over a new view of the cluster. Called with each renewal of the lease."""
+        """Apply a new view of the cluster. Called with each renewal of the lease."""
         since = self.clock() - LISTED_SECONDS
         if past := [each for each, (_, at) in self._gone.items() if at < since]:
             for each in past:
@@ -65,7 +65,7 @@ class ShardOwnership:
         self.changes += 1
 
     def serve_until(self, moment: float) -> None:
-        """Serve until this moment of ``clock``: the lease was renewed."""
+        """Serve until this moment of ``clock``, because the lease was renewed."""
         self._until = moment
 
     def adopt(self, shards: Collection[int]) -> None:
@@ -79,7 +79,7 @@ class ShardOwnership:
         self.changes += 1
 
     def moved(self, owners: Mapping[int, int]) -> None:
-        """Shards have new owners. Clients are sent there at once, before the next view says the same."""
+        """Record new owners of shards, so that clients are sent there at once, before the next view."""
         self._shards = [
             Shard(owners[number], shard.epoch + 1) if number in owners else shard
             for number, shard in enumerate(self._shards)
@@ -141,7 +141,7 @@ class ShardOwnership:
         return [self._nodes[each] for each in sorted(self._nodes)]
 
     def listed(self) -> Sequence[Node]:
-        """The live brokers, and those that have gone a short time ago."""
+        """The live brokers, and those that left a short time ago."""
         gone = {each: node for each, (node, _) in self._gone.items()}
         return [node for _, node in sorted((gone | self._nodes).items())]
 

@@ -3,7 +3,7 @@
 New records wake them like other fetches (``waiting``). But a record can also become available because a
 member releases it, its lock ends, a transaction aborts, or the start offset moves and makes room. Each of
 these changes the durable part of a share-partition, and publishing that wakes its fetches. A fetch registers
-before it looks what is available, so it misses nothing.
+before it checks what is available, so it misses no change.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from semel.core.types import ShareKey
 
 
 class ShareWait:
-    """One waiting fetch. ``woken`` is done when it should look again."""
+    """One waiting fetch. ``woken`` is done when it should check again."""
 
     __slots__ = ("_keys", "_waits", "woken")
 
@@ -32,7 +32,7 @@ class ShareWait:
             self.woken.set_result(None)
 
     def close(self) -> None:
-        """Wait no longer."""
+        """Remove the fetch from the share-partitions that it waits for."""
         for key in self._keys:
             waiting = self._waits.by_share.get(key)
             if waiting is not None:
@@ -49,11 +49,11 @@ class ShareWaits:
         self.is_ending = False
 
     def wait(self, keys: Iterable[ShareKey]) -> ShareWait:
-        """Begin to wait. Close it in any case."""
+        """Register a fetch. The caller must close the returned wait in any case."""
         return ShareWait(self, keys)
 
     def wake(self, key: ShareKey) -> None:
-        """Have the fetches that wait for this share-partition look again."""
+        """Wake the fetches that wait for this share-partition."""
         for each in list(self.by_share.get(key, ())):
             each.wake()
 

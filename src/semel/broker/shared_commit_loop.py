@@ -52,7 +52,7 @@ PAGE: Final = 1_000
 TRIES_MAX: Final = 100
 """How often a tick is decided."""
 TRIES_WITHOUT_LOCKS: Final = 3
-"""Then its entities are locked, so that it cannot lose again and again. A lock costs the others time."""
+"""After these tries a tick locks its entities, so that it cannot conflict forever. Locks delay others."""
 
 
 class SharedCommitLoop(CommitLoop):
@@ -99,7 +99,7 @@ class SharedCommitLoop(CommitLoop):
 
     async def _tick(self, pending: list[PendingCommands]) -> None:
         if self._has_left:
-            # Nobody would be told of a commit, if this broker ends before its notices.
+            # Refuse: this broker may exit before it has sent the notices of a commit.
             for each in pending:
                 each.resolve(StoreRefused("the broker stops"))
             return
@@ -108,12 +108,12 @@ class SharedCommitLoop(CommitLoop):
             if mine := without_moved(pending, self._owns):
                 await super()._tick(mine)
         finally:
-            # If it was refused; otherwise this was done before the next tick could see them.
+            # Only for a tick that was refused: after a commit, ``_answer`` has forgotten them already.
             self._forget_foreign(self._reads)
             self._uploads.forget(pending)
 
     def left(self) -> None:
-        """Commit nothing any more: this broker has left the cluster."""
+        """Refuse all further commands, because this broker has left the cluster."""
         self._has_left = True
 
     async def _load(self, pending: list[PendingCommands]) -> None:
@@ -136,11 +136,11 @@ class SharedCommitLoop(CommitLoop):
             for key, (value, version) in zip(missing, found, strict=True):
                 self.state.put_versioned(key, value, version)
                 if type(key) is PartitionKey and self._owns(key) and not self._publisher.shows(key, value):
-                    # An answer may reveal a commit of another broker before the notice of it arrives.
+                    # An answer may reveal a commit of another broker before its notice arrives.
                     self._drop((key,))
 
     def _forget_offsets(self, groups: set[str]) -> None:
-        """Forget committed offsets that are older than the pending ones, whose version covers them."""
+        """Forget committed offsets of groups whose pending ones are not current: one version covers both."""
         old = {each for each in groups if not self.state.is_current(PendingKey(each))}
         if old:
             self.state.forget([key for key in self.state.offsets if key.group_id in old])
@@ -169,8 +169,9 @@ class SharedCommitLoop(CommitLoop):
     async def _check_transactions(self, tick: Tick) -> None:
         """Raise Conflict or TermEnded if a tick that writes nothing has read an old copy of a transaction.
 
-        A write to another broker changes a transaction of this one, and its notice is not waited for. A crash
-        may have lost an open transaction, and the id is as it was before. A commit finds out both by itself.
+        A write to another broker changes a transaction of this one, and is answered before the notice of it
+        arrives. A crash may have lost an open transaction, and the transactional id is as it was before. A
+        commit detects both by itself.
         """
         read = [key for key in self._reads if type(key) is TransactionKey]
         if tick.durable or not read:
@@ -180,7 +181,7 @@ class SharedCommitLoop(CommitLoop):
             pairs = zip(copies, await self._shared.load(copies), strict=True)
             if changed := [key for key, each in pairs if each.version != versions.get(key)]:
                 raise Conflict(changed)
-        # After all that was read: versions may be used again after a crash.
+        # Check the term after all reads: versions may be used again after a crash.
         await self._shared.check_term()
 
     async def _decide_again(self, tick: Tick, changed: Sequence[Key]) -> Tick:
@@ -189,7 +190,7 @@ class SharedCommitLoop(CommitLoop):
         self.state.undo()
         reads = [key for key in self._reads if type(key) is not GroupKey]
         if self._has_locks or not changed:
-            # A group may be ahead of the ledger, while its members join. Nobody else writes it, normally.
+            # Not groups: one may be ahead of the ledger while members join, and others rarely write it.
             self.state.forget(reads)
         self.state.forget(changed)
         pending = list(tick.pending)
@@ -199,14 +200,14 @@ class SharedCommitLoop(CommitLoop):
             try:
                 await self._shared.unlock()
                 if self._has_locks:
-                    # All at once, because brokers that lock in several steps may wait for each other.
+                    # Lock all at once, because brokers that lock in several steps may wait for each other.
                     await self._load_missing(reads)
                 await self._load(pending)
-                # The commands may read others now, such as the partitions of a transaction.
+                # The commands may read other entities now, such as the partitions of a transaction.
                 self._forget_foreign([key for key in reads if key not in self._reads])
                 return self._decide(pending)
             except Conflict:
-                # Another broker holds a lock for long.
+                # Another broker holds a lock for a long time. Try again.
                 continue
 
     def _write(self, tick: Tick, *, defers_sync: bool) -> Awaitable[int]:
@@ -232,10 +233,10 @@ class SharedCommitLoop(CommitLoop):
         return key is None or type(key) is ClusterKey or self._ownership.owns(key)
 
     async def _refuse(self, tick: Tick, full: StoreRefused) -> None:
-        """Nothing was written: restore the state before the tick, and refuse its commands.
+        """Undo a tick that was not written, and refuse its commands.
 
-        If a term begins, they are decided again: what they meet now, they would also meet when retried. If
-        the ledger is damaged, only those are refused that need what is damaged.
+        If a term begins, the commands are decided again, because retries would meet the same state. If the
+        ledger is damaged, only commands that need the damaged rows are refused.
         """
         self.state.undo()
         pending = list(tick.pending)
@@ -254,15 +255,15 @@ class SharedCommitLoop(CommitLoop):
             await self._tick([each])
 
     async def _begin_term(self) -> None:
-        """Forget all copies, because they may be ahead of the ledger, and abort what may be incomplete.
+        """Forget all copies, which may be ahead of the ledger; abort transactions that may be incomplete.
 
-        Groups stay, with the deadlines of their members: what is written of them is always flushed.
+        Groups stay, with the deadlines of their members: their facts are always flushed.
         """
         log.warning("term %d begins: unsynced work of open transactions may be lost", self._store.term)
         self.unsynced.take()
         before, self.state = self.state, SharedState(term=self._store.term)
         self.state.take_over(before)
-        # If PostgreSQL is away again, the next tick tries it again.
+        # If PostgreSQL is unavailable again, the next tick tries again.
         self._must_recall = True
         with contextlib.suppress(StoreRefused):
             await self._recall()
@@ -300,13 +301,13 @@ class SharedCommitLoop(CommitLoop):
         async def take() -> None:
             for notice in notices:
                 take_notice(notice, self.state, self.unsynced, self._publisher)
-            # Before the broker that has changed a policy answers its client.
+            # Load changed policies now, before the broker that changed them answers its client.
             await self._publisher.policies.catch_up()
 
         await self.between_ticks(take)
 
     async def forget_copies(self) -> None:
-        """Forget all copies, because it is not known which of them are old.
+        """Forget all copies, because any of them may be old.
 
         Groups stay: they may be ahead of the ledger, and only their owners change them.
         """
@@ -322,7 +323,7 @@ class SharedCommitLoop(CommitLoop):
         await self.between_ticks(forget)
 
     def _drop(self, partitions: Collection[PartitionKey]) -> None:
-        """Have readers load these partitions again."""
+        """Drop these partitions, with their unsynced work, so that readers load them again."""
         self.unsynced.take_partitions(partitions)
         self._publisher.drop(partitions)
 
@@ -330,7 +331,7 @@ class SharedCommitLoop(CommitLoop):
         """Begin to own shards: load their open transactions, and abort those of older terms."""
 
         async def adopt() -> None:
-            # Copies from the time before another broker owned these shards would be old.
+            # Forget copies of these entities: they may be older than the ownership of another broker.
             self.state.forget_unless(lambda key: shard_of(key) not in shards)
             self._publisher.drop_unless(lambda key: shard_of(key) not in shards)
             await self._load_open(shards)
@@ -339,7 +340,7 @@ class SharedCommitLoop(CommitLoop):
         await self.between_ticks(adopt)
 
     async def load_open_transactions(self) -> None:
-        """Load the open transactions of all own shards. Those that another broker has opened may be new."""
+        """Load the open transactions of all owned shards; other brokers may have opened some of them."""
         await self._load_open(self._ownership.shards() or ())
 
     async def look_for_open_transactions(self) -> None:
@@ -352,20 +353,21 @@ class SharedCommitLoop(CommitLoop):
         while shards and (page := await ledger.transactions(after=after, limit=PAGE, state=ongoing)):
             after = page[-1].transactional_id
             names = [each.transactional_id for each in page if name_shard(each.transactional_id) in shards]
-            # A copy that says otherwise is old: nobody commits here meanwhile.
+            # A copy in another state is old, because this broker commits nothing meanwhile.
             self.state.forget(TransactionKey(each) for each in names if each not in self.state.ongoing)
             await self._load_missing(map(TransactionKey, names))
 
     async def release(self, give_away: Callable[[], Awaitable[None]]) -> None:
-        """Give shards away, and forget what this broker does not own any more. StoreRefused.
+        """Give shards away, and forget what this broker does not own any more. Raises StoreRefused.
 
-        ``give_away`` commits that to the ledger, which also makes all unsynced work durable that is not lost.
+        ``give_away`` commits the new owners to the ledger. That also makes all unsynced work durable, unless
+        the ledger has crashed and lost it.
         """
 
         async def release() -> None:
             try:
                 await give_away()
-                # Readers load it from the ledger: if that has crashed, it may be lost.
+                # Readers load the partitions from the ledger: a crash of it may have lost this work.
                 self._drop(list(self.unsynced.partitions))
                 self.unsynced.take()
             finally:

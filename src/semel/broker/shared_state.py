@@ -77,7 +77,7 @@ class SharedState(BrokerState):
                 if key in versions:
                     expected[key] = versions[key]
                 else:
-                    # Nobody reads the pending offsets of a group in order to delete it.
+                    # A group is deleted without reading its pending offsets.
                     assert type(fact) is GroupDeleted, f"{key} is written without having been read"
         return expected
 
@@ -116,8 +116,8 @@ class SharedState(BrokerState):
         """Compare the copies in memory with a commit of another broker.
 
         Return the entities whose copies it replaces, and those whose copies are of another version. Copies
-        that were loaded after the commit are in neither. An entity that does not exist may have been deleted
-        after the commit, so nothing replaces it.
+        that have the version of the commit already are in neither. A copy of an entity that does not exist is
+        never replaced, because the entity may have been deleted after the commit.
         """
         current: set[Key] = set()
         old: list[Key] = []
@@ -134,7 +134,7 @@ class SharedState(BrokerState):
             self._replaced[key] = self.tables[type(key)].get(key, _MISSING)
 
     def keep(self, facts: Iterable[Fact], version: int) -> None:
-        """The facts since the last call are committed, under this version."""
+        """Note that the facts since the last call are committed; their entities get this version."""
         for fact in facts:
             kind = type(fact)
             for key in versioned_by(fact):
@@ -147,7 +147,7 @@ class SharedState(BrokerState):
         self.begin_tick()
 
     def undo(self) -> None:
-        """The facts since the last call were not committed: restore what they have replaced."""
+        """Restore what the facts of this tick have replaced, because they were not committed."""
         for key, before in self._replaced.items():
             if before is _MISSING:
                 self.forget((key,))
@@ -168,14 +168,14 @@ class SharedState(BrokerState):
         self.begin_tick()
 
     def begin_tick(self) -> None:
-        """Facts before this cannot be undone any more."""
+        """Begin a tick: earlier facts cannot be undone any more."""
         self._replaced.clear()
         self._sessions_replaced.clear()
         self._locks_replaced.clear()
         self._emptied.clear()
 
     def take_over(self, other: "SharedState") -> None:
-        """Take over what a new term does not make wrong: sessions with their groups, locks, connections."""
+        """Take over what stays valid in a new term: sessions with their groups, locks, connections."""
         self.latest_connections.update(other.latest_connections)
         self.latest_offset_connections.update(other.latest_offset_connections)
         self.groups.update(other.groups)

@@ -16,7 +16,7 @@ from typing import Final, TypeVar
 T = TypeVar("T")
 
 SLICE_ITEMS: Final = 500
-"""Items of a request that a handler processes without a turn."""
+"""Items of a request that a handler processes before it takes a turn."""
 
 
 class Slices:

@@ -28,7 +28,7 @@ PARTITIONS_MAX: Final = 10_000
 ENTRY_OVERHEAD_BYTES: Final = 128
 """The overhead of a kept batch."""
 LEADER_EPOCH: Final = 0
-"""The only leader epoch: there is one node, so leadership never changes."""
+"""The leader epoch stamped into every batch, also in a cluster, where each shard counts its owners."""
 
 
 class Found(NamedTuple):
@@ -136,7 +136,7 @@ class Tail:
             self.size_bytes -= log.drop_oldest()
 
     def forget(self, key: PartitionKey) -> None:
-        """Drop a partition that was deleted, or is evicted."""
+        """Drop a partition that was deleted or evicted, or that another broker has changed."""
         log = self._logs.pop(key, None)
         if log is not None:
             self._empty(log)

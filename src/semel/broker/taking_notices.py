@@ -1,7 +1,7 @@
-"""Taking a notice: apply what another broker has committed to the copies in memory and to what readers see.
+"""Applies the notices of other brokers to the copies in memory and to what readers see.
 
-A fact replaces a copy only if the copy has the version before it. Other copies are old, or newer, and are
-loaded again when they are needed.
+A fact replaces a copy only if the copy has the version before the commit. Other copies are older or newer,
+and are loaded again when they are needed.
 """
 
 from semel.broker.notice import FOR_ALL, Notice, batches_of
@@ -35,16 +35,16 @@ def take_notice(notice: Notice, state: SharedState, unsynced: UnsyncedWork, publ
             # Committed offsets have no version of their own.
             state.forget((fact.key,))
         elif type(fact) is ShareChanged:
-            # Not published here, but fetches that wait for it find it in the ledger.
+            # Not published here, but waiting fetches find the change in the ledger.
             publisher.share_waits.wake(fact.key)
     state.keep(published, notice.version)
     state.forget(old)
     partitions = {key for key in current if type(key) is PartitionKey}
-    # What this broker has not flushed of them is durable too: the other broker's commit came later.
+    # Unsynced work of this broker on them is durable too: the other broker's commit came later.
     earlier, their_batches = unsynced.take_partitions(partitions)
     if published:
         publisher.publish([*earlier, *published], [*their_batches, *batches])
-    # Also those that were loaded after the commit, but are not published.
+    # Also those whose copy was loaded after the commit: readers may still see an older value.
     dropped = [key for key in notice.keys if type(key) is PartitionKey and key not in current]
     unsynced.take_partitions(dropped)
     publisher.drop(dropped)

@@ -48,7 +48,7 @@ class Tick:
         self.durable: list[Fact] = []
         """The facts that are written to the store."""
         self.transient: list[Fact] = []
-        """The facts that are not: a start of the broker forgets them."""
+        """The facts that are not written: a restart of the broker loses them."""
         self.batches: list[Buffer] = []
         self.parked: list[tuple[Ticket, PendingCommands, int]] = []
         """The answers that have to wait: their tickets and positions."""
@@ -70,8 +70,9 @@ class Tick:
 def keys_of(commands: Sequence[Command]) -> Iterator[Key]:
     """The entities that the commands of a tick read.
 
-    What an end of the same transaction would need is left out if there is none. Other brokers change it all
-    the time, and a commit would conflict with them for nothing.
+    AddPartitions and AddOffsets read only their transaction, unless another command of the tick names the
+    same transactional id. Their other keys are needed only if the same tick ends the transaction: other
+    brokers change those entities all the time, and a commit would conflict with them for nothing.
     """
     ids: Counter[str] = Counter()
     if any(isinstance(each, AddPartitions | AddOffsets) for each in commands):

@@ -1,4 +1,4 @@
-"""Answers that wait until other brokers have the notices of their commits.
+"""Delays answers until other brokers have the notices of their commits.
 
 A later tick that read one of the entities of such a commit is answered after it: its client must not learn
 what other brokers do not know yet.
@@ -13,26 +13,26 @@ from semel.core.types import Key
 from semel.store.interface import StoreRefused
 
 CATCH_UP_SECONDS: Final = 0.1
-"""How long to wait before the ledger is asked again. Without it, nothing can be confirmed."""
+"""How long to wait before the ledger is queried again. Without the ledger nothing can be confirmed."""
 
 
 class Announcer(Protocol):
-    """Brings notices to other brokers."""
+    """Sends notices to other brokers."""
 
     async def announce(self, notices: Notices) -> None:
-        """Return when every recipient has its notice, or will have it before it serves anybody."""
+        """Return when every recipient has its notice, or will have it before it serves clients."""
 
     def announce_later(self, notices: Notices) -> None:
-        """Send notices that nobody waits for. They may get lost."""
+        """Send notices in the background. No answer waits for them, and they may be lost."""
 
 
 class Unannounced:
-    """Commits whose notices are under way."""
+    """Commits whose notices are in flight."""
 
     def __init__(self, announcer: Announcer, catch_up: Callable[[], Awaitable[None]]) -> None:
         self._announcer = announcer
         self._catch_up = catch_up
-        """Makes this broker itself know what it is about to confirm. StoreRefused."""
+        """Loads into this broker what it is about to confirm. Raises StoreRefused."""
         self._by_key: dict[Key, asyncio.Task[None]] = {}
         """Entities whose owners do not have the notice of the newest commit yet."""
         self._tasks: dict[asyncio.Task[None], None] = {}
@@ -44,9 +44,9 @@ class Unannounced:
     def answer(
         self, reads: Iterable[Key], notices: Notices, revealing: Iterable[Key], answer: Callable[[], None]
     ) -> None:
-        """Announce a commit, then answer; at once if nothing has to be waited for.
+        """Announce a commit, then answer; at once if there is nothing to wait for.
 
-        Whoever reads one of the ``revealing`` entities later is answered after it, too.
+        A later tick that reads one of the ``revealing`` entities is answered after this one.
         """
         earlier = {self._by_key[key] for key in reads if key in self._by_key}
         if not notices and not earlier:
@@ -84,7 +84,7 @@ class Unannounced:
             self.fatal(error)
 
     async def wait(self, seconds: float) -> None:
-        """Wait until other brokers know all commits. StoreRefused if that takes longer."""
+        """Wait until other brokers have all notices. Raises StoreRefused if that takes longer."""
         if self._tasks:
             _, waiting = await asyncio.wait(self._tasks, timeout=seconds)
             if waiting:

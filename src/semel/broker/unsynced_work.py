@@ -1,4 +1,4 @@
-"""Unsynced work: answered before it was flushed.
+"""Keeps unsynced work: work that was answered before it was flushed.
 
 Work inside an open transaction has no effect before the transaction ends, and the end flushes. So a tick with
 only such work is answered when it is written to the operating system, and the next commit that syncs makes it
@@ -53,7 +53,7 @@ class UnsyncedWork:
         self.batches: list[Buffer | None] = []
         """One for each fact that has bytes; None if readers do not need them in memory."""
         self.partitions: set[PartitionKey] = set()
-        """Partitions whose logs are longer than published. Never replaced: others hold a reference."""
+        """Partitions with batches that are not published. The set is never replaced: others refer to it."""
         self.since = 0.0
         """When the oldest work was written, on the event loop's clock."""
         self._size_bytes = 0
@@ -62,7 +62,7 @@ class UnsyncedWork:
         return bool(self.facts)
 
     def has_room_for(self, facts: Sequence[Fact], size_bytes: int) -> bool:
-        """Whether these may be added."""
+        """Whether these facts may stay unsynced and fit within the bounds."""
         if len(self.facts) + len(facts) > FACTS_MAX or self._size_bytes + size_bytes > BYTES_MAX:
             return False
         return _MAY_STAY_UNSYNCED.issuperset(map(type, facts))
@@ -89,7 +89,7 @@ class UnsyncedWork:
         self.batches.append(bytes(batch) if len(batch) <= BATCH_BYTES_MAX else None)
 
     def take_partitions(self, keys: Collection[PartitionKey]) -> tuple[list[Fact], list[Buffer | None]]:
-        """Remove and return what is about these partitions."""
+        """Remove and return the facts about these partitions, with their batches."""
         if self.partitions.isdisjoint(keys):
             return [], []
         taken: tuple[list[Fact], list[Buffer | None]] = [], []

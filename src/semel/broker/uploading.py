@@ -1,8 +1,8 @@
-"""Uploads of large batches before they are decided.
+"""Uploads large batches before their commands are decided.
 
 An object store may take a tenth of a second. So no tick waits for it, and a tick that is decided again does
-not upload the same bytes again. Later requests of the same client wait for the upload, as the queue keeps
-their order; those of other clients do not.
+not upload the same bytes again. Later requests of the same client wait for the upload, because the queue
+keeps their order; those of other clients do not.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ class Uploads:
         self._store = store
         self._inline_bytes_max = inline_bytes_max
         self._release = release
-        """Called when commands need not be held any more."""
+        """Called when the hold of commands is over."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     def begin(self, pending: PendingCommands) -> None:
@@ -46,15 +46,15 @@ class Uploads:
             await self._store.put_ahead(batches)
             pending.uploaded = batches
         except StoreRefused as refused:
-            # Not again by the commit: those of other clients would wait for it.
+            # The commit must not try again: the commands of other clients would wait for it.
             pending.refused = refused
             log.warning("records could not be uploaded: %s", refused)
         finally:
-            # Any other error is met again by the commit, which stops the broker.
+            # After any other error the commit meets the same error, which stops the broker.
             self._release(pending)
 
     def forget(self, answered: Iterable[PendingCommands]) -> None:
-        """These commands are answered, so nobody needs their uploads any more."""
+        """Forget the uploads of commands that were answered."""
         for each in answered:
             if each.uploaded:
                 self._store.forget_ahead(each.uploaded)

@@ -70,7 +70,7 @@ class Waiting:
         return list(self._by_partition)
 
     def has_room_for(self, interests: int) -> bool:
-        """Whether a fetch of so many partitions may wait. One fetch may take an eighth of what is left."""
+        """Whether a fetch of so many partitions may wait. It may take an eighth of the room that is left."""
         return interests <= max(1, (self._interests_max - self._interests) // 8)
 
     def is_awaited(self, keys: Iterable[PartitionKey], isolation: Isolation) -> bool:
@@ -104,7 +104,7 @@ class Waiting:
                     del self._by_partition[key]
 
     def wake_all(self) -> None:
-        """Wake all fetches, because the broker stops."""
+        """Wake all fetches: the broker stops, or has other shards."""
         for waiters in self._by_partition.values():
             for waiter in waiters:
                 waiter.wake()

@@ -1,7 +1,7 @@
 """`check`: checks a history in one process.
 
-The history is held in memory, and every operation is visited a fixed number of times: a million take some
-tens of seconds. `semel.spark.check` is for more.
+The history is held in memory, and every operation is visited a fixed number of times: a million operations
+take some tens of seconds. Use `semel.spark.check` for larger histories.
 """
 
 from collections import Counter
@@ -97,11 +97,11 @@ class _Grouped:
                 group.append(operation)
 
     def by(self, kind: str) -> list[tuple[Name, list[Operation]]]:
-        """Return all transactions, or all transactional ids."""
+        """Return all transactions, or all transactional ids, with their operations."""
         return [(key[1], steps) for key, steps in self._groups.items() if key[0] == kind]
 
     def partitions(self) -> list[tuple[tuple[str, int], list[Operation]]]:
-        """Return all partitions."""
+        """Return all partitions with their operations."""
         return [
             ((str(key[1]), key[2]), steps)
             for key, steps in self._groups.items()

@@ -1,4 +1,4 @@
-"""Orders: the order of transactions by reads and by journals must have no cycles.
+"""Checks that the order of transactions, by reads and by journals, has no cycles.
 
 An edge means that one transaction was committed before another: the second one read a record of the first, or
 its records follow in a journal topic, where the log is in commit order. Without cycles a total order exists.

@@ -1,4 +1,4 @@
-"""Groups: every input is claimed once, and a group's position is the last committed one."""
+"""Checks of groups: every input is claimed once, and a group's position is the last committed one."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
@@ -69,7 +69,7 @@ class GroupHistory:
 
     @cached_property
     def last_reset(self) -> float:
-        """When a position was last set so."""
+        """The latest time at which a position may have been set outside of transactions."""
         return max(map(last_moment, self.resets), default=-1)
 
 
@@ -163,14 +163,14 @@ def _given(group: GroupHistory) -> Iterator[_Given]:
 
 
 class _Writers:
-    """Everything that set a group to one position, as far as it matters to a reader of that position."""
+    """What is known about everything that set a group to one position."""
 
     def __init__(self) -> None:
         self.example: _Given | None = None
         self.last: _Given | None = None
         """Of the settings that may have happened, the one that may have happened last."""
         self.asked: int | None = None
-        """When it was first requested; None if that is unknown."""
+        """When it was first requested: -1 if that is unknown, None if the position was certainly not set."""
 
     def add(self, given: _Given) -> None:
         self.example = self.example or given
@@ -183,7 +183,7 @@ class _Writers:
 
 
 def fetched_positions(group: GroupHistory) -> Iterator[Anomaly]:
-    """Positions that a group was told but cannot have had at that time."""
+    """Fetched positions that the group cannot have had at that time."""
     given = list(_given(group))
     if not given:
         return  # The committers of this group are not in the history.

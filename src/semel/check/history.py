@@ -5,7 +5,7 @@ outcome:
 
 - `ok`: it was acknowledged, so it happened;
 - `fail`: it was refused, so it certainly did not happen, and never will;
-- `info`: unknown. When in doubt it is this one; `semel.check.outcomes` has the table.
+- `info`: it is unknown whether it happened. Use it when in doubt; `semel.check.outcomes` has the table.
 
 A *process* is one client in one life: a client that crashes or is recreated is another process, and a process
 does one thing after the other. Times are integers of one clock that all processes share, usually nanoseconds
@@ -58,7 +58,7 @@ class Init(NamedTuple):
     producer_id: int = -1
     epoch: int = -1
     timeout: int | None = None
-    """The transaction timeout in units of the clock. If it is given, fencing must have a reason."""
+    """The transaction timeout in units of the clock. If given, the checker reports needless fences."""
     error: str | None = None
 
 
@@ -84,7 +84,7 @@ class Produce(NamedTuple):
     partition: int
     values: tuple[Name, ...]
     offset: int | None = None
-    """Of the first value; None if the broker did not return it, as in a transaction on a journal topic."""
+    """Offset of the first value; None if the broker returned none, as in a transaction on a journal topic."""
     transaction: Name | None = None
     is_idempotent: bool = True
     """Without idempotence a record may be written more than once."""
@@ -201,7 +201,7 @@ class OffsetFetch(NamedTuple):
     position: int | None
     """None: the group has none."""
     is_stable: bool = True
-    """Whether a position with a pending change is refused."""
+    """Whether the broker refuses to return a position that has a pending change."""
     error: str | None = None
 
 

@@ -33,7 +33,7 @@ def read_history(paths: Iterable[Path]) -> Iterator[Operation]:
 
 
 def read_lines(lines: Iterable[str], name: str = "history") -> Iterator[Operation]:
-    """Read the operations in lines; errors use `name` for the whole."""
+    """Read the operations in lines; errors name the line and its source, `name`."""
     for number, line in enumerate(lines, 1):
         if line.isspace():
             continue
@@ -203,7 +203,7 @@ _READER: dict[str, Callable[[Any], Any]] = {
     "is_settled": _truth,
     "before": _whole,
 }
-#: The readers of fields by kind. Null is not allowed here, though it may be elsewhere.
+#: Readers of fields that may not be null in operations of this kind, though they may be in others.
 _GIVEN: dict[tuple[str, str], Callable[[Any], Any]] = {
     ("poll", "ended"): _whole,
     ("offset_commit", "position"): _whole,

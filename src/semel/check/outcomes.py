@@ -62,7 +62,7 @@ _NOT_APPENDED = frozenset(
     }
 )
 
-#: Errors that are refusals, by kind of operation, if no earlier attempt went without an answer.
+#: Errors that are refusals, by kind of operation, unless an earlier attempt got no answer.
 REFUSALS: dict[str, frozenset[str]] = {
     "init": _FORBIDDEN | FENCED | {"INVALID_TRANSACTION_TIMEOUT"},
     "produce": _FORBIDDEN | FENCED | _NOT_APPENDED,
@@ -81,8 +81,8 @@ REPEATS: dict[str, frozenset[str]] = {"produce": frozenset({"DUPLICATE_SEQUENCE_
 def outcome_of(kind: str, error: str | None, *, is_only_attempt: bool = False) -> Outcome:
     """Return the outcome of an operation by the protocol's name of its error.
 
-    `kind` is the name of the operation in a line of JSON. Clients retry on their own, so `is_only_attempt` is
-    for a client that knows that it did not.
+    `kind` is the name of the operation in a line of JSON. Clients retry on their own: set `is_only_attempt`
+    only if the client is known to have sent one request.
     """
     if error is None or error == "NONE" or error in REPEATS.get(kind, ()):
         return OK

@@ -33,7 +33,7 @@ from semel.check.transactions import ABORTED, COMMITTED, Fate
 
 
 def _moment(step: Produce | Poll | Assign) -> tuple[int, str]:
-    """Its start. At equal times the operations of one process keep their order, across files too."""
+    """The sort key of an operation. At equal times those of one process keep their order, across files."""
     return (step.started, str(step.process))
 
 
@@ -58,7 +58,7 @@ class Session:
     assign: Assign | None
     polls: list[Poll] = field(default_factory=list)
     marks: list[int] = field(default_factory=list)
-    """The position after each poll: everything before it that the process will ever receive was received."""
+    """The position after each poll. The process will receive no more records before it."""
 
     @property
     def end(self) -> int:
@@ -124,7 +124,7 @@ class View:
 
     @cached_property
     def _furthest(self) -> tuple[list[int], list[Session]]:
-        """The starts of sessions in order, and which session went furthest of those up to there."""
+        """The starts of sessions in order and, for each, the session that went furthest of those up to it."""
         starts: list[int] = []
         best: list[Session] = []
         begun = [(each.start, number) for number, each in enumerate(self.sessions) if each.start is not None]
@@ -180,7 +180,7 @@ class PartitionHistory:
 
     @cached_property
     def writers(self) -> dict[Name, Produce]:
-        """The producer of each value. An entry made at the start is replaced by the one made at the end."""
+        """The produce of each value. The entry from its end replaces the one from its start."""
         found: dict[Name, Produce] = {}
         for produce in self.produces:
             for value in produce.values:
@@ -193,10 +193,11 @@ class PartitionHistory:
         return None if produce.transaction is None else self.fates[produce.transaction]
 
     def counts(self, produce: Produce) -> bool:
-        """Whether an acknowledged produce counts: its transaction was committed, or it has none.
+        """Whether an acknowledged produce counts: it has no transaction, or its transaction was committed.
 
-        A record that was acknowledged inside an uncommitted transaction may be lost in a crash, and its
-        offset used again.
+        A transaction of unknown outcome counts as committed if readers of committed records received a value
+        of this produce. A record that was acknowledged inside an uncommitted transaction may be lost in a
+        crash, and its offset used again.
         """
         if produce.outcome != OK:
             return False
@@ -224,7 +225,7 @@ class PartitionHistory:
 
     @cached_property
     def views(self) -> list[View]:
-        """The views that readers had."""
+        """The views that have sessions."""
         return [each for each in self._views.values() if each.sessions]
 
     @cached_property
@@ -240,7 +241,7 @@ class PartitionHistory:
         return views
 
     def is_committed_view(self, poll: Poll) -> bool:
-        """Whether the reader is one of committed records."""
+        """Whether the poll is of a reader of committed records."""
         return self.is_journal or poll.isolation != READ_UNCOMMITTED
 
     def is_ordered(self, poll: Poll) -> bool:

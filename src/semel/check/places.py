@@ -1,4 +1,4 @@
-"""Offsets of records: one record per offset, one offset per record, in the order of sending."""
+"""Checks of offsets: one record per offset, one offset per record, in the order of sending."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -9,7 +9,7 @@ from semel.check.partitions import PartitionHistory, Read
 
 
 def inconsistent_offsets(partition: PartitionHistory) -> Iterator[Anomaly]:
-    """Two records at one offset, by what two readers received or two producers were told."""
+    """Two records at one offset, according to what readers received or what was acknowledged."""
     first: dict[int, Read] = {}
     told: set[int] = set()
     for poll in partition.polls:
@@ -27,7 +27,7 @@ def inconsistent_offsets(partition: PartitionHistory) -> Iterator[Anomaly]:
         assert produce.offset is not None
         for offset, value in enumerate(produce.values, produce.offset):
             if offset in first:
-                continue  # A wrong acknowledgement is another anomaly.
+                continue  # `wrong_acknowledgements` compares what readers received here.
             before = acknowledged.setdefault(offset, (value, produce))
             if before[0] != value:
                 says = f"{before[0]!r} and {value!r} were both acknowledged with offset {offset}"
@@ -56,7 +56,7 @@ def duplicates(partition: PartitionHistory) -> Iterator[Anomaly]:
 
 
 def wrong_acknowledgements(partition: PartitionHistory) -> Iterator[Anomaly]:
-    """A record was acknowledged with an offset at which it is not."""
+    """Records acknowledged with an offset at which readers find another record, or that are elsewhere."""
     for produce in partition.acknowledged:
         assert produce.offset is not None
         for offset, value in enumerate(produce.values, produce.offset):
@@ -116,7 +116,7 @@ class _Placed(NamedTuple):
 
 
 def offset_inversions(partition: PartitionHistory) -> Iterator[Anomaly]:
-    """Records that were finished before others started, and are behind them in the log."""
+    """Records that were acknowledged before others were requested, and are behind them in the log."""
     placed = sorted(_placed(partition), key=lambda each: each.started)
     done = sorted((each for each in placed if each.ended is not None), key=lambda each: each.ended or 0)
     next_done, highest = 0, None

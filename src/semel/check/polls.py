@@ -1,4 +1,4 @@
-"""Progress of readers: offsets increase, and no visible record is skipped."""
+"""Checks of the progress of readers: offsets increase, and no visible record is skipped."""
 
 from collections.abc import Iterator
 
@@ -29,7 +29,7 @@ def _going_back(partition: PartitionHistory, session: Session) -> Iterator[Anoma
 
 
 def _both(first: Read, second: Read) -> tuple[Poll, ...]:
-    """Return the proof of two reads; one poll, if they are of the same."""
+    """Return the proof of two reads: one poll if both are from the same poll."""
     if first.poll is not second.poll:
         return (first.proof, second.proof)
     records = ((first.offset, first.value), (second.offset, second.value))
@@ -37,7 +37,7 @@ def _both(first: Read, second: Read) -> tuple[Poll, ...]:
 
 
 def skipped_polls(partition: PartitionHistory) -> Iterator[Anomaly]:
-    """Readers that skipped what others received; on a journal topic, any offset."""
+    """Readers that skipped a record that others received or, on a journal topic, any offset."""
     if partition.topic.is_compacted:
         return
     for view in partition.views:
@@ -55,7 +55,7 @@ def _going_past(partition: PartitionHistory, view: View, session: Session) -> It
             if expected is None or offset >= expected:
                 expected, before = offset + 1, read
         if poll.position is not None and expected is not None and poll.position > expected:
-            # A gap needs a record behind it: a position alone may be ahead of what is there.
+            # Not a gap without a record after it: a position may be ahead of the last record.
             yield from _missed(partition, view, session, before, (expected, poll.position, None))
             expected = poll.position
 

@@ -1,4 +1,4 @@
-"""Records that readers should not have received: aborted, early, their own, or never sent."""
+"""Finds records that readers should not have received: aborted, early, their own, or never sent."""
 
 from collections.abc import Iterator
 

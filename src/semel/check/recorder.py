@@ -2,7 +2,7 @@
 
 A line is one write at the end of the file, so threads and processes may share a file, and what was written
 survives the death of the process. Operations that change something are recorded twice: as `info` when they
-start, so that the request of a client that is killed in the middle is not hidden, and again when they end.
+start, so that the history has the request even if the client is killed, and again when they end.
 
     recorder = Recorder("history.jsonl")
     process = recorder.process("copier")
@@ -89,18 +89,18 @@ class Recorder:
                 raise OSError("the history was not written completely; is the disk full?")
 
     def process(self, name: str) -> "Process":
-        """Return a client in one life; its name gets a number, and the id of the operating system process."""
+        """Return a new client in one life. The process id and a number are appended to its name."""
         return Process(self, f"{name}.{os.getpid()}.{next(self._numbers)}")
 
 
 class Told:
-    """What a block learns before it ends."""
+    """Results that a block may set before it ends."""
 
     def __init__(self) -> None:
         self.offset: int | None = None
         """The offset of the first record; negative if the broker did not return it."""
         self.outcome: Outcome | None = None
-        """The outcome, if the block knows better than its end or its error."""
+        """The outcome, if set; otherwise the way in which the block ends determines it."""
         self.error: str | None = None
         self.pair: tuple[int, int] = (-1, -1)
         """The producer id and the epoch."""
@@ -188,8 +188,8 @@ class Process:
     ) -> None:
         """Record that the process received these records: topic, partition, offset and value of each.
 
-        `started` is `recorder.clock()` from before the poll. Positions, if the client knows them, show how
-        far it went where there was nothing to receive.
+        `started` is `recorder.clock()` from before the poll. `positions`, if the client knows them, show how
+        far it read in partitions without records.
         """
         now = self._now()
         by_partition: dict[Partition, list[tuple[int, Name]]] = {key: [] for key in positions or {}}
@@ -232,7 +232,7 @@ class Process:
     def offset_fetch(
         self, started: int, group: str, partition: Partition, position: int | None, *, is_stable: bool = True
     ) -> None:
-        """Record the position that a group was told."""
+        """Record the position of a group that the broker returned."""
         now = self._now()
         self.recorder.write(OffsetFetch(self.name, started, now, OK, group, *partition, position, is_stable))
 
@@ -271,7 +271,7 @@ def _ended(start: Timed, told: Told, now: int) -> Timed:
 
 
 def error_name(error: BaseException) -> str:
-    """Return the protocol's name for an error of a client; its class, if there is no such name."""
+    """Return the protocol's name for a client's error; the name of its class if there is none."""
     for each in (error, *error.args[:1]):
         code = getattr(each, "code", None)
         for name in (

@@ -98,7 +98,7 @@ def routes(operation: Operation) -> Iterator[Key]:
 
 
 def declared(topics: Iterable[Topic], written: Set[str], name: str) -> Topic:
-    """Return what is known of a topic. If it has no writer in the history, it must have others."""
+    """Return the declared or default topic. Without a writer in the history, it must have other writers."""
     found = next((each for each in topics if each.topic == name), Topic(name))
     return found if name in written else found._replace(has_other_writers=True)
 
@@ -142,7 +142,7 @@ def judge_partition(
 
 
 def judge_whole(fate: Fate, traces: list[Trace]) -> tuple[Fate, list[Anomaly]]:
-    """Check that a transaction was seen completely; return its fate with what readers know."""
+    """Check that readers saw a transaction completely; return its outcome with what they know."""
     traces = sorted(traces, key=lambda each: each.partition)
     return final_fate(fate, traces), [*error_but_committed(fate, traces), *incomplete(fate, traces)]
 

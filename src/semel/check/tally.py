@@ -1,4 +1,4 @@
-"""Anomalies found so far: the count of each, and the first few as examples."""
+"""Counts the anomalies found so far, and keeps the first few of each as examples."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -6,12 +6,12 @@ from collections.abc import Iterable
 from semel.check.catalogue import Anomaly
 from semel.check.history import Topic
 
-#: How many of each anomaly are kept with their proof; the others are counted.
+#: How many of each anomaly are kept with their proof; the others are only counted.
 EXAMPLES = 3
 
 
 def order(anomaly: Anomaly) -> tuple[int, str, str]:
-    """Earlier ones first; the same in every run."""
+    """Return the sort key of an anomaly: earlier ones first, in the same order in every run."""
     times = [each.started for each in anomaly.proof if not isinstance(each, Topic)]
     return (min(times, default=0), anomaly.where, anomaly.says)
 

@@ -1,4 +1,4 @@
-"""Transactions: the outcome of each, as far as its clients can know.
+"""Determines the outcome of each transaction, as far as its clients can know.
 
 A transaction was *committed* if a commit was acknowledged. It was *aborted* if an abort was acknowledged, or
 if every commit was refused, or none was requested. Otherwise it is *unknown*, until a reader receives one of
@@ -45,11 +45,11 @@ class Fate(NamedTuple):
     end: Commit | Abort | None
     """The operation that shows the outcome, or the first that leaves it open."""
     refused: Commit | None
-    """A commit that was answered as if the transaction did not exist."""
+    """A commit that was answered with INVALID_TXN_STATE."""
     last_write: Produce | SendOffsets | None
     """The last write that was acknowledged."""
     fenced: Produce | SendOffsets | Commit | None
-    """The first operation whose producer was told that it is fenced."""
+    """The first operation that was answered with one of the errors `FENCED`."""
     written: tuple[Partition, ...]
     claimed: tuple[Partition, ...]
 

@@ -1,4 +1,4 @@
-"""The start and the ends of a partition: they never decrease, are in order, and meet when all is settled."""
+"""Checks of log start and ends: they never decrease, are in order, and the ends meet when all is settled."""
 
 from collections.abc import Callable, Iterator
 
@@ -58,7 +58,7 @@ def watermark_orders(partition: PartitionHistory) -> Iterator[Anomaly]:
 
 
 def hanging_transactions(partition: PartitionHistory) -> Iterator[Anomaly]:
-    """Readers are blocked when no transaction can be open any more."""
+    """Readers are blocked although no transaction can be open any more."""
     for ends in partition.ends:
         if not ends.is_settled or ends.last_stable is None or ends.high_watermark is None:
             continue

@@ -1,4 +1,4 @@
-"""Missing records: acknowledged records that readers passed without receiving them.
+"""Finds missing records: acknowledged records that readers passed without receiving them.
 
 If a record was acknowledged with an offset, its position is known: readers passed it if a session covers that
 offset. Otherwise time decides: if a reader started at the start of the log and reached its end as of some
@@ -15,7 +15,7 @@ from semel.check.history import OK, Name, Operation, Produce
 from semel.check.partitions import PartitionHistory, View
 from semel.check.transactions import ABORTED, Trace
 
-#: For `Trace.missing_since`: whenever it was committed.
+#: For `Trace.missing_since`: it is missing whenever the transaction was committed.
 ALWAYS = 2**63 - 1
 NEVER = -1
 
@@ -117,7 +117,7 @@ def _by_view(
         if offset >= partition.trimmed and view.covers(offset):
             return Missing(value, produce, ALWAYS, view.witness(offset))
         return None
-    # Its position is unknown, so it may be among what was trimmed.
+    # Its offset is unknown, so it may have been trimmed.
     return Missing(value, produce, *reached) if reached[0] != NEVER and not partition.trimmed else None
 
 
@@ -138,7 +138,7 @@ def _reached(partition: PartitionHistory, view: View) -> tuple[int, Operation | 
 def _by_neighbours(
     partition: PartitionHistory, value: Name, produce: Produce, block: _Block
 ) -> Missing | None:
-    """Missing from a transaction of a journal, though a session saw what is before and what is behind."""
+    """A value missing from a journal transaction, although a session covers what surrounds its records."""
     view = partition.committed
     if value in view.found:
         return None

@@ -1,4 +1,4 @@
-"""Transactional ids: previous owners are fenced, and no other producer is."""
+"""Checks of transactional ids: previous owners are fenced, and no other producer is."""
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
@@ -17,7 +17,7 @@ class Owners:
         done = sorted((each for each in self._all if each.outcome == OK), key=_ended)
         self._times = [_ended(each) for each in done]
         self._newest: list[Init] = []
-        """Ordered by their ends: for each, the last-started takeover up to then."""
+        """For each takeover, in the order of their ends: the one that started last, of those up to it."""
         self._own: dict[Name, list[Init]] = {}
         for each in done:
             before = self._newest[-1] if self._newest else each

@@ -1,7 +1,7 @@
 """`semel acls`: list, add and remove ACLs.
 
-Kafka accepts ACLs that can never apply, and so does the API here. Whoever types one meant another, so `allow`
-and `deny` refuse it. `remove` does not: such an ACL may exist.
+Kafka accepts ACLs that can never apply, and so does Semel's broker. On the command line they are typing
+errors, so `allow` and `deny` refuse them. `remove` accepts them, because such an ACL may exist.
 """
 
 from typing import TYPE_CHECKING, Annotated, Any
@@ -40,7 +40,7 @@ def list_(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: Json = False,
 ) -> None:
-    """List ACLs. With --topic, all that apply to that topic, also by a prefix or *."""
+    """List ACLs. With --topic, list all that apply to that topic, including those with a prefix or *."""
     from semel.client import Admin
 
     kind, pattern = ("TOPIC", "MATCH") if topic else ("ANY", "ANY")
@@ -85,7 +85,7 @@ def deny(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: Json = False,
 ) -> None:
-    """Deny operations on a resource, whatever else is allowed."""
+    """Deny operations on a resource, even if other ACLs allow them."""
     acls = _acls(principal, operations, topic, group, transactional_id, cluster, prefix, host, True)
     _add(acls, bootstrap, as_json)
 
@@ -174,7 +174,7 @@ def _check_principal(principal: str) -> None:
 
 
 def _check_operation(acl: "Acl") -> None:
-    """Refuse what no request asks for, as Kafka's tool does."""
+    """Refuse an operation that no request on this resource needs, as Kafka's tool does."""
     from semel.core.security.acls import OPERATIONS_OF, Operation, ResourceType
 
     known = [each.name for each in (*OPERATIONS_OF[ResourceType[acl.resource_type]], Operation.ALL)]

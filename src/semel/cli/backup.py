@@ -1,4 +1,4 @@
-"""`semel backup`: a copy of a data directory, also while a broker runs on it."""
+"""`semel backup`: copies a data directory, even while a broker runs on it."""
 
 import time
 from pathlib import Path

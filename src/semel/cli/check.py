@@ -58,7 +58,7 @@ def check(
 
 def _on_spark(histories: list[Path], master: str | None) -> "Verdict":
     for each in histories:
-        each.stat()  # Spark would need more words to say that a file does not exist.
+        each.stat()  # Report a missing file here: the error of Spark would be long.
     with sparking(), running_spark("semel check", SparkSettings(master, {}, None)) as session:
         from semel.spark.check import check_files
 

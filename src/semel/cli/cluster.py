@@ -1,4 +1,4 @@
-"""`semel cluster`: the brokers of a cluster, as the ledger in PostgreSQL knows them."""
+"""`semel cluster`: shows, drains and checks a cluster, through its ledger in PostgreSQL."""
 
 import sys
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ def status(
 ) -> None:
     """Show the brokers, who owns the shards, and how much is stored. Changes nothing.
 
-    The numbers come from the ledger, so this works also if no broker runs. PostgreSQL estimates the rows of
+    The numbers come from the ledger, so this works even if no broker runs. PostgreSQL estimates the rows of
     its tables.
 
     Try:  semel cluster status --ledger postgresql://semel@localhost/semel
@@ -57,14 +57,15 @@ def status(
 
 @app.command("drain")
 def drain(ledger: RequiredLedger, node: Node, timeout: TimeLimit = "1m") -> None:
-    """Have a broker give its shards to the others and take no new ones, and wait until it owns none.
+    """Make a broker give its shards to the others and take no new ones; wait until it owns none.
 
     The broker keeps running: clients move to the new owners within a moment. Stop it afterwards, or let it
-    take shards again with 'semel cluster undrain'. A broker that is started again is not drained any more.
+    take shards again with 'semel cluster undrain'. A restart of the broker ends the drain, too.
 
     Try:  semel cluster drain 2 --ledger postgresql://semel@localhost/semel
 
-    Exit codes: 0 it owns no shards; 1 it does not run, nobody can take its shards, or the time was over.
+    Exit codes: 0 it owns no shards; 1 it does not run, no other broker can take its shards, or the timeout
+    was reached.
     """
     import asyncio
 
@@ -96,7 +97,7 @@ def drain(ledger: RequiredLedger, node: Node, timeout: TimeLimit = "1m") -> None
 
 @app.command("undrain")
 def undrain(ledger: RequiredLedger, node: Node) -> None:
-    """Let a drained broker take shards again. The others give it its share within seconds."""
+    """End the drain of a broker. Within seconds the other brokers give it its share of the shards."""
     import asyncio
 
     _check_packages()
@@ -110,10 +111,10 @@ def undrain(ledger: RequiredLedger, node: Node) -> None:
 def check(ledger: RequiredLedger, chunks: Chunks = None, as_json: Json = False) -> None:
     """Look for lost or altered rows in the ledger, and for lost objects. Changes nothing; brokers may run.
 
-    Compares the tables with one another, goes through the batches of every partition and, with --chunks,
-    compares the objects with the object store. It reads no records: the bytes of batches are checked when
-    they are read. Findings are printed as they come, with --json at the end. If the check fails, it says what
-    it has not checked.
+    Compares the tables with one another, checks the rows of all batches and, with --chunks, compares the
+    objects with the object store. It reads no records: the bytes of batches are checked when they are read.
+    Findings are printed as they are found, or at the end with --json. If the check fails, it prints what it
+    has not checked.
 
     Try:  semel cluster check --ledger postgresql://semel@localhost/semel --chunks file:///srv/semel
 
@@ -149,12 +150,12 @@ def check(ledger: RequiredLedger, chunks: Chunks = None, as_json: Json = False) 
 def _show_finding(finding: "Finding") -> None:
     show(f"{finding.kind}: {finding.what}.")
     show(f"  What to do: {finding.advice}.")
-    # Whoever reads it through a pipe should see it now, and it must not be lost with the process.
+    # Flush: the reader of a pipe should see a finding at once, and it must survive the end of the process.
     sys.stdout.flush()
 
 
 def cluster_status(ledger: str) -> dict[str, Any]:
-    """Return what the ledger knows, for the console. RuntimeError if it cannot be asked."""
+    """Return the status in the ledger, for the console. RuntimeError if the ledger cannot be read."""
     import asyncio
 
     _check_packages()

@@ -23,7 +23,7 @@ TopicName = Annotated[str | None, typer.Option("--topic", metavar="TOPIC", help=
 
 
 class _Resource(NamedTuple):
-    """What a configuration belongs to; exactly one of these is given."""
+    """The resource that a configuration belongs to; exactly one field is given."""
 
     broker: int | None
     all_brokers: bool
@@ -39,7 +39,7 @@ class _Resource(NamedTuple):
 
     @property
     def source(self) -> str:
-        """The source of the values that were set for it."""
+        """The source of values that were set for this resource."""
         if self.group is not None:
             return "group"
         if self.topic is not None:
@@ -47,7 +47,7 @@ class _Resource(NamedTuple):
         return "broker default" if self.all_brokers else "broker"
 
     def values(self, client: "Client") -> "list[ConfigValue]":
-        """Its configuration."""
+        """Return the configuration of the resource."""
         from semel.client import Admin
 
         configs = Admin(client).configs
@@ -58,7 +58,7 @@ class _Resource(NamedTuple):
         return configs.of_all_brokers() if self.broker is None else configs.of_broker(self.broker)
 
     def alter(self, client: "Client", values: dict[str, str], remove: list[str]) -> None:
-        """Change its configuration."""
+        """Change the configuration of the resource."""
         from semel.client import Admin
 
         configs = Admin(client).configs
@@ -89,7 +89,7 @@ def describe(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: Json = False,
 ) -> None:
-    """Show what was set for a broker, all brokers, a group or a topic; with --all, what holds for it."""
+    """Show the values set for a broker, all brokers, a group or a topic; with --all, those in force."""
     resource = _resource(broker, all_brokers, group, topic)
     with connected(bootstrap) as client:
         found = resource.values(client)
@@ -119,7 +119,7 @@ def alter(
     topic: TopicName = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Set and remove configurations. They are in force at every broker when the command returns.
+    """Set and remove configurations. The changes are in force at every broker when the command returns.
 
     Try:  semel configs alter --all-brokers log.retention.ms=86400000
     """

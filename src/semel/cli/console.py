@@ -75,11 +75,11 @@ def console(
     ledger: Ledger = None,
     registry: Registry = None,
 ) -> None:
-    """Show a cluster in the browser: topics, messages, groups, and what no other console has, transactions.
+    """Serve a web console for a cluster: topics, messages, groups and, unlike other consoles, transactions.
 
     It works with Semel and with every other Kafka broker. On loopback it acts with the settings given by -X
-    and --command-config. On other addresses people log in with their SASL user and password of the broker,
-    and ACLs decide what they see; -X names the protocol and the mechanism then.
+    and --command-config. On other addresses users log in with their SASL user and password of the broker,
+    and ACLs decide what they see; -X then sets the protocol and the mechanism.
 
     Try:  semel console --bootstrap 127.0.0.1:9092
 
@@ -117,14 +117,14 @@ def console(
 
 
 def needs_console() -> None:
-    """End the command if the packages of the console are missing."""
+    """Exit with an error if the packages of the console are missing."""
     if any(find_spec(name) is None for name in ("starlette", "jinja2", "uvicorn")):
         say_error("the console needs more packages: pip install 'semel[console]'.")
         raise typer.Exit(FAILED)
 
 
 def checked(settings: "ConsoleSettings", option: str = "--listen") -> None:
-    """Refuse settings that are invalid, or that would let strangers in."""
+    """Refuse settings that are invalid, or that would give access without a login."""
     try:
         settings.checked()
     except ValueError as error:

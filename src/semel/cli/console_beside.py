@@ -1,7 +1,7 @@
-"""The console of `semel serve --console`: on a thread beside the broker, for development and small machines.
+"""Runs the console of `semel serve --console` on a thread of the broker's process.
 
-It shares the interpreter with the broker, so browsers take time from it. For many, run `semel console`
-as a process of its own.
+It is for development and small machines. The console shares the interpreter with the broker, so every browser
+slows the broker down. For many browsers, run `semel console` as a process of its own.
 """
 
 from collections.abc import Sequence
@@ -43,7 +43,7 @@ class BesideBroker:
             self._running.close()
 
     def start(self, server: "Server") -> None:
-        """Serve the broker that is ready. Without an address, the broker goes on without a console."""
+        """Start the console of a broker that is ready. If it cannot listen, the broker runs without it."""
         from semel.console.serving import Beside
         from semel.console.settings import ConsoleSettings
         from semel.server.listener import reachable
@@ -58,14 +58,14 @@ class BesideBroker:
                 f"the console cannot listen on {address}: {error.strerror}. The broker runs without it."
             )
             return
-        with suppress(OSError):  # Standard error may be closed; the console runs nevertheless.
+        with suppress(OSError):  # Standard error may be closed; that must not stop the console.
             say(f"The console is ready on {self._running.address}")
 
 
 def beside(
     address: str, listeners: "Sequence[ListenerConfig]", settings: "Settings", place: "Path | Remote | None"
 ) -> BesideBroker:
-    """Return the console of a broker. BadParameter if it cannot reach the broker, or would be open to all."""
+    """Return the console of a broker. BadParameter if it cannot reach the broker, or would be unsafe."""
     needs_console()
     from semel.console.settings import PASSWORD_MECHANISMS, ConsoleSettings
 

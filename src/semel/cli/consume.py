@@ -63,8 +63,8 @@ def consume(
 ) -> None:
     """Print records, one per line.
 
-    It stops at the end that the topic had when the command started, unless --follow is given. If reading
-    starts at the end (without --from-beginning, --offset and --group), it always follows.
+    It stops at the end that the topic had when the command started, unless --follow is given. Without
+    --from-beginning, --offset and --group, it starts at the end and always follows.
 
     Formats: 'text' is the value, with the key in front if there is a --key-separator; 'full' adds offset,
     time, key and headers; 'json' is one object per line, which 'semel produce --format json' reads; 'hex' and
@@ -88,7 +88,7 @@ def consume(
                 follows = follow or starts_at_end
                 interrupted = (_follow if follows else _read)(consumer, maximum, write)
         except BrokenPipeError:
-            # The reader of our output, like `head`, closed the pipe. Records that it did not read are not
+            # The reader of the output, such as `head`, closed the pipe. Records that it did not read are not
             # committed.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return
@@ -106,10 +106,10 @@ def _read(consumer: "Consumer", maximum: int | None, write: "Write") -> bool:
 
 
 def _follow(consumer: "Consumer", maximum: int | None, write: "Write") -> bool:
-    """Print records as they arrive; return whether Ctrl-C ended it.
+    """Print records as they arrive; return whether Ctrl-C stopped the command.
 
-    Ctrl-C is the usual way to end following, so it waits for the current record: exactly what was printed is
-    then committed. A second Ctrl-C stops at once.
+    Ctrl-C is the usual way to stop, so it takes effect after the current record: then exactly the printed
+    records are committed. A second Ctrl-C stops at once.
     """
     stopped = False
 
@@ -146,7 +146,7 @@ def _consumer(
 
     start = Start.EARLIEST if from_beginning else Start.LATEST
     for topic in topics:
-        client.topic(topic)  # An unknown name is more likely a typo than a topic to come.
+        client.topic(topic)  # Do not create it: an unknown name is more likely a typo than a future topic.
     if not partitions:
         return Consumer(client, topics, group_id=group, isolation=isolation.wire, start=start)
     for topic in topics:

@@ -1,4 +1,4 @@
-"""How `semel consume` prints records. The input of `semel produce`, and JSON, are in `record_lines`."""
+"""Formats records for `semel consume`. The input of `semel produce`, and JSON, are in `record_lines`."""
 
 import base64
 from collections.abc import Iterable
@@ -26,7 +26,7 @@ class OutputFormat(StrEnum):
 def write_record(
     record: "ConsumedRecord", form: OutputFormat, separator: bytes | None, *, is_escaped: bool = False
 ) -> bytes:
-    """Format a record as a line with its end; ``is_escaped`` shows control characters as escapes."""
+    """Format a record as a line with a newline; ``is_escaped`` escapes control characters."""
     if form is OutputFormat.json:
         return as_json(record_as_json(record)).encode() + b"\n"
     if form is OutputFormat.full:

@@ -39,7 +39,7 @@ def list_(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: Json = False) -> No
 def describe(group: Group, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: Json = False) -> None:
     """Show the members of a group, its offsets, and how far it is behind (lag).
 
-    The offsets of a share group are the first that are not settled.
+    The offset of a share group is the first in the partition that is not settled.
     """
     from semel.client.share_admin import describe_group
 
@@ -62,7 +62,7 @@ def describe(group: Group, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: Js
         facts = {"group": group, "kind": info.kind, "state": info.state, "assignor": info.assignor or None}
         show_json({**facts, "members": members, "offsets": offsets})
         return
-    # A group id may have lines.
+    # Escape the group id on its own: it may contain newlines, which the title would keep.
     title = f"{printable(group)}  ({info.kind}, {info.state})"
     show_rows(offsets, empty="It has committed no offsets.", title=title)
     show_rows(members, empty="It has no members.")

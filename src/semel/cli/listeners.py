@@ -1,4 +1,4 @@
-"""The listeners of `semel serve`, from its options: addresses, names, protocols."""
+"""Builds the listeners of `semel serve` from its options: addresses, names, protocols."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
@@ -16,7 +16,7 @@ PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
 
 def listeners_of(options: Mapping[str, Any], settings: "Settings") -> "list[ListenerConfig]":
-    """The listeners for clients, with the addresses that they advertise."""
+    """Return the listeners for clients, with the addresses that they advertise."""
     from semel.server.listener import ListenerConfig
 
     listeners: list[ListenerConfig] = []
@@ -69,7 +69,7 @@ def _tls(settings: "Settings") -> "ServerTls":
 
 
 def _check(settings: "Settings", listeners: "list[ListenerConfig]") -> None:
-    """Refuse settings by which nobody could authenticate, before a broker is started."""
+    """Reject authentication settings that can never succeed, before a broker is started."""
     from semel.server.risks import check
 
     try:
@@ -96,7 +96,7 @@ def address_of(text: str, option: str) -> tuple[str, int]:
 
 
 def internal_of(options: Mapping[str, Any]) -> "ListenerConfig | None":
-    """The listener for the other brokers of a cluster, if one is given."""
+    """Return the listener for the other brokers of a cluster; None if the option is not given."""
     from semel.server.listener import ListenerConfig
 
     if not options.get("internal"):

@@ -119,7 +119,7 @@ def run() -> None:
 
 
 def _end_wrong_usage(error: Any) -> NoReturn:
-    """As Typer does; but the arguments are escaped, since they may have been pasted from anywhere."""
+    """Report wrong usage as Typer does, but escape the message: it may quote pasted arguments."""
     error.message = printable_lines(error.message)
     error.show()
     sys.exit(error.exit_code)

@@ -1,4 +1,4 @@
-"""`semel migrate`: a data directory becomes a cluster."""
+"""`semel migrate`: copies a data directory to a new cluster."""
 
 import time
 from pathlib import Path
@@ -25,10 +25,10 @@ def migrate(
 ) -> None:
     """Copy the data directory of a stopped broker to a PostgreSQL database and an object store.
 
-    The cluster has the same id, topics, offsets, records, producers, groups and transactions, also open ones.
-    Everything is read back and compared. The database must not have a cluster yet. It gets one as the last
-    step: if anything fails before, nothing has happened, and the command can be repeated. DIR stays as it is;
-    do not start a broker on it again. Start brokers on the cluster instead: semel serve --ledger … --chunks …
+    The cluster has the same id, topics, offsets, records, producers, groups and transactions, even open ones.
+    Everything is read back and compared. The database must not have a cluster yet. The last step creates it:
+    if anything fails before, there is no cluster, and the command can be repeated. DIR is not changed; do
+    not start a broker on it again. Start brokers on the cluster instead: semel serve --ledger … --chunks …
 
     Try:  semel migrate ./log --ledger postgresql://semel@localhost/semel --chunks s3://bucket/semel
 

@@ -49,7 +49,7 @@ ClientSettings = Annotated[
 
 
 def _ledger(context: typer.Context, parameter: typer.CallbackParam, value: str | None) -> str | None:
-    """Refuse a password on the command line, where every user of the machine sees it, and what is no URL."""
+    """Refuse an address that is no URL, or a password on the command line, which all local users can see."""
     if value is None:
         return None
     source = context.get_parameter_source(str(parameter.name))
@@ -71,11 +71,11 @@ def has_password(address: str) -> bool:
         parts = urlsplit(address)
         return parts.password is not None or any("password" in name for name in parse_qs(parts.query))
     except ValueError:
-        return True  # It is refused as an address later, and may have one.
+        return True  # The address is invalid and refused later. It may contain a password.
 
 
 def checked_ledger(address: str) -> str:
-    """Return the address of a database, which must be a URL. It is not shown: it may have a password."""
+    """Return the address of a database, which must be a URL. The error hides it: it may have a password."""
     if not address.startswith(LEDGER_SCHEMES):
         raise typer.BadParameter(
             "it must be a URL, postgresql://USER@HOST/DATABASE; host=… user=… is not supported",
@@ -130,17 +130,17 @@ Isolation = Annotated[
 
 
 def confirm(question: str, yes: bool) -> None:
-    """Ask at a terminal, unless the answer is given already. Abort the command at a no."""
+    """Ask at a terminal, unless `yes`. Abort the command if the answer is no."""
     if not yes and sys.stdin.isatty():
         typer.confirm(printable(question), abort=True)
 
 
-#: The settings of the client given before the command, for all commands.
+#: The client settings that were given before the command, for all commands.
 _client_settings: ContextVar[dict[str, str] | None] = ContextVar("client_settings", default=None)
 
 
 def keep_client_settings(file: Path | None, texts: Iterable[str]) -> None:
-    """Store the settings of the client for the command that follows."""
+    """Store the client settings for the command that follows."""
     settings: dict[str, str] = {}
     if file is not None:
         try:
@@ -187,7 +187,7 @@ def _security() -> "Security | None":
         return None
     try:
         security = Security.of(settings)
-        # Missing or invalid files are reported here, by their settings.
+        # Report missing or invalid files here, with the names of their settings.
         security.context()
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="-X and --command-config") from None

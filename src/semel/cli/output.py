@@ -22,7 +22,7 @@ def say(text: str) -> None:
 
 
 def say_error(text: str) -> None:
-    """What went wrong, as the first line of the end."""
+    """Print an error, starting with a capital letter unless it starts with a path."""
     is_path = bool({"/", "."} & set(text.partition(" ")[0].rstrip(".:")))
     sys.stderr.write(f"Error: {printable_lines(text if is_path else text[:1].upper() + text[1:])}\n")
 
@@ -92,7 +92,7 @@ def _cell(value: Any) -> str:
 
 
 class Progress:
-    """A counter on standard error, if that is a terminal."""
+    """A counter on standard error; silent if that is not a terminal."""
 
     def __init__(self, what: str) -> None:
         self._what = what
@@ -111,6 +111,6 @@ class Progress:
             sys.stderr.flush()
 
     def end(self) -> None:
-        """Erase the line."""
+        """Erase the counter."""
         if self._is_shown:
             sys.stderr.write("\r\x1b[K")

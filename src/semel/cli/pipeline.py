@@ -83,8 +83,8 @@ def run(
     """Run the pipeline that a file declares, until it is stopped.
 
     Stop it with Ctrl-C or SIGTERM: batches in progress finish first. It can also be killed: after a restart
-    it continues where it was, and every record still counts once. At a terminal it shows a live table, else a
-    line for every batch; with --json the lines are JSON.
+    it continues where it was, and every record still counts exactly once. At a terminal it shows a live
+    table, otherwise one line for every batch; with --json the lines are JSON.
 
     Try:  semel pipeline run billing.py --checkpoint /var/lib/billing
 
@@ -163,7 +163,7 @@ def verify(
 
     An identity is a SQL expression over the columns of a record (key, value, headers, ...), or of a row if
     the pipeline writes to a table. By default it is the key: then a key must have as many outputs as inputs.
-    The pipeline may be running.
+    The pipeline may run meanwhile.
 
     Try:  semel pipeline verify billing --output invoices --identity "CAST(value AS STRING)"
 

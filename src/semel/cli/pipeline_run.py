@@ -58,7 +58,7 @@ def run(settings: Settings) -> None:
 
 
 class _Stop:
-    """Whether a stop was requested. A second request stops at once."""
+    """Notes a requested stop (SIGINT or SIGTERM). A second signal stops at once."""
 
     def __init__(self) -> None:
         self.is_asked = False

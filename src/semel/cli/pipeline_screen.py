@@ -1,4 +1,4 @@
-"""The display of `semel pipeline run`: a live table at a terminal, a line for every batch elsewhere."""
+"""Displays the progress of `semel pipeline run`: a live table at a terminal, else one line per batch."""
 
 import sys
 import time
@@ -31,7 +31,7 @@ class View(Protocol):
         """End."""
 
     def show(self, event: "Progress | Restarted | None") -> None:
-        """Process an event; None if only time has passed."""
+        """Process an event; None if there was none since the last call."""
 
 
 class Lines:
@@ -49,7 +49,7 @@ class Lines:
         sys.stdout.flush()
 
     def show(self, event: "Progress | Restarted | None") -> None:
-        """Print it."""
+        """Print the event."""
         from semel.spark.progress import Progress
 
         if event is None or (isinstance(event, Progress) and event.rows == 0):
@@ -90,7 +90,7 @@ class Screen:
         self._live.__exit__(kind, error, trace)
 
     def show(self, event: "Progress | Restarted | None") -> None:
-        """Keep it until the table is drawn next."""
+        """Keep the progress for the next drawing of the table; report a restart at once."""
         from semel.spark.progress import Progress
 
         if isinstance(event, Progress):

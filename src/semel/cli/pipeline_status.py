@@ -1,4 +1,4 @@
-"""`semel pipeline list`, `status` and `lag`: what the cluster knows of its pipelines."""
+"""`semel pipeline list`, `status` and `lag`: show what is stored in the cluster about its pipelines."""
 
 from typing import TYPE_CHECKING, Any
 

@@ -21,7 +21,7 @@ def verify(settings: SparkSettings, question: Mapping[str, Any], as_json: bool) 
 
         asked = comparing.Question(**question)
         with connected(asked.bootstrap_servers) as client:
-            # Report what cannot be compared before Spark is started, which takes a while.
+            # Reject invalid questions before Spark is started, which takes a while.
             comparing.check(client, asked)
             with running_spark(asked.pipeline_id, settings) as spark:
                 answer = comparing.verify(spark, client, asked)

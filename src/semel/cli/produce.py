@@ -33,7 +33,7 @@ class CodecName(StrEnum):
 
 
 class Acks(StrEnum):
-    """Which acknowledgement a record needs."""
+    """Which acknowledgement the producer waits for."""
 
     all = "all"
     leader = "1"
@@ -172,5 +172,5 @@ def _header(text: str) -> tuple[str, bytes | None]:
 
 
 def _is_typed(files: list[Path] | None) -> bool:
-    """Whether the lines are typed, so that each should be sent at once."""
+    """Whether a user types the lines, so that each should be sent at once."""
     return not files and sys.stdin.isatty()

@@ -115,7 +115,7 @@ def remove(
     entity = _entity(user, client_id, ip, (default_user, default_client_id, default_ip))
     with connected(bootstrap) as client:
         quotas = QuotaAdmin(client)
-        # A name that is not set is an error here: it may be misspelt, and the broker would not object.
+        # Report names that are not set: they may be misspelt, and the broker would not report that.
         known = [key for each in quotas.list(entity, strict=True) for key in each.limits]
         missing = [key for key in limits or () if key not in known]
         if missing or not known:
@@ -173,5 +173,5 @@ def _shown(name: str | None) -> str | None:
 
 
 def _as_json(quota: "ClientQuota") -> dict[str, Any]:
-    """The entity as in the protocol: only the types it has, and null for the default."""
+    """Return a quota with its entity as in the protocol: only the given types, null for the default."""
     return {"entity": dict(quota.entity.parts()), "limits": dict(quota.limits)}

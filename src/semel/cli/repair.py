@@ -1,4 +1,4 @@
-"""`semel check-storage` and `semel repair`: a data directory that no broker has open."""
+"""`semel check-storage` and `semel repair`: check and repair a data directory that no broker has open."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -78,9 +78,9 @@ def repair(
         ),
     ] = False,
 ) -> None:
-    """Repair a data directory that the broker refuses to start with, and report what is lost by that.
+    """Repair a data directory that the broker refuses to start with, and report what the repair loses.
 
-    First try to restore the missing files: a copy of the whole directory is better than any repair. Without
+    First try to restore the missing files: a backup of the whole directory is better than any repair. Without
     --apply nothing is changed. Files that are no longer used are renamed, never deleted.
 
     Try:  semel repair ./log

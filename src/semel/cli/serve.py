@@ -1,8 +1,8 @@
-"""`semel serve`: a broker in the foreground.
+"""`semel serve`: runs a broker in the foreground.
 
 Every option can be in a TOML file under the same name, and the command line overrides the file. Settings of
-the broker have Kafka's dotted names, in the table `[settings]` or by `--set`. Unknown names are refused, with
-the nearest known one.
+the broker have Kafka's dotted names, in the table `[settings]` or by `--set`. Unknown names are refused; the
+error suggests the nearest known one.
 """
 
 import difflib
@@ -55,7 +55,7 @@ class LogLevel(StrEnum):
 
 
 class LogFormat(StrEnum):
-    """How it is logged."""
+    """The format of the log."""
 
     text = "text"
     json = "json"
@@ -184,7 +184,7 @@ _PLACES: Final[Mapping[str, Collection[str]]] = {
     "ledger": ("ledger", "chunks"),
     "chunks": ("ledger", "chunks"),
 }
-"""The options that say where the data is, and those that belong together."""
+"""The options that say where the data is; each maps to those that belong together with it."""
 
 
 def _is_on_command_line(context: typer.Context, name: str) -> bool:
@@ -221,14 +221,14 @@ def _serve(
     configure(logs[0].value, logs[1].value)
     keep_memory()
     descriptors.take_all()
-    # The thread that commits must not wait long for a busy event loop: all requests wait for it.
+    # All requests wait for the thread that commits, so a busy event loop must release the interpreter soon.
     sys.setswitchinterval(SWITCH_SECONDS)
     with console or nullcontext():
         return run(serve(settings, listeners, place, page, ready, failed, internal))
 
 
 def _place(options: Mapping[str, Any]) -> "Path | Remote | None":
-    """Where the data is: in a directory, in memory, or in a ledger and an object store."""
+    """Return where the data is: a directory, None for memory, or a ledger and an object store."""
     from semel.store.opening import Remote
 
     ledger, chunks = options.get("ledger"), options.get("chunks")
@@ -271,7 +271,7 @@ _KINDS: Mapping[str, tuple[type, str]] = {
     "console": (str, "an address"),
     "settings": (dict, "a table"),
 }
-"""The types of options in a file; those with a few choices are checked separately."""
+"""The types of options in a file. The log options, which have fixed choices, are checked separately."""
 
 
 def _from_file(path: Path) -> dict[str, Any]:
@@ -297,7 +297,7 @@ def _from_file(path: Path) -> dict[str, Any]:
         kind, called = _KINDS.get(name, (object, ""))
         texts = value if isinstance(value, list) else []
         if not isinstance(value, kind) or not all(isinstance(each, str) for each in texts):
-            shown = reprlib.repr(value)  # which may be nested too deeply to be shown in full
+            shown = reprlib.repr(value)  # shortened: it may be nested too deeply to be shown in full
             raise typer.BadParameter(f"{name} in {path} must be {called}, not {shown}", param_hint="--config")
     for name, allowed in (("log-level", LogLevel), ("log-format", LogFormat)):
         known = [each.value for each in allowed]

@@ -1,4 +1,4 @@
-"""`semel spark-submit`: Spark's own, with a Java and the Python that has this package."""
+"""`semel spark-submit`: runs Spark's own spark-submit, with a Java and the Python that has this package."""
 
 import os
 import sys
@@ -22,7 +22,7 @@ def spark_submit(context: typer.Context) -> None:
 
     All arguments are those of spark-submit. JAVA_HOME and PYSPARK_PYTHON are used if they are set; otherwise
     it uses the Java that it finds, or the one of 'semel[spark]', and the Python that runs this command, which
-    has the package. Executors on other machines need it too: see docs/clusters.md.
+    has Semel installed. Executors on other machines need Semel too: see docs/spark-clusters.md.
 
     Try:  semel spark-submit --master local[2] job.py
     """

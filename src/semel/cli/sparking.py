@@ -1,4 +1,4 @@
-"""Commands that need Spark: starts it, and reports its errors."""
+"""Starts Spark for the commands that need it, and reports its errors."""
 
 import os
 import sys
@@ -64,7 +64,7 @@ def running_spark(name: str, settings: SparkSettings) -> "Iterator[SparkSession]
     from semel.spark import session
 
     builder = session(name, master=settings.master)
-    # Failures are reported here in a sentence; Java's own log needs a file.
+    # `sparking` reports failures in a sentence; the log of Java is written only to a file.
     level = "OFF" if settings.log is None else "WARN"
     for setting, value in {"spark.log.level": level, **settings.conf}.items():
         builder.config(setting, value)
@@ -78,7 +78,7 @@ def running_spark(name: str, settings: SparkSettings) -> "Iterator[SparkSession]
 
 @contextmanager
 def _java_writes_to(log: Path | None) -> Iterator[None]:
-    """Start Java with other outputs than ours: it keeps those that it is started with."""
+    """Redirect standard output and error while Java starts: it keeps the outputs that it starts with."""
     outputs = (sys.stdout.fileno(), sys.stderr.fileno())
     if log is not None:
         log.parent.mkdir(parents=True, exist_ok=True)

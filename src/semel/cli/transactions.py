@@ -81,7 +81,7 @@ def list_(
                 f"{pattern!r} is not a regular expression that the broker accepts", param_hint="--pattern"
             ) from None
         described = describe_transactions(client, [each.transactional_id for each in listed])
-    # An id that expired between the two requests is gone.
+    # Leave out ids that have expired between the two requests.
     rows = [_row(described[each.transactional_id]) for each in listed if each.transactional_id in described]
     if older_than is not None:
         # Brokers also list ids without an open transaction, which have no age.
@@ -157,8 +157,9 @@ def find_hanging(
 ) -> None:
     """Find transactions that are open in a partition and unknown to every coordinator.
 
-    They will never end, and readers of committed records wait for them. Each is listed with the command that
-    ends it. Semel has none, since checking and writing are one step there; other brokers may.
+    They never end by themselves, and readers with read_committed wait for them. Each is listed with the
+    command that aborts it. Semel has none, because it checks and writes a batch in one step; other brokers
+    may have some.
     """
     from semel.client import blocking
 
@@ -200,7 +201,7 @@ def explain(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: Json = False,
 ) -> None:
-    """Explain what blocks a partition: why its last stable offset does not advance, and what ends that."""
+    """Explain what blocks a partition: why its last stable offset does not advance, and what unblocks it."""
     from semel.client import blocking
 
     with connected(bootstrap) as client:
@@ -307,7 +308,7 @@ def _row(found: "TransactionDescription") -> dict[str, Any]:
 def _find(client: "Client", transactional_id: str) -> "TransactionDescription":
     from semel.client import Admin
 
-    # A coordinator is searched until the timeout. If no broker can be reached, say so at once.
+    # Report at once if no broker can be reached: the search for a coordinator retries until the timeout.
     client.connection()
     return Admin(client).transactions.describe(transactional_id)
 

@@ -52,7 +52,7 @@ def add(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: Json = False,
 ) -> None:
-    """Add a user, or change the password. Without --password-stdin it is asked for.
+    """Add a user, or change the password. Without --password-stdin, prompt for the password.
 
     Try:  semel users add admin --data semel-data
     """
@@ -94,7 +94,7 @@ def remove(
     as_json: Json = False,
     yes: Yes = False,
 ) -> None:
-    """Remove a user, who cannot authenticate any more."""
+    """Remove the password of a user for one mechanism: the user can no longer authenticate with it."""
     from semel.client import Admin
 
     confirm(f"Remove {mechanism.value} of the user {name}?", yes)
@@ -107,7 +107,7 @@ def remove(
 
 
 def _password(from_stdin: bool) -> str:
-    """Read the password. It is no option, because all users of a machine can see the command line."""
+    """Read the password. It is not an option, because all users of a machine can see the command line."""
     if from_stdin:
         password = sys.stdin.readline().rstrip("\r\n")
     elif sys.stdin.isatty():
@@ -124,7 +124,7 @@ def _password(from_stdin: bool) -> str:
 def _add_through_broker(
     name: str, password: str, mechanism: Mechanism, iterations: int, bootstrap: str
 ) -> bool:
-    """Return whether there was a password."""
+    """Add or change a user, and return whether there was a password before."""
     from semel.client import Admin
     from semel.client.errors import KafkaError
 
@@ -132,7 +132,7 @@ def _add_through_broker(
         users = Admin(client).users
         try:
             is_replaced = users.has(name, mechanism=mechanism.value)
-        except KafkaError:  # Somebody may be allowed to add users, and not to list them.
+        except KafkaError:  # The client may be authorised to add users but not to list them.
             is_replaced = False
         users.put(name, password, mechanism=mechanism.value, iterations=iterations)
     return is_replaced
@@ -141,7 +141,7 @@ def _add_through_broker(
 def _add_without_broker(
     name: str, password: str, mechanism: Mechanism, iterations: int, data: Path | None, ledger: str | None
 ) -> bool:
-    """Return whether there was a password."""
+    """Add or change a user, and return whether there was a password before."""
     import asyncio
     import secrets
 

@@ -20,7 +20,7 @@ group; `TransactionalProducer.acknowledge` acknowledges its records in a transac
 
 Use `Client(..., security=Security.of({...}))` for brokers with TLS or SASL.
 
-Read on in: `connection` for one socket, `security` and `sasl`, `cluster` for routing, `producer` and
+The modules: `connection` for one socket, `security` and `sasl`, `cluster` for routing, `producer` and
 `batches`, `consumer`, `fetching` and `membership`; `share_consumer`, `share_session` and `share_membership`;
 `transactional_producer`, `transaction_writer`, `transaction_coordinator` and `transaction_shares`,
 `prepared`; `commit_order`, `commit_order_log` and `spool`; and `topics`, `configs`, `group_admin`,

@@ -3,7 +3,8 @@
     admin.acls.add(Acl.allow("User:billing", "READ", topic="orders"))
     admin.acls.list(principal="User:billing")
 
-Names are those of Kafka's tools, in capitals. Resource names are literal; ``is_prefix`` makes them prefixes.
+Operations and resource types are named as in Kafka's tools, in capitals. Resource names are literal;
+``is_prefix`` makes them prefixes.
 """
 
 import difflib
@@ -33,7 +34,7 @@ Word = TypeVar("Word", bound=IntEnum)
 
 @dataclass(frozen=True, slots=True, order=True)
 class Acl:
-    """One rule: who may, or may not, do what with which resource, and from where."""
+    """An ACL: allows or denies a principal, from a host, an operation on a resource."""
 
     resource_type: str
     resource_name: str
@@ -57,7 +58,7 @@ class Acl:
         host: str = ANY,
         is_denied: bool = False,
     ) -> Self:
-        """Return a rule about one resource. ValueError if there is not exactly one."""
+        """Return an ACL for one resource. ValueError unless exactly one resource is named."""
         named = {
             "TOPIC": topic,
             "GROUP": group,
@@ -86,7 +87,7 @@ class AclAdmin:
         self._client = client
 
     def add(self, *acls: Acl) -> None:
-        """Add rules. To add one again changes nothing."""
+        """Add ACLs. Adding an ACL that exists changes nothing."""
         creations = [
             AclCreation(
                 resource_type=ResourceType[each.resource_type],
@@ -115,7 +116,7 @@ class AclAdmin:
         permission: str = "ANY",
         host: str | None = None,
     ) -> Sequence[Acl]:
-        """Return the rules that match, in order. MATCH as pattern finds all that apply to a name."""
+        """Return the matching ACLs, sorted. Pattern type MATCH finds all that apply to a resource name."""
         request = DescribeAclsRequest(
             resource_type_filter=word(ResourceType, resource_type),
             resource_name_filter=resource_name,
@@ -142,7 +143,7 @@ class AclAdmin:
         )
 
     def remove(self, acls: Iterable[Acl]) -> Sequence[Acl]:
-        """Remove exactly these rules; return those that existed."""
+        """Remove exactly these ACLs; return those that existed."""
         wanted = tuple(acls)
         filters = [
             DeleteAclsFilter(
@@ -167,7 +168,7 @@ class AclAdmin:
 
 
 def word(kind: type[Word], text: str) -> Word:
-    """Return the member with this name, in any spelling. ValueError names the nearest one."""
+    """Return the member with this name, ignoring case, "-" and "_". ValueError suggests the nearest name."""
     name = text.strip().upper().replace("-", "_")
     spelled = {each.name.replace("_", ""): each for each in kind}
     found = spelled.get(name.replace("_", ""))

@@ -5,7 +5,7 @@
         admin.topics.create(NewTopic("orders", partitions=4, configs={"retention.ms": "3600000"}))
         admin.groups.describe("billing")
 
-It has parts, each in a file of its own: `topics`, `configs`, `groups`, `transactions`, `acls`, `users` and
+Its parts are in modules of their own: `topics`, `configs`, `groups`, `transactions`, `acls`, `users` and
 `quotas`.
 """
 

@@ -1,4 +1,4 @@
-"""Outgoing records: collected per partition, sent as batches, settled one by one.
+"""Collects outgoing records per partition, builds batches, and keeps the outcome of each `send`.
 
     send() -> Outgoing.open -> Outgoing.full -> encoded head -> settled Deliveries
 
@@ -6,7 +6,7 @@ The argument of `send_packed` is a batch already; it has one `Delivery`.
 
 The batches of a partition form a queue, and only its head is ever in flight, so they arrive in order. A batch
 gets its sequence numbers when it first becomes the head, and is encoded once: every retry sends the same
-bytes, by which the broker recognises a duplicate.
+bytes, so that the broker recognises a duplicate.
 """
 
 import time
@@ -172,7 +172,7 @@ class Outgoing:
         self._queue.append(batch)
 
     def close_open(self) -> None:
-        """Queue the open batch, if any, as it is."""
+        """Queue the open batch, if any, even if it is not full."""
         if self._open is not None:
             self._queue.append(self._open)
             self._open = None
@@ -243,7 +243,7 @@ def _as_pairs(headers: Headers) -> tuple[Header, ...]:
 
 
 def _checked(what: str, value: bytes | None) -> bytes | None:
-    """Refuse early what cannot be encoded; later the caller could not be identified."""
+    """Reject a wrong type now. When the batch is encoded, the faulty call can no longer be identified."""
     if value is None or isinstance(value, bytes):
         return value
     raise TypeError(f"the {what} of a record must be bytes or None, not {type(value).__name__}")

@@ -1,8 +1,8 @@
-"""Open transactions in partitions and their owners: what hangs, and what blocks the readers of a partition.
+"""Find open transactions in partitions and their owners: hanging ones, and those that readers wait for.
 
-A partition knows producers, a coordinator knows transactional ids, and no request returns both. So open
-transactions are read from the partitions, and their owners are looked up by producer id. Either may change in
-between; a transaction that ended meanwhile is checked a second time.
+The leader of a partition knows producer ids, a coordinator knows transactional ids, and no request returns
+both. So open transactions are read from the partitions, and their owners are looked up by producer id. Either
+may change between the two requests: a transaction that seems to hang may have ended, so it is read again.
 """
 
 import shlex
@@ -25,17 +25,17 @@ JOURNAL = "journal"
 VISIBILITY = "semel.visibility"
 BLOCK_MAX = "semel.transaction.block.max.ms"
 
-#: How often a partition is read again if its open transaction ended between two requests.
+#: How often a partition is read at most, if its open transaction ends between two requests.
 READS_MAX = 3
 
 
 class NotOpen(ClientError):
-    """There is no such open transaction, so nothing was ended."""
+    """The transaction is not open, so nothing was ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """A transaction that is open in a partition; without an owner, no coordinator knows it: it hangs."""
+    """A transaction that is open in a partition. It hangs if no coordinator knows it: `owner` is None."""
 
     topic: str
     partition: int
@@ -44,7 +44,7 @@ class Open:
 
     @property
     def first_offset(self) -> int:
-        """Where it starts in this partition."""
+        """The offset at which it starts in this partition."""
         return self.producer.transaction_start_offset
 
     @property
@@ -55,7 +55,7 @@ class Open:
 
     @property
     def command(self) -> str:
-        """The command that ends it now."""
+        """The command line that aborts it."""
         if self.owner is not None:
             return f"semel transactions abort {shlex.quote(self.owner.transactional_id)}"
         where = f"--topic {self.topic} --partition {self.partition} --start-offset {self.first_offset}"
@@ -71,11 +71,11 @@ class Blockage:
     visibility: str
     open: list[Open]
     ends_ms: int | None
-    """When the broker aborts the first of them; None if it does not."""
+    """When the broker aborts the oldest of them; None if it never does."""
 
     @property
     def waiting(self) -> int:
-        """How many offsets exist and cannot be read yet."""
+        """How many offsets exist but cannot be read with read_committed yet."""
         return max(0, self.high_watermark - self.last_stable_offset)
 
 
@@ -85,7 +85,7 @@ def now_ms() -> int:
 
 
 def open_in(client: Client, topic: str, partitions: Iterable[int] | None = None) -> list[Open]:
-    """Return the open transactions in these partitions of a topic, or in all, oldest first, with owners."""
+    """Return the open transactions in these partitions of a topic, or in all; in each, oldest first."""
     found = {
         (topic, partition): [each for each in producers if each.transaction_start_offset >= 0]
         for partition, producers in Admin(client).transactions.producers(topic, partitions).items()
@@ -98,7 +98,7 @@ def hanging_in(client: Client, topic: str, partitions: Iterable[int] | None = No
     suspects = [each for each in open_in(client, topic, partitions) if each.owner is None]
     if not suspects:
         return []
-    # Transactions that ended since are unknown to coordinators too. They are no longer open.
+    # Coordinators do not know transactions that have ended since, either; those are no longer open.
     still = {
         (each.partition, each.producer.producer_id, each.first_offset)
         for each in open_in(client, topic, {each.partition for each in suspects})
@@ -127,7 +127,7 @@ def explain(client: Client, topic: str, partition: int) -> Blockage:
 def open_of(client: Client, transactional_id: str) -> TransactionDescription:
     """Return the open transaction of an id. NotOpen if none is open; KafkaError if the id is unknown.
 
-    To be asked before the id is fenced: fencing an unused id would create it.
+    Call this before fencing the id: fencing an unused id would create it.
     """
     found = Admin(client).transactions.describe(transactional_id)
     if found.state != OPEN_STATE:
@@ -145,7 +145,7 @@ def hanging_at(client: Client, topic: str, partition: int, start_offset: int) ->
         there = f"open ones begin at {begin}" if found else "none is open there"
         raise NotOpen(f"no transaction in {where} begins at offset {start_offset}; {there}.")
     if chosen.owner is not None:
-        # A marker in one partition would tear the transaction: the others would still commit.
+        # A marker in this partition alone would not be atomic: the other partitions would still commit.
         raise NotOpen(
             f"the transaction does not hang; it is open for {chosen.owner.transactional_id!r}. "
             f"Use '{chosen.command}'."
@@ -162,7 +162,7 @@ def end_hanging(client: Client, hanging: Open) -> None:
 
 
 def config_of(client: Client, topic: str) -> Mapping[str, str | None]:
-    """Return the configuration of a topic by name. Other brokers lack some of ours."""
+    """Return the configs of a topic by name. Brokers other than Semel lack the `semel.` ones."""
     return {each.name: each.value for each in Admin(client).configs.of_topic(topic)}
 
 
@@ -181,7 +181,7 @@ def _with_owners(client: Client, found: Mapping[Partition, list[ProducerDescript
 
 
 def _end_of(client: Client, owner: TransactionDescription) -> int | None:
-    """Return when the broker aborts a transaction: its timeout, or the shortest limit of its topics."""
+    """Return when the broker aborts a transaction: its timeout, or the shortest `BLOCK_MAX` of its topics."""
     if owner.is_two_phase or owner.started_ms < 0:
         return None
     limits = [owner.timeout_ms]

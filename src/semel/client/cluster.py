@@ -4,12 +4,13 @@
         response = client.send(DescribeClusterRequest())
 
 It starts from the bootstrap addresses, learns the rest from Metadata, keeps one connection per broker, and
-uses the highest version of each request that both sides support. Metadata is cached until a caller discards
-it, which it does when a broker answers that it is not the leader or not the coordinator.
+uses the highest version of each request that both sides support. Topics are cached for `METADATA_AGE_S`,
+coordinators without a time limit. A caller discards an entry when a broker answers that it is not the leader
+or not the coordinator.
 
-Retries: a request that was never sent (no connection) goes to the next broker automatically. A request whose
-answer was lost is not sent again here, because only the caller knows whether that is safe; callers use
-`Attempts`. A `Client` belongs to one thread.
+Retries: a request that any broker can answer, and that was not sent (no connection), goes to the next broker
+automatically. A request whose answer was lost is not sent again here, because only the caller knows whether
+that is safe; callers use `Attempts`. A `Client` belongs to one thread.
 
 There are two limits, as in Kafka's clients. `timeout_s` limits one answer. `patience_s`, if set, limits a
 whole operation with its retries: long enough to restart a broker. It only applies to a cluster that was
@@ -47,7 +48,7 @@ from semel.wire.schema import Request
 GROUP = 0
 TRANSACTION = 1
 
-#: How long a topic may be unknown before that is reported: a topic that was just created takes a moment to
+#: How long to retry before an unknown topic is reported: a topic that was just created takes a moment to
 #: appear.
 UNKNOWN_TOPIC_WAIT_S = 2.0
 METADATA_AGE_S = 300.0
@@ -105,7 +106,7 @@ class Client:
 
     @property
     def is_known(self) -> bool:
-        """Whether the cluster was reached before, so that the addresses are right."""
+        """Whether a broker of the cluster was reached before, which proves the addresses right."""
         return self._has_connected
 
     @property
@@ -219,7 +220,7 @@ class Client:
     def describe(self, topics: Iterable[str] | None = None, *, create: bool = False) -> ClusterInfo:
         """Describe the brokers and these topics, or all topics if None. Unknown topics are left out.
 
-        KafkaError if one of them may not be described.
+        KafkaError if the client is not authorised to describe one of them.
         """
         response = self._metadata(topics, create)
         for each in response.topics:
@@ -233,10 +234,10 @@ class Client:
         )
 
     def topic(self, name: str, *, create: bool = False, wait_s: float = 0.0, anew: bool = False) -> TopicInfo:
-        """A topic, from memory if it is known. KafkaError if there is none after `wait_s`.
+        """Return a topic, from the cache if possible. KafkaError if it still does not exist after `wait_s`.
 
-        With `create`, a broker that creates topics by itself is allowed to create this one. With `anew`, the
-        broker is asked whatever is remembered: the topic may have more partitions, or be another one.
+        With `create`, the broker may auto-create the topic. `anew` bypasses the cache: the topic may have got
+        more partitions, or may have been deleted and created again.
         """
         if anew:
             self.forget_topic(name)
@@ -257,13 +258,13 @@ class Client:
             except ClientError as error:
                 if known is None or not is_retriable(error):
                     raise
-                return known[0]  # Old, but no broker can be asked now; the next request will show.
+                return known[0]  # It may be outdated, but no broker can be reached now.
             except KafkaError as error:
                 attempt.failed(error)
         raise AssertionError("attempts end with an error")
 
     def leader(self, name: str, partition: int) -> int:
-        """The broker to which records of a partition go, and from which they come. KafkaError if none."""
+        """Return the leader of a partition. KafkaError if it has none."""
         topic = self.topic_with(name, partition)
         leader = next(each.leader for each in topic.partitions if each.partition == partition)
         if leader < 0:
@@ -272,7 +273,7 @@ class Client:
         return leader
 
     def topic_with(self, name: str, partition: int, *, create: bool = False) -> TopicInfo:
-        """A topic that has this partition. If the remembered one does not, the broker is asked first."""
+        """Return a topic that has this partition; query a broker if the cached one lacks it."""
         topic = self.topic(name, create=create, wait_s=UNKNOWN_TOPIC_WAIT_S)
         if not _has(topic, partition):
             topic = self.topic(name, create=create, wait_s=UNKNOWN_TOPIC_WAIT_S, anew=True)
@@ -351,12 +352,11 @@ class Client:
         within_s: float | None = None,
         on_lost: Callable[[], None] | None = None,
     ) -> Any:
-        """Send an idempotent request to the coordinator of a key, and follow it when it moves.
+        """Send an idempotent request to the coordinator of a key; retry if the coordinator moves or loads.
 
-        `timeout_s` limits one answer, if that may take longer than usual, and `within_s` the whole operation.
-        `codes` extracts the error codes from a response; "not here" and "not yet" are handled, all others are
-        left to the caller. `on_lost` is called when an answer was lost: the request may have been executed
-        already, whatever the answer to the next one.
+        `timeout_s` limits one answer, `within_s` the whole operation. `codes` extracts the error codes from a
+        response: those in `_NOT_YET` are retried, all others are left to the caller. `on_lost` is called when
+        an answer was lost: the broker may have executed that request, whatever it answers to the retry.
         """
         for attempt in Attempts(self.patience_s if within_s is None else within_s):
             pending = None
@@ -389,7 +389,7 @@ def _has(topic: TopicInfo, partition: int) -> bool:
 
 
 def _is_lost(error: Exception) -> bool:
-    """Whether an answer was lost on the way. `connection` has retried long enough to reach a broker."""
+    """Whether an answer was lost. If no broker can be reached, `connection` has already retried."""
     return isinstance(error, ClientError) and not isinstance(error, BrokerUnreachable | AuthenticationFailed)
 
 

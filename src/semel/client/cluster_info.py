@@ -7,7 +7,7 @@ from semel.wire.messages import MetadataResponseTopic
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A broker and the address for clients."""
+    """A broker and its address for clients."""
 
     node_id: int
     host: str
@@ -37,7 +37,7 @@ class TopicInfo:
 
 @dataclass(frozen=True, slots=True)
 class ClusterInfo:
-    """The brokers, and the requested topics."""
+    """The brokers of a cluster, and the requested topics."""
 
     cluster_id: str
     controller: int

@@ -4,21 +4,21 @@
         for record in consumer:
             store(record, consumer.position())
 
-A consumer of committed records stops at the oldest open transaction, however much behind it is committed
-already. This one reads on, holds the records of open transactions, and returns a transaction when it reads
-its commit marker: in commit order, with the records of a transaction together. Aborted transactions are
-dropped. Records outside transactions are returned at their position. The order is per partition; there is
-none among partitions.
+A consumer with read_committed stops at the oldest open transaction, even if later transactions have
+committed. This consumer reads on, holds the records of open transactions, and returns a transaction when it
+reads its commit marker: in commit order, with the records of a transaction together. Aborted transactions are
+dropped. Records outside transactions are returned at their position. The order is per partition, not
+across partitions.
 
 It has no group: store the `position` together with the results, and `resume` from it. If both are stored
 atomically, no record is lost or returned twice. Held records beyond a memory limit go to temporary files, see
 `spool`. The algorithm is in `commit_order_log`.
 
-On topics with `semel.visibility=journal` the log itself is in commit order, and is read as it is.
+The log of a topic with `semel.visibility=journal` is in commit order already, and is returned unchanged.
 
-On compacted topics, the consumer returns a transaction only if it is sure that compaction has not removed the
-abort marker of what it holds; if it is not sure, it reads the transaction again (`compaction_watch`). Records
-that compaction has removed by then are not returned.
+Compaction may remove the abort marker of records that the consumer holds. If the consumer cannot exclude
+that, it reads the transaction again before it returns it (`compaction_watch`). Records that compaction has
+removed by then are not returned.
 """
 
 import time
@@ -102,13 +102,13 @@ class CommitOrderConsumer(PollingConsumer):
         return {key: log.position for key, log in self._logs.items()}
 
     def open_transactions(self) -> dict[Partition, dict[int, int]]:
-        """The held transactions: by partition, producer id and first offset."""
+        """Return the held transactions: for each partition, the first offset by producer id."""
         return {key: log.open_transactions for key, log in self._logs.items() if log.open_transactions}
 
     # ---- reading
 
     def read_to_end(self, timeout_s: float = 30.0) -> Iterator[ConsumedRecord]:
-        """Iterate over what is committed before the current ends; stops there, or after `timeout_s`."""
+        """Iterate over what is committed before the current ends; stop after `timeout_s` without a record."""
         deadline = time.monotonic() + timeout_s
         ends = list_offsets(self._client, dict.fromkeys(self._logs, LATEST))
         while True:
@@ -160,7 +160,7 @@ class CommitOrderConsumer(PollingConsumer):
         try:
             found = fetch_batches(self._client, wanted, Isolation.READ_UNCOMMITTED, limits)
             self._watch.look(key for key, data in found if data.records)
-            # Those with an error last: it must not keep others from being read.
+            # Handle partitions with an error last, so that the others are read in any case.
             for key, data in sorted(found, key=lambda each: bool(each[1].error_code)):
                 where = f"{key[0]}/{key[1]} cannot be read at offset {wanted[key]}"
                 check(data.error_code, where)

@@ -4,10 +4,10 @@ In the log, batches are in write order, and each transaction is followed by a ma
 transaction is released when its commit marker is read, and dropped when its abort marker is. Batches outside
 transactions are released at their position. Held batches stay undecoded, in memory or on disk (`spool`).
 
-Compaction removes aborted records at once and their marker some time later. A reader that read the records
-before may find that the marker is gone, and the next commit of the same producer id and epoch would release
-them. So `check` is called before the batches of a transaction are released: it may raise, or replace what is
-held (`compaction_watch`).
+Compaction removes aborted records at once and their abort marker some time later. A reader that still holds
+such records never sees the removed marker, and the next commit marker of the same producer id and epoch would
+release them. So `check` is called before the batches of a transaction are released: it may raise, or replace
+the held batches (`compaction_watch`).
 """
 
 from collections.abc import Callable, Iterator
@@ -94,11 +94,11 @@ class CommitOrderBatches:
             self.next_offset = header.last_offset + 1
 
     def forget_ended(self, high_watermark: int, last_stable_offset: int) -> None:
-        """Drop transactions whose markers are gone, by the bounds in one response.
+        """Drop transactions whose markers compaction has removed, by the bounds in one response.
 
-        Everything below the last stable offset has ended, with its markers below the high watermark. If the
-        reader is there and has read no marker, compaction has removed it, which it does only when all records
-        of the transaction are gone.
+        A transaction below the last stable offset has ended, and its marker is below the high watermark. If
+        the reader is at the high watermark and has not read the marker, compaction has removed it, which it
+        does only when all records of the transaction are gone.
         """
         if self.next_offset >= high_watermark:
             for each in [each for each in self.open.values() if each.last_offset < last_stable_offset]:
@@ -112,8 +112,8 @@ class CommitOrderBatches:
     def _hold(self, header: BatchHeader, data: Buffer, at: int, mark: Mark | None) -> None:
         transaction = self.open.get(header.producer_id)
         if transaction is not None and transaction.epoch != header.producer_epoch:
-            # A new transaction, and the end of this one was never read: compaction has removed it since, with
-            # everything before it, so nothing of it is left to release.
+            # The producer has begun a new transaction, and the marker of the held one was not in the log:
+            # compaction has removed it, and all its records before, so nothing is left to release.
             self._drop(transaction)
             transaction = None
         first = max(header.base_offset, self.next_offset)

@@ -12,9 +12,9 @@ So the records of a transaction are held until its end is read (`commit_order_ba
 decoded one at a time when they are returned.
 
 A position holds the start of the oldest held transaction, from which the log is read again, and the offset up
-to which everything is done. Transactions that ended before that offset were returned or dropped, and plain
-records before it were returned. Within a transaction that is being returned, the offset is that of its
-marker, and a third number says how far it was returned.
+to which everything is done. Transactions that ended before that offset were returned or dropped, and records
+outside transactions before it were returned. While a transaction is being returned, `offset` is that of its
+marker, and `shown` is its last record that was returned.
 """
 
 from collections.abc import Iterator
@@ -55,7 +55,7 @@ class CommitOrderLog:
             position.start, spool, done=position.offset, is_journal=is_journal, check=check
         )
         self._next = position.start  # after the last record returned outside transactions
-        self._done = position.offset  # from an earlier reader; everything before it is only read again
+        self._done = position.offset  # of an earlier reader: what ends before it is not returned again
         self._shown = position.shown
 
     @property

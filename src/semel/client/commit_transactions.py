@@ -1,18 +1,18 @@
 """Several transactions with one outcome: Semel's extension of Kafka's protocol for pipelines.
 
     if serves_commit_transactions(client):
-        run = Run("billing/driver", identity)               # what taking the driver's id gave
+        run = Run("billing/driver", identity)               # the driver's producer id and epoch
         producer = AttemptProducer(client, "billing/7.3/0.12", run)   # in every task
         ...
         commit_transactions(client, run, prepared, "billing", {("orders", 0): 1234})
 
 A *run* is identified by the producer id and epoch that a driver got for its transactional id.
-`AttemptProducer` writes one transaction of the run: it is refused if a newer run has started, and the broker
-does not abort it as long as the pipeline may come back (`semel.attempt.timeout.ms`). `commit_transactions`
+`AttemptProducer` writes one transaction of the run: the broker refuses it if a newer run has started, and
+aborts it only after `semel.attempt.timeout.ms`, so that the pipeline can return. `commit_transactions`
 commits the successful attempts and the offsets of a group atomically. It is idempotent.
 
-Other brokers do not have this API; check `serves_commit_transactions` first. With them the same takes several
-steps (`prepared`).
+Other brokers do not have this API; check `serves_commit_transactions` first. There, several requests replace
+it (`prepared`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -49,7 +49,7 @@ class Run(NamedTuple):
 
 
 class CommitTransactionsRefused(TransactionError):
-    """Nothing was committed, because some of the transactions cannot be: `lost` says which, and why."""
+    """Nothing was committed, because some transactions cannot be. `lost` maps their ids to error codes."""
 
     def __init__(self, code: int, message: str, lost: Mapping[str, int]) -> None:
         super().__init__(code, message)
@@ -57,7 +57,7 @@ class CommitTransactionsRefused(TransactionError):
 
 
 def serves_commit_transactions(client: Client) -> bool:
-    """Whether the brokers have this API. The API key alone is no proof: it is not registered."""
+    """Whether the brokers have this API. The API key alone is no proof: it is not registered with Kafka."""
     return client.feature(COMMIT_TRANSACTIONS) >= 1 and client.serves(CommitTransactionsRequest.api_key)
 
 
@@ -70,9 +70,9 @@ def commit_transactions(
 ) -> None:
     """Commit these transactions and these offsets of the group atomically. Idempotent.
 
-    CommitTransactionsRefused: some of the transactions have ended otherwise. KafkaError with PRODUCER_FENCED:
-    a newer run has started. In both cases nothing has changed. ClientError: no answer, so it may be
-    committed.
+    CommitTransactionsRefused: some of the transactions can no longer be committed. KafkaError with
+    PRODUCER_FENCED: a newer run has started. In both cases nothing has changed. ClientError: there was no
+    answer, so the outcome is unknown.
     """
     request = CommitTransactionsRequest(
         transactional_id=run.transactional_id,
@@ -120,7 +120,7 @@ class AttemptProducer(TransactionalProducer):
         self._has_begun = False
 
     def begin(self) -> None:
-        """Start the transaction. It is open from then on, before anything is written."""
+        """Begin the only transaction of the attempt. It is open at the broker before the first write."""
         if self._has_begun:
             raise TransactionMisuse(f"the attempt {self.transactional_id!r} has begun its only transaction.")
         super().begin()

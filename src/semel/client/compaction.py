@@ -1,9 +1,9 @@
-"""Compaction as readers see it: how often a partition was compacted, and holds on compaction.
+"""Queries how often a partition was compacted, and asks the broker to hold compaction.
 
 Brokers with the feature `semel.snapshot` at level 2 serve both through ListOffsets. If the number is the same
 before and after a read, no record was removed meanwhile. A hold makes that likely: compaction skips the
-partition until the hold ends. It does not make it certain, because a broker limits its holds and loses them
-when it restarts; the number is what counts.
+partition until the hold ends. A hold is no proof, because a broker limits its holds and loses them when it
+restarts; only the number is.
 """
 
 from collections.abc import Iterable
@@ -27,7 +27,7 @@ class Compactions(NamedTuple):
 
 
 def tells_compactions(client: Client) -> bool:
-    """Whether the broker supports the queries below."""
+    """Whether the brokers support the queries of this module."""
     return client.feature(FEATURE) >= FEATURE_LEVEL
 
 

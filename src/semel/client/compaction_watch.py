@@ -1,19 +1,19 @@
 """Detects whether compaction may have changed a held transaction, and if so reads it again.
 
 A held transaction is certain if the log was not compacted between the fetch of its first batch and the fetch
-of its marker: then the marker is the first that followed. How to tell depends on the broker:
+of its marker: then no earlier marker was removed. How the reader finds out depends on the broker:
 
 - Topics that are not compacted: always certain.
 - Semel reports how often a partition was compacted (`compaction`). The number is queried after each fetch
   that returned records of a compacted topic. It must equal the number known before the first batch.
 - Other brokers do not report it. There, an abort marker outlives the records before it by at least
   `delete.retention.ms`: one cleaning removes the records; a later one, which finds none of them, starts that
-  period for the marker. A faster reader has seen the marker. The limit here is half of the period, because
-  replicas are cleaned at different times.
+  period for the marker. A reader that takes less time than the period reads the marker. The limit here is
+  half of the period, because replicas are cleaned at different times.
 
 An uncertain transaction is read again. Below the last stable offset the broker lists the aborted
 transactions, so the remaining batches of the producer that are not aborted belong to the transaction that was
-just committed. Above the last stable offset nothing was ever compacted.
+just committed. Above the last stable offset no log is ever compacted.
 """
 
 import time
@@ -44,7 +44,7 @@ class TopicRules:
 
     is_journal: bool = False
     is_compacted: bool = True  # until known otherwise
-    certain_s: float = 0.0  # if the broker reports no compactions
+    certain_s: float = 0.0  # how long it stays certain if the broker reports no compactions
 
     @classmethod
     def of(cls, client: Client, topic: str) -> "TopicRules":
@@ -70,7 +70,7 @@ class CompactionWatch:
         self._compactions: dict[Partition, int] = {}
 
     def rules(self, topic: str) -> TopicRules:
-        """Return the rules of a topic, cached for a moment."""
+        """Return the rules of a topic, cached for `CONFIGS_AGE_S`."""
         asked_at, rules = self._rules.get(topic, (0.0, None))
         if rules is None or time.monotonic() - asked_at > CONFIGS_AGE_S:
             rules = TopicRules.of(self._client, topic)
@@ -78,11 +78,11 @@ class CompactionWatch:
         return rules
 
     def mark(self, partition: Partition) -> Mark:
-        """Return what is known before a fetch."""
+        """Return the mark of a fetch that is about to start."""
         return Mark(self._compactions.get(partition), time.monotonic())
 
     def look(self, partitions: Iterable[Partition]) -> None:
-        """Query what must be known after a fetch, before any of its records are released."""
+        """Query the numbers of compactions. Call it after a fetch, before any of its records are released."""
         wanted = [key for key in partitions if self._may_be_overtaken(key[0])]
         if wanted and tells_compactions(self._client):
             found = compactions(self._client, wanted)
@@ -155,7 +155,7 @@ class CompactionWatch:
 
 
 class _Waiting(ClientError):
-    """A new leader may take a moment until it serves what the previous one served."""
+    """The broker returned no records: a new leader may not serve yet what the previous one served."""
 
 
 def _may_pass(error: Exception) -> bool:

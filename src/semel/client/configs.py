@@ -1,4 +1,4 @@
-"""Configurations of topics, groups and brokers: read them, set and remove single values."""
+"""Configurations of topics, groups and brokers: read them, set and reset single values."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -58,7 +58,7 @@ class ConfigValue:
     read_only: bool
     is_sensitive: bool
     documentation: str = ""
-    """What it means; empty unless it was asked for, and on old brokers."""
+    """The description; empty if it was not requested, and from old brokers."""
 
 
 class ConfigAdmin:
@@ -76,7 +76,7 @@ class ConfigAdmin:
         return self.describe(ResourceType.BROKER, str(node_id), node=node_id)
 
     def of_all_brokers(self) -> list[ConfigValue]:
-        """Return what was set for all brokers."""
+        """Return the values that were set for all brokers."""
         return self.describe(ResourceType.BROKER, "")
 
     def of_group(self, group_id: str) -> list[ConfigValue]:
@@ -86,7 +86,7 @@ class ConfigAdmin:
     def describe(
         self, kind: ResourceType, name: str, node: int | None = None, *, documented: bool = False
     ) -> list[ConfigValue]:
-        """Return the configuration of a resource, ordered by name; `documented` adds what values mean."""
+        """Return the configuration of a resource, ordered by name; `documented` adds descriptions."""
         resource = DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=None)
         response: DescribeConfigsResponse = self._client.ask(
             DescribeConfigsRequest(resources=[resource], include_documentation=documented), node=node
@@ -135,7 +135,7 @@ class ConfigAdmin:
         validate_only: bool = False,
         node: int | None = None,
     ) -> None:
-        """Change single values. The configuration of a broker is for the broker itself to change."""
+        """Change single values. Those of one broker are changed by that broker: pass its id as `node`."""
         resource = IncrementalAlterConfigsAlterConfigsResource(
             resource_type=kind,
             resource_name=name,

@@ -1,12 +1,12 @@
-"""One connection to one broker: numbered requests, and responses in the same order.
+"""A connection to one broker: sends requests with correlation ids, and receives responses in their order.
 
 A `Connection` is blocking and belongs to one thread. `send` sends a request and waits for its response;
 `post` sends now and lets the caller wait later, so that several brokers can work in parallel. The versions
-that the broker supports are queried once, when connecting, and kept in `versions`. Authentication follows
-right after.
+that the broker supports are queried once, when connecting, and kept in `versions`. Then the connection
+authenticates.
 
-A connection that missed a response is out of step and closes itself: a response is never matched with another
-request. What a request means, and whether it may be sent again, is known to the layers above, in `cluster`.
+A connection closes itself when it misses a response, so that a later response is never taken for it. The
+callers, such as `cluster`, decide whether a request may be sent again.
 """
 
 import socket
@@ -41,7 +41,7 @@ SOFTWARE_VERSION: str = getattr(sys.modules["semel"], "__version__", "0")
 
 
 def _is_to_itself(connected: socket.socket) -> bool:
-    """Whether the port has no listener, and the socket was connected to its own ephemeral port."""
+    """Whether the socket was connected to its own ephemeral port, because nothing listens on the port."""
     try:
         return bool(connected.getsockname() == connected.getpeername())
     except OSError:  # Already closed; the next use will report it.
@@ -88,9 +88,10 @@ _UNSUPPORTED = int(ErrorCode.UNSUPPORTED_VERSION).to_bytes(2, "big")
 
 
 def _unsupported(frame: memoryview, offset: int) -> ApiVersionsResponse:
-    """Read the answer to an unknown version of ApiVersions, which should be in version 0.
+    """Decode the answer to an unsupported version of ApiVersions, which should be in version 0.
 
-    librdkafka's mock cluster deviates from that. Version 0 of the request is understood in any case.
+    librdkafka's mock cluster deviates from that; the client then tries version 0, which every broker
+    supports.
     """
     try:
         return ApiVersionsResponse.decode(frame, 0, offset)
@@ -139,7 +140,7 @@ class Connection:
 
     @property
     def is_open(self) -> bool:
-        """Whether requests can be sent. False also if the broker has closed the connection."""
+        """Whether requests can be sent. Detects that the broker has closed the connection."""
         if self._socket is None:
             return False
         if self._pending:
@@ -147,7 +148,7 @@ class Connection:
         if self._expires_at is not None and time.monotonic() >= self._expires_at:
             self.close()
             return False
-        # No response is outstanding, so readable data is the end of the stream, or as bad as that.
+        # No response is outstanding: readable data is the end of the stream, or an error of the broker.
         try:
             self._socket.settimeout(0)
             self._socket.recv(1)
@@ -242,7 +243,7 @@ class Connection:
                 f"{self.host}:{self.port} closed the connection before it answered: {error}"
             ) from error
         except BaseException:
-            # Also an interrupt: it may have consumed bytes, so that the next response would be misread.
+            # Including an interrupt: it may have consumed bytes, and the next response would be misread.
             self.close()
             raise
 

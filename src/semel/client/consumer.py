@@ -10,12 +10,12 @@ the partitions that the group assigns, from the committed offsets, or from `star
 There is no thread: everything happens inside `poll` and the iteration, including the heartbeats of the group
 and automatic commits. Positions count the records returned to the caller, not those fetched ahead. An
 automatic commit happens before the next records are returned, so a record is committed only after the caller
-came back for more: at least once. Set `auto_commit=False` and call `commit` to choose the moment yourself.
+has asked for more: at least once. Set `auto_commit=False` and call `commit` to choose the moment yourself.
 
 It reads committed records only, unless `isolation="read_uncommitted"`. If an open transaction may change
-offsets of the group, the consumer waits for it, so that what the transaction read is not read again. To
-commit offsets as part of a transaction, pass `group_metadata()` to `TransactionalProducer.send_offsets` and
-set `auto_commit=False`.
+offsets of the group, the consumer waits for it, so that records which the transaction has processed are not
+read again. To commit offsets as part of a transaction, pass `group_metadata()` to
+`TransactionalProducer.send_offsets` and set `auto_commit=False`.
 
 Fetching and isolation are in `fetching`, membership in `membership`.
 """
@@ -86,7 +86,7 @@ class Consumer(PollingConsumer):
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         if error is not None:
-            # Perhaps the last record failed, so it is not committed. The consumer still leaves the group.
+            # Processing the last record may have failed, so do not commit it. Leave the group anyway.
             self._auto_commit = False
         close_after(error, self.close)
 
@@ -142,13 +142,13 @@ class Consumer(PollingConsumer):
         return self._positions[partition]
 
     def positions(self) -> dict[Partition, int]:
-        """Return the offset after the last returned record, for every partition that was started."""
+        """Return the offset after the last returned record, for every partition with a known start."""
         return dict(self._positions)
 
     # ---- reading
 
     def read_to_end(self, timeout_s: float = 30.0) -> Iterator[ConsumedRecord]:
-        """Iterate over the records up to the current ends; stops there, or when none comes in time."""
+        """Iterate over the records up to the current ends; stop after `timeout_s` without a record."""
         deadline = time.monotonic() + timeout_s
         while not self._assigned and time.monotonic() < deadline:
             self._look_after_group()
@@ -160,7 +160,7 @@ class Consumer(PollingConsumer):
         while self._is_before(ends):
             self._look_after_group()
             records = self._hand_out(1)
-            # The rest of the partitions may contain nothing to return, such as a marker.
+            # `_hand_out` may just have moved the positions past markers, which are all that was left.
             if not records and self._is_before(ends):
                 self._fetch(0.5)
             for record in records:
@@ -210,7 +210,7 @@ class Consumer(PollingConsumer):
         )
 
     def group_metadata(self) -> GroupMetadata:
-        """Return the membership for offsets in a transaction; call it again for every transaction."""
+        """Return the membership for `send_offsets`. It may change, so call this for every transaction."""
         if self._group_id is None:
             raise ClientError("a consumer without group_id has no offsets to commit.")
         return GroupMetadata(self._group_id, self._commit_as)
@@ -316,7 +316,7 @@ class Consumer(PollingConsumer):
         return problem
 
     def _begin_if_stable(self) -> None:
-        """Start new partitions, but continue without them while a transaction may change their offsets."""
+        """Find positions of new partitions; skip them while an open transaction may change their offsets."""
         try:
             self._find_positions()
         except KafkaError as error:

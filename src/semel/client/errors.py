@@ -52,12 +52,12 @@ class BrokerUnreachable(ClientError):
 
     def __init__(self, message: str, *, is_first_contact: bool = False) -> None:
         super().__init__(message)
-        #: No broker of the cluster was ever reached, so the address may be wrong. A retry is not tried.
+        #: No broker of the cluster was ever reached: the address may be wrong, so this is not retried.
         self.is_first_contact = is_first_contact
 
 
 class AuthenticationFailed(ClientError):
-    """Authentication failed, on either side. A retry does not help."""
+    """The broker rejected the client, or the client the broker. A retry does not help."""
 
 
 class ConnectionLost(ClientError):
@@ -81,7 +81,7 @@ class TransactionError(KafkaError):
 
     @classmethod
     def of(cls, error: Exception, what: str, reason: str = "") -> Self:
-        """Return an error of this class with the code of another, which is its cause."""
+        """Return an error of this class with the code of `error`, which becomes its cause."""
         code = error.code if isinstance(error, KafkaError) else ErrorCode.REQUEST_TIMED_OUT
         made = cls(code, f"{what} ({reason.rstrip('.')})." if reason else f"{what}.")
         made.__cause__ = error
@@ -155,7 +155,7 @@ def check(code: int, what: str, message: str | None = None) -> None:
 
 
 def is_retriable(error: Exception) -> bool:
-    """Whether a retry may help. After a lost answer, only if the request is idempotent."""
+    """Whether a retry may help. After a lost answer, only idempotent requests may be retried."""
     if isinstance(error, KafkaError):
         return error.retriable
     if isinstance(error, BrokerUnreachable):
@@ -164,7 +164,7 @@ def is_retriable(error: Exception) -> bool:
 
 
 def close_after(error: object, close: Callable[[], None]) -> None:
-    """Close at the end of a `with` block. The error of a failed block says more than one of closing."""
+    """Close at the end of a `with` block. If the block failed, errors of closing are suppressed."""
     if error is None:
         close()
         return

@@ -1,4 +1,4 @@
-"""Questions that every broker answers for what it owns: the list of groups, the list of transactions."""
+"""Sends a request to every broker, since each lists only the groups or transactions that it coordinates."""
 
 from typing import Any
 
@@ -9,9 +9,9 @@ from semel.wire.schema import Request
 
 
 def ask_every_broker(client: Client, request: Request, what: str) -> list[Any]:
-    """Return the responses of all brokers. `what` they list is for the text of an error.
+    """Return the responses of all brokers. `what` names the listed things in errors.
 
-    If one of them fails, all are asked again, because others own by then what it had.
+    If one broker fails, all are queried again, because others may have taken over what it coordinated.
     """
     for attempt in Attempts(client.patience_s):
         responses = []

@@ -1,4 +1,4 @@
-"""Fetching: requests records from leaders, and decodes the responses.
+"""Fetches records from leaders, and decodes the responses.
 
 A response consists of whole batches, starting with the one that contains the fetch offset. `visible` turns
 them into the records that a reader may see:
@@ -8,8 +8,8 @@ them into the records that a reader may see:
 - with read_committed, so are the batches of aborted transactions. The broker sends the list of them; a
   transaction is skipped from its first offset to its abort marker.
 
-In every case the reader continues after the last whole batch, whatever was visible of it. Fetches have no
-session (KIP-227), which would not help a client with few partitions.
+In every case the reader continues after the last whole batch, even if none of its records was visible. Fetch
+sessions (KIP-227) are not used: they would not help a client with few partitions.
 """
 
 import heapq
@@ -84,8 +84,8 @@ def fetch_batches(
 ) -> list[tuple[Partition, PartitionData]]:
     """Fetch batches at these offsets from all leaders in parallel.
 
-    Partitions without a leader, and responses of brokers that could not be reached, are missing; the caller
-    tries again. If nothing was answered, the first error is raised.
+    Partitions without a leader, and those of brokers that could not be reached, are missing; the caller
+    tries again. If no broker answered, the first error is raised.
     """
     return begin_fetch(client, positions, isolation, limits).wait()
 
@@ -93,7 +93,7 @@ def fetch_batches(
 def begin_fetch(
     client: Client, positions: Mapping[Partition, int], isolation: Isolation, limits: FetchLimits
 ) -> "FetchUnderWay":
-    """Start a `fetch_batches` and let the caller wait later: the leaders work meanwhile."""
+    """Send the requests of `fetch_batches`; the caller waits later, while the leaders work."""
     problems: list[Exception] = []
     wanted: dict[int, dict[str, FetchTopic]] = {}
     for (name, partition), offset in positions.items():
@@ -205,10 +205,10 @@ def shown(
 
 
 class _AbortedRanges:
-    """Tells which batches are part of an aborted transaction while a reader moves through a log."""
+    """Determines, for one batch after another, whether it belongs to an aborted transaction."""
 
     def __init__(self, aborted: Iterable[AbortedTransaction]) -> None:
-        # Brokers list them in the order of their ends; they are needed in the order of their starts.
+        # Brokers list them in the order of their ends; `hides` needs them in the order of their starts.
         self._to_come = [(each.first_offset, each.producer_id) for each in aborted]
         heapq.heapify(self._to_come)
         self._producers: set[int] = set()

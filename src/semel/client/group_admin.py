@@ -1,4 +1,4 @@
-"""Administration of groups: list, describe, move and delete them.
+"""Administration of groups: list, describe and delete them, and set their offsets.
 
 Both kinds of groups look the same here; only the requests differ: ConsumerGroupDescribe for `consumer` groups
 (KIP-848), DescribeGroups for `classic` ones.
@@ -71,7 +71,7 @@ class GroupAdmin:
         self._client = client
 
     def all(self) -> list[GroupListing]:
-        """List all groups, ordered by id. All brokers are asked, since each knows its own."""
+        """List all groups, ordered by id. All brokers are queried, since each lists only its own."""
         found: dict[str, GroupListing] = {}
         for response in ask_every_broker(self._client, ListGroupsRequest(), "groups"):
             for each in response.groups:
@@ -135,7 +135,7 @@ class GroupAdmin:
         return fetch_offsets(self._client, group_id, partitions, require_stable=False)
 
     def set_offsets(self, group_id: str, offsets: Mapping[Partition, int]) -> None:
-        """Move the committed offsets of a group. It must have no members."""
+        """Set committed offsets of a group, which must have no members."""
         commit_offsets(self._client, group_id, offsets)
 
     def delete_offsets(self, group_id: str, partitions: Iterable[Partition]) -> None:

@@ -1,7 +1,7 @@
 """A group's committed offsets: read and write them, as a member or from outside.
 
 Requests use names rather than topic ids (OffsetFetch and OffsetCommit up to version 9), so that one response
-can cover any topic that the group ever read, also a deleted one.
+can cover any topic that the group ever read, even a deleted one.
 """
 
 from collections.abc import Iterable, Mapping
@@ -32,7 +32,7 @@ NO_OFFSET = -1
 
 
 class CommittedOffset(NamedTuple):
-    """The position of a group, and its metadata."""
+    """A committed offset of a group, and its metadata."""
 
     offset: int
     metadata: str = ""
@@ -51,7 +51,7 @@ NOBODY = CommitAs()
 
 
 class GroupMetadata(NamedTuple):
-    """A group and optionally one of its members: what a transaction needs to commit its offsets."""
+    """A group and optionally one of its members; a transaction needs it to commit offsets."""
 
     group_id: str
     member: CommitAs = NOBODY
@@ -112,7 +112,7 @@ def _fetched(response: OffsetFetchResponse, group_id: str) -> dict[Partition, Co
 def offset_topics(
     offsets: Mapping[Partition, int | CommittedOffset], topic_as: type[T], partition_as: type[Any]
 ) -> list[T]:
-    """Convert offsets to the topics of a request, whose classes these are."""
+    """Convert offsets to the topics of a request, of class `topic_as` with partitions of `partition_as`."""
     topics: dict[str, T] = {}
     for (name, partition), value in offsets.items():
         committed = value if isinstance(value, CommittedOffset) else CommittedOffset(value)
@@ -134,7 +134,7 @@ def commit_offsets(
     offsets: Mapping[Partition, int | CommittedOffset],
     member: CommitAs = NOBODY,
 ) -> None:
-    """Commit offsets. From outside (`NOBODY`) that works only while the group has no members."""
+    """Commit offsets. Without a member (`NOBODY`), that works only while the group has no members."""
     if not offsets:
         return
     request = OffsetCommitRequest(
@@ -154,7 +154,7 @@ def commit_offsets(
 
 
 def is_unstable(error: Exception) -> bool:
-    """Whether an open transaction holds offsets of the group that it may still commit."""
+    """Whether the error says that an open transaction may still change offsets of the group."""
     return isinstance(error, KafkaError) and error.code is ErrorCode.UNSTABLE_OFFSET_COMMIT
 
 

@@ -1,9 +1,10 @@
-"""Membership in a group: getting partitions, and staying alive.
+"""Membership in a group: joins, receives partitions, and sends heartbeats.
 
-There are two protocols with one interface. `ConsumerMember` is KIP-848: the broker assigns, and everything
-happens in heartbeats. `ClassicMember` is the older protocol, in which an elected member assigns; it is used
-with brokers without KIP-848. Both are driven by `poll`, in the caller's thread: a consumer that does not poll
-for longer than the session timeout loses its partitions to other members.
+There are two protocols with one interface. `ConsumerMember` is KIP-848: the broker assigns partitions, and
+heartbeats do everything. `ClassicMember` is the older protocol, in which the leader of the group, a member,
+assigns partitions; it is used with brokers without KIP-848. Both are driven by `poll`, in the caller's
+thread: a consumer that does not poll for longer than the session timeout loses its partitions to other
+members.
 """
 
 import time
@@ -47,7 +48,7 @@ CLASSIC_SESSION_TIMEOUT_MS = 45_000
 CLASSIC_HEARTBEAT_S = 3.0
 RANGE = "range"
 
-#: The group does not know this member or its epoch, so it has to join again.
+#: The member has to join again: the group does not know it or its epoch, or is rebalancing.
 LOST_MEMBERSHIP = frozenset(
     {
         ErrorCode.UNKNOWN_MEMBER_ID,
@@ -63,9 +64,9 @@ class Member(Protocol):
     """One member of a group."""
 
     def poll(self, revoke: Callable[[Collection[Partition]], None]) -> Collection[Partition] | None:
-        """Do what is due. Return the partitions to read if they changed, else None.
+        """Join or send a heartbeat if due. Return the partitions to read if they changed, else None.
 
-        `revoke` is called with partitions that are about to be given up, while they may still be committed.
+        `revoke` is called with partitions that the member is about to lose, while it can still commit them.
         """
 
     @property
@@ -74,7 +75,7 @@ class Member(Protocol):
 
     @property
     def due_in_s(self) -> float:
-        """How long the next poll may wait."""
+        """The time until `poll` must be called again."""
 
     def leave(self) -> None:
         """Leave the group, so that others need not wait for the session to expire."""
@@ -83,8 +84,8 @@ class Member(Protocol):
 def join(client: Client, group_id: str, topics: Collection[str]) -> Member:
     """Return a member of the group for these topics, with the best protocol that the broker supports."""
     features = client.connection().features
-    # A broker may know the request and have the feature disabled. A broker that reports no features has no
-    # switch.
+    # A broker may support the request and have the feature disabled. A broker that reports no features cannot
+    # disable it.
     is_on = not features or features.get("group.version", 0) >= 1
     if is_on and client.serves(ConsumerGroupHeartbeatRequest.api_key):
         return ConsumerMember(client, group_id, topics)
@@ -92,7 +93,7 @@ def join(client: Client, group_id: str, topics: Collection[str]) -> Member:
 
 
 class ConsumerMember:
-    """A member by KIP-848."""
+    """A member that uses the protocol of KIP-848."""
 
     def __init__(self, client: Client, group_id: str, topics: Collection[str]) -> None:
         self._client = client
@@ -101,10 +102,10 @@ class ConsumerMember:
         self._member_id = str(uuid.uuid4())
         self._epoch = JOIN_EPOCH
         self._owned: frozenset[Partition] = frozenset()
-        # The broker sends an assignment once. One that could not be followed during an outage must not be
-        # lost.
+        # The broker sends an assignment once. It is kept here until it is applied, which may fail during an
+        # outage.
         self._given: Assignment | None = None
-        # Of the assigned topics. Looking them up would need a broker when there is none.
+        # The ids of the assigned topics by name. Looking them up would fail during an outage.
         self._ids: dict[str, bytes] = {}
         self._must_report = False
         self._due_at = time.monotonic()
@@ -116,11 +117,11 @@ class ConsumerMember:
 
     @property
     def due_in_s(self) -> float:
-        """How long the next poll may wait."""
+        """The time until `poll` must be called again."""
         return max(0.0, self._due_at - time.monotonic())
 
     def poll(self, revoke: Callable[[Collection[Partition]], None]) -> Collection[Partition] | None:
-        """Send a heartbeat if one is due, and follow the answer."""
+        """Send a heartbeat if one is due, and apply the assignment that it returns."""
         if self._given is None:
             if time.monotonic() < self._due_at:
                 return None
@@ -145,12 +146,12 @@ class ConsumerMember:
         if given_up := self._owned - assigned:
             revoke(given_up)
         self._owned = assigned
-        # The broker gives partitions to others as soon as it hears that they are revoked.
+        # Report it at once: the broker assigns revoked partitions to others when this member confirms.
         self._must_report, self._due_at = True, time.monotonic()
         return assigned
 
     def _named(self, given: Assignment) -> frozenset[Partition]:
-        """Return the assigned partitions by name. Waits for the broker during an outage, as everywhere."""
+        """Return the assigned partitions by name. Retries during an outage, for the client's `timeout_s`."""
         for attempt in Attempts(self._client.timeout_s):
             try:
                 named = [
@@ -206,7 +207,7 @@ class ConsumerMember:
 
 
 class ClassicMember:
-    """A member by the classic protocol, eager, with the range assignor."""
+    """A member that uses the classic protocol, with eager rebalances and the range assignor."""
 
     def __init__(self, client: Client, group_id: str, topics: Collection[str]) -> None:
         self._client = client
@@ -224,7 +225,7 @@ class ClassicMember:
 
     @property
     def due_in_s(self) -> float:
-        """How long the next poll may wait."""
+        """The time until `poll` must be called again."""
         return max(0.0, self._due_at - time.monotonic())
 
     def poll(self, revoke: Callable[[Collection[Partition]], None]) -> Collection[Partition] | None:
@@ -318,7 +319,7 @@ class ClassicMember:
         try:
             return len(self._client.topic(topic, wait_s=UNKNOWN_TOPIC_WAIT_S, anew=True).partitions)
         except KafkaError:
-            return 0  # Another member's mistake must not keep the rest from reading.
+            return 0  # One member's invalid topic must not stop the others from reading.
 
     def _ask(
         self,

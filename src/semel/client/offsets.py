@@ -1,7 +1,7 @@
-"""ListOffsets: offsets by name or by time, for consumers, tools and resets.
+"""Looks up offsets by timestamp with ListOffsets, for consumers, tools and resets.
 
 `EARLIEST`, `LATEST` and `MAX_TIMESTAMP` are special timestamps, as in the protocol. Offset -1 in an answer
-means that there is no such record: no record that late, or none at all.
+means that there is no such record: none at or after the timestamp, or none at all.
 """
 
 from collections.abc import Iterable, Mapping
@@ -22,9 +22,9 @@ EARLIEST = -2
 LATEST = -1
 MAX_TIMESTAMP = -3
 END_TOGETHER = -1003
-"""Semel's own: the high watermark after the same commit as all others in the response."""
+"""A timestamp of Semel: the high watermark of each partition after one commit, the same for all."""
 TOGETHER_LEVEL = 3
-"""The level of the feature `semel.snapshot` from which brokers know it."""
+"""The level of the feature `semel.snapshot` from which brokers support `END_TOGETHER`."""
 
 Partition: TypeAlias = tuple[str, int]
 
@@ -82,8 +82,8 @@ def list_offsets(
 def list_ends_together(client: Client, partitions: Iterable[Partition]) -> dict[Partition, int]:
     """Return the high watermarks of these partitions, from one response of one broker.
 
-    With the feature `semel.snapshot` they are those after the same commit. From level 3 on, any broker of a
-    cluster returns those of all partitions.
+    With the feature `semel.snapshot`, all are those after the same commit. From level 3 on, any broker of a
+    cluster returns those of all partitions. Below, one broker must lead all of them, else UnsupportedRequest.
     """
     partitions = list(partitions)
     for attempt in Attempts(client.patience_s, also=leader_may_move):
@@ -110,7 +110,7 @@ def list_ends_together(client: Client, partitions: Iterable[Partition]) -> dict[
 
 
 def leader_may_move(error: Exception) -> bool:
-    """Whether a retry may find the leader of a partition, which exists."""
+    """Whether a retry may find the leader. False if the partition does not exist."""
     if isinstance(error, KafkaError):
         return error.retriable and error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     return is_retriable(error)

@@ -1,4 +1,4 @@
-"""The poll loop of the consumers: fetch until there are records or time is up, tolerating short failures."""
+"""The poll loop of the consumers: fetches until there are records or time is up; tolerates short failures."""
 
 import time
 from abc import ABC, abstractmethod
@@ -51,7 +51,7 @@ class PollingConsumer(ABC):
         """Fetch once, and wait for this long at most."""
 
     def _note_failure(self, error: Exception) -> None:
-        """Tolerate a lost broker or a moving leader, but not for longer than the client's timeout."""
+        """Pause after a retriable error; raise it if fetches fail for longer than the client's timeout."""
         now = time.monotonic()
         self._failing_since = now if self._failing_since is None else self._failing_since
         if now - self._failing_since > self._client.timeout_s:

@@ -1,14 +1,14 @@
-"""Prepared transactions: ended by another process than the one that wrote them.
+"""Prepared transactions: any process can end them, not only the one that wrote them.
 
     prepared = producer.prepare()                   # in the process that writes
-    note = str(prepared)                            # kept beside the decision, wherever that is
+    note = str(prepared)                            # stored with the decision
 
     prepared = PreparedTransaction.parse(note)      # in the process that decides
     end_transaction(client, prepared.transactional_id, prepared.producer_id, prepared.epoch, commit=True)
 
 There are two ways. `end_transaction` needs the producer id and epoch that wrote the transaction, and is one
-request that affects nothing else. It works with every Kafka broker, but the broker aborts after the
-transaction timeout, unless the writer used two-phase commit. `complete_transaction` needs only the
+request that affects nothing else. It works with every Kafka broker, but the broker aborts the transaction
+after its timeout, unless the writer used two-phase commit. `complete_transaction` needs only the
 transactional id, takes it over by two-phase commit (KIP-939), and ends what is open. Both may be repeated.
 """
 
@@ -30,7 +30,7 @@ from semel.client.transaction_coordinator import Coordinator, transaction_versio
 from semel.wire.producer_id import ProducerIdAndEpoch
 
 TIMEOUT_S = 60.0
-ANY_TIMEOUT_MS = 60_000  # two-phase commit has none, but the request needs one
+ANY_TIMEOUT_MS = 60_000  # two-phase commit has no timeout, but the request needs one
 
 _SUPERSEDED = frozenset(
     {
@@ -43,7 +43,7 @@ _SUPERSEDED = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class PreparedTransaction:
-    """A transaction that lacks only its outcome. `parse` reads its `str`."""
+    """A transaction that only needs its outcome. `parse` reads its `str`."""
 
     transactional_id: str
     producer_id: int
@@ -75,8 +75,8 @@ def end_transaction(
     """End the transaction that was written with this producer id and epoch. Idempotent.
 
     `version` is the transaction version, by default that of the cluster. TransactionAborted: it was aborted
-    before. ProducerFenced: the id has moved on, and the outcome can no longer be determined. OutcomeUnknown:
-    there was no answer; call it again.
+    before. ProducerFenced: the id has a newer epoch or has expired, and the outcome can no longer be
+    determined. OutcomeUnknown: there was no answer; call it again.
     """
     coordinator = Coordinator(client, transactional_id, timeout_s)
     chosen = transaction_version(client) if version is None else version
@@ -89,9 +89,9 @@ def end_transaction(
 def complete_transaction(
     client: Client, transaction: PreparedTransaction | str, *, commit: bool, timeout_s: float = TIMEOUT_S
 ) -> bool:
-    """End the open transaction of a transactional id, by two-phase commit. False if nothing is open any more.
+    """End the open transaction of a transactional id, by two-phase commit. False if none is open.
 
-    If a transaction is given and not only its id, and another one is open, that one is left open and a
+    If a `PreparedTransaction` is given and a different transaction is open, that one stays open and a
     TransactionError is raised. The previous owner of the id is fenced in any case.
     """
     wanted = transaction if isinstance(transaction, PreparedTransaction) else None

@@ -10,11 +10,11 @@ full, when a later `send` finds that it is older than `linger_s`, and at `flush`
 `Delivery.result`. So call `flush` before waiting for something else.
 
 An idempotent producer (the default) numbers its batches. It repeats a batch whose answer was lost with the
-same sequence, until the broker has it once. If a batch is refused for good, its deliveries fail, `flush`
-raises the error, and the producer continues with a new producer id, because the sequence of the old one has a
-gap.
+same sequence numbers, so that the broker writes it once. If a batch is refused for good, its deliveries fail,
+`flush` raises the error, and the producer continues with a new producer id, because the sequence of the old
+one has a gap.
 
-How records wait and batches are built is in `batches`.
+`batches` queues the records and builds the batches.
 """
 
 import random
@@ -52,7 +52,7 @@ from semel.wire.partitioner import partition_for
 from semel.wire.producer_id import ProducerIdAndEpoch
 
 ALL = -1
-PACKED_BYTES = 1 << 20  # waiting, before `send_packed` waits for an answer
+PACKED_BYTES = 1 << 20  # of queued batches, from which `send_packed` waits for the round in flight
 NO_TOPIC_ID = bytes(16)
 LAST_VERSION_WITH_NAMES = 12
 
@@ -109,7 +109,7 @@ class Producer:
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> Delivery:
-        """Add a record to a batch. Without a partition the key decides, as in every Kafka client.
+        """Add a record to a batch. Without a partition the key selects it, as in every Kafka client.
 
         Raises at once if there is no such topic or partition. Later errors are in the `Delivery`.
         """
@@ -134,8 +134,8 @@ class Producer:
     def send_packed(self, topic: str, partition: int, packed: Packed) -> Delivery:
         """Send packed records as one batch; see `wire.columns`.
 
-        They are sent at once, while the caller continues. The `Delivery` says where the first of them was
-        written.
+        The batch is sent at once, without waiting for the answer, if no round is in flight; otherwise it is
+        queued, see `PACKED_BYTES`. The `Delivery` says where the first record was written.
         """
         if self._is_closed:
             raise ClientError("the producer is closed.")
@@ -235,7 +235,7 @@ class Producer:
         return sent
 
     def _finish(self, sent: Round) -> bool:
-        """Wait for the answers; return whether there is one for every batch."""
+        """Wait for the answers; return whether no batch has to be sent again."""
         settled = sent.is_sent
         for part, pending in sent.posted:
             try:
@@ -245,12 +245,12 @@ class Producer:
         return settled and sent.is_answered
 
     def _finish_last(self) -> bool:
-        """Wait for what `send_packed` has sent; return whether nothing has to be sent again."""
+        """Finish the round that `send_packed` has in flight; return whether no batch has to be sent again."""
         last, self._in_flight = self._in_flight, None
         return last is None or self._finish(last)
 
     def _go_on(self) -> None:
-        """Handle the answers that are due, and send waiting batches without waiting for their answers."""
+        """Finish the round in flight, and send the queued batches without waiting for their answers."""
         if not self._finish_last():
             self._drain(everything=False)
         if ready := [queue for queue in self._outgoing.values() if queue.is_ready]:
@@ -261,7 +261,7 @@ class Producer:
             try:
                 self._identity = self._init_producer_id()
             except (KafkaError, ClientError) as error:
-                # Without a producer id nothing can be sent, and it was requested for long enough.
+                # Without a producer id nothing can be sent, and `_init_producer_id` has already retried.
                 for queue in ready:
                     self._buffered_bytes -= queue.drop(error)
                 self._failure = self._failure or error

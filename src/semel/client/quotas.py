@@ -1,4 +1,4 @@
-"""Quotas: list the limits of users, client ids and addresses, set and remove them.
+"""Quotas: list, set and remove the limits of users, client ids and addresses.
 
 admin.quotas.alter(QuotaEntity(user="alice"), {"producer_byte_rate": 1_048_576})
 admin.quotas.list(QuotaEntity(user="alice"))
@@ -24,7 +24,7 @@ from semel.wire.messages.quotas import (
 )
 
 DEFAULT: Final = ""
-"""The name of the default, which stands for all that have no quota of their own."""
+"""The name of the default entity. Its quota applies to all names without a quota of their own."""
 
 _TYPES: Final = {"user": "user", "client_id": "client-id", "ip": "ip"}
 
@@ -39,14 +39,14 @@ class Match(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class QuotaEntity:
-    """Whom a quota is for. None: the quota does not depend on it. `DEFAULT`: all without an own quota."""
+    """The entity that a quota limits. The quota does not depend on parts that are None; see `DEFAULT`."""
 
     user: str | None = None
     client_id: str | None = None
     ip: str | None = None
 
     def parts(self) -> list[tuple[str, str | None]]:
-        """Types and names as the protocol has them: there, None is the default."""
+        """Return the types and names as in the protocol, where the name None is the default."""
         named = [(kind, getattr(self, field)) for field, kind in _TYPES.items()]
         return [(kind, name or None) for kind, name in named if name is not None]
 
@@ -69,9 +69,9 @@ class QuotaAdmin:
         self._client = client
 
     def list(self, like: QuotaEntity | None = None, *, strict: bool = False) -> list[ClientQuota]:
-        """Return the quotas of entities that have these names; by default all.
+        """Return the quotas of the entities that contain these names; by default all.
 
-        `strict` leaves out entities that have others too: those of a user without those of its client ids.
+        `strict` leaves out entities with further parts: a user matches, a user with a client id does not.
         """
         components = [
             DescribeClientQuotasComponent(
@@ -93,14 +93,14 @@ class QuotaAdmin:
         remove: Iterable[str] = (),
         validate_only: bool = False,
     ) -> None:
-        """Set limits of an entity and remove others. All or nothing, and the rest stays as it is."""
+        """Set limits of an entity and remove others, all or nothing. The remaining limits do not change."""
         ops = [AlterClientQuotasOp(key=key, value=value) for key, value in (limits or {}).items()]
         ops += [AlterClientQuotasOp(key=key, remove=True) for key in remove]
         parts = [AlterClientQuotasEntity(entity_type=kind, entity_name=name) for kind, name in entity.parts()]
         request = AlterClientQuotasRequest(
             entries=[AlterClientQuotasEntry(entity=parts, ops=ops)], validate_only=validate_only
         )
-        # Every limit is set as a whole, so a retry after a lost answer changes nothing.
+        # A limit is set to an absolute value, so a retry after a lost answer changes nothing.
         response: AlterClientQuotasResponse = self._client.ask(request)
         for each in response.entries:
             check(each.error_code, f"the quota of {entity} was not changed", each.error_message)

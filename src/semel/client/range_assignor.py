@@ -1,4 +1,4 @@
-"""The assignor with which this client leads classic groups."""
+"""The assignor that the client uses when it leads a classic group."""
 
 from collections.abc import Iterable, Mapping
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 def assign_range(
     members: Mapping[str, Iterable[str]], partitions: Mapping[str, int]
 ) -> dict[str, dict[str, list[int]]]:
-    """Kafka's range assignor: split each topic into ranges of equal length, for its subscribers in order."""
+    """Assign as Kafka's range assignor: each topic in ranges of equal length, to its subscribers in order."""
     shares: dict[str, dict[str, list[int]]] = {member: {} for member in members}
     for topic, count in sorted(partitions.items()):
         subscribers = sorted(member for member, topics in members.items() if topic in topics)

@@ -1,8 +1,8 @@
 """Receives frames from a socket, the large ones in place.
 
-Most of what a broker sends is fetched records, in frames of megabytes. Assembling them from pieces is a copy,
-and allocating the memory costs as much again. So the rest of a large frame is received into the buffer of the
-previous one, if that is no longer in use.
+Most of what a broker sends is fetched records, in frames of megabytes. Assembling a frame from pieces costs a
+copy, and allocating its memory costs as much again. So the rest of a large frame is received directly into
+the buffer of the previous one, if that is no longer in use.
 """
 
 import socket
@@ -15,7 +15,7 @@ PIECE_BYTES: Final = 1 << 18
 LARGE_BYTES: Final = 1 << 18
 """If this much of a frame is missing, it is received in place."""
 ROOM_BYTES_MAX: Final = 1 << 24
-"""A buffer is allocated on the broker's word up to this size; a larger frame grows as it arrives."""
+"""A buffer up to this size is allocated when the frame size is known; a larger frame grows as it arrives."""
 
 
 class FrameReceiver:
@@ -50,7 +50,7 @@ class FrameReceiver:
         begun = self._parser.take_over()
         size = len(begun) + missing
         try:
-            # Fails while the buffer is exported.
+            # Resizing fails while the caller still uses the buffer.
             self._kept.append(0)
             self._kept.pop()
         except BufferError:

@@ -1,4 +1,4 @@
-"""Where a group would be after a reset: the preview of the change, before it is made."""
+"""Computes the offsets of a group after a reset, to preview the reset before it is made."""
 
 from collections.abc import Iterable, Mapping
 
@@ -17,9 +17,10 @@ def reset_targets(
     time_ms: int | None = None,
     shift_by: int | None = None,
 ) -> dict[Partition, int]:
-    """Return the new offset of each partition: the first that is given, else the end of the log.
+    """Return the new offset of each partition, by the first option that is given; else the end of the log.
 
-    Offsets outside the log are moved to its nearest end. `shift_by` starts from `before`.
+    Offsets outside the log are moved to its nearest end. `shift_by` is relative to `before`, or to the start
+    of the log for a partition that is not in it.
     """
     partitions = list(partitions)
     topics = Admin(client).topics
@@ -31,7 +32,7 @@ def reset_targets(
         wanted = dict.fromkeys(partitions, to_offset)
     elif time_ms is not None:
         found = topics.offsets(dict.fromkeys(partitions, time_ms))
-        # No record is that late: then everything was read.
+        # No record has a timestamp that late: go to the end of the log.
         wanted = {key: at.offset if at.offset >= 0 else last[key] for key, at in found.items()}
     elif shift_by is not None:
         wanted = {key: before.get(key, first[key]) + shift_by for key in partitions}

@@ -7,7 +7,7 @@
             attempt.failed(error)
 
 `failed` raises the error again if it is not retriable or if there is no time left; otherwise it waits, longer
-each time, and the loop continues. The pauses are random, so that clients do not come back in step.
+each time, and the loop continues. The pauses are random, so that clients do not retry at the same time.
 """
 
 import random
@@ -44,7 +44,7 @@ class Attempts:
         return max(0.0, self.deadline - time.monotonic())
 
     def failed(self, error: Exception) -> None:
-        """Record a failure: wait before the next attempt, or raise the error if there is none."""
+        """Wait before the next attempt; raise the error if it is not retriable or no time is left."""
         pause_s = self._pause_s * random.uniform(0.8, 1.2)
         if not self._retriable(error) or self.left_s <= pause_s:
             raise error

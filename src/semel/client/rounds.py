@@ -1,4 +1,4 @@
-"""A round of a producer: the first batch of every partition in flight, to all brokers in parallel."""
+"""A round of a producer: the first batch of every partition, sent to all brokers in parallel."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,12 +23,12 @@ class Round:
 
     @property
     def size_bytes(self) -> int:
-        """How many of the producer's buffered bytes are in it."""
+        """The size of its batches, as the producer counts buffered bytes."""
         return sum(batch.size_bytes for _, batch in self.heads.values())
 
     @property
     def is_answered(self) -> bool:
-        """Whether nothing of it has to be sent again."""
+        """Whether no batch of it has to be sent again."""
         return not any(batch.error for _, batch in self.heads.values() if not batch.deliveries[0].done)
 
 

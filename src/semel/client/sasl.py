@@ -1,8 +1,8 @@
-"""SASL: authentication of a client, in the rounds that the mechanism requires.
+"""SASL: authenticates a client, in the rounds that the mechanism requires.
 
-A mechanism is a generator: it yields the client's messages, and is sent the broker's. PLAIN sends user and
-password at once. SCRAM (RFC 5802) sends no password: both sides prove that they know it, and a broker that
-does not know it is detected here. OAUTHBEARER (RFC 7628) sends a token that the broker can verify.
+A mechanism is a generator: it yields the client's messages and receives those of the broker. PLAIN sends user
+and password at once. SCRAM (RFC 5802) sends no password: both sides prove that they know it, so the client
+detects a broker that does not. OAUTHBEARER (RFC 7628) sends a token that the broker can verify.
 """
 
 import base64
@@ -29,7 +29,8 @@ Rounds: TypeAlias = Generator[bytes, bytes, None]
 
 HANDSHAKE_VERSION = 1  # it is followed by SaslAuthenticate
 NONCE_BYTES = 24
-#: As in Kafka. Fewer are too easy to guess; more would let a broker keep a client busy.
+#: The minimum is that of Kafka. With fewer, a password is too easy to guess; with more, a broker could keep
+#: a client busy.
 ITERATIONS_MIN, ITERATIONS_MAX = 4_096, 1_000_000
 
 _TOKEN = re.compile(r"[-_~+/.a-zA-Z0-9]+=*")
@@ -38,8 +39,8 @@ _TOKEN = re.compile(r"[-_~+/.a-zA-Z0-9]+=*")
 def authenticate(send: Callable[[Request, int | None], Any], security: Security, broker: str) -> int:
     """Authenticate; return the lifetime of the session in milliseconds, 0 if it is unlimited.
 
-    `send` sends a request in a version, or in the highest common one. AuthenticationFailed says why it
-    failed.
+    `send` sends a request in the given version; None is the highest common one. AuthenticationFailed has the
+    reason.
     """
     mechanism = security.mechanism or ""
     answer: SaslHandshakeResponse = send(SaslHandshakeRequest(mechanism=mechanism), HANDSHAKE_VERSION)
@@ -78,9 +79,9 @@ def _rejected(security: Security, broker: str, message: str | None) -> Authentic
 
 
 def rounds_of(security: Security, nonce: str | None = None) -> Rounds:
-    """Yield the client's message of each round; ValueError if the broker's is wrong.
+    """Return a generator of the client's messages, which raises ValueError if one of the broker is invalid.
 
-    A token is fetched now. AuthenticationFailed or BrokerUnreachable if there is none.
+    A token is fetched now: AuthenticationFailed or BrokerUnreachable if that fails.
     """
     if security.mechanism == "PLAIN":
         return _plain(security.username, security.password)
@@ -103,7 +104,7 @@ def _plain(username: str, password: str) -> Rounds:
 def _oauthbearer(token: str) -> Rounds:
     refusal = yield f"n,,\x01auth=Bearer {token}\x01\x01".encode()
     if refusal:
-        # The broker has said why; it reports the error after this byte.
+        # The broker has sent the reason. It ends the exchange with an error when it receives this byte.
         yield b"\x01"
         raise ValueError("it refused the token, and then accepted it")
 

@@ -9,9 +9,10 @@
     })
     client = Client("broker:9093", security=security)
 
-Names are those of Kafka's clients. Certificates and keys are PEM files, under the names of librdkafka or, as
-PEM, of the Java client; user and password are taken from a `sasl.jaas.config`. With OAUTHBEARER the client
-gets tokens from an endpoint (`tokens`), or from a function: `Security(has_tls=True, token=function)`.
+Names are those of Kafka's clients. Certificates and keys are PEM files, under the names of librdkafka or,
+with the type PEM, of the Java client; user and password may also be in a `sasl.jaas.config`. With OAUTHBEARER
+the client gets tokens from an endpoint (`tokens`), or from a function: `Security(has_tls=True,
+token=function)`.
 Passwords are never shown. The authentication itself is in `sasl`.
 """
 
@@ -156,7 +157,7 @@ class Security:
 
 
 def check_name(name: str) -> None:
-    """ValueError for a name that is not a security setting here, with what to do about it."""
+    """Raise ValueError if a name is not a supported security setting; the text says what to do."""
     if name in NAMES:
         return
     if name in REFUSED:
@@ -221,7 +222,7 @@ def _login(given: Mapping[str, str], token: Callable[[], str] | None) -> _Login:
 
 
 def _endpoint(given: Mapping[str, str]) -> Callable[[], str]:
-    """Return what gets tokens. In the Java client, the identity is in the JAAS options or in settings."""
+    """Return what gets tokens. As in the Java client, id and secret are JAAS options or settings."""
     jaas = given.get("sasl.jaas.config")
     options = _read_jaas(jaas, "OAUTHBEARER") if jaas else {}
     found = {}
@@ -235,9 +236,9 @@ def _endpoint(given: Mapping[str, str]) -> Callable[[], str]:
 
 
 def _read_jaas(text: str, mechanism: str) -> dict[str, str]:
-    """Return the options of a `sasl.jaas.config`. No message quotes it, for the password in it.
+    """Return the options of a `sasl.jaas.config`. No error quotes it, because it contains a password.
 
-    Only the module of the mechanism is accepted. In Java, others run code (CVE-2025-27818).
+    Only the login module of the mechanism is accepted. In Java, other modules run code (CVE-2025-27818).
     """
     module = _JAAS.fullmatch(text)
     if module is None:
@@ -258,5 +259,5 @@ def _unquoted(text: str) -> str:
 
 
 def _no_password() -> NoReturn:
-    """Without this, OpenSSL would prompt on the terminal."""
+    """Refuse an encrypted key. Without this callback, OpenSSL would prompt on the terminal."""
     raise ValueError("the key is encrypted; give its password as ssl.key.password")

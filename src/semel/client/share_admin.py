@@ -1,4 +1,4 @@
-"""Administration of share groups (KIP-932), and what is the same for groups of all kinds."""
+"""Administration of share groups (KIP-932), and functions for groups of any kind."""
 
 from collections.abc import Mapping
 
@@ -49,7 +49,7 @@ def describe_share_group(client: Client, group_id: str) -> GroupInfo:
 
 
 def share_offsets(client: Client, group_id: str) -> dict[Partition, int]:
-    """Return the first offset of each partition that a share group has not settled."""
+    """Return, for each partition, the first offset that a share group has not settled."""
     request = DescribeShareGroupOffsetsRequest(
         groups=[DescribeShareGroupOffsetsGroup(group_id=group_id, topics=None)]
     )
@@ -69,7 +69,7 @@ def share_offsets(client: Client, group_id: str) -> dict[Partition, int]:
 
 
 def describe_group(client: Client, group_id: str, kind: str = "") -> GroupInfo:
-    """Describe a group of any kind; without the kind, that is looked up. KafkaError if it does not exist."""
+    """Describe a group of any kind, looked up if `kind` is empty. KafkaError if it does not exist."""
     if kind == SHARE:
         return describe_share_group(client, group_id)
     try:
@@ -82,14 +82,14 @@ def describe_group(client: Client, group_id: str, kind: str = "") -> GroupInfo:
 
 
 def offsets_of(client: Client, group_id: str, kind: str) -> dict[Partition, CommittedOffset]:
-    """Return where a group is; for a share group, its first offsets that are not settled."""
+    """Return the committed offsets of a group; for a share group, its first offsets that are not settled."""
     if kind == SHARE:
         return {key: CommittedOffset(offset) for key, offset in share_offsets(client, group_id).items()}
     return GroupAdmin(client).offsets(group_id)
 
 
 def set_share_offsets(client: Client, group_id: str, offsets: Mapping[Partition, int]) -> None:
-    """Move where a share group starts. It must have no members."""
+    """Set the start offsets of a share group, which must have no members."""
     topics: dict[str, AlterShareGroupOffsetsTopic] = {}
     for (name, partition), offset in offsets.items():
         topic = topics.setdefault(name, AlterShareGroupOffsetsTopic(topic_name=name))

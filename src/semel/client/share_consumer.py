@@ -1,4 +1,4 @@
-"""`ShareConsumer`: a member of a share group. Members share the records of topics as workers share a queue.
+"""`ShareConsumer`: a member of a share group. Its members share records the way workers share a queue.
 
     with Client("127.0.0.1:9092") as client, ShareConsumer(client, "workers", "jobs") as consumer:
         while True:
@@ -8,7 +8,7 @@
 
 A record is held from `poll` until it is acknowledged, or until its lock is over (30 seconds by default; see
 `renew`). Acknowledgements are sent by the next `poll`, or by `commit`, which also reports those that came too
-late. What is not acknowledged when the consumer is closed goes to another member.
+late. A record that is not acknowledged when the consumer closes is delivered to another member.
 
 Share groups deliver at least once. To produce the results of a record exactly once, acknowledge it in a
 transaction: `TransactionalProducer.acknowledge`.
@@ -60,7 +60,7 @@ class ShareConsumer:
 
     @property
     def member_id(self) -> str:
-        """The id of this member, by which brokers know what it holds."""
+        """The id of this member, under which brokers keep the locks of its records."""
         return self._member.member_id
 
     def close(self) -> None:
@@ -103,7 +103,7 @@ class ShareConsumer:
         records: list[ShareRecord] = []
         while self._ready and len(records) < max_records:
             over_at, record = self._ready.popleft()
-            # The lock may have ended while the record waited here, with its session or by itself.
+            # The record may have lost its lock while it waited here: the lock was over, or its session lost.
             if time.monotonic() < over_at and self.holds(record):
                 records.append(record)
         return records
@@ -140,7 +140,7 @@ class ShareConsumer:
             raise problems[0]
 
     def _end_idle_sessions(self, used: Container[int]) -> None:
-        """End sessions with brokers that lead none of the partitions any more, and where nothing is held."""
+        """End sessions in which no record is held, with brokers that no longer lead any of the partitions."""
         for node, session in list(self._sessions.items()):
             if node not in used and not any(session.held.values()):
                 del self._sessions[node]
@@ -166,7 +166,7 @@ class ShareConsumer:
         check(refused, "a broker refused to deliver records of a partition")
 
     def _note_failure(self, error: Exception) -> None:
-        """Tolerate a lost broker, session or leader, but not for longer than the client's patience."""
+        """Pause after a retriable error; raise it if polls fail for longer than the client's `patience_s`."""
         if isinstance(error, KafkaError) and not error.retriable:
             raise error
         now = time.monotonic()
@@ -178,11 +178,11 @@ class ShareConsumer:
     # ---- acknowledging them
 
     def acknowledge(self, record: ShareRecord, kind: AcknowledgeType = AcknowledgeType.ACCEPT) -> None:
-        """Say what becomes of a record. It is sent with the next `poll` or `commit`."""
+        """Acknowledge a record. The next `poll` or `commit` sends the acknowledgement."""
         self._said.setdefault(record.place, {})[record.offset] = kind
 
     def commit(self) -> None:
-        """Send the acknowledgements. KafkaError, ClientError: some will be delivered again."""
+        """Send the acknowledgements. After a KafkaError or ClientError, some records are delivered again."""
         said, self._said = self._said, {}
         problems: list[Exception] = []
         lost = {(place, offset) for place, kinds in said.items() for offset in kinds}
@@ -201,14 +201,15 @@ class ShareConsumer:
             check(ErrorCode.INVALID_RECORD_STATE, what)
 
     def renew(self, *records: ShareRecord) -> None:
-        """Hold these records for another lock duration. KafkaError if one is not held any more."""
+        """Hold these records for another lock duration. KafkaError if one is no longer held."""
         if not self._client.serves(ShareAcknowledgeRequest.api_key, RENEWAL_VERSION):
             raise UnsupportedRequest("the broker cannot renew the locks of records.")
         kinds: Acknowledgements = {}
         for each in records:
             kinds.setdefault(each.place, {})[each.offset] = AcknowledgeType.RENEW
         for place, renewed in kinds.items():
-            # Their locks would end, and the acknowledgements of a partition are accepted as a whole.
+            # Send gaps now: their locks would end otherwise, and one acknowledgement without a lock makes the
+            # broker refuse all those of its partition.
             others = self._said.get(place, {})
             gaps = [at for at, kind in others.items() if kind is AcknowledgeType.GAP]
             renewed |= {at: others.pop(at) for at in gaps}
@@ -225,13 +226,13 @@ class ShareConsumer:
         return any(record.offset in each.held.get(record.place, ()) for each in self._sessions.values())
 
     def forget(self, record: ShareRecord) -> None:
-        """A transaction decides on this record now."""
+        """Stop holding a record, because a transaction decides on it now."""
         for session in self._sessions.values():
             session.forget(record.place, (record.offset,))
 
 
 def _part(session: ShareSession, said: Acknowledgements) -> Acknowledgements:
-    """The acknowledgements of what is held in a session."""
+    """Return the acknowledgements of records that are held in a session."""
     part: Acknowledgements = {}
     for place, kinds in said.items():
         held = session.held.get(place, set())

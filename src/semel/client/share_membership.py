@@ -1,4 +1,4 @@
-"""Membership of a share group (KIP-932). Several members may have the same partition, so none is revoked."""
+"""Membership in a share group (KIP-932). Members may have the same partition, so none is revoked."""
 
 import time
 import uuid
@@ -20,7 +20,7 @@ class ShareMember:
         self.assigned: frozenset[Place] = frozenset()
         """The partitions to fetch from."""
         self.names: dict[bytes, str] = {}
-        """Of all topics that were ever assigned."""
+        """The names of all topics that were ever assigned, by topic id."""
         self._client = client
         self._group_id = group_id
         self._topics = sorted(topics)
@@ -29,11 +29,11 @@ class ShareMember:
 
     @property
     def due_in_s(self) -> float:
-        """How long the next heartbeat may wait."""
+        """The time until the next heartbeat is due."""
         return max(0.0, self._due_at - time.monotonic())
 
     def poll(self) -> None:
-        """Join, or send a heartbeat if one is due, and follow the answer."""
+        """Join, or send a heartbeat, if that is due; apply the assignment that it returns."""
         if self.due_in_s > 0:
             return
         response = self._heartbeat(self._epoch)

@@ -1,4 +1,4 @@
-"""Records of a share group: what a broker has given to a member, and what the member says of them."""
+"""Records of a share group: decodes the acquired ones, and encodes their acknowledgements."""
 
 from collections.abc import Iterable, Iterator
 from enum import IntEnum
@@ -11,22 +11,22 @@ from semel.wire.schema import Buffer
 
 
 class AcknowledgeType(IntEnum):
-    """What becomes of a record."""
+    """How a member acknowledges a record."""
 
     GAP = 0
-    """There is no record at this offset. The consumer says so by itself."""
+    """There is no record at this offset. The consumer sends this by itself."""
     ACCEPT = 1
     """It was processed."""
     RELEASE = 2
-    """Another member may try."""
+    """It is to be delivered again, perhaps to another member."""
     REJECT = 3
-    """It cannot be processed, by anyone."""
+    """It cannot be processed and must not be delivered again."""
     RENEW = 4
-    """The member needs more time."""
+    """The member needs more time: the lock starts again."""
 
 
 Place: TypeAlias = tuple[bytes, int]
-"""A partition, by the id of its topic: a topic that was deleted and created again has another."""
+"""A partition, by topic id: a topic that was deleted and created again has a new id."""
 
 
 class ShareRecord(NamedTuple):
@@ -45,7 +45,7 @@ class ShareRecord(NamedTuple):
 
     @property
     def place(self) -> Place:
-        """Where it is from."""
+        """The partition of the record."""
         return self.topic_id, self.partition
 
 

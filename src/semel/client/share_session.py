@@ -1,8 +1,9 @@
-"""The share session of a member with one broker (KIP-932): its requests in order, and what it holds there.
+"""The share session of a member with one broker (KIP-932): sends requests, and knows the records held there.
 
-A session lists the partitions once, and then only the changes. Every request has the next epoch. The broker
-ends the session with the connection, and releases what the member holds. So after a lost answer, or an error,
-the session is begun anew, and everything that was held there is lost: it will be delivered again.
+The first request of a session lists the partitions, later ones only the changes. Every request has the next
+epoch. When the connection ends, the broker ends the session and releases the records that the member holds.
+So after a lost answer or an error, the client begins a new session and holds none of the old records: they
+will be delivered again.
 """
 
 from collections.abc import Iterable
@@ -47,7 +48,7 @@ class ShareSession:
         self._listed: frozenset[Place] = frozenset()
 
     def post_fetch(self, partitions: frozenset[Place], max_records: int, max_wait_ms: int) -> Pending:
-        """Ask for records of these partitions."""
+        """Request records of these partitions; `take` waits for the response."""
         request = ShareFetchRequest(
             group_id=self._group_id,
             member_id=self._member_id,
@@ -78,14 +79,14 @@ class ShareSession:
         return pending
 
     def take(self, pending: Pending, timeout_s: float) -> ShareFetchResponse:
-        """Wait for the records."""
+        """Wait for the response to a `post_fetch`."""
         response: ShareFetchResponse = self._answer(pending, timeout_s)
         return response
 
     def acknowledge(self, kinds: Acknowledgements, *, ends: bool = False) -> None:
-        """Acknowledge records that are held here. What was accepted of them is not held any more.
+        """Acknowledge records that are held here. Except for renewed ones, they are not held any more.
 
-        KafkaError if the acknowledgements of a partition were refused; those of the others were not.
+        KafkaError if the acknowledgements of a partition were refused; this does not affect other partitions.
         """
         if self._epoch == BEGIN:
             check(ErrorCode.SHARE_SESSION_NOT_FOUND if kinds else ErrorCode.NONE, _LOST)
@@ -112,11 +113,11 @@ class ShareSession:
                 check(each.error_code, f"records of {where} were not acknowledged", each.error_message)
 
     def forget(self, place: Place, offsets: Iterable[int]) -> None:
-        """These are not held any more."""
+        """Stop holding the records at these offsets."""
         self.held.get(place, set()).difference_update(offsets)
 
     def lose(self) -> None:
-        """The session has ended, with all that was held."""
+        """Begin a new session with the next request; no record is held any more."""
         self._epoch, self._listed = BEGIN, frozenset()
         self.held.clear()
 
@@ -139,7 +140,7 @@ def _by_topic(places: Iterable[Place]) -> list[tuple[bytes, list[int]]]:
 
 
 def acknowledged_topics(kinds: Acknowledgements) -> list[ShareAcknowledgeTopic]:
-    """Return acknowledgements as requests have them."""
+    """Convert acknowledgements to the topics of a request."""
     topics: dict[bytes, ShareAcknowledgeTopic] = {}
     for (topic_id, index), offsets in sorted(kinds.items()):
         topic = topics.setdefault(topic_id, ShareAcknowledgeTopic(topic_id=topic_id))

@@ -1,4 +1,4 @@
-"""DescribeLogDirs: how many bytes partitions have, and how much room their brokers have left."""
+"""Queries the sizes of partitions and the free space of brokers (DescribeLogDirs)."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from semel.wire.messages.topics import DescribableLogDirTopic
 
 @dataclass(frozen=True, slots=True)
 class LogDirectory:
-    """Where a broker keeps records; -1 where it does not report a number."""
+    """A directory in which a broker keeps records; -1 for a number that it does not report."""
 
     node_id: int
     path: str
@@ -21,9 +21,9 @@ class LogDirectory:
 
 
 def partition_sizes(client: Client, topics: Iterable[str]) -> dict[Partition, int]:
-    """Return the bytes of each partition of these topics, as far as brokers answer.
+    """Return the bytes of each partition of these topics; with replicas, those of the largest.
 
-    With replicas, the size of the largest.
+    Partitions of brokers that cannot be reached are missing.
     """
     wanted = [
         DescribableLogDirTopic(

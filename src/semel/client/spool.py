@@ -1,10 +1,9 @@
-"""A spool: held batches, in memory up to a limit and beyond it on disk.
+"""A spool: keeps held batches in memory up to a limit, and beyond it on disk.
 
 The limit applies to all held batches together. When it is exceeded, the largest holding in memory moves to a
-file of its own, and later additions to it follow. So memory is bounded whatever is held, and small
-short-lived holdings do not touch the disk. The files are anonymous: each is deleted with its holding, and all
-of them with the process, however it ends. Beyond a number of files they are shared, since each is an open
-descriptor.
+file of its own, and later additions to it follow. So memory is bounded, and small short-lived holdings do not
+touch the disk. The files are anonymous: each is deleted with its holding, and all of them with the process,
+however it ends. Beyond `FILES_MAX`, holdings share files, since each file needs an open descriptor.
 """
 
 import os
@@ -58,7 +57,7 @@ class Held:
 
     @property
     def is_on_disk(self) -> bool:
-        """Whether it has moved to disk."""
+        """Whether batches of it have moved to disk."""
         return self._file is not None
 
     def add(self, batch: bytes) -> None:

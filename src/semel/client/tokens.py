@@ -1,8 +1,8 @@
 """Tokens for OAUTHBEARER: from the token endpoint of an authorization server, or from a file.
 
 The client identifies itself with id and secret (the client credentials grant, RFC 6749) and gets a token. All
-connections share it until 80 % of its life have passed. A token file is read for each authentication: whoever
-writes it renews it.
+connections share it until 80 % of its life have passed. A token file is read for each authentication; the
+program that writes the file has to renew the token.
 
 Errors name the setting. They never show the secret or a token.
 """
@@ -54,7 +54,7 @@ class TokenEndpoint:
     _cache: _Cache = field(default_factory=_Cache, repr=False, compare=False)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """In another process, it shares the token with the others there."""
+        """Unpickle to the endpoint with these settings in the other process, so that it shares its token."""
         return token_endpoint, (self.url, self.client_id, self.client_secret, self.scope)
 
     def __call__(self) -> str:
@@ -77,7 +77,7 @@ class TokenEndpoint:
             return token
 
     def forget(self) -> None:
-        """Get another token next time: a broker has rejected this one."""
+        """Discard the token, so that the next call gets a new one: a broker has rejected it."""
         self._cache.renew_at = self._cache.ends_at = 0.0
 
     @property
@@ -119,7 +119,7 @@ class TokenEndpoint:
 
 @lru_cache(ENDPOINTS_MAX)
 def token_endpoint(url: str, client_id: str, client_secret: str, scope: str) -> TokenEndpoint:
-    """Return the endpoint with these settings, the same one each time. ValueError names a wrong one."""
+    """Return the endpoint with these settings, the same object each time. ValueError names an invalid one."""
     if problem := url_problem(url):
         raise ValueError(f"{ENDPOINT} {problem}")
     identity = {CLIENT_ID: client_id, CLIENT_SECRET: client_secret}
@@ -133,7 +133,7 @@ def token_endpoint(url: str, client_id: str, client_secret: str, scope: str) -> 
 
 
 def _life_s(expires_in: Any, token: str) -> float:
-    """Return for how long a token is valid, by the server's answer or by the token itself."""
+    """Return for how long a token is valid, by the server's answer or by the token; 0 if unknown."""
     try:
         if expires_in is not None:
             life_s = float(expires_in)

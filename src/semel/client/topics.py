@@ -1,7 +1,7 @@
 """Administration of topics: list, create, change and delete them; delete records.
 
-Every method that changes something takes several topics and changes each on its own. The first refusal is
-raised as a `KafkaError` that names its topic; the others are executed nevertheless, as in Kafka.
+`create` and `delete` take several topics, and the broker handles each independently, as in Kafka. The first
+refusal is raised as a `KafkaError` that names its topic; the other topics are changed nevertheless.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -65,7 +65,7 @@ class TopicAdmin:
         return sorted(self._client.describe().topics, key=lambda topic: topic.name)
 
     def describe(self, name: str) -> TopicInfo:
-        """One topic, asked for anew. KafkaError if there is none."""
+        """Return a topic, bypassing the cache. KafkaError if it does not exist."""
         return self._client.topic(name, anew=True)
 
     def create(self, *topics: NewTopic | str, validate_only: bool = False) -> list[CreatedTopic]:
@@ -126,11 +126,11 @@ class TopicAdmin:
         return list_offsets(self._client, wanted, isolation=isolation)
 
     def partitions(self, names: Iterable[str]) -> list[Partition]:
-        """Every partition of these topics."""
+        """Return every partition of these topics."""
         return [(name, each.partition) for name in names for each in self.describe(name).partitions]
 
     def delete_records(self, before: Mapping[Partition, int]) -> dict[Partition, int]:
-        """Delete the records before these offsets (-1: all); return the new log starts."""
+        """Delete the records before these offsets (-1: all); return the new log start offsets."""
         starts: dict[Partition, int] = {}
         for attempt in Attempts(self._client.patience_s, also=leader_may_move):
             missing = {key: offset for key, offset in before.items() if key not in starts}
@@ -172,14 +172,14 @@ def _creatable(topic: NewTopic) -> CreatableTopic:
 
 
 def _to_controller(client: Client, request: Request, codes: Callable[[Any], Iterable[int]]) -> Any:
-    """Send to the controller, which is any broker on most clusters, and follow it when it moved."""
+    """Send to the controller, and retry if it has moved. On most clusters any broker serves as controller."""
     for attempt in Attempts(client.timeout_s):
         cluster = client.describe(topics=())
         is_known = any(node.node_id == cluster.controller for node in cluster.nodes)
         try:
             response = client.send(request, node=cluster.controller if is_known else None)
         except BrokerUnreachable as error:
-            attempt.failed(error)  # It was not sent.
+            attempt.failed(error)  # The request was not sent, so a retry is safe.
             continue
         if ErrorCode.NOT_CONTROLLER not in codes(response):
             return response

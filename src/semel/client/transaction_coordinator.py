@@ -1,9 +1,9 @@
-"""The requests of a transaction to its coordinator.
+"""Sends the requests of a transaction to its coordinator.
 
-The protocol has two versions. In version 1 a partition or group is added to the transaction before it is
-written to, and an end keeps the producer id and epoch. In version 2 (KIP-890) writing adds, and every end
-bumps the epoch, so that a delayed request of one transaction cannot get into the next. Version 2 is used if
-the cluster has it.
+The protocol has two versions. In version 1 the client adds a partition or group to the transaction before it
+writes to it, and EndTxn keeps the producer id and epoch. In version 2 (KIP-890) the first write adds it, and
+every EndTxn bumps the epoch, so that a delayed request of one transaction cannot get into the next. Version 2
+is used if the cluster supports it.
 
 Every request here is idempotent and repeated after a lost answer. Each method tries until its time is over,
 and then raises the last error. `transactional_producer` decides what an error means for the transaction.
@@ -73,7 +73,7 @@ class Coordinator:
         self._client = client
         self._timeout_s = timeout_s
         self.commit_in_doubt = False
-        """Whether the answer to a commit was lost: it may have happened, even if a later one refuses it."""
+        """Whether the answer to a commit was lost: it may have happened, even if its retry is refused."""
 
     def init(
         self,
@@ -83,10 +83,9 @@ class Coordinator:
         two_phase: bool = False,
         keep_prepared: bool = False,
     ) -> Taken:
-        """Initialise the id: fence its previous owner, and abort its open transaction unless it is to be
-        kept.
+        """Initialise the id: fence its previous owner, and abort its transaction unless `keep_prepared`.
 
-        With an `identity`, only if no other producer has taken the id meanwhile.
+        With an `identity`, this fails if another producer has taken the id meanwhile.
         """
         if two_phase and not self._client.serves(InitProducerIdRequest.api_key, TWO_PHASE_VERSION):
             raise UnsupportedRequest(
@@ -150,7 +149,7 @@ class Coordinator:
         group: GroupMetadata,
         offsets: Mapping[Partition, int | CommittedOffset],
     ) -> None:
-        """Commit offsets as part of the transaction. They go to the coordinator of the group."""
+        """Commit offsets as part of the transaction. The request goes to the coordinator of the group."""
         request = TxnOffsetCommitRequest(
             transactional_id=self.transactional_id,
             group_id=group.group_id,

@@ -1,4 +1,4 @@
-"""The errors of a transactional producer that cannot continue: the class says what to do."""
+"""Builds the errors of a transactional producer. Their class says what to do."""
 
 from typing import Final
 
@@ -17,7 +17,7 @@ FENCED: Final = frozenset({ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER
 
 
 def must_abort(transactional_id: str, error: Exception) -> TransactionError:
-    """The transaction cannot be committed; the producer can continue with another one."""
+    """Return the error of a transaction that cannot be committed; the producer can continue with another."""
     reason = error.message if isinstance(error, KafkaError) else str(error)
     return MustAbort.of(
         error, f"the transaction of {transactional_id!r} cannot be committed; abort it", reason
@@ -25,7 +25,7 @@ def must_abort(transactional_id: str, error: Exception) -> TransactionError:
 
 
 def has_to_stop(transactional_id: str, error: KafkaError, *, commit_in_doubt: bool) -> TransactionError:
-    """The producer cannot continue at all."""
+    """Return the error of a producer that cannot continue."""
     name = f"the producer of {transactional_id!r}"
     doubt = "; its commit may have happened, since an answer was lost" if commit_in_doubt else ""
     if error.code in FENCED:
@@ -35,7 +35,7 @@ def has_to_stop(transactional_id: str, error: KafkaError, *, commit_in_doubt: bo
 
 
 def unknown_at_close(transactional_id: str) -> TransactionError:
-    """The producer was closed while its commit was under way."""
+    """Return the error of a producer that was closed while the outcome of its commit was unknown."""
     return OutcomeUnknown(
         ErrorCode.REQUEST_TIMED_OUT,
         f"the producer of {transactional_id!r} was closed before its commit was answered. "
@@ -44,6 +44,6 @@ def unknown_at_close(transactional_id: str) -> TransactionError:
 
 
 def not_sent(transactional_id: str) -> TransactionError:
-    """A record was dropped by an abort."""
+    """Return the error of a record that an abort dropped."""
     text = f"the transaction of {transactional_id!r} was aborted before the record was sent"
     return TransactionAborted(ErrorCode.TRANSACTION_ABORTABLE, text)

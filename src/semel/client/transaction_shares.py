@@ -8,7 +8,7 @@
 
 The records are settled if the transaction commits, and delivered again if it aborts. If the consumer does not
 hold one of them any more, because its lock was over or the broker was restarted, the transaction cannot be
-committed: another worker has the record.
+committed: another member may have the record.
 
 The request goes to the leader of each partition. It is idempotent within its transaction, and repeated after
 a lost answer.
@@ -34,7 +34,7 @@ _LOST = "this member does not hold one of them any more"
 
 
 def serves_share_transactions(client: Client) -> bool:
-    """Whether the brokers have this API. The API key alone is no proof: it is not registered."""
+    """Whether the brokers have this API. The API key alone is no proof: it is not registered with Kafka."""
     return client.feature(COMMIT_TRANSACTIONS) >= 1 and client.serves(TxnShareAcknowledgeRequest.api_key)
 
 
@@ -49,7 +49,7 @@ def acknowledge(
 ) -> None:
     """Acknowledge these records of a consumer when the transaction commits.
 
-    KafkaError, ClientError: some of them are not in the transaction, which has to abort.
+    After a KafkaError or ClientError, some of them are not in the transaction, which has to be aborted.
     """
     if version < 2 or not serves_share_transactions(client):
         raise UnsupportedRequest(
@@ -58,7 +58,7 @@ def acknowledge(
     kind = AcknowledgeType.ACCEPT if is_accepted else AcknowledgeType.REJECT
     kinds: Acknowledgements = {}
     for each in records:
-        # Of a record that was delivered twice, only one result may count.
+        # The caller may pass two deliveries of one record; the results of only one of them may count.
         is_there = each.offset in kinds.setdefault(each.place, {})
         if is_there or not consumer.holds(each):
             check(ErrorCode.INVALID_RECORD_STATE, _REFUSED, _LOST)

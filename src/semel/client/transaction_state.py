@@ -3,7 +3,7 @@
     NEW --init--> READY --begin--> OPEN --commit--> READY        OPEN --prepare--> PREPARED --commit--> READY
                                    OPEN --abort---> READY                          PREPARED --abort---> READY
 
-COMMITTING and ABORTING are ends that were not answered: they can only be repeated. DEAD is final.
+COMMITTING and ABORTING: the end was sent and not answered, so it can only be repeated. DEAD is final.
 """
 
 from enum import Enum

@@ -1,4 +1,4 @@
-"""The records of a transaction in flight: a `Producer` with a given producer id and epoch.
+"""Writes the records of transactions: a `Producer` that is given its producer id and epoch.
 
 The differences from a plain producer: in version 1 a partition is added to the transaction before its first
 batch; the version of Produce selects the transaction version; and a refused batch fails the whole
@@ -46,7 +46,7 @@ class TransactionWriter(Producer):
         self._given = NOBODY_YET
         self._transaction_version = 2
         self._added: set[Partition] = set()
-        self.has_written = False  # or tried to, so that the coordinator may know of it
+        self.has_written = False  # or has tried to: the coordinator may know of the transaction
 
     @property
     def failure(self) -> Exception | None:
@@ -61,7 +61,7 @@ class TransactionWriter(Producer):
         self.has_written = False
 
     def drop(self, error: Exception) -> None:
-        """Drop what was not sent. Requests in flight are answered first: they may be written already."""
+        """Drop what was not sent. Wait for requests in flight first: their batches may be written already."""
         self._finish_last()
         for queue in self._outgoing.values():
             self._buffered_bytes -= queue.drop(error)

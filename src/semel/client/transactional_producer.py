@@ -9,8 +9,9 @@ A transactional id belongs to one producer at a time: the newest. `with`, or `in
 open transaction of the previous owner and fences it. The block commits at its end and aborts on an exception.
 `transaction_state` shows which calls are valid when.
 
-The class of an error says what to do: see `errors`. Every call tries for `timeout_s`. After `OutcomeUnknown`
-only `commit` can be called, and repeated; after `ProducerFenced` and `ProducerFailed` nothing.
+The class of an error says what to do: see `errors`. Every call retries for `timeout_s`. After
+`OutcomeUnknown` only `commit` can be called, until there is an answer. After `ProducerFenced` and
+`ProducerFailed` the producer cannot be used.
 
 Two-phase commit: `prepare` returns the identity of the transaction, to be stored with the decision of another
 system. From then on any process can end it, see `prepared`. With `two_phase=True` the broker never aborts it
@@ -142,7 +143,7 @@ class TransactionalProducer:
         return None if found is None else PreparedTransaction(self.transactional_id, *found)
 
     def close(self) -> None:
-        """Abort the open transaction, unless it is prepared, and accept no more. May be called again."""
+        """Abort the open transaction, unless it is prepared, and end the producer. May be called again."""
         state = self._state
         try:
             if state in (State.OPEN, State.ABORTING):
@@ -156,9 +157,9 @@ class TransactionalProducer:
 
     @contextmanager
     def transaction(self) -> Iterator[Self]:
-        """Run a block in a transaction; aborted if an exception leaves the block.
+        """Run a block in a transaction, which is aborted if an exception leaves the block.
 
-        A transaction that the block has prepared or ended itself is left as it is.
+        If the block has prepared or ended the transaction itself, it is not changed.
         """
         self.begin()
         try:
@@ -166,7 +167,7 @@ class TransactionalProducer:
             if self._state is State.OPEN:
                 self.commit()
         except BaseException:
-            # The exception says more than a failed abort, and the broker aborts after the timeout.
+            # Suppress errors of the abort: the exception says more, and the broker aborts after the timeout.
             with suppress(KafkaError, ClientError):
                 if self._state is State.OPEN:
                     self.abort()
@@ -175,7 +176,7 @@ class TransactionalProducer:
     def begin(self) -> None:
         """Begin a transaction. The broker learns of it with the first record or offset.
 
-        If the cluster has moved to version 2 since, the producer initialises its id again; that may fail.
+        If the cluster has been upgraded to version 2, the producer initialises its id again; that may fail.
         """
         if self._state is State.NEW:
             self.init()
@@ -291,7 +292,7 @@ class TransactionalProducer:
         except (KafkaError, ClientError) as error:
             self._not_aborted(error, was_prepared)
         if self._version < 2 and self._writer.failure is not None:
-            # The sequence numbers of a refused batch are missing in the log, so they have to start again.
+            # The sequence numbers of a refused batch are missing in the log: start again, in a new epoch.
             self._renew()
         self._state = State.READY
 
@@ -309,9 +310,9 @@ class TransactionalProducer:
         try:
             version = self._found_version()
         except ClientError:
-            return  # No broker can be reached now. The next request will find out, and retries for longer.
+            return  # No broker can be reached now. The next request retries for longer.
         if version > self._version:
-            # Delayed version 1 requests would still match the same epoch, so it is bumped.
+            # Bump the epoch: delayed requests of version 1 would still match the old one.
             self._renew()
         self._version = version
 
@@ -333,11 +334,10 @@ class TransactionalProducer:
             raise OutcomeUnknown.of(error, unknown, str(error))
         assert isinstance(error, KafkaError), "only refusals are not retriable here"
         was_ended = error.code is ErrorCode.INVALID_TXN_STATE
-        # After a lost answer a fence says nothing: the commit may have come before it.
+        # After a lost answer, fencing does not tell the outcome: the commit may have happened before it.
         in_doubt = self._coordinator.commit_in_doubt
         if was_ended and self._version >= 2:
-            # The answer to an abort holds the epoch to continue with, also when the broker has aborted
-            # already.
+            # The answer to an abort has the epoch to continue with, even if the broker has already aborted.
             self._identity = self._coordinator.end(self._identity, self._version, commit=False)
         elif not was_ended and not (error.code in FENCED and not in_doubt and self._recovered()):
             self._die(error)
@@ -350,14 +350,15 @@ class TransactionalProducer:
             raise error
         assert isinstance(error, KafkaError), "only refusals are not retriable here"
         if error.code is ErrorCode.INVALID_TXN_STATE and self._version < 2 and not was_prepared:
-            return  # Nothing was open: the request that would have opened it did not get that far.
+            return  # Nothing was open: the request that would have opened the transaction had no effect.
         if not (error.code in FENCED and self._recovered()):
             self._die(error)
 
     def _recovered(self) -> bool:
-        """Whether only the broker has aborted, after the timeout, and no other producer has taken the id.
+        """Try to get a new epoch after a fencing error. False if another producer has taken the id.
 
-        Version 2 reports the two differently. In version 1 both look like a fence.
+        In version 1 a broker that has aborted the transaction after its timeout returns a fencing error, too.
+        Version 2 has different errors for the two cases, so there the result is False.
         """
         if self._version >= 2 or not self._coordinator.can_recover():
             return False

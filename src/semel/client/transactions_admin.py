@@ -65,7 +65,7 @@ class TransactionDescription:
 
     @property
     def is_two_phase(self) -> bool:
-        """Whether it never times out, so that only its owner may end it."""
+        """Whether its transactions never time out, so that only the owner may end them."""
         return self.timeout_ms == NEVER_TIMES_OUT_MS
 
     def open_for_ms(self) -> int | None:
@@ -89,7 +89,7 @@ class ProducerDescription:
 
 @dataclass(frozen=True, slots=True)
 class FencedProducer:
-    """The new producer id and epoch of an id; older ones are refused."""
+    """The new producer id and epoch of a fenced transactional id; older ones are refused."""
 
     producer_id: int
     epoch: int
@@ -168,7 +168,7 @@ def _describe_together(client: Client, transactional_ids: list[str]) -> list[Tra
                 request = DescribeTransactionsRequest(transactional_ids=portion)
                 response: DescribeTransactionsResponse = client.send(request, node=node)
             except ClientError:
-                continue  # Each is asked for on its own, with retries.
+                continue  # The caller describes these one by one, with retries.
             found += [each for each in response.transaction_states if each.error_code in (0, _NOT_FOUND)]
     return found
 
@@ -212,7 +212,7 @@ def abort_transaction(
 ) -> None:
     """Abort a producer's transaction in one partition, bypassing its coordinator.
 
-    The three numbers are those of `describe_producers`. KafkaError if the producer has moved on meanwhile.
+    The last three arguments are those of `describe_producers`. KafkaError if they are no longer current.
     """
     marker = WritableTxnMarker(
         producer_id=producer_id,

@@ -23,7 +23,7 @@ SALT_BYTES = 32
 
 @dataclass(frozen=True, slots=True)
 class ScramUser:
-    """A mechanism of a user."""
+    """The credential of a user for one mechanism."""
 
     user: str
     mechanism: str
@@ -37,7 +37,7 @@ class UserAdmin:
         self._client = client
 
     def list(self) -> list[ScramUser]:
-        """Return all users, in order."""
+        """Return all users, ordered by name and mechanism."""
         return _described(self._client, DescribeUserScramCredentialsRequest(users=None))
 
     def has(self, user: str, *, mechanism: str = "SCRAM-SHA-256") -> bool:
@@ -61,7 +61,7 @@ class UserAdmin:
         self._alter(AlterUserScramCredentialsRequest(upsertions=[change]), user)
 
     def remove(self, user: str, *, mechanism: str = "SCRAM-SHA-256") -> None:
-        """Remove a mechanism of a user."""
+        """Remove the credential of a user for a mechanism."""
         change = ScramCredentialDeletion(name=user, mechanism=MECHANISMS[mechanism])
         self._alter(AlterUserScramCredentialsRequest(deletions=[change]), user)
 

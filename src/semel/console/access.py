@@ -1,10 +1,10 @@
-"""Who may talk to the console, checked before any page is asked for.
+"""Admits or refuses each request to the console before a page handles it.
 
-One ASGI middleware, in this order: the Host must be a name of the console (against DNS rebinding); a request
-that changes something must come from the console's own pages (against CSRF) and is refused if the console is
-read-only; the body has a limit; and there must be a session if the console wants a login. It also cuts
-`.json` from the path, so that a page and its JSON twin are one route, and sets the security headers of every
-response.
+One ASGI middleware checks, in this order: the Host must be a name of the console (against DNS rebinding);
+a request that changes something must come from the console's own pages (against CSRF) and is refused if the
+console is read-only; there must be a session if the console requires a login; and the body has a limit. The
+middleware also removes `.json` from the path, so that a page and its JSON twin are one route, and sets the
+security headers of every response.
 """
 
 import re
@@ -29,9 +29,9 @@ JSON_SUFFIX: Final = ".json"
 SAFE_METHODS: Final = frozenset({"GET", "HEAD"})
 #: Addresses that need no session.
 OPEN_PATHS: Final = ("/login", "/logout")
-#: The largest body there. Everybody may send one, and nobody has a longer password.
+#: The largest body for these paths, to which anyone may send one. No password is longer.
 OPEN_BYTES: Final = 64 << 10
-#: What a POST may be on a read-only console: logging in and out, and checks, which change nothing.
+#: Paths that accept POST on a read-only console: login, logout, and checks, which change nothing.
 HARMLESS_PATHS: Final = (
     *OPEN_PATHS,
     "/checks/hanging",
@@ -40,7 +40,8 @@ HARMLESS_PATHS: Final = (
     "/checks/storage",
 )
 STATIC_PREFIX: Final = "/static/"
-#: A name or an IPv6 address in brackets, and a port. Everything else is a trick on one of those who read it.
+#: A name or an IPv6 address in brackets, and a port. Anything else is rejected: proxies and servers parse
+#: malformed Host headers differently.
 HOST: Final = re.compile(r"(?:(?P<name>[a-z0-9._-]+)|\[(?P<v6>[0-9a-f:.]+)\])(?::[0-9]{1,5})?")
 
 CONTENT_SECURITY_POLICY: Final = "; ".join(
@@ -74,7 +75,7 @@ def changes(path: str, endpoint: Endpoint) -> Route:
 
 
 class BodyTooLarge(Exception):
-    """A browser sent more than it may."""
+    """The body of a request exceeds its limit."""
 
 
 class Access:
@@ -87,14 +88,14 @@ class Access:
         sessions: Sessions,
         everyone: Session | None,
     ) -> None:
-        """`everyone` is the session of all browsers if the console wants no login."""
+        """`everyone` is the session of all browsers if the console requires no login, else None."""
         self._app = app
         self._settings = settings
         self._sessions = sessions
         self._everyone = everyone
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Check a request, and pass it on."""
+        """Check a request, and pass it on to the application."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -113,8 +114,8 @@ class Access:
             reply = failure(request, 413, "Too large", text)
             await reply(scope, receive, send)
         except (ClientDisconnect, SessionOver):
-            return  # Nobody waits for an answer, or a download must not look complete: the server hangs up.
-        except Exception as error:  # noqa: BLE001 - the page that says so needs the security headers, too
+            return  # The browser has gone, or a download must not look complete: the server disconnects.
+        except Exception as error:  # noqa: BLE001 - the error page needs the security headers, too
             reply = await of_bug(request, error)
             await reply(scope, receive, send)
 
@@ -173,24 +174,24 @@ def _cut_suffix(scope: Scope) -> None:
 
 
 def _host_name(host: str) -> str | None:
-    """Return the host of a Host header without its port; None if it is none."""
+    """Return the host of a Host header without its port; None if the header is malformed."""
     match = HOST.fullmatch(host.lower())
     return None if match is None else match["name"] or match["v6"]
 
 
 def _is_own(headers: Headers, scheme: str) -> bool:
-    """Whether a request comes from the console's own pages. Browsers send at least one of the two."""
+    """Whether a request comes from the console's own pages. Browsers send Sec-Fetch-Site, Origin or both."""
     site, origin = headers.get("sec-fetch-site"), headers.get("origin")
     if site is None and origin is None:
         return False
     is_same_site = site is None or site == "same-origin"
     own = (f"http://{headers.get('host', '')}", f"https://{headers.get('host', '')}")
-    allowed = own if scheme == "http" else own[1:]  # A proxy may have ended TLS.
+    allowed = own if scheme == "http" else own[1:]  # A proxy may have terminated TLS.
     return is_same_site and (origin is None or origin.lower() in [each.lower() for each in allowed])
 
 
 def _is_foreign_read(headers: Headers) -> bool:
-    """Whether a page of another site asks in the background. Following a link to the console is fine."""
+    """Whether a page of another site reads in the background. Following a link to the console is allowed."""
     is_foreign = headers.get("sec-fetch-site", "none") in ("cross-site", "same-site")
     return is_foreign and headers.get("sec-fetch-mode") != "navigate"
 

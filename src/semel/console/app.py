@@ -1,4 +1,4 @@
-"""The application: its routes, its state, and what runs beside the requests."""
+"""Assembles the application: its routes, its state, and its background tasks."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -42,7 +42,7 @@ SWEEP_SECONDS = 15.0
 
 
 def routes() -> Sequence[BaseRoute]:
-    """All routes. Each page has a JSON twin: `access` cuts the suffix before a route is chosen."""
+    """All routes. Each page has a JSON twin: `access` removes the suffix before a route is chosen."""
     return [
         *overview.ROUTES,
         *topics.ROUTES,
@@ -66,7 +66,7 @@ def routes() -> Sequence[BaseRoute]:
 
 
 def create_app(settings: ConsoleSettings) -> Starlette:
-    """Return the console. ValueError if the settings are invalid or would let strangers in."""
+    """Return the console. ValueError if the settings are invalid or would admit unauthenticated users."""
     settings.checked()
     everyone = None if settings.needs_login else Session("", Security.of(settings.client))
     sessions = Sessions(settings.sessions_max, settings.session_seconds)
@@ -98,7 +98,7 @@ async def _lifespan(app: Starlette) -> AsyncIterator[None]:
         state.observers.of(state.everyone)
 
     def retire(over: list[Session]) -> None:
-        """Stop what runs for sessions that are over, and close their connections."""
+        """Stop the work of ended sessions, and close their connections."""
         state.workers.end(over)
         state.workers.pool.forget(over)
         identities = {each.identity for each in over}
@@ -116,7 +116,7 @@ async def _lifespan(app: Starlette) -> AsyncIterator[None]:
 
 
 async def _sweep(app: Starlette) -> None:
-    """Close what nobody uses any more."""
+    """Close expired sessions, unused observers and idle clients, periodically."""
     state = app.state
     while True:
         await asyncio.sleep(SWEEP_SECONDS)

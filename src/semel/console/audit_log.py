@@ -1,4 +1,4 @@
-"""The audit trail: the newest lines of the logger `semel.audit` in the log of a broker on this machine.
+"""Reads the audit trail: the newest lines of the logger `semel.audit` in the log of a broker on this machine.
 
 The log may be text or JSON (`--log-format`). Only the end of the file is read.
 """

@@ -1,8 +1,8 @@
-"""Who holds back the last stable offset of a partition: the transaction that wrote there first.
+"""Finds the transaction that holds back the last stable offset of a partition: the first open one there.
 
-A coordinator tells when a transaction began, and only the leader of a partition tells where it begins there.
-So leaders are asked for the producers of partitions whose readers wait, a few at each sample. While the last
-stable offset stays, so does what holds it, so nothing is asked twice.
+A coordinator knows when a transaction began, but only the leader of a partition knows at which offset it
+begins. So the console asks leaders for the producers of partitions whose readers wait, a few at each sample.
+While the last stable offset does not move, its blocker stays the same and is not asked for again.
 """
 
 from collections.abc import Iterable, Mapping
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from semel.console.sampling import PartitionEnds
 
 ASKED_MAX = 50
-"""Partitions that are asked for at each sample, most waiting first; the others follow later."""
+"""Partitions queried at each sample, those with most waiting offsets first; the others follow later."""
 
 
 async def sample_blockers(
     observer: "Observer", ends: "PartitionEnds", before: "PartitionEnds | None"
 ) -> dict[Partition, int]:
-    """Return the producer id of what blocks each partition, as far as it is known."""
+    """Return the id of the producer that blocks each partition, where it is known."""
     known = {}
     if before is not None:
         known = {
@@ -34,7 +34,7 @@ async def sample_blockers(
 
 
 def first_producers(client: Client, partitions: Iterable[Partition]) -> dict[Partition, int]:
-    """Ask which producer's open transaction begins first in each partition. Some may be left out."""
+    """Return the producer whose open transaction begins first in each partition. Some may be left out."""
     by_topic: dict[str, list[int]] = {}
     for topic, number in partitions:
         by_topic.setdefault(topic, []).append(number)
@@ -45,7 +45,7 @@ def first_producers(client: Client, partitions: Iterable[Partition]) -> dict[Par
         except UnsupportedRequest:
             return {}
         except KafkaError:
-            continue  # It is gone, moves, or is not for this principal; then its blocker is not named.
+            continue  # Deleted, moving, or not authorized: its blocker stays unknown.
         for number, producers in listed.items():
             begun = [each for each in producers if each.transaction_start_offset >= 0]
             if begun:
@@ -57,7 +57,7 @@ def first_producers(client: Client, partitions: Iterable[Partition]) -> dict[Par
 def blockers_of(
     key: Partition, open_: Mapping[str, TransactionDescription], ends: "PartitionEnds"
 ) -> tuple[TransactionDescription | None, list[str]]:
-    """Return the transaction that blocks a partition; if that is not known, the ids that it may be."""
+    """Return the transaction that blocks a partition; if it is unknown, the ids of the candidates."""
     here = [each for each in open_.values() if key in each.partitions]
     if key not in ends.blockers:
         return None, [each.transactional_id for each in here]

@@ -1,4 +1,4 @@
-"""Clients of the broker, one set for each session. A client is used by one thread at a time."""
+"""Pools clients of the broker by session. A client is used by one thread at a time."""
 
 import threading
 import time
@@ -11,28 +11,28 @@ from semel.console.settings import ConsoleSettings
 
 
 class WorkStopped(Exception):
-    """The work was stopped: its time is over, or nobody waits for it any more.
+    """The work was stopped: its time is over, or the browser has gone.
 
-    It is no `ClientError`, because those are tried again.
+    It is not a `ClientError`, because those are retried.
     """
 
 
 class StoppableClient(Client):
-    """A client that refuses its next request once its work was stopped.
+    """A client that refuses further requests once its work is stopped.
 
-    So a page that makes a thousand requests ends soon after the browser has gone, without a check of its own.
+    So a page that makes a thousand requests ends soon after the browser has gone, without checks of its own.
     """
 
     stop: threading.Event | None = None
 
     def connection(self, node: int | None = None) -> Connection:
-        """As in `Client`. WorkStopped if nobody waits for the answer."""
+        """As in `Client`. WorkStopped if the work was stopped."""
         if self.stop is not None and self.stop.is_set():
             raise WorkStopped("the work was stopped: its time is over, or the browser has gone.")
         return super().connection(node)
 
     def finish(self) -> None:
-        """Allow requests again, to end properly what the work has begun."""
+        """Allow requests again, so that stopped work can complete what it has begun."""
         self.stop = None
 
 
@@ -75,7 +75,7 @@ class ClientPool:
         _close(gone)
 
     def close_idle(self) -> None:
-        """Close clients that were not used for a while."""
+        """Close clients that were unused for `idle_client_seconds`."""
         before = time.monotonic() - self._settings.idle_client_seconds
         gone: list[tuple[float, StoppableClient]] = []
         with self._lock:

@@ -1,4 +1,4 @@
-"""Connections of browsers: one that sends no whole request is closed, and one address cannot take all."""
+"""Limits browser connections: closes those without a complete request, and bounds how many an address has."""
 
 import asyncio
 from typing import Any
@@ -6,17 +6,17 @@ from typing import Any
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-#: How long the head of a request may take, from the connection or from the end of the last answer.
+#: How long the head of a request may take, from connecting or from the end of the last response.
 HEAD_SECONDS = 10.0
-#: How long the body may take after that. A file of the largest size comes in time on a slow line.
+#: How long the body may take after that. It suffices for the largest file on a slow connection.
 BODY_SECONDS = 120.0
 CONNECTIONS_MAX = 1024
-#: Of one address. It is large because all browsers may come through one proxy.
+#: Connections from one address. The limit is large because all browsers may come through one proxy.
 CONNECTIONS_PER_ADDRESS = CONNECTIONS_MAX // 2
 
 
 class BoundedProtocol(H11Protocol):
-    """HTTP as uvicorn speaks it. Uvicorn itself waits for a request for ever."""
+    """Uvicorn's HTTP protocol with time limits. Uvicorn itself waits for a request forever."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -37,12 +37,12 @@ class BoundedProtocol(H11Protocol):
         super().connection_lost(exc)
 
     def handle_events(self) -> None:
-        """Handle what was received, and see what of a request is still to come."""
+        """Handle what was received, and time the part of the request that is still to come."""
         super().handle_events()
         self._watch()
 
     def _watch(self) -> None:
-        """Run a timer while a head or a body is awaited. More bytes of the same do not start it anew."""
+        """Run a timer while a head or a body is awaited. More bytes of the same part do not restart it."""
         state = None if self.transport.is_closing() else self.conn.their_state
         if state is not self._awaited:
             self._await(state)

@@ -1,7 +1,7 @@
 """Server-sent events: turns an async iterator into a response that a browser keeps open.
 
-When the browser goes away, the iterator is closed, which stops the work behind it. A comment goes out while
-nothing happens, so that a connection that is gone is noticed.
+When the browser disconnects, the iterator is closed, which stops the work behind it. A comment is sent while
+there are no events, so that a lost connection is detected.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ QUIET_SECONDS = 10.0
 
 
 class EventStream(StreamingResponse):
-    """A response whose source is closed in every case, also if the browser leaves while it is sent to."""
+    """A response that always closes its source, even if the browser disconnects during a send."""
 
     media_type = "text/event-stream"
 
@@ -31,7 +31,7 @@ class EventStream(StreamingResponse):
         self._source = source
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send all events, and close the source. HEAD is answered without them."""
+        """Send all events, and close the source. A HEAD request gets only the headers."""
         try:
             if scope["method"] == "HEAD":
                 await Response(headers=dict(self.headers))(scope, receive, send)

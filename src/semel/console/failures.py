@@ -56,7 +56,7 @@ def status_of(error: KafkaError) -> int:
 
 
 async def of_kafka(request: Request, error: Exception) -> Response:
-    """A broker refused."""
+    """A broker answered with an error."""
     assert isinstance(error, KafkaError)
     status = status_of(error)
     title = {404: "Not found", 403: "Not allowed", 503: "Not now"}.get(status, "The broker refused")
@@ -64,7 +64,7 @@ async def of_kafka(request: Request, error: Exception) -> Response:
 
 
 async def of_client(request: Request, error: Exception) -> Response:
-    """No broker answered."""
+    """The client failed: no broker answered, or one of the cases below."""
     if isinstance(error, UnsupportedRequest):
         return failure(request, 501, "Not supported by this broker", str(error))
     if isinstance(error, NotOpen):
@@ -79,7 +79,7 @@ async def of_client(request: Request, error: Exception) -> Response:
 
 
 async def of_http(request: Request, error: Exception) -> Response:
-    """There is no such page, or it takes other methods."""
+    """There is no page at this address, or it does not accept this method."""
     assert isinstance(error, HTTPException)
     titles = {404: ("No such page", "there is nothing at this address."), 405: ("Wrong method", error.detail)}
     title, text = titles.get(error.status_code, ("Refused", error.detail))
@@ -87,29 +87,29 @@ async def of_http(request: Request, error: Exception) -> Response:
 
 
 async def of_busy(request: Request, error: Exception) -> Response:
-    """Too much is going on."""
+    """A limit on concurrent work is reached."""
     return failure(request, 503, "Too busy", str(error))
 
 
 async def of_stopped(request: Request, error: Exception) -> Response:
-    """The browser has gone, so nobody reads this."""
+    """The work was stopped, usually because the browser has disconnected and does not read this."""
     return failure(request, CLIENT_CLOSED_REQUEST, "Stopped", str(error))
 
 
 async def of_time(request: Request, error: Exception) -> Response:
-    """It took too long."""
+    """The page exceeded its time limit."""
     return failure(request, 504, "Took too long", str(error))
 
 
 async def of_form(request: Request, error: Exception) -> Response:
-    """A form or an address has a wrong value, or asks for what must not happen now."""
+    """A form or an address has a wrong value, or the change conflicts with the present state."""
     if isinstance(error, Conflict):
         return failure(request, 409, "Nothing was changed", str(error))
     return failure(request, 400, "Please check", str(error))
 
 
 async def of_value(request: Request, error: Exception) -> Response:
-    """A number that is too long for Python to read, in an address or a form; else a bug."""
+    """A number with more digits than Python parses, in an address or form. Another ValueError is a bug."""
     if "integer string conversion" in str(error):
         return failure(request, 400, "Please check", "a number has too many digits.")
     return await of_bug(request, error)
@@ -121,7 +121,7 @@ async def of_encode(request: Request, error: Exception) -> Response:
 
 
 async def of_over(request: Request, error: Exception) -> Response:
-    """Its user has logged out while the page was made."""
+    """The user has logged out while the page was rendered."""
     return failure(request, 401, "Logged out", str(error))
 
 

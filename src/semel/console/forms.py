@@ -19,7 +19,7 @@ _YES, _NO = frozenset({"1", "true", "on", "yes"}), frozenset({"", "0", "false", 
 
 
 class _Number(Convertor[int]):
-    """A number in an address. Starlette's own fails if it has thousands of digits; here it is no address."""
+    """A number in a path. Starlette's converter fails on thousands of digits; this one does not match."""
 
     regex = "[0-9]{1,18}"
 
@@ -38,7 +38,7 @@ class FormError(ValueError):
 
 
 class Conflict(FormError):
-    """What the user saw is no longer so, or the change would hurt others; nothing was changed."""
+    """What the user saw is out of date, or the change would harm other users; nothing was changed."""
 
 
 async def read(request: Request) -> dict[str, str]:
@@ -50,7 +50,7 @@ async def read(request: Request) -> dict[str, str]:
 
 
 def has_json(request: Request) -> bool:
-    """Whether the body is JSON, where nothing is lost on the way: null, an empty text, and line ends."""
+    """Whether the body is JSON, which preserves what a form loses: null, empty text, and line ends."""
     return _kind(request) == JSON_TYPE
 
 
@@ -87,7 +87,7 @@ def done(request: Request, address: str, message: str, data: Mapping[str, Any] |
 
 
 def needed(fields: Mapping[str, str], name: str) -> str:
-    """Return a field that must be there."""
+    """Return a required field. FormError if it is missing or empty."""
     value = fields.get(name, "").strip()
     if not value:
         raise FormError(f"{name.replace('_', ' ')} is missing")
@@ -122,7 +122,7 @@ def page_number(request: Request) -> int:
 
 
 def paged(rows: list[Any], number: int, size: int) -> tuple[list[Any], dict[str, int]]:
-    """Return one page of a list, and where it is in the whole."""
+    """Return one page of a list, and its position in the list."""
     pages = max(1, -(-len(rows) // size))
     number = min(number, pages)
     first = (number - 1) * size

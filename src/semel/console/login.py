@@ -1,8 +1,8 @@
-"""Logging in with the broker's own SASL credentials.
+"""Logs users in with the broker's own SASL credentials.
 
-The console has no users. It opens a connection to the broker with the given name and password, and if the
-broker accepts them, the session acts as that principal: ACLs decide what it sees. Passwords are kept in
-memory, with the session, because every connection needs them.
+The console has no users of its own. It connects to the broker with the given name and password. If the broker
+accepts them, the session acts as that principal, and ACLs decide what it sees. The password stays in memory
+with the session, because every connection needs it.
 """
 
 import time
@@ -20,18 +20,18 @@ from semel.console.sessions import COOKIE, Session
 
 WINDOW_SECONDS = 60.0
 COUNTED_MAX = 10_000
-#: Longer names are counted by their beginning, so that the counts stay small.
+#: Longer names are cut to this length for counting, which bounds the memory of the counts.
 NAME_MAX = 100
-#: Failed logins of all names from one address, for each one of a single name. Everybody may come from one
-#: address, if it is that of a proxy.
+#: The limit of one address is this many times the limit of one name: all users may share the address of a
+#: proxy.
 NAMES_PER_ADDRESS = 10
 
 
 class Attempts:
-    """Logins in the current minute that failed or still run, by address and user, and by address.
+    """Counts logins that failed or are in progress, by address and user, and by address, for a minute.
 
-    They are counted before the broker is asked, so that many at once are no way around the limit. Bounded: a
-    new minute forgets all.
+    An attempt is counted before the broker is asked, so concurrent attempts cannot exceed the limit. All
+    counts are cleared every minute, and when there are `COUNTED_MAX`, which bounds the memory.
     """
 
     def __init__(self, most: int) -> None:
@@ -40,7 +40,7 @@ class Attempts:
         self._counts: Counter[tuple[str, ...]] = Counter()
 
     def begin(self, address: str, user: str) -> bool:
-        """Count an attempt; False if there were too many, and this one has to wait."""
+        """Count an attempt; False if the limit is reached and this attempt must be refused."""
         if time.monotonic() - self._since > WINDOW_SECONDS or len(self._counts) >= COUNTED_MAX:
             self._since = time.monotonic()
             self._counts.clear()
@@ -51,7 +51,7 @@ class Attempts:
         return True
 
     def forgive(self, address: str, user: str) -> None:
-        """The attempt did not fail by its password."""
+        """Take back the count of an attempt that did not fail because of its password."""
         for key in _keys(address, user):
             self._counts[key] = max(0, self._counts[key] - 1)
 
@@ -61,7 +61,7 @@ def _keys(address: str, user: str) -> tuple[tuple[str, str], tuple[str]]:
 
 
 async def form(request: Request) -> Response:
-    """The form, or a redirect for those who need none."""
+    """Show the login form, or redirect if no login is needed."""
     target = _local(request.query_params.get("next", "/"))
     if not request.app.state.settings.needs_login or request.state.session is not None:
         return RedirectResponse(target, status_code=303)
@@ -69,12 +69,12 @@ async def form(request: Request) -> Response:
 
 
 async def log_in(request: Request) -> Response:
-    """Try the credentials on the broker, and begin a session."""
+    """Verify the credentials with the broker, and begin a session."""
     state = request.app.state
     fields = await forms.read(request)
     target = _local(fields.get("next", "/"))
     address = request.client.host if request.client else ""
-    # As the client reads it: a name with spaces around it is the same user.
+    # Strip as the client does: a name with spaces around it is the same user.
     user = fields.get("user", "").strip()
     if not user or not fields.get("password", "").strip():
         return _again(request, user, target, 400, "give the user and the password.")
@@ -126,7 +126,7 @@ def _again(request: Request, user: str, target: str, status: int, problem: str) 
 
 
 def _is_by_tls(request: Request) -> bool:
-    """Whether the browser speaks TLS, to the console or to a proxy before it; `access` has checked Origin."""
+    """Whether the browser uses TLS, to the console or to a proxy before it; `access` has checked Origin."""
     return request.scope["scheme"] == "https" or request.headers.get("origin", "").startswith("https://")
 
 
@@ -135,7 +135,7 @@ def _try(client: StoppableClient) -> None:
 
 
 def _local(target: str) -> str:
-    """Return an address of this console: a login must not send people elsewhere."""
+    """Return the target if it is a path of this console, else `/`: a login must not redirect elsewhere."""
     is_local = target.startswith("/") and not target.startswith(("//", "/\\")) and target.isprintable()
     return target if is_local else "/"
 

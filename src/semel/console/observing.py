@@ -1,12 +1,12 @@
-"""Samples a cluster in the background, so that pages are quick and know what was before.
+"""Samples a cluster in the background, so that pages are fast and can show history.
 
-An `Observer` belongs to a session, because what it sees depends on the rights of the principal. It has
-sections that are refreshed each at its own pace: the catalogue of topics, the ends of partitions, open
-transactions, groups and their lag. Large clusters are asked in portions with pauses between them, so that
-sampling takes at most `sample_share` of the time, of the console and of the broker.
+An `Observer` belongs to one user, because what it sees depends on the rights of the principal. Each of its
+sections (the catalogue of topics, the ends of partitions, open transactions, groups and their lag, pipelines)
+is refreshed at its own pace. Large clusters are queried in portions with pauses between them, so that
+sampling a section takes at most `sample_share` of the time of the console and of the broker.
 
-Without a login it runs as long as the console, so that the history of transactions has no gaps. With a login
-it runs while its user looks, and a while longer.
+Without a login, the observer runs as long as the console, so that the history of transactions has no gaps.
+With a login, it runs until `observed_seconds` after the last request of its user.
 """
 
 import asyncio
@@ -33,19 +33,19 @@ T = TypeVar("T")
 
 LONGEST_PAUSE_SECONDS = 30.0
 ABORTED_MAX = 100
-#: Of the current task: what ends its rests; None if it does not rest. The first sample of a section, and one
-#: after a change, is made without rests: somebody waits for it.
+#: The event that cuts short the pauses of the current task; None if the task makes no pauses. The first
+#: sample of a section, and a sample after a change, are made without pauses: a page waits for them.
 _hurry: ContextVar[asyncio.Event | None] = ContextVar("hurry", default=None)
 _rests_until: ContextVar[float] = ContextVar("rests_until", default=0.0)
 
 
-#: Errors that say enough by themselves; others are bugs, and logged.
+#: Errors whose text is sufficient. Any other error is a bug, and is logged.
 _EXPECTED = (KafkaError, ClientError, ProtocolError, TookTooLong, Busy)
 
 
 async def _within(seconds: float, event: asyncio.Event) -> None:
-    """Wait for an event. TimeoutError if it does not come."""
-    # Not `wait_for`: in Python 3.11 it loses a cancellation that comes together with the event.
+    """Wait for an event. TimeoutError if it is not set in time."""
+    # Not `wait_for`: in Python 3.11 it loses a cancellation that arrives together with the event.
     async with asyncio.timeout(seconds):
         await event.wait()
 
@@ -60,7 +60,7 @@ class Section(Generic[T]):
         self._lock = asyncio.Lock()
         self._waiting = 0
         self.hurry = asyncio.Event()
-        """Set while somebody waits for a sample: then one in the background does not rest."""
+        """Set while a page waits for a new sample: a background sample then makes no pauses."""
         self._first = asyncio.Event()
         self.value: T | None = None
         self.error: Exception | None = None
@@ -70,7 +70,7 @@ class Section(Generic[T]):
 
     @property
     def problem(self) -> str | None:
-        """Why the last sample failed; None if it did not."""
+        """Why the last sample failed; None if it succeeded."""
         if self.error is None:
             return None
         is_clear = isinstance(self.error, _EXPECTED)
@@ -78,11 +78,11 @@ class Section(Generic[T]):
 
     @property
     def as_of_ms(self) -> int:
-        """The time for which the value holds: now, or that of the last sample if none succeeds since."""
+        """The time for which the value holds: now, or that of the last success if the last sample failed."""
         return int(1000 * (time.time() if self.error is None or self.at is None else self.at))
 
     async def refresh(self, observer: "Observer") -> None:
-        """Sample now. Any error is kept for the pages, and none ends the sampling: it may pass."""
+        """Sample now. An error is kept for the pages and does not end sampling: it may be temporary."""
         async with self._lock:
             try:
                 self.value, self.error = await self._sample(observer), None
@@ -95,7 +95,7 @@ class Section(Generic[T]):
             self._first.set()
 
     async def refresh_now(self, observer: "Observer") -> None:
-        """Sample after a change that was made now. A sample that is under way ends its rests for that."""
+        """Sample after a change. A background sample in progress finishes first, without further pauses."""
         self._waiting += 1
         self.hurry.set()
         try:
@@ -106,7 +106,7 @@ class Section(Generic[T]):
                 self.hurry.clear()
 
     def publish(self, value: T) -> None:
-        """Give pages a part of the first sample, before the rest of it is there."""
+        """Let pages see a part of the first sample before it is complete."""
         self.value = value
         self._first.set()
 
@@ -115,13 +115,13 @@ class Section(Generic[T]):
         self.value, self.error, self.at = None, why, None
 
     def give_up(self, why: Exception) -> None:
-        """Let go of those who wait for the first value: it does not come any more."""
+        """Fail the tasks that wait for the first value: it will not arrive."""
         if not self._first.is_set():
             self.error = why
             self._first.set()
 
     async def get(self) -> T:
-        """Return the newest value; wait for the first one. Raises why there is none."""
+        """Return the newest value; wait for the first one. If there is none, raise the sample's error."""
         try:
             await _within(self._within_s, self._first)
         except TimeoutError:
@@ -135,7 +135,7 @@ class Section(Generic[T]):
 
 
 class Observer:
-    """What one principal sees of a cluster, sampled."""
+    """Samples what one principal sees of a cluster."""
 
     def __init__(
         self,
@@ -144,7 +144,7 @@ class Observer:
         settings: ConsoleSettings,
         on_refused: Callable[[Session], None],
     ) -> None:
-        """`on_refused` is called when the broker does not accept the credentials of the session."""
+        """`on_refused` is called when the broker rejects the credentials of the session."""
         self.session = session
         self._on_refused = on_refused
         self.settings = settings
@@ -154,7 +154,7 @@ class Observer:
         self._changed = asyncio.Event()
         self.is_stopped = False
         self.aborted: deque[tuple[str, int]] = deque(maxlen=ABORTED_MAX)
-        """Transactions that were aborted here: by id, and by when they began."""
+        """Transactions that this user aborted in the console: ids and start times."""
         self.catalogue: Section[Catalogue]
         self.ends: Section[PartitionEnds]
         self.transactions: Section[TransactionSample]
@@ -167,7 +167,7 @@ class Observer:
         self._tasks = [asyncio.create_task(self._run(each)) for each in self.sections.values()]
 
     async def stop(self) -> None:
-        """Stop sampling. Those who wait for a sample, or for a change, wait no longer."""
+        """Stop sampling, and wake the tasks that wait for a sample or for a change."""
         self.is_stopped = True
         for section in self.sections.values():
             section.give_up(Busy("the session has ended, or too many users look at once. Try again."))
@@ -179,7 +179,7 @@ class Observer:
     async def ask(
         self, function: Callable[Concatenate[StoppableClient, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        """Ask the cluster. The same task rests before it asks again, in proportion to how long this took."""
+        """Query the cluster. The task's next query pauses first, in proportion to how long this one took."""
         hurry = _hurry.get()
         if hurry is not None:
             with suppress(TimeoutError):
@@ -216,7 +216,7 @@ class Observer:
         return {name: self.sections[name].version for name in names}
 
     def refused(self, why: AuthenticationFailed) -> None:
-        """The broker no longer accepts these credentials, so what was seen with them is dropped."""
+        """Drop all values, because the broker no longer accepts the credentials, and report the session."""
         for section in self.sections.values():
             section.drop(why)
         self._on_refused(self.session)
@@ -237,10 +237,10 @@ class Observer:
 
 
 class Observers:
-    """The observers of all users, started when they are needed and stopped when they are not.
+    """The observers of all users, started on first use and stopped when unused.
 
-    Sessions of the same user with the same password share one. If there are too many, the one that was unused
-    for longest is stopped; it starts again when its user comes back, without its history.
+    Sessions of the same user with the same password share one. Beyond `observers_max`, the least recently
+    used observer is stopped. It starts again at the next request of its user, without its history.
     """
 
     def __init__(
@@ -251,7 +251,7 @@ class Observers:
         on_refused: Callable[[Session], None],
         is_here: Callable[[Session], bool],
     ) -> None:
-        """`is_here` tells whether the user of a session is still logged in."""
+        """`is_here` returns whether the user of a session is still logged in."""
         self._on_refused = on_refused
         self._is_here = is_here
         self._workers = workers
@@ -280,7 +280,7 @@ class Observers:
             self._retire(identity)
 
     def retire_unused(self) -> None:
-        """Stop observers that nobody has looked at for a while."""
+        """Stop observers without a request for `observed_seconds`, except that of a console without login."""
         before = time.monotonic() - self._settings.observed_seconds
         kept = self._everyone.identity if self._everyone is not None else None
         self.retire(
@@ -292,7 +292,7 @@ class Observers:
         )
 
     async def close(self) -> None:
-        """Stop all, and wait until they have stopped."""
+        """Stop all observers, and wait until they have stopped."""
         self.retire(list(self._by_identity))
         await asyncio.gather(*self._stopping, return_exceptions=True)
 

@@ -1,7 +1,7 @@
-"""What is sampled of Spark pipelines: their decisions, as the cluster knows them. It needs no Spark.
+"""Samples the decisions of Spark pipelines from the cluster, without Spark.
 
-The cluster knows the newest decision of a pipeline, and not when it was made. So the console notes when it
-has seen a decision first, and how many records its batch has read.
+The cluster has the newest decision of a pipeline, but not its time. So the console records when it first saw
+a decision, and how many offsets its batch has read.
 """
 
 import time
@@ -33,7 +33,7 @@ class SeenDecision:
 
 @dataclass(slots=True)
 class PipelineSample:
-    """A pipeline now, or why its position cannot be read, and the decisions that were seen."""
+    """The status of a pipeline, or why it cannot be read, and the decisions seen so far."""
 
     status: Status | None = None
     problem: str | None = None
@@ -41,10 +41,10 @@ class PipelineSample:
 
 
 async def sample_pipelines(observer: "Observer") -> dict[str, PipelineSample]:
-    """Ask for the status of every pipeline, one after the other."""
+    """Read the status of every pipeline, one after the other."""
     groups = await observer.groups.get()
     if observer.groups.error is not None:
-        # Without a list of groups nobody knows which pipelines there are.
+        # The pipelines are found in the list of groups.
         raise observer.groups.error.with_traceback(None)
     before = observer.pipelines.value or {}
     found: dict[str, PipelineSample] = {}

@@ -1,7 +1,7 @@
 """Renders a page: HTML from a template, or the same plain data as JSON.
 
 Templates get only plain data, and everything in them is escaped. Unprintable characters are shown as escapes,
-so that a name cannot change the direction of a line or hide in it.
+so that a name can neither change the direction of a line nor be invisible.
 """
 
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ from semel.printable import printable
 from semel.times import span_text, time_text
 
 DONE_MAX = 300
-#: Lists that show what was sampled, by their address. They say when sampling does not work.
+#: The section that each list shows, by its path. These lists report when sampling fails.
 SAMPLED = {
     "/transactions": "transactions",
     "/groups": "groups",
@@ -40,7 +40,7 @@ NAVIGATION = (
 
 
 def is_json(request: Request) -> bool:
-    """Whether the JSON twin of the page was asked for."""
+    """Whether the request is for the JSON twin of a page."""
     return bool(getattr(request.state, "is_json", False))
 
 
@@ -79,8 +79,8 @@ def as_json(data: Any, status: int = 200) -> Response:
 def failure(request: Request, status: int, title: str, message: str, code: str | None = None) -> Response:
     """A page, or JSON, that says what went wrong and what to do.
 
-    A sentence of the console begins with a capital. What a broker says, with its `code`, is left as it is: it
-    may begin with the name of a topic.
+    A sentence of the console begins with a capital letter. A message of a broker, which has a `code`, is not
+    changed: it may begin with the name of a topic.
     """
     is_sentence = code is None and message.partition(" ")[0].isalpha()
     text = message[:1].upper() + message[1:] if is_sentence else message
@@ -166,13 +166,13 @@ def short_time(value: str | None) -> str:
 
 
 def _done(request: Request) -> str:
-    """What a change has said. A link of another site cannot put words into the console's mouth."""
+    """Return the message of a completed change; empty on requests from other sites, which could forge it."""
     is_own = request.headers.get("sec-fetch-site", "same-origin") == "same-origin"
     return request.query_params.get("done", "")[:DONE_MAX] if is_own else ""
 
 
 def _sampled(request: Request) -> dict[str, str | None]:
-    """When the list at this address was sampled, and why it is not newer; nothing for other pages."""
+    """Return when the list at this address was sampled, and the last error; {} for other pages."""
     name = SAMPLED.get(request.scope["path"])
     if name is None:
         return {}
@@ -188,7 +188,7 @@ def _section(path: str) -> str:
 
 def _twin(request: Request) -> str:
     """The address of the JSON twin."""
-    # As the browser sent it: a group may have a slash in its id.
+    # The path as the browser sent it: the id of a group may contain an escaped slash.
     raw = request.scope.get("raw_path")
     path = quote(request.scope["path"]) if raw is None else raw.decode("latin-1")
     path = "/overview" if path == "/" else path

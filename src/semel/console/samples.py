@@ -1,6 +1,6 @@
-"""Sampled values over time, bounded: the points of a chart, and when a log had reached an offset.
+"""Keeps bounded time series of samples: the points of a chart, and when a log had reached an offset.
 
-One thread adds while another reads, so a reader takes one whole state and works on that.
+One thread may add while another reads, so a reader takes a consistent state first and works on that.
 """
 
 from bisect import bisect_right
@@ -32,26 +32,26 @@ class Series:
 
     def columns(self) -> tuple[list[float], list[float | None]]:
         """Return times and values, as a chart wants them."""
-        points = list(self._points)  # A deque that grows must not be iterated over by code of Python.
+        points = list(self._points)  # Copied at once: a Python loop over a deque that grows would fail.
         return [each.at for each in points], [each.value for each in points]
 
 
 class Ends:
-    """When the end of a partition was seen at which offset; the older, the coarser."""
+    """The times at which the end of a partition was sampled at an offset. Older points are sparser."""
 
     POINTS_MAX = 32
 
     def __init__(self) -> None:
         self._seen: tuple[list[float], list[int]] = [], []
-        """Times and offsets. Both lists are replaced together, and never changed."""
+        """Times and offsets. Both lists are replaced together, and never modified."""
 
     def add(self, at: float, offset: int) -> None:
-        """Note the end. When the list is full, every second of the older points is dropped."""
+        """Record the end. When the list is full, every second point of its older half is dropped."""
         times, offsets = self._seen
         if offsets and offset <= offsets[-1]:
             if offset == offsets[-1]:
                 return
-            times, offsets = [], []  # It was truncated, or is another topic of the same name.
+            times, offsets = [], []  # The log was truncated, or the topic was recreated.
         if len(times) >= self.POINTS_MAX:
             half = self.POINTS_MAX // 2
             times = times[:half:2] + times[half:]

@@ -1,4 +1,4 @@
-"""What is sampled of a cluster: its topics, the ends of their partitions, transactions, groups and lag."""
+"""Samples the topics of a cluster, the ends of their partitions, transactions, groups and lag."""
 
 import asyncio
 import time
@@ -34,11 +34,12 @@ from semel.spark.status import MARKS as PIPELINE_MARKS
 if TYPE_CHECKING:
     from semel.console.observing import Observer, Section
 
-#: Asked at a time, before a pause: a few milliseconds of a broker, so that others hardly wait.
+#: Items per request, with a pause after each: a request takes a broker a few milliseconds, so that other
+#: clients hardly wait.
 PARTITIONS_PER_REQUEST = 500
 TRANSACTIONS_PER_REQUEST = 50
 GROUPS_PER_REQUEST = 10
-#: Whose past is remembered.
+#: Bounds of the history: partitions whose ends are remembered, and groups whose lag is sampled.
 ENDS_MAX = 5_000
 GROUPS_MAX = 2_000
 OPEN_STATE = "Ongoing"
@@ -49,14 +50,14 @@ _STABLE = (LATEST, Isolation.READ_COMMITTED)
 
 @dataclass(frozen=True, slots=True)
 class Catalogue:
-    """The brokers and all topics, and how many of their partitions are in trouble."""
+    """The brokers and all topics, and how many partitions are offline or under-replicated."""
 
     cluster: ClusterInfo
     topics: tuple[TopicInfo, ...]
     partitions: int
     offline: int
     behind: int
-    """Partitions with a leader and with replicas that are not in sync."""
+    """Under-replicated partitions that have a leader."""
 
 
 @dataclass(slots=True)
@@ -71,16 +72,16 @@ class PartitionEnds:
     passed: Mapping[Partition, Ends]
     before: InitVar["PartitionEnds | None"] = None
     waiting: Mapping[Partition, int] = field(init=False)
-    """The partitions whose readers of committed records wait, and for how many offsets; most first."""
+    """The offsets between last stable offset and high watermark, of partitions that have any; most first."""
 
     held: Mapping[Partition, float] = field(init=False)
-    """For each of them, since when its last stable offset has been seen where it is."""
+    """For each of these, when its last stable offset was first sampled at its present value."""
 
     blockers: Mapping[Partition, int] = field(default_factory=dict)
-    """For each of them, the producer whose open transaction begins there, as far as it is known."""
+    """For each of these, the producer id of the transaction at its last stable offset, if known."""
 
     first: Mapping[Partition, int] = field(default_factory=dict)
-    """Where partitions begin."""
+    """The log start offsets."""
 
     def __post_init__(self, before: "PartitionEnds | None") -> None:
         found = [(key, end - self.stable[key]) for key, end in self.high.items() if end > self.stable[key]]
@@ -95,7 +96,7 @@ class PartitionEnds:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """A transaction that was seen open, and is over."""
+    """A transaction that was sampled as open and has ended."""
 
     transactional_id: str
     producer_id: int
@@ -108,7 +109,7 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class TransactionSample:
-    """The open transactions, those that ended since the console looks, and all ids by state."""
+    """The open transactions, those that ended since sampling began, and the number of ids by state."""
 
     open: Mapping[str, TransactionDescription]
     finished: deque[Finished]
@@ -117,11 +118,11 @@ class TransactionSample:
 
 @dataclass(frozen=True, slots=True)
 class GroupLag:
-    """How far a group is behind, by topic and as a whole."""
+    """The lag of a group, by topic and in total."""
 
     lag: int
     age_seconds: float | None
-    """How long the oldest unread record has been there, as far as it was sampled."""
+    """How long the oldest unread record has existed, as far back as the ends were sampled."""
     topics: Mapping[str, int]
 
 
@@ -134,7 +135,7 @@ class GroupSample:
     lag_series: dict[str, Series] = field(default_factory=dict)
     age_series: dict[str, Series] = field(default_factory=dict)
     pipelines: set[str] = field(default_factory=set)
-    """The groups whose offsets have notes of a Spark pipeline."""
+    """The groups whose committed offsets have the metadata of a Spark pipeline."""
 
 
 def sections_of(observer: "Observer") -> "dict[str, Section[Any]]":
@@ -157,7 +158,7 @@ def sections_of(observer: "Observer") -> "dict[str, Section[Any]]":
 
 
 async def sample_catalogue(observer: "Observer") -> Catalogue:
-    """Ask for all topics."""
+    """Describe all topics."""
     return await observer.ask(_describe)
 
 
@@ -174,7 +175,7 @@ def _describe(client: Client) -> Catalogue:
 
 
 async def sample_ends(observer: "Observer") -> PartitionEnds:
-    """Ask for the ends of all partitions, in portions."""
+    """List the ends of all partitions, in portions."""
     catalogue = await observer.catalogue.get()
     before = observer.ends.value
     partitions = [(topic.name, each.partition) for topic in catalogue.topics for each in topic.partitions]
@@ -217,8 +218,8 @@ def _compared(
 def ends_of(
     client: Client, partitions: Iterable[Partition]
 ) -> tuple[dict[Partition, int], dict[Partition, int]]:
-    """Return the high watermarks and last stable offsets of partitions. A deleted topic has none."""
-    # In this order: a transaction that ends in between is not seen as one that blocks.
+    """Return the high watermarks and last stable offsets of partitions that exist and have a leader."""
+    # In this order, a transaction that ends between the two requests does not seem to block.
     high, stable = _list(client, partitions, _HIGH, _STABLE)
     return high, {key: min(at, high[key]) for key, at in stable.items()}
 
@@ -226,8 +227,8 @@ def ends_of(
 def spans_of(
     client: Client, partitions: Iterable[Partition]
 ) -> tuple[dict[Partition, int], dict[Partition, int], dict[Partition, int]]:
-    """Return where partitions begin, and their ends as `ends_of` does."""
-    # The start first: records that are deleted in between do not put it behind the end.
+    """Return log start offsets, and the ends as `ends_of` does."""
+    # The start first: records that are deleted between the requests then cannot put it beyond the end.
     first, high, stable = _list(client, partitions, _FIRST, _HIGH, _STABLE)
     return first, high, {key: min(at, high[key]) for key, at in stable.items()}
 
@@ -235,7 +236,7 @@ def spans_of(
 def _list(
     client: Client, partitions: Iterable[Partition], *kinds: tuple[int, Isolation]
 ) -> list[dict[Partition, int]]:
-    """List offsets of each kind, one after the other, of the partitions that there are."""
+    """List offsets of each kind, one request after the other, of partitions that exist and have a leader."""
     wanted = list(partitions)
     while wanted:
         try:
@@ -258,7 +259,7 @@ def _list(
 
 
 async def sample_transactions(observer: "Observer") -> TransactionSample:
-    """Ask for the open transactions, and note those that ended since."""
+    """List the open transactions, and record those that ended since the last sample."""
     before = observer.transactions.value
     listed = await observer.ask(list_all)
     now_ms = int(time.time() * 1000)
@@ -275,7 +276,7 @@ async def sample_transactions(observer: "Observer") -> TransactionSample:
     finished = before.finished if before is not None else deque(maxlen=observer.settings.history_max)
     for name, was in before.open.items() if before is not None else ():
         after = described.get(name)
-        # Only its start tells a transaction from the next of its id: many clients keep their epoch.
+        # Only the start tells a transaction from the next of its id: many clients keep their epoch.
         is_same = after is not None and after.started_ms == was.started_ms
         if name not in now_open or not is_same:
             is_abort = (name, was.started_ms) in observer.aborted
@@ -294,7 +295,7 @@ def list_all(client: Client) -> dict[str, str]:
 def _finished(
     was: TransactionDescription, after: TransactionDescription | None, now_ms: int, is_abort: bool
 ) -> Finished:
-    """A transaction that is over. `after` is the same one, described later."""
+    """Return an ended transaction. `after` describes it after its end; None if that was not seen."""
     outcomes = {
         "CompleteCommit": "committed",
         "PrepareCommit": "committed",
@@ -310,7 +311,7 @@ def _finished(
 
 
 async def sample_groups(observer: "Observer") -> GroupSample:
-    """Ask for all groups and their offsets, in portions, and compare them with the ends."""
+    """List all groups and, in portions, their offsets, and compare them with the ends."""
     before = observer.groups.value
     listed = tuple(await observer.ask(lambda client: Admin(client).groups.all()))
     sample = GroupSample(listed)
@@ -343,12 +344,12 @@ def _offsets_of(client: Client, names: Iterable[str]) -> dict[str, dict[Partitio
             found[name] = groups.offsets(name)
         except KafkaError as error:
             if error.retriable:
-                raise  # The others are of no use without an answer.
+                raise  # Without this answer, the rest of the sample is of no use.
     return found
 
 
 def lag_of(offsets: Mapping[Partition, int], ends: PartitionEnds, now: float) -> GroupLag:
-    """Compare the position of a group with the ends."""
+    """Return the lag of a group with these committed offsets."""
     topics: dict[str, int] = {}
     oldest: float | None = None
     for key, offset in offsets.items():
@@ -367,7 +368,7 @@ def lag_of(offsets: Mapping[Partition, int], ends: PartitionEnds, now: float) ->
 
 
 def portions(items: Iterable[Any], size: int) -> Iterable[list[Any]]:
-    """Cut into lists of at most `size`."""
+    """Split items into lists of at most `size`."""
     iterator = iter(items)
     while portion := list(islice(iterator, size)):
         yield portion

@@ -18,11 +18,11 @@ from semel.console.app import create_app
 from semel.console.connections import CONNECTIONS_MAX, HEAD_SECONDS, BoundedProtocol
 from semel.console.settings import ConsoleSettings
 
-#: Browsers with open live views do not keep the console from stopping for longer than this.
+#: How long open live views can delay a stop of the console.
 STOP_SECONDS = 3
 HEADER_BYTES_MAX = 32 << 10
 SWITCH_SECONDS = 0.0005
-#: A console on the machine of a broker gives way to it.
+#: Lowers the priority of the console below that of a broker on the same machine.
 NICE = 5
 
 
@@ -63,10 +63,10 @@ def server_of(settings: ConsoleSettings, app: Starlette | None = None) -> uvicor
 
 
 class _Server(uvicorn.Server):
-    """Uvicorn's server. A connection that does not begin TLS is closed as early as one without a request."""
+    """Uvicorn's server, with a time limit on the TLS handshake: the same as for the head of a request."""
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen. Uvicorn has no setting for the time of a handshake."""
+        """Listen with a time limit on the handshake, for which uvicorn has no setting."""
         if self.config.is_ssl:
             loop: Any = asyncio.get_running_loop()
             loop.create_server = functools.partial(loop.create_server, ssl_handshake_timeout=HEAD_SECONDS)
@@ -80,7 +80,7 @@ def serve(settings: ConsoleSettings, ready: Callable[[str], None]) -> None:
     os.nice(NICE)
     # Pages must not wait long for a thread that decodes the description of a large cluster.
     sys.setswitchinterval(SWITCH_SECONDS)
-    # The server raises the signal that stopped it once more when it is done; that is no failure.
+    # After its shutdown, uvicorn raises the signal that stopped it again. Ignore it: the stop is no failure.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: None)
     ready(address_of(settings, bound))
@@ -103,7 +103,7 @@ class Beside:
         self.close()
 
     def start(self) -> Self:
-        """Begin to serve. Browsers that come earlier wait."""
+        """Begin to serve. Connections that were made earlier wait in the backlog."""
         self._thread.start()
         return self
 

@@ -1,4 +1,4 @@
-"""Sessions: who looks at the console, with which credentials, and until when."""
+"""Keeps the sessions of the console: the principal, the credentials, and when the session was last used."""
 
 import secrets
 import time
@@ -10,12 +10,12 @@ from semel.client import Security
 COOKIE = "semel_console"
 
 Identity: TypeAlias = tuple[str, Security | None]
-"""Who acts, and how they prove it: sessions that agree in both are one user."""
+"""Principal and credentials. Sessions with equal identities belong to one user."""
 
 
 @dataclass(eq=False, slots=True)
 class Session:
-    """A person who uses the console, and the security settings with which it acts for them."""
+    """A user of the console, and the security settings with which the console acts for them."""
 
     principal: str
     security: Security | None
@@ -24,12 +24,12 @@ class Session:
 
     @property
     def identity(self) -> Identity:
-        """Who acts, and how they prove it."""
+        """Principal and credentials."""
         return self.principal, self.security
 
 
 class Sessions:
-    """The sessions of those who logged in. Bounded in number and in time."""
+    """The sessions of logged-in users. Bounded in number and in time."""
 
     def __init__(self, sessions_max: int, session_seconds: float) -> None:
         self._max = sessions_max
@@ -37,14 +37,14 @@ class Sessions:
         self._by_token: dict[str, Session] = {}
 
     def begin(self, principal: str, security: Security) -> Session:
-        """Start a session with a new, unguessable token. The session unused for longest makes room."""
+        """Start a session with a new, unguessable token. First drops the sessions that `ended` drops."""
         self.ended()
         session = Session(principal, security, secrets.token_urlsafe(32))
         self._by_token[session.token] = session
         return session
 
     def find(self, token: str) -> Session | None:
-        """Return the session of a cookie, and note that it is used."""
+        """Return the session of a cookie, and renew it; None if it is unknown or expired."""
         session = self._by_token.get(token)
         if session is None or time.monotonic() - session.used > self._seconds:
             return None
@@ -52,22 +52,25 @@ class Sessions:
         return session
 
     def has(self, identity: Identity) -> bool:
-        """Whether somebody with these credentials is logged in."""
+        """Whether there is a session with these credentials."""
         return any(each.identity == identity for each in self._by_token.values())
 
     def end(self, token: str) -> Session | None:
-        """Forget a session."""
+        """Drop the session of a token, and return it."""
         return self._by_token.pop(token, None)
 
     def end_all(self, identity: Identity) -> list[Session]:
-        """Forget all sessions with these credentials, and return them."""
+        """Drop all sessions with these credentials, and return them."""
         over = [each for each in self._by_token.values() if each.identity == identity]
         for each in over:
             self._by_token.pop(each.token, None)
         return over
 
     def ended(self) -> list[Session]:
-        """Forget the sessions that are over, and return them so that their connections can be closed."""
+        """Drop expired sessions, and the least recently used ones beyond the maximum.
+
+        Returns them, so that the caller can close their connections.
+        """
         now = time.monotonic()
         over = [each for each in self._by_token.values() if now - each.used > self._seconds]
         left = sorted(

@@ -14,7 +14,7 @@ PASSWORD_MECHANISMS = tuple(name for name in MECHANISMS if name != "OAUTHBEARER"
 
 
 class UnsafeSettings(ValueError):
-    """The console would be open to people who have not proved who they are."""
+    """The console would be open to unauthenticated users."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,13 +23,13 @@ class ConsoleSettings:
 
     bootstrap: str = "127.0.0.1:9092"
     client: Mapping[str, str] = field(default_factory=dict)
-    """Security settings of the client, under the names of Kafka's clients. For a login, without the user."""
+    """Security settings of the client, named as in Kafka's clients. With a login, without the user."""
     host: str = "127.0.0.1"
     port: int = 8080
     allowed_hosts: tuple[str, ...] = ()
     """Further names under which browsers may reach the console."""
     login: bool = False
-    """Whether people log in with SASL credentials of the broker even on loopback."""
+    """Whether users must log in with SASL credentials of the broker even on loopback."""
     read_only: bool = False
     certificate: Path | None = None
     key: Path | None = None
@@ -38,16 +38,16 @@ class ConsoleSettings:
     storage: Path | None = None
     """A data directory on this machine that no broker has open, for the checks."""
     cluster_status: Callable[[], Mapping[str, Any]] | None = None
-    """Asks the ledger of a cluster of Semel for what no protocol tells: shards, leases, and bytes."""
+    """Reads from the ledger of a Semel cluster what the protocol does not expose: shards, leases, bytes."""
     registry: str | None = None
     """The address of a schema registry."""
 
     request_seconds: float = 15.0
-    """How long a page may ask the broker. A person has gone on by then."""
+    """How long a page waits for the broker. By then, the person at the browser has given up."""
     threads_max: int = 16
-    """Pages that ask the broker at the same time, of all users."""
+    """Pages of all users that query the broker at the same time."""
     requests_per_user: int = 8
-    """Pages of one user that run or wait at the same time. A browser asks for one or two."""
+    """Pages of one user that run or wait at the same time. A browser requests one or two."""
     live_per_user: int = 64
     """Open live views of one user, such as tails. Without a login, all browsers are one user."""
     live_max: int = 256
@@ -67,10 +67,10 @@ class ConsoleSettings:
     """A login ends after this time without a request: a working day."""
     sessions_max: int = 1000
     logins_per_minute: int = 20
-    """Failed logins of one user from one address, before they have to wait; of all users from one address,
-    ten times as many. Guessing passwords is slow then."""
+    """Failed logins of one user from one address, before further ones are refused; for all users from one
+    address, ten times as many. This makes guessing passwords slow."""
     sample_seconds: float = 2.0
-    """How often the state of the cluster is sampled while somebody looks."""
+    """How often an observer samples the state of the cluster."""
     sample_share: float = 0.02
     """The largest share of time spent on sampling each of topics, ends, transactions, groups and pipelines: a
     large cluster is sampled less often."""
@@ -96,18 +96,18 @@ class ConsoleSettings:
 
     @property
     def needs_login(self) -> bool:
-        """Whether people have to say who they are."""
+        """Whether users must log in."""
         return self.login or not self.is_loopback
 
     @property
     def hosts(self) -> frozenset[str]:
-        """The names that a request may give as its host, in lower case and without a port."""
+        """The host names that a request may use, in lower case and without a port."""
         own = () if self.host in ("0.0.0.0", "::", "") else (self.host.strip("[]"),)
         local = LOOPBACK_NAMES if self.is_loopback else ()
         return frozenset(name.strip("[]").lower() for name in (*local, *own, *self.allowed_hosts))
 
     def checked(self) -> "ConsoleSettings":
-        """Return these settings. UnsafeSettings if they would let strangers in; ValueError if invalid."""
+        """Return these settings. UnsafeSettings if they admit anyone without login; ValueError if invalid."""
         if not self.needs_login:
             Security.of(self.client).context()
             return self

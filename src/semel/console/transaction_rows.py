@@ -1,4 +1,4 @@
-"""Transactions as rows of plain data: ages against timeouts, places on a timeline, groups, who is blocked."""
+"""Formats transactions as rows: age and timeout, position on a timeline, groups, and offsets held back."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -10,7 +10,7 @@ from semel.wire.partitioner import coordinator_partition
 
 OFFSETS_TOPIC = "__consumer_offsets"
 OFFSETS_PARTITIONS = 50
-#: Places of a transaction that a row of a list names; its own page names all.
+#: Partitions of a transaction that a row of a list names (its own page names all), and groups of a partition.
 PLACES_MAX = 12
 #: Beyond this share of its timeout, a transaction is shown as late.
 LATE_SHARE = 0.5
@@ -19,8 +19,8 @@ LATE_SHARE = 0.5
 class GroupFinder:
     """Finds the groups whose offsets a transaction may hold.
 
-    Kafka's protocol does not name them: it shows the partition of `__consumer_offsets` that a group belongs
-    to. Several groups may share one.
+    Kafka's protocol does not name them. It names only the partition of `__consumer_offsets` that a group
+    belongs to, and several groups may share one.
     """
 
     def __init__(self, groups: GroupSample | None, catalogue: Catalogue | None) -> None:
@@ -34,7 +34,7 @@ class GroupFinder:
             )
 
     def groups_of(self, partitions: Iterable[Partition]) -> list[dict[str, Any]]:
-        """Return, for each partition of offsets in a transaction, the groups that it may be."""
+        """Return the candidate groups for each `__consumer_offsets` partition of a transaction."""
         return [
             {"offsets_partition": number, "groups": self._by_partition.get(number, [])[:PLACES_MAX]}
             for topic, number in partitions
@@ -43,14 +43,14 @@ class GroupFinder:
 
 
 def data_partitions(each: TransactionDescription | Finished) -> list[Partition]:
-    """The partitions of a transaction that hold records, and not the offsets of groups."""
+    """Return the partitions of a transaction without those of `__consumer_offsets`."""
     return [key for key in each.partitions if key[0] != OFFSETS_TOPIC]
 
 
 def blocked_by(open_: Mapping[str, TransactionDescription], ends: PartitionEnds | None) -> dict[str, int]:
-    """Return how many offsets wait for each transaction: those of partitions where it begins first.
+    """Return how many offsets each transaction holds back, over all partitions that it blocks.
 
-    Partitions whose blocker is not known count for none.
+    Partitions whose blocker is unknown are not counted.
     """
     if ends is None:
         return {}
@@ -64,7 +64,7 @@ def blocked_by(open_: Mapping[str, TransactionDescription], ends: PartitionEnds 
 
 
 def open_row(each: TransactionDescription, finder: GroupFinder, now_ms: int) -> dict[str, Any]:
-    """An open transaction."""
+    """Return the row of an open transaction."""
     age_ms = max(0, now_ms - each.started_ms) if each.started_ms >= 0 else 0
     timeout_ms = None if each.is_two_phase else each.timeout_ms
     share = None if not timeout_ms else age_ms / timeout_ms
@@ -89,7 +89,7 @@ def open_row(each: TransactionDescription, finder: GroupFinder, now_ms: int) -> 
 
 
 def placed(rows: list[dict[str, Any]], now_ms: int) -> dict[str, Any]:
-    """Give each row its place on a common timeline, in percent; return the axis."""
+    """Add to each row its position on a common timeline, in percent; return the axis."""
     first = min((row["since_ms"] for row in rows if row["since_ms"] >= 0), default=now_ms)
     width = max(10_000, int((now_ms - first) * 1.4))
     for row in rows:
@@ -105,7 +105,7 @@ def placed(rows: list[dict[str, Any]], now_ms: int) -> dict[str, Any]:
 
 
 def finished_row(each: Finished) -> dict[str, Any]:
-    """A transaction that is over."""
+    """Return the row of a transaction that has ended."""
     return {
         "transactional_id": each.transactional_id,
         "producer_id": each.producer_id,

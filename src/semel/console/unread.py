@@ -1,7 +1,7 @@
-"""How long records have been waiting to be read: the timestamps at the positions of a group.
+"""Finds the timestamps of the first unread records of a group.
 
-Of most batches only the header is looked at. One is opened if its header does not tell the time of the record
-at the position, within bounds.
+For most batches, the header suffices. A batch is opened, within bounds, only if its header does not determine
+the timestamp of the record at the position.
 """
 
 import time
@@ -12,11 +12,11 @@ from semel.client.fetching import fetch_batches
 from semel.wire.records import BatchHeader, iter_batches, iter_records
 from semel.wire.schema import Buffer
 
-#: Partitions that are looked at for one page, and the bytes that are fetched for each and for all.
+#: Bounds for one page: partitions, bytes fetched for each partition, and bytes fetched for all.
 PARTITIONS_MAX = 100
 PARTITION_BYTES = 16 << 10
 RESPONSE_BYTES = 2 << 20
-#: What one batch may unpack to, and how long batches are opened for one page.
+#: The largest decompressed size of a batch, and how long batches are opened for one page.
 UNPACKED_BYTES = 1 << 20
 OPENING_SECONDS = 1.0
 
@@ -24,8 +24,8 @@ OPENING_SECONDS = 1.0
 def first_timestamps(client: Client, positions: Mapping[Partition, int]) -> dict[Partition, int]:
     """Return the time of the first record at or after each position, in ms.
 
-    Partitions without an answer are left out. Where a batch cannot be opened within the bounds, the time is
-    the latest of the batch: the record is at least that old.
+    Partitions without an answer are left out. If a batch cannot be opened within the bounds, the result is
+    its maximum timestamp: the record is at least that old.
     """
     wanted = dict(list(positions.items())[:PARTITIONS_MAX])
     if not wanted:
@@ -53,18 +53,18 @@ def first_timestamps(client: Client, positions: Mapping[Partition, int]) -> dict
 
 
 def _told(header: BatchHeader, position: int) -> int | None:
-    """The time of the first record at or after the position, if the header tells it."""
+    """Return the timestamp of the first record at or after the position, if the header determines it."""
     if header.is_log_append_time:
         return header.max_timestamp
-    # Compaction may have removed the first record, or have put another time in place of its timestamp.
+    # Compaction may have removed the first record, or replaced the base timestamp by the delete horizon.
     is_whole = header.record_count == header.last_offset_delta + 1 and header.delete_horizon is None
     return header.base_timestamp if is_whole and position <= header.base_offset else None
 
 
 def _read(data: Buffer, at: int, header: BatchHeader, position: int) -> int | None:
-    """The same from the records; None if none is left there."""
+    """Return that timestamp from the records; None if there is no such record."""
     try:
         records = iter_records(data, at, limit_bytes=UNPACKED_BYTES)
         return next((each.timestamp for each in records if each.offset >= position), None)
-    except ProtocolError:  # It unpacks to too much, or is damaged.
+    except ProtocolError:  # It decompresses to more than the limit, or is damaged.
         return header.max_timestamp

@@ -1,7 +1,7 @@
 """Runs blocking work on threads: bounded in time and number, and stopped when the browser goes away.
 
-`run` is for pages: a function with a client, on one of a few threads. `stream` is for live views and long
-scans: a generator with a client and a stop, on a thread of its own, as an async iterator.
+`run` is for pages: it calls a function with a client on a pool of threads. `stream` is for live views and
+long scans: it runs a generator with a client and a stop on its own thread, and returns an async iterator.
 """
 
 import asyncio
@@ -22,12 +22,12 @@ from semel.console.settings import ConsoleSettings
 P = ParamSpec("P")
 T = TypeVar("T")
 
-#: How often the console looks whether a browser still waits for a page.
+#: How often the console checks whether a browser still waits for a page.
 LOOK_SECONDS = 0.25
-#: Items of a stream that may wait for a slow browser, before its thread waits too.
+#: Items of a stream that are queued for a slow browser before its thread blocks.
 AHEAD_MAX = 8
 
-#: For sampling. It must not take the threads of pages.
+#: Threads for sampling, which must not take those of pages.
 BACKGROUND_THREADS = 4
 
 LIVE, SCAN, CHANGES = "live", "scan", "changes"
@@ -36,15 +36,15 @@ OVER = "you have logged out, or the session has ended. Log in again."
 
 
 class Busy(Exception):
-    """Too much is going on at once; the text says what to do."""
+    """A limit on concurrent work is reached; the text says what to do."""
 
 
 class TookTooLong(Exception):
-    """A page needed longer than it may."""
+    """A page exceeded its time limit."""
 
 
 class SessionOver(Exception):
-    """Its user has logged out, or the session was ended, while something ran for it."""
+    """The user logged out, or the session ended, while work ran for it."""
 
 
 class Stop(threading.Event):
@@ -59,7 +59,7 @@ class Workers:
         self.pool = pool
         self._executor = ThreadPoolExecutor(settings.threads_max, thread_name_prefix="console")
         self._background = ThreadPoolExecutor(BACKGROUND_THREADS, thread_name_prefix="console sampling")
-        # By identity: whoever logs in several times is still one user.
+        # By identity: several sessions with the same credentials are one user.
         self._running: Counter[Identity] = Counter()
         self._streams: Counter[tuple[Identity, str]] = Counter()
         self._stops: set[Stop] = set()
@@ -93,7 +93,7 @@ class Workers:
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> T:
-        """The same for work in the background, which no browser waits for, on threads of its own."""
+        """Call `function(client, ...)` on a background thread. No browser waits for the result."""
         stop = Stop()
         work = asyncio.get_running_loop().run_in_executor(
             self._background, lambda: self._call(session, stop, function, *args, **kwargs)
@@ -116,7 +116,7 @@ class Workers:
             if not self._running[identity]:
                 del self._running[identity]
             if not done.cancelled():
-                done.exception()  # It is retrieved, though nobody may be there to hear it.
+                done.exception()  # Retrieve it: the page may have given up, and asyncio would log it.
 
         work.add_done_callback(ended)
 
@@ -159,11 +159,11 @@ class Workers:
         *args: Any,
         kind: str = LIVE,
     ) -> AsyncGenerator[T, None]:
-        """Return what the generator `function(client, stop, *args)` yields, from a thread of its own.
+        """Run the generator `function(client, stop, *args)` on its own thread, and return what it yields.
 
-        When the iteration ends early, because the browser went away, the stop is set and the generator
-        closed. `kind` is `LIVE` for views that wait most of the time, and `SCAN` for those that read as fast
-        as they can. Busy if there are too many already.
+        If the iteration ends early, because the browser has disconnected, the stop is set and the generator
+        is closed. `kind` is `LIVE` for views that wait most of the time, and `SCAN` for those that read as
+        fast as they can. Busy if there are too many already.
         """
         session: Session = request.state.session
         self._admit(session.identity, kind)
@@ -198,7 +198,7 @@ class Workers:
                 self._stops.discard(bridge.stop)
 
     def watch(self, request: Request, items: AsyncGenerator[T, None]) -> AsyncGenerator[T, None]:
-        """Return what `items` yields, counted and ended as a stream is. It needs no thread and no client."""
+        """Pass `items` on, counted and ended like a stream, but without a thread and a client."""
         session: Session = request.state.session
         self._admit(session.identity, CHANGES)
         return self._watch(session, items)
@@ -292,7 +292,7 @@ def _advice(request: Request) -> str:
 
 
 async def first_of(request: Request, items: AsyncGenerator[T, None]) -> T:
-    """Return the first item of a stream. WorkStopped, and the stream closed, if the browser goes before."""
+    """Return the first item of a stream. If the browser disconnects first, close it and raise WorkStopped."""
     pending = asyncio.ensure_future(anext(items))
     try:
         while not (await asyncio.wait({pending}, timeout=LOOK_SECONDS))[0]:
@@ -317,18 +317,18 @@ class _Bridge(Generic[T]):
         self._queue: asyncio.Queue[tuple[bool, Any]] = asyncio.Queue()
 
     def send(self, item: T) -> bool:
-        """Pass an item on, and wait while the reader is behind; False if nobody reads any more."""
+        """Queue an item, and wait while the reader is behind; False if the reader has stopped."""
         while not self._room.acquire(timeout=LOOK_SECONDS):
             if self.stop.is_set():
                 return False
         return not self.stop.is_set() and self._post((False, item))
 
     def end(self, error: BaseException | None) -> None:
-        """Pass on that nothing follows, or why."""
+        """Queue the end of the stream, with the error if there was one."""
         self._post((True, error))
 
     def cut(self) -> None:
-        """End at once, whatever the thread does. Called on the event loop."""
+        """End the stream at once, without waiting for the thread. Called on the event loop."""
         self.stop.set()
         self._is_cut = True
         self.end(None)
@@ -341,7 +341,7 @@ class _Bridge(Generic[T]):
         return True
 
     async def receive(self) -> tuple[bool, Any]:
-        """Return whether this was the last, and the item."""
+        """Return whether the stream has ended, and the next item. Raises the error that ended it."""
         is_last, item = await self._queue.get()
         self._room.release()
         if self._is_cut:

@@ -1,11 +1,12 @@
-"""Who may commit offsets of a group.
+"""Check whether a client may commit offsets of a group.
 
 A commit must come from a member of the current generation (or member epoch), or carry no member while the
 group is empty, which is how administrators and consumers without a group protocol commit. Commits inside a
 transaction (``is_transactional``) need not name a member.
 
-In a consumer group a member may also commit with an older epoch the partitions that it has owned since then
-(KIP-1251): its epoch is bumped by rebalances that it has not heard of yet, and nobody else had the partition.
+In a consumer group, a member may also commit with an older epoch if it has owned the partition since that
+epoch (KIP-1251). Rebalances that the member has not heard of bump its epoch, but no other member has owned
+the partition in the meantime.
 """
 
 from semel.core.data import Data
@@ -19,7 +20,7 @@ class Committer(Data):
     """The sender of a commit or fetch, as far as the request identifies it."""
 
     generation: int = -1
-    """Or the member epoch."""
+    """The generation, or the member epoch of a consumer group."""
     member_id: str = ""
     instance_id: str | None = None
 
@@ -27,14 +28,14 @@ class Committer(Data):
 def check_commit(
     group: Group | None, committer: Committer, *, is_transactional: bool, knows_consumer_groups: bool
 ) -> ErrorCode:
-    """Whether this sender may commit offsets of the group; ``check_partition`` says which."""
+    """Check that this sender may commit offsets of the group; ``check_partition`` checks each partition."""
     is_nobody = committer.generation < 0 and not committer.member_id and committer.instance_id is None
     if group is None:
         if committer.generation < 0:
             return ErrorCode.NONE
         return ErrorCode.GROUP_ID_NOT_FOUND if knows_consumer_groups else ErrorCode.ILLEGAL_GENERATION
     if isinstance(group, ShareGroup):
-        # It has share-partitions instead of committed offsets.
+        # A share group has share-partitions instead of committed offsets.
         return ErrorCode.GROUP_ID_NOT_FOUND
     if committer.generation < 0 and not group.members:
         return ErrorCode.NONE
@@ -66,7 +67,7 @@ def _check_consumer(
 
 
 def check_partition(group: Group | None, committer: Committer, key: OffsetKey) -> ErrorCode:
-    """Whether a sender that passed ``check_commit`` may commit this partition."""
+    """Check that a sender that passed ``check_commit`` may commit this partition."""
     if not isinstance(group, ConsumerGroup):
         return ErrorCode.NONE
     member = group.members.get(committer.member_id)

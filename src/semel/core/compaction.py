@@ -18,8 +18,8 @@ Also removed:
 Invariants:
 
 - No offset changes. A batch keeps its offset range when records in it are removed; an empty batch is removed.
-- The last batch of a pass stays, unchanged if it would become empty: a reader that was promised the end of
-  the range needs a batch that carries it over the gap.
+- The last batch of a pass stays, unchanged if it would become empty: a reader that expects offsets up to the
+  end of the range needs a batch that ends there, beyond the gap.
 - An interrupted pass does no harm. Every record it removed has a newer one in the log, and the next pass
   starts from the same offset. Delete horizons above the compacted part are ignored, because a client may have
   set them.
@@ -70,7 +70,7 @@ def known_by(key: bytes) -> bytes:
 
 
 class Outcomes:
-    """Tells which batches belong to aborted transactions. Batches must be passed in log order.
+    """Determines which batches belong to aborted transactions. Batches must be passed in log order.
 
     ``aborted`` holds (producer id, first offset) in offset order, for all transactions with a marker at or
     after the first batch.
@@ -150,10 +150,11 @@ class Pass:
         """Producers whose transaction had data in this pass, and no marker yet."""
         self._with_data_before: frozenset[int] = frozenset()
         self._has_unreadable = False
-        """A tombstone after an undecodable batch may hide a value in it from readers that can decode it."""
+        """Whether a batch could not be decoded. From then on tombstones are kept: they may be newer than a
+        value in that batch, which some readers may be able to decode."""
 
     def undo(self) -> None:
-        """Forget the last ``compact``: its result was not applied, and its batches will come again."""
+        """Undo the last ``compact``: its result was not applied, and its batches will be passed again."""
         self._with_data = set(self._with_data_before)
 
     def compact(self, batches: Iterable[Batch], aborted: Sequence[tuple[int, int]]) -> Replaced:
@@ -181,7 +182,7 @@ class Pass:
                 removed.append(batch.base_offset)
                 continue
             latest = read_header(left).max_timestamp
-            # Records without a timestamp count as old as their arrival.
+            # Records without a timestamp are dated by their arrival.
             latest = batch.max_timestamp if latest < 0 else min(latest, batch.max_timestamp)
             rewritten.append(Rewritten(batch.base_offset, batch.last_offset, latest, len(left)))
             records.append(left)
@@ -190,7 +191,7 @@ class Pass:
     def _left_of(self, batch: Batch, header: BatchHeader, *, is_aborted: bool) -> Buffer | None:
         """Return the batch itself if it is unchanged, a smaller batch, or None if the batch is removed."""
         is_last = batch.last_offset + 1 >= self._end_offset
-        # In a batch that was never compacted, the horizon was set by a client.
+        # A batch that was never compacted can only have a horizon set by a client: ignore it.
         horizon = header.delete_horizon if batch.base_offset < self._cleaned_offset else None
         if header.is_control:
             has_data = header.producer_id in self._with_data
@@ -233,7 +234,7 @@ class Pass:
         try:
             return reduced(opened, kept, self._horizon)
         except ValueError:
-            # The client's timestamps leave no room for a horizon. The tombstones stay for good, and a horizon
-            # set by the client is erased: the next pass would trust it.
+            # The client's timestamps leave no room for a horizon. The tombstones stay for good. A horizon set
+            # by the client is erased, because the next pass would trust it.
             has_claimed = opened.header.delete_horizon is not None
             return batch.data if all(kept) and not has_claimed else reduced(opened, kept, NO_HORIZON)

@@ -1,6 +1,6 @@
 """The operations of IncrementalAlterConfigs: set, delete, append to a list, subtract from it.
 
-The same for all resources that have configs; which names and values are valid is decided by each of them.
+All resources that have configs use these operations. Each resource decides which names and values are valid.
 """
 
 from typing import Final
@@ -11,20 +11,20 @@ SET: Final = 0
 DELETE: Final = 1
 APPEND: Final = 2
 SUBTRACT: Final = 3
-"""By their numbers on the wire."""
+"""The operations, by their numbers on the wire."""
 
 ConfigOperation = tuple[str, int, str | None]
 """A config's name, an operation, and its value."""
 
 
 class InvalidOperation(ValueError):
-    """An operation that is impossible for a config; the message says why."""
+    """An operation is unknown or impossible for a config; the message says why."""
 
 
 def operate(configs: dict[str, str], operation: ConfigOperation, default: str | None) -> None:
-    """Apply an operation to configs. `default` is the value of a list without a config, None if it is none.
+    """Apply an operation to configs; raise `InvalidOperation` if it is unknown or impossible for the config.
 
-    `InvalidOperation` if it is not an operation, or not one for this config.
+    `default` is the value of a list config that is not set; None for a config that is not a list.
     """
     name, verb, value = operation
     if verb == DELETE:

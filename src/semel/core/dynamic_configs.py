@@ -2,8 +2,8 @@
 
 Each value is a policy of its own (``policies``), so it is in the memory of every broker, and a change is
 answered when all brokers have it. The values of a group are decided together, because they restrict each
-other. The values of brokers do not; the caller has checked each of them, because the core does not know the
-settings.
+other. The values of a broker are independent of each other. The caller has checked each of them, because the
+core does not know the settings.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -26,7 +26,7 @@ BROKER: Final = 4
 GROUP: Final = 32
 """The kinds of resources, by their numbers on the wire."""
 ALL_BROKERS: Final = ""
-"""The name of the resource whose configs hold at every broker that has none of its own."""
+"""The resource name for all brokers: its configs apply to each broker that does not set its own."""
 
 
 def config_key(kind: int, resource: str, name: str) -> PolicyKey:
@@ -52,10 +52,10 @@ class ConfigAnswer(Data):
 
 
 class AlterBrokerConfigs(Data):
-    """Change configs of a broker, or of all: by operations, or (``replace``) to exactly the given values.
+    """Change configs of one or all brokers: by operations, or (``replace``) to exactly the given values.
 
-    The operations have valid values. ``lists`` has the value of each list that is changed and has no config.
-    ``present`` are the names of the configs that the resource has: a replacement removes them.
+    The caller has checked the values. ``lists`` has the effective value of each list that is changed, in case
+    it is not set. ``present`` are the names of the configs that are set: a replacement removes them.
     """
 
     broker: str
@@ -66,7 +66,7 @@ class AlterBrokerConfigs(Data):
     present: tuple[str, ...] = ()
 
     def keys(self) -> Iterable[Key]:
-        """The configs that are named, and those that are replaced."""
+        """The configs in the operations, and those that a replacement removes."""
         return [config_key(BROKER, self.broker, name) for name in self._names()]
 
     def _names(self) -> Iterable[str]:

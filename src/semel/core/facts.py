@@ -55,8 +55,8 @@ class TopicDeleted(_Fact):
 class Closing(Data):
     """The effect of a marker: the transaction of its producer is no longer open.
 
-    ``last_stable_offset`` is the partition's new one. Readers whose range overlaps ``first_offset`` to the
-    marker are told of an aborted transaction.
+    ``last_stable_offset`` is the partition's new one. A response whose range overlaps the offsets from
+    ``first_offset`` to the marker lists the transaction if it was aborted.
     """
 
     first_offset: int
@@ -116,8 +116,8 @@ class BatchesReplaced(_Fact):
     partition: PartitionKey
     rewritten: tuple[Rewritten, ...]
     removed: tuple[int, ...]
-    """Base offsets of the removed batches. Removing the marker of an aborted transaction also removes its
-    entry among the aborted transactions: no data of it is left by then."""
+    """Base offsets of the removed batches. Removing the marker of an aborted transaction also removes the
+    transaction from the aborted ones: none of its data remains by then."""
 
 
 class BatchStaged(_Fact):
@@ -132,14 +132,14 @@ class BatchStaged(_Fact):
 
 
 class StagedCommitted(_Fact):
-    """The staged batches of a producer are in the log of a partition, in staging order, at these offsets."""
+    """The staged batches of a producer were added to the log at these offsets, in staging order."""
 
     partition: PartitionKey
     producer_id: int
     base_offset: int
     last_offset: int
     peak_before: int
-    """The partition's peak timestamp before. The peak of each batch is the largest timestamp so far."""
+    """The partition's peak timestamp before these batches. The peak of each batch includes all before it."""
     peak_timestamp: int
     """The peak of the last batch."""
 
@@ -169,7 +169,7 @@ class EndReason(StrEnum):
 
 
 class TransactionEnded(_Fact):
-    """An open transaction has ended. For metrics; ``TransactionChanged`` has the outcome that is written."""
+    """An open transaction has ended. For metrics and audit; ``TransactionChanged`` is the durable fact."""
 
     transactional_id: str
     is_commit: bool
@@ -177,13 +177,13 @@ class TransactionEnded(_Fact):
 
 
 class TransactionForgotten(_Fact):
-    """A transactional id was unused for long and has been forgotten."""
+    """A transactional id has expired, because it was not used for a long time."""
 
     transactional_id: str
 
 
 class PendingChanged(_Fact):
-    """The offsets of a group that open transactions hold have changed; ``pending`` is the complete list."""
+    """The pending offsets of a group have changed; ``pending`` is the complete list."""
 
     group_id: str
     pending: tuple[PendingOffset, ...]
@@ -203,7 +203,7 @@ class FeatureChanged(_Fact):
 
 
 class PolicyChanged(_Fact):
-    """A policy has a new value, JSON, or was removed (None)."""
+    """A policy has a new value (JSON) or was removed (None)."""
 
     key: PolicyKey
     body: str | None
@@ -229,9 +229,9 @@ class GroupChanged(_Fact):
 
 
 class GroupGathered(_Fact):
-    """Members joined or left while a classic group prepares a generation that no member has been told of.
+    """Members joined or left while a classic group prepares its next, unannounced generation. Not durable.
 
-    The generation is written when it starts. Until then a restart may lose it: the members join again.
+    The generation is written when it starts. If the broker restarts before that, the members join again.
     """
 
     group: Any
@@ -258,13 +258,13 @@ class ShareChanged(_Fact):
 
 
 class ShareDeleted(_Fact):
-    """A share group has forgotten everything about a partition."""
+    """A share-partition was deleted: its group remembers nothing of the partition."""
 
     key: ShareKey
 
 
 class ShareLocksChanged(_Fact):
-    """Members have acquired records of a share-partition, or lost them. Not durable: see ``Locks``."""
+    """The locks of a share-partition have changed (None: there are none). Not durable: see ``Locks``."""
 
     key: ShareKey
     locks: Any
@@ -276,7 +276,8 @@ class LatestConnectionChanged(_Fact):
     transactional_id: str
     connection: int
     for_offsets: bool = False
-    """Clients send offsets on a separate connection, because they go to the coordinator of the group."""
+    """Whether it is the latest connection for offsets. Clients send those to the coordinator of the group,
+    so on another connection."""
 
 
 DURABLE: tuple[type, ...] = (

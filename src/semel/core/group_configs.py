@@ -1,8 +1,8 @@
-"""Configs of groups: names, bounds, and what holds for a group that sets some of them (KIP-848, 932, 1240).
+"""Configs of groups: names, bounds, and the effective values of a group (KIP-848, 932, 1240).
 
-A group that sets nothing follows the settings of the broker. Settings are passed in by their dotted names. A
-value is checked against the bounds when it is set; if a bound is changed later, the value is brought within
-the bounds when it is used.
+A group follows the settings of the broker for every config that it does not set. Settings are passed in by
+their dotted names. A value is checked against the bounds when it is set; if a bound is changed later, the
+value is clamped to the bounds when it is used.
 """
 
 import difflib
@@ -21,11 +21,11 @@ class GroupConfig(NamedTuple):
     setting: str = ""
     """The broker setting that provides the default of a number."""
     lowest: str | int = 0
-    """The smallest value that a group may set, or the broker setting that has it."""
+    """The smallest value that a group may set, or the name of the broker setting that holds it."""
     highest: str | int = 0
     kind: ConfigKind = INT
     choices: tuple[str, ...] = ()
-    """The words; the first is the default."""
+    """The valid words; the first is the default."""
 
 
 SESSION_TIMEOUT: Final = "consumer.session.timeout.ms"
@@ -112,7 +112,7 @@ _MEANINGLESS: Final = {
     "consumer.assign": "assignments are computed at once, in the decision that needs them",
     "streams.": "there are no streams groups",
 }
-"""Configs that Kafka has and that would change nothing here, by the beginning of their names."""
+"""Prefixes of Kafka's configs that would have no effect here, and why."""
 _DIGITS: Final = re.compile(r"[0-9]{1,10}")
 # Days, hours, minutes and seconds are bounded, because a thousand digits are slow to parse.
 _DURATION: Final = re.compile(
@@ -126,14 +126,14 @@ Limits = Mapping[str, int]
 
 
 class GroupTimeouts(NamedTuple):
-    """What holds for a group of the consumer protocol."""
+    """The effective timeouts of a group of the consumer protocol."""
 
     session_timeout_ms: int
     heartbeat_interval_ms: int
 
 
 class ShareConfigs(NamedTuple):
-    """What holds for a share group."""
+    """The effective configs of a share group."""
 
     session_timeout_ms: int
     heartbeat_interval_ms: int
@@ -144,7 +144,7 @@ class ShareConfigs(NamedTuple):
 
     @property
     def reset_ms(self) -> int | None:
-        """How far back the group begins; None if it begins at an end of the log."""
+        """How far back in time the group begins; None if it begins at the start or the end of the log."""
         return _duration_ms(self.reset)
 
 
@@ -189,13 +189,13 @@ def _invalid(name: str, value: str, limits: Limits) -> str | None:
 
 
 def allowed(name: str) -> str:
-    """Return what a config with words may be."""
+    """Return the words that are valid for a config, for an error message."""
     more = ("by_duration:PnDTnHnMnS",) if name == SHARE_RESET else ()
     return " or ".join((*GROUP_CONFIGS[name].choices, *more))
 
 
 def _duration_ms(text: str) -> int | None:
-    """How far back ``by_duration:`` goes, in milliseconds; None if it is something else."""
+    """Return the duration of ``by_duration:`` in milliseconds; None for any other text."""
     found = _DURATION.fullmatch(text)
     if found is None or not any(found.groups()):
         return None
@@ -212,18 +212,21 @@ def _origin(bound: str | int) -> str:
 
 
 def timeouts(configs: Mapping[str, str], limits: Limits) -> GroupTimeouts:
-    """Return what holds for a group with these configs, which were valid when they were set."""
+    """Return the effective timeouts of a group with these configs, which were valid when they were set."""
     return GroupTimeouts(*_session(SESSION_TIMEOUT, HEARTBEAT_INTERVAL, configs, limits))
 
 
 def _session(session: str, heartbeat: str, configs: Mapping[str, str], limits: Limits) -> tuple[int, int]:
-    """The timeout and the interval. Settings of a broker may contradict each other, or configs of a group."""
+    """Return the timeout and the interval, which is reduced if it is not shorter than the timeout.
+
+    Broker settings may contradict each other, or the configs of a group.
+    """
     timeout_ms, interval_ms = _number(session, configs, limits), _number(heartbeat, configs, limits)
     return timeout_ms, interval_ms if interval_ms < timeout_ms else max(timeout_ms // 3, 1)
 
 
 def share_configs(configs: Mapping[str, str], limits: Limits) -> ShareConfigs:
-    """Return what holds for a share group with these configs, which were valid when they were set."""
+    """Return the effective configs of a share group, given configs that were valid when they were set."""
     return ShareConfigs(
         *_session(SHARE_SESSION_TIMEOUT, SHARE_HEARTBEAT_INTERVAL, configs, limits),
         DeliveryLimits(

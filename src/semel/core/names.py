@@ -3,11 +3,11 @@
 from typing import Final
 
 ID_CHARS_MAX: Final = 1_024
-"""Characters of a group id, transactional id, member id or instance id. Each is kept in memory, in the WAL
-and in the ledger, and there may be a hundred thousand of them; the protocol allows 32 KB."""
+"""Maximum length of a group id, transactional id, member id or instance id. Each is kept in memory, in the
+WAL and in the ledger, and there may be a hundred thousand of them; the protocol allows 32 KB."""
 
 CLIENT_ID_CHARS_MAX: Final = 255
-"""Characters of a client id that are kept. The id only labels a client, so a longer one is truncated."""
+"""Maximum length of a stored client id. The id only labels a client, so a longer one is truncated."""
 
 
 def is_usable(name: str) -> bool:

@@ -56,7 +56,7 @@ class CommitOffsets(Data):
     """Part of a transaction, with fewer checks: see ``commit_checks``."""
 
     def keys(self) -> Iterable[Key]:
-        """The group and its pending offsets. The offsets committed before do not matter."""
+        """The group and its pending offsets. The offsets that are overwritten do not matter."""
         return (GroupKey(self.group_id), PendingKey(self.group_id))
 
 
@@ -135,7 +135,7 @@ def _commit(state: "BrokerState", command: CommitOffsets, now: int) -> Decision:
 def _supersede(
     group_id: str, pending: tuple[PendingOffset, ...], committed: Collection[OffsetKey]
 ) -> tuple[Fact, ...]:
-    """A commit supersedes earlier ones, including the pending offsets of open transactions."""
+    """Mark the pending offsets of these partitions as superseded: the later commit wins."""
     if not any(each.key in committed for each in pending):
         return ()
     marked = (each.but(is_superseded=True) if each.key in committed else each for each in pending)
@@ -145,7 +145,7 @@ def _supersede(
 def keep_group(
     state: "BrokerState", group: Group | None, group_id: str, member_id: str, now: int
 ) -> tuple[Fact, ...]:
-    """The effects of a commit on the group: it exists and is in use, and a committing member is alive."""
+    """Return the effects of a commit on the group: it exists and is in use, and the member is alive."""
     if group is None:
         return (GroupChanged(ClassicGroup(group_id, idle_since_ms=now)),)
     if not group.members:
@@ -181,7 +181,7 @@ def _delete(state: "BrokerState", command: DeleteOffsets, now: int) -> Decision:
     if group is None:
         return Decision(OffsetsDeleted(ErrorCode.GROUP_ID_NOT_FOUND))
     if group.members and group.protocol_type != CONSUMER_PROTOCOL:
-        # Only members of the consumer protocol have a known list of topics.
+        # The subscribed topics are known only for the protocol type "consumer".
         return Decision(OffsetsDeleted(ErrorCode.NON_EMPTY_GROUP))
     subscribed = subscribed_topics(group)
     errors: list[ErrorCode] = []
@@ -203,13 +203,13 @@ def _delete(state: "BrokerState", command: DeleteOffsets, now: int) -> Decision:
 
 
 def _expire(state: "BrokerState", command: ExpireOffsets, now: int) -> Decision:
-    """The answer is the number of expired offsets."""
+    """Expire offsets. The answer is the number of expired offsets."""
     group = state.groups[GroupKey(command.group_id)]
     if isinstance(group, ShareGroup) or (group is not None and group.members):
         # The offsets of a share group do not expire, as in Kafka.
         return Decision(0)
-    # A group that once had members has been idle since the last one left. A group that never had any is as
-    # old as its offsets.
+    # A group that had members has been idle since the last one left. For a group that never had any, only the
+    # age of its offsets counts.
     idle_before_ms = command.before_ms - state.clock_lag_ms
     had_members = isinstance(group, ConsumerGroup) or (group is not None and group.generation > 0)
     if group is not None and had_members and group.idle_since_ms > idle_before_ms:

@@ -1,9 +1,9 @@
-"""One log: appending batches, moving its start, and remembering producers.
+"""The log of a partition: append batches, advance the log start, and remember producers.
 
 ``Append`` is checked in Kafka's order. A duplicate gets its original answer before anything else is checked;
 then come the epoch, the sequence, and whether the batch fits the open transaction. An accepted batch gets the
-next offset, which is the high watermark: with a single ledger there is no replication between written and
-readable.
+next offset, which is the high watermark: with a single ledger, no replication happens between writing and
+reading.
 
 A transactional batch is first checked against its transaction: whether its producer may write, and whether
 the partition is part of it or joins with this batch (``transactions.joining``). In a partition with journal
@@ -70,11 +70,11 @@ class TransactionContext(Data):
     version: int
     """1: the partition must have been added before. 2: writing adds it (KIP-890)."""
     must_be_added: bool = True
-    """Version 1: whether the partition is checked (``transaction.partition.verification.enable``)."""
+    """Version 1: refuse a partition that was not added (``transaction.partition.verification.enable``)."""
     block_max_ms: int = -1
     """The topic's ``semel.transaction.block.max.ms``: how long a transaction that touches it may be open."""
     also: tuple[PartitionKey, ...] = ()
-    """Version 2: other partitions that are written in the same tick and join together with this one."""
+    """Version 2: other partitions of the same request, which join together with this one."""
 
 
 class Append(Data):
@@ -91,7 +91,7 @@ class Append(Data):
     """Whether the topic has journal visibility: a transaction's batches are staged until it commits."""
 
     def keys(self) -> Iterable[Key]:
-        """The partition, its state of the producer, and the transaction."""
+        """The partition, the producer on it, and the transaction."""
         partition = self.partition
         producer_id = self.header.producer_id
         if producer_id < 0:
@@ -146,7 +146,7 @@ class AllocateProducerId(Data):
 
 
 class ExpireProducer(Data):
-    """Forget a producer that was not seen since ``unseen_since_ms``, unless it has an open transaction."""
+    """Forget a producer last seen at or before ``unseen_since_ms``, unless it has an open transaction."""
 
     key: ProducerKey
     unseen_since_ms: int
@@ -225,7 +225,7 @@ def _append_in_transaction(state: "BrokerState", partition: Partition, command: 
     known = _recognise(producer, partition, header, must_start_at_zero=must_start_at_zero)
     if known is not None:
         if known.error is ErrorCode.NONE and not is_of_open_transaction(producer, header):
-            # Sent in an earlier transaction, perhaps an aborted one, so it is not part of this one.
+            # A duplicate of a batch of an earlier transaction, perhaps an aborted one: not part of this one.
             return Decision(Appended(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER))
         return Decision(known)
     also: tuple[Fact, ...] = () if joined is transaction else (TransactionChanged(joined),)
@@ -278,7 +278,7 @@ def _staged(
 
 
 def _stamped(command: Append) -> BatchHeader:
-    """The header to remember: a duplicate must get the timestamp of the first answer."""
+    """Return the header to remember: a duplicate must get the timestamp of the first answer."""
     if command.log_append_time < 0:
         return command.header
     return command.header._replace(max_timestamp=command.log_append_time)
@@ -287,7 +287,7 @@ def _stamped(command: Append) -> BatchHeader:
 def _latest(command: Append, arrived: int) -> int:
     """Return the largest timestamp of the batch.
 
-    Records without a timestamp count as old as their arrival; otherwise retention would delete them at once.
+    Records without a timestamp are dated by their arrival; otherwise retention would delete them at once.
     """
     latest = command.header.max_timestamp if command.log_append_time < 0 else command.log_append_time
     return latest if latest >= 0 else arrived

@@ -1,4 +1,4 @@
-"""How facts change a partition and its producers. No rules: a fact carries the new value of its entity."""
+"""Apply facts to partitions and producers. There are no rules: a fact carries the new value of its entity."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -49,4 +49,5 @@ APPLY: dict[type[Any], Apply | None] = {
     ProducerExpired: _producer_expired,
     ProducerIdAllocated: _producer_id_allocated,
 }
-"""None: the fact is about batches and changes no entity. ``PartitionChanged`` follows if it has to."""
+"""None: the fact is about batches and changes no entity. If the partition changes, ``PartitionChanged``
+follows."""

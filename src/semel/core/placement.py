@@ -36,8 +36,8 @@ SHARDS: Final = 256
 VERSIONED: Final = frozenset(
     {TopicKey, PartitionKey, ProducerKey, TransactionKey, GroupKey, PendingKey, ShareKey}
 )
-"""Kinds of keys whose entities have a version. That of a group's pending offsets also covers its committed
-ones: whoever commits the offsets of a transaction removes them from the pending ones."""
+"""Kinds of keys whose entities have a version. The version of a group's pending offsets also covers its
+committed offsets: when a transaction commits, its offsets are removed from the pending ones."""
 
 ABSENT: Final = 0
 """The version of an entity that does not exist."""
@@ -67,7 +67,7 @@ def shard_of(key: Key) -> int | None:
 def owner_of(shard: int, brokers: Iterable[int]) -> int | None:
     """Return the broker that should own a shard, by rendezvous hashing; None if there is none.
 
-    If a broker comes or goes, only shards that it gets or had change their owner.
+    If a broker is added or removed, only the shards that it gains or loses change their owner.
     """
     return max(
         brokers, key=lambda each: blake2b(pack(">qh", each, shard), digest_size=8).digest(), default=None
@@ -81,7 +81,7 @@ def entity_of(fact: Fact) -> Key | None:
 
 
 def versioned_by(fact: Fact) -> tuple[Key, ...]:
-    """Return the entities that get a new version by this fact."""
+    """Return the entities to which this fact gives a new version."""
     kind = type(fact)
     if kind not in _VERSIONING:
         return ()

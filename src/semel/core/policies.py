@@ -1,9 +1,10 @@
-"""Policies: what administrators decide for the whole cluster. ACLs, SCRAM users, quotas, and the configs of
-groups and brokers, whose rules are in ``dynamic_configs``.
+"""Policies: what administrators decide for the whole cluster (ACLs, SCRAM users, quotas, configs).
+
+The rules for the configs of groups and brokers are in ``dynamic_configs``.
 
 A policy is a key and a value, and each is written as a whole: an ACL exists or not, a user has a credential
-or not, an entity has a limit or not. So two brokers that change policies at the same time need no versions:
-the later commit wins, and no change is lost because another was based on an older value.
+or not, an entity has a limit or not. So policies need no versions when two brokers change them at the same
+time: for each key the later commit wins, and it leaves all other keys alone.
 
 Keys and values are JSON, so that a ledger stores all kinds in one table and people can read it.
 """
@@ -28,13 +29,13 @@ USER: Final = "user"
 QUOTA: Final = "quota"
 SECRET: Final = "secret"
 SALTS: Final = PolicyKey(SECRET, "salts")
-"""The salts of users who do not exist are made from it: the same at every broker and every time."""
+"""The secret from which the salts of unknown users are made: the same at every broker and every time."""
 PRESENT: Final = "true"
-"""The value of a policy that only exists or not."""
+"""The value of a policy that has no other value than to exist."""
 
 
 def acl_key(binding: AclBinding) -> PolicyKey:
-    """Return the key of an ACL: all of it."""
+    """Return the key of an ACL, which contains the whole binding."""
     return PolicyKey(ACL, json.encode(binding).decode())
 
 
@@ -79,7 +80,7 @@ class AddAcl(Data):
 
 
 class RemoveAcl(Data):
-    """Remove an ACL, and no other. The answer is whether it existed."""
+    """Remove exactly this ACL. The answer is whether it existed."""
 
     binding: AclBinding
 
@@ -110,7 +111,7 @@ class RemoveCredential(Data):
 
 
 class PutSecret(Data):
-    """Add the secret for salts, unless there is one."""
+    """Set the secret for salts, unless it is set."""
 
     secret: str
 
@@ -131,17 +132,17 @@ class AlterQuota(Data):
 
 
 class ConfirmPolicies(Data):
-    """Change nothing. Answered when every broker has the earlier changes, as all commands here are."""
+    """Change nothing. Like every command here, it is answered when all brokers have the earlier changes."""
 
     def keys(self) -> Iterable[Key]:
-        """Nothing: it stands for changes that are not known here any more."""
+        """None: the caller no longer knows which changes it confirms."""
         return ()
 
 
 def changing(
     state: "BrokerState", wanted: Iterable[tuple[PolicyKey, str | None]]
 ) -> tuple[PolicyChanged, ...]:
-    """Return the facts. To set a policy to its current value must not cost a commit."""
+    """Return facts for the policies that change. Setting one to its current value must not cost a commit."""
     return tuple(PolicyChanged(key, body) for key, body in wanted if state.policies[key] != body)
 
 

@@ -8,8 +8,8 @@ any of them must be recognised and answered with its original offset.
 - A batch with an older epoch is *fenced*.
 - A batch with a newer epoch must start at sequence 0 and replaces the older epoch.
 - Otherwise the first sequence must follow the last one. Sequences wrap from 2**31 - 1 to 0.
-- An unknown producer may start at any sequence: its state may have expired, and the producer is not to blame
-  for that (Kafka does the same and never sends UNKNOWN_PRODUCER_ID).
+- An unknown producer may start at any sequence, because its state may have expired (Kafka does the same and
+  never sends UNKNOWN_PRODUCER_ID).
 
 This module knows no offsets of other producers, no transactions of other partitions, and no clock.
 """

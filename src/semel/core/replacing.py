@@ -1,8 +1,8 @@
 """Replace batches with their compacted form: one decision, so one commit.
 
-``compaction`` works on the batches it read while the log changes. Appends do not matter, because it only
-touches batches below the last stable offset. But the batches it read must still be those of the log. So the
-log start and the number of replacements must be the ones it saw.
+``compaction`` works on batches that it has read, and the log may change meanwhile. Appends do not matter,
+because it only touches batches below the last stable offset. But the batches must still be those of the log,
+so the log start and the number of replacements must be the same as when it read them.
 """
 
 from collections.abc import Iterable
@@ -29,8 +29,9 @@ if TYPE_CHECKING:
 class ReplaceBatches(Data):
     """Replace some batches with rewritten ones and remove others. The answer is whether it was done.
 
-    It is refused if the log start moved or batches were replaced since the log was read, if the partition is
-    gone, or if its topic is no longer compacted. With nothing to replace it only records ``cleaned_offset``.
+    The command is refused if the log start moved or batches were replaced since the log was read, if the
+    partition was deleted, or if its topic is no longer compacted. If no batch changes, it only records
+    ``cleaned_offset``.
     """
 
     partition: PartitionKey
@@ -48,7 +49,7 @@ class ReplaceBatches(Data):
     topic: str
     """The name of the partition's topic."""
     default_policy: str = "delete"
-    """The cleanup policy of topics that have none of their own."""
+    """The cleanup policy of topics that do not set one."""
 
     def keys(self) -> Iterable[Key]:
         """The partition, and the topic that says whether it is compacted."""

@@ -1,10 +1,10 @@
 """The durable part of a share group (KIP-932): its members, and the share-partitions that exist.
 
-Several members may be assigned the same partition, so nothing has to be revoked before another member gets
-it: a member has its part of the target assignment as soon as it hears of it.
+Several members may be assigned the same partition, so no partition has to be revoked before another member
+gets it: a member adopts its part of the target assignment with its next heartbeat.
 
-The group knows for which topics it has share-partitions. They are added and removed in the same commit as the
-group that names them.
+The group records the topics for which it has share-partitions. Share-partitions are added and removed in the
+same commit as the group's record of them.
 """
 
 import json
@@ -58,7 +58,7 @@ class ShareGroup(Data):
     topics: "Mapping[str, TopicShape]" = NOTHING
     """Every subscribed topic that exists, as it was when the target was computed."""
     shared: "Mapping[str, TopicShape]" = NOTHING
-    """The topics that have share-partitions of this group, and how many."""
+    """The topics that have share-partitions of this group, and their number."""
     idle_since_ms: int = 0
 
     @property
@@ -101,7 +101,7 @@ class ShareGroup(Data):
 
 
 def shares_of(group: object) -> list[ShareKey]:
-    """Return the share-partitions of a group; none if it is no share group."""
+    """Return the share-partitions of a group; empty for a group of another kind."""
     if not isinstance(group, ShareGroup):
         return []
     return [

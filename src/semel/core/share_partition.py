@@ -1,17 +1,17 @@
 """A share-partition: what a share group has done with the records of one partition (KIP-932).
 
 The durable part, ``SharePartition``, has a start offset and *runs* of offsets in the same state. Everything
-below the start is settled. The runs follow one another without a gap; what comes after the last has never
-been delivered, as far as is written.
+below the start is settled. The runs follow one another without a gap. According to the durable part, nothing
+after the last run was ever delivered.
 
 The volatile part, ``Locks``, says which member has acquired which of the available records, and until when.
 It is not written: the locks of a member end with its connection, and a crash of the broker ends all
-connections. So acquiring costs no flush, and what was acquired is available again after a crash.
+connections. So acquiring costs no flush, and acquired records are available again after a crash.
 
 An acknowledgement inside a transaction is written, and makes its records *pending*: they are neither locked
 nor available until the transaction ends (ADR 0048).
 
-The functions here change runs and locks of any offsets. ``semel.core.shares.delivery`` decides which.
+The functions here change runs and locks at given offsets. ``semel.core.shares.delivery`` decides which.
 """
 
 from bisect import bisect_left
@@ -23,12 +23,12 @@ from typing import Final, TypeAlias
 from semel.core.data import Data
 
 UNSTARTED: Final = -1
-"""The start offset of a share-partition that nobody has fetched from."""
+"""The start offset of a share-partition from which no member has fetched."""
 NEVER: Final = 2**63 - 1
 
 
 class RecordState(IntEnum):
-    """The state of a record, with the numbers of Kafka. A record that is acquired is AVAILABLE and locked."""
+    """The state of a record, with Kafka's numbers. A record that is acquired is AVAILABLE and locked."""
 
     AVAILABLE = 0
     ACKNOWLEDGED = 2
@@ -44,15 +44,16 @@ PENDING: Final = RecordState.PENDING
 
 
 class PendingAcknowledgement(Data):
-    """What becomes of records when the transaction of a producer ends."""
+    """The next state of pending records: how a commit and an abort of their transaction change them."""
 
     producer_id: int
     is_accepted: bool
-    """Whether a commit makes them acknowledged, or archived."""
+    """If true, a commit makes the records acknowledged; if false, archived."""
     is_last: bool
-    """Whether an abort makes them archived, because they were delivered too often, or available."""
+    """If true, an abort makes the records archived, because they were delivered too often; if false,
+    available."""
     member_id: str = ""
-    """Who has acknowledged them: nobody else can repeat that. Empty in rows of an older Semel."""
+    """The member that acknowledged the records. Only it may repeat that. Empty in rows of an older Semel."""
 
 
 class Run(Data):
@@ -62,7 +63,7 @@ class Run(Data):
     last: int
     state: RecordState
     deliveries: int = 0
-    """As far as is written: the current delivery of a locked record is not. 0 if it is settled."""
+    """Without the current delivery of a locked record, which is not written. 0 if the run is settled."""
     pending: PendingAcknowledgement | None = None
 
     @property
@@ -76,8 +77,8 @@ class SharePartition(Data):
 
     start_offset: int = UNSTARTED
     epoch: int = 0
-    """Locks of another epoch are void. It begins with the time, so that it is not that of a share-partition
-    that was deleted, and grows when an administrator moves the start offset."""
+    """Locks of another epoch are void. The first epoch is the time of creation, so that it differs from that
+    of a deleted share-partition; the epoch is bumped when an administrator moves the start offset."""
     runs: tuple[Run, ...] = ()
 
     @property
@@ -87,7 +88,7 @@ class SharePartition(Data):
 
     @property
     def settled(self) -> int:
-        """How many records after the start need not be delivered any more."""
+        """How many records after the start offset are settled."""
         return sum(each.last + 1 - each.first for each in self.runs if each.is_settled)
 
 
@@ -110,7 +111,7 @@ class Locks(Data):
     """All acquired records of a share-partition, in the order of their offsets."""
 
     epoch: int
-    """That of the share-partition. The locks of another epoch are void."""
+    """The epoch of the share-partition. Locks of another epoch are void."""
     delivery_limit: int
     """How often a record is delivered at most, as of the last acquisition."""
     locks: tuple[Lock, ...]
@@ -125,7 +126,7 @@ class Locks(Data):
 
 
 def settle(runs: Sequence[Run], start_offset: int) -> tuple[int, tuple[Run, ...]]:
-    """Return the new start offset and the runs after it: settled runs at the start are not kept."""
+    """Return the new start offset and the runs after it: settled runs at the start are dropped."""
     first = next((at for at, each in enumerate(runs) if not each.is_settled), len(runs))
     return runs[first - 1].last + 1 if first else start_offset, tuple(runs[first:])
 
@@ -136,9 +137,9 @@ def cut(runs: Iterable[Run], below: int) -> list[Run]:
 
 
 def put(share: SharePartition, changes: Iterable[Run]) -> SharePartition:
-    """Return the share-partition with new states for offsets, in their order.
+    """Return the share-partition with changed runs, which are in offset order and may lie after its last run.
 
-    They may lie after all of its runs. One pass over both: a member may settle ten thousand records at once.
+    One pass over the old and the new runs: a member may settle ten thousand records at once.
     """
     runs = list(share.runs)
     changed: list[Run] = []
@@ -150,7 +151,7 @@ def put(share: SharePartition, changes: Iterable[Run]) -> SharePartition:
         if at < len(runs) and runs[at].first < fresh.first:
             changed.append(runs[at].but(last=fresh.first - 1))
         if fresh.first > end:
-            # Delivered to another member, which is not written as long as that holds them.
+            # Another member has locked these offsets. A delivery is not written while its lock lasts.
             changed.append(Run(end, fresh.first - 1, AVAILABLE, 0))
         changed.append(fresh.but(deliveries=0) if fresh.is_settled else fresh)
         end = max(end, fresh.last + 1)
@@ -172,7 +173,7 @@ def _joined(runs: Iterable[Run]) -> tuple[Run, ...]:
 
 
 def covers(ranges: Iterable[tuple[int, int]], first: int, last: int) -> bool:
-    """Whether these ranges of offsets, which do not overlap, are all of another one, and nothing else."""
+    """Whether these ranges of offsets, which do not overlap, make up exactly the offsets first to last."""
     expected = first
     for begin, end in sorted(ranges):
         if begin != expected:
@@ -237,14 +238,14 @@ def free(share: SharePartition, locks: Iterable[Lock], first: int, last: int) ->
 
 
 class FreeRanges:
-    """Free offsets, asked for range after range in their order."""
+    """Free offsets, queried range by range in ascending order."""
 
     def __init__(self, free_: list[Free]) -> None:
         self._free = free_
         self._at = 0
 
     def within(self, first: int, last: int) -> list[Free]:
-        """Return the parts in a range that is not before the last one."""
+        """Return the free parts of a range, which must not begin before the last queried one."""
         while self._at < len(self._free) and self._free[self._at].last < first:
             self._at += 1
         found: list[Free] = []
@@ -256,7 +257,7 @@ class FreeRanges:
 
 
 def unlocked(locks: Sequence[Lock], ranges: Iterable[Offsets]) -> list[Lock]:
-    """Return the locks without those of ranges, which are in order."""
+    """Return the locks without the offsets of these ranges, which are in ascending order."""
     left: list[Lock] = []
     rest = list(locks)
     at = 0
@@ -276,7 +277,7 @@ def unlocked(locks: Sequence[Lock], ranges: Iterable[Offsets]) -> list[Lock]:
 
 
 def within(locks: Sequence[Lock], first: int, last: int) -> list[Lock]:
-    """Return the parts of locks in a range."""
+    """Return the parts of the locks that lie in a range."""
     found: list[Lock] = []
     at = bisect_left(locks, first, key=_last)
     while at < len(locks) and locks[at].first <= last:

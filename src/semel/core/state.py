@@ -62,8 +62,8 @@ class BrokerState:
         self.term: Final = term
         # Which changes of a group's protocol are allowed.
         self.migration = migration
-        # How far the time of day is ahead of this tick's ``now``: the clock was set, or the machine was
-        # suspended.
+        # The time of day minus the steady clock (``now``) in this tick. It changes if the clock is set or the
+        # machine is suspended.
         self.clock_lag_ms = 0
         self.topics: dict[TopicKey, Topic | None] = {}
         self.partitions: dict[PartitionKey, Partition | None] = {}
@@ -101,7 +101,7 @@ class BrokerState:
             self.latest_connections,
             self.latest_offset_connections,
         )
-        # The entities that are not evicted, and how to get their key in those tables.
+        # The tables whose entities are not evicted, and how an entity's key becomes a key of that table.
         self._kept: Final[dict[type, tuple[dict[Any, Any], Callable[[Any], Any]]]] = {
             GroupKey: (self.sessions, attrgetter("group_id")),
             TransactionKey: (self.ongoing, attrgetter("transactional_id")),
@@ -152,7 +152,7 @@ class BrokerState:
                 continue
             kept, name_of = self._kept.get(kind, _NONE_KEPT)
             eighth = entities_max // 8
-            # Leave room for others, however many entities are kept.
+            # However many entities are kept, an eighth of the limit remains for the others.
             excess = len(table) - len(kept) - max(entities_max - len(kept), eighth)
             if excess <= 0:
                 continue
@@ -164,8 +164,7 @@ class BrokerState:
         for latest_connections in (self.latest_connections, self.latest_offset_connections):
             excess = len(latest_connections) - max(entities_max, len(self.ongoing))
             if excess > 0:
-                # While a transaction is open, late requests of the previous connection must be recognised as
-                # late.
+                # While a transaction is open, delayed requests on an older connection must be recognised.
                 silent = (each for each in latest_connections if each not in self.ongoing)
                 for transactional_id in list(islice(silent, excess + entities_max // 8)):
                     del latest_connections[transactional_id]

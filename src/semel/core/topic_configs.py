@@ -1,9 +1,9 @@
 """Topic configs: their names, defaults and valid values.
 
 A config that is not in the table is refused by name, so that a typo is an error and not a silent default.
-Configs of Kafka that have no meaning here (segments, replication) are accepted if clients commonly set them.
+Kafka's configs that have no meaning here (segments, replication) are accepted if clients commonly set them.
 They are stored and shown but have no effect; the table marks them ``inert``. Their limits are wider than
-Kafka's where that does no harm (small segments).
+Kafka's where that is harmless (small segments).
 """
 
 import difflib
@@ -74,7 +74,7 @@ class TopicConfig(NamedTuple):
 _MAX = 2**63 - 1
 
 VALUE_LENGTH_MAX = 4_096
-"""No config needs more, and the configs of every topic are kept in memory."""
+"""Maximum length of a value. No config needs more, and the configs of every topic are kept in memory."""
 
 TOPIC_CONFIGS: dict[str, TopicConfig] = {
     "cleanup.policy": TopicConfig(

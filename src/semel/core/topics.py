@@ -1,4 +1,4 @@
-"""Topics: create, delete, grow, configure.
+"""Topics: create, delete, add partitions, configure.
 
 Each command names one topic and is decided against its current state. If two clients create the same topic at
 the same moment, one gets the topic and the other TOPIC_ALREADY_EXISTS. A retry of a successful create gets
@@ -83,7 +83,7 @@ class AlterTopic(Data):
 
 
 class TopicAnswer(Data):
-    """The answer to all of them: the error, its message, and the topic as it is (or was)."""
+    """The answer to all commands on topics: an error with a message, or the topic (if deleted, as it was)."""
 
     error: ErrorCode
     message: str | None = None

@@ -99,7 +99,7 @@ class OffsetKey(Data, order=True):
 
 
 class PendingKey(Data, order=True):
-    """All offsets of a group that open transactions hold, as one entity."""
+    """All pending offsets of a group, of all open transactions, as one entity."""
 
     group_id: str
 
@@ -111,7 +111,7 @@ class TransactionKey(Data, order=True):
 
 
 class ClusterKey(Data, order=True):
-    """The one entity that belongs to no topic and no group."""
+    """The cluster's counters and feature level. There is one such entity."""
 
 
 class ShareKey(Data, order=True):
@@ -128,7 +128,7 @@ class ShareKey(Data, order=True):
 
 
 class PolicyKey(Data, order=True):
-    """Something that administrators have decided for the whole cluster (``semel.core.policies``)."""
+    """A policy: what administrators have decided for the whole cluster (``semel.core.policies``)."""
 
     kind: str
     name: str
@@ -176,12 +176,12 @@ class Partition(Data):
     open_transactions: tuple[OpenTransaction, ...] = ()
     """Ordered by first offset."""
     last_aborted_offset: int = -1
-    """The marker of the newest aborted transaction. Reads above it need no list of aborted transactions."""
+    """The offset of the newest abort marker. Reads above it need no list of aborted transactions."""
     cleaned_offset: int = 0
-    """The log is compacted below this offset, and only there does it have gaps between batches. The next
+    """The log is compacted below this offset. Only below it are there gaps between batches. The next
     compaction continues here."""
     compactions: int = 0
-    """How often batches were replaced. A reader that sees another number than before must look up again."""
+    """How often batches were replaced. If it has changed, a reader must look its batches up again."""
 
     @property
     def last_stable_offset(self) -> int:
@@ -201,7 +201,7 @@ class Rewritten(Data):
 
 
 class SentBatch(Data):
-    """A batch as remembered to recognise its duplicates."""
+    """What is remembered of a batch to recognise its duplicates."""
 
     last_sequence: int
     last_offset: int
@@ -214,7 +214,7 @@ class Staged(Data):
 
     batches: int = 0
     offsets: int = 0
-    """How many offsets the batches will take when they are committed."""
+    """How many offsets the batches take when they are committed."""
     size_bytes: int = 0
     max_timestamp: int = -1
 
@@ -261,7 +261,7 @@ class PendingOffset(Data):
 class TransactionState(IntEnum):
     """The state of a transactional id, with Kafka's numbers and names.
 
-    Kafka's states in between do not exist: one ledger commit ends a transaction, so it is never half ended.
+    Kafka's intermediate states do not exist: one ledger commit ends a transaction, so it is never half ended.
     """
 
     EMPTY = 0
@@ -288,29 +288,31 @@ class Transaction(Data):
     groups: tuple[str, ...] = ()
     """The groups whose offsets are in the open transaction."""
     started_ms: int = -1
-    """By the steady clock, like the deadline."""
+    """By the steady clock, like ``deadline_ms``."""
     updated_ms: int = 0
-    """The time of day: expiry compares it days later, perhaps after a restart."""
+    """By the time of day: expiry compares it days later, perhaps after a restart."""
     deadline_ms: int = -1
     """When the broker aborts the open transaction; -1 is never."""
     previous_producer_id: int = NO_PRODUCER
     """The producer id before this one, whose epochs were used up."""
     last_epoch: int = -1
-    """The epoch that a retry of the request that returned the current epoch presents."""
+    """The epoch before the current one: a retry of the request that bumped the epoch presents it. -1: no
+    retry is accepted."""
     version: int = 0
-    """Of the open or the last transaction: 1 adds partitions by request, 2 by writing (KIP-890)."""
+    """The version of the open or last transaction: 1 adds partitions by request, 2 by writing (KIP-890)."""
     term: int = 0
-    """The term in which the producer was initialised or last ended. Later work may be lost with that term."""
+    """The term in which the producer was initialised or last ended a transaction. Work done since then may be
+    lost if a new term has begun."""
     is_two_phase: bool = False
     """Transactions of this id never time out, and every step is durable when it is answered (KIP-939)."""
     prepared_epoch: int = -1
-    """The epoch that wrote a prepared transaction, after it was handed over to a new producer."""
+    """The epoch that wrote a prepared transaction that was handed over to a new producer; -1 otherwise."""
     shares: tuple[ShareKey, ...] = ()
     """The share-partitions with acknowledgements in the open transaction."""
 
 
 class Cluster(Data):
-    """The counters of the cluster, and its only feature that can change."""
+    """The counters of the cluster, and the only feature that can change."""
 
     next_producer_id: int = 0
     transaction_version: int = 2
@@ -329,8 +331,9 @@ class Command(Protocol):
     def keys(self) -> Iterable[Key]:
         """Return the entities that must be loaded before the command can be decided.
 
-        A command that finds more entities through these also has ``more_keys(state)``, called when these are
-        loaded. Entities that earlier commands of the same tick added are already loaded by those.
+        If these entities refer to others, the command also has ``more_keys(state)``, which is called when
+        these are loaded. It need not return references that an earlier command of the same tick adds: that
+        command loads what it adds.
         """
 
 
@@ -356,9 +359,9 @@ class Decision(Data):
     replies: tuple[tuple[Ticket, Any], ...] = ()
     """Answers to requests that were parked earlier."""
     defers_sync: bool = False
-    """Work inside an open transaction may be answered when the operating system has it, before it is flushed.
-    The end of the transaction flushes all of it. If the operating system crashes before, the producer is
-    fenced (the term rule)."""
+    """Whether the answer may be sent when the operating system has the facts, before they are flushed: for
+    work inside an open transaction. The end of the transaction flushes all of it. If the operating system
+    crashes before that, the producer is fenced (the term rule)."""
 
 
 Decide: TypeAlias = Callable[[Any, Any, int], Decision]

@@ -36,9 +36,9 @@ from semel.wire.messages.security import (
 
 NO_AUTHORIZER = "No Authorizer is configured. Start the broker with semel.authorizer=acl."
 NAME_CHARS_MAX = 1_000
-"""Of a resource, principal or host. Kafka's own names are shorter."""
+"""The longest name of a resource, principal or host. Kafka's own names are shorter."""
 FILTERS_MAX = 100
-"""Filters of a request for which all ACLs are looked at."""
+"""The most filters per request that scan all ACLs."""
 SCANNED_AT_ONCE = 2_000
 _CONCRETE = (
     (ResourceType, "resource_type"),
@@ -84,7 +84,7 @@ async def describe_acls(
 async def create_acls(
     broker: Broker, request: CreateAclsRequest, context: RequestContext
 ) -> CreateAclsResponse:
-    """CreateAcls v1–v3: add ACLs. To add one again changes nothing, so a client can retry.
+    """CreateAcls v1–v3: add ACLs. Adding an existing ACL changes nothing, so clients can retry.
 
     Behaviour: each ACL succeeds or fails on its own. SECURITY_DISABLED without an authorizer. Right: Alter
         Cluster.
@@ -104,7 +104,7 @@ async def create_acls(
         error, message = ErrorCode.POLICY_VIOLATION, "There are too many policies (semel.policies.max)."
     elif wanted:
         try:
-            # Also those that are known here: other brokers must know them before this is answered.
+            # Submit existing ACLs too: other brokers must have them before this request is answered.
             await broker.ask_each([AddAcl(each) for each in wanted])
         except StoreRefused as refused:
             error, message = ErrorCode.KAFKA_STORAGE_ERROR, refused.told
@@ -138,7 +138,7 @@ async def delete_acls(
         return DeleteAclsResponse(filter_results=[refused] * len(filters))
     if broker.member is not None:
         try:
-            # Another broker may have added ACLs that match, whose notices have not arrived.
+            # Another broker may have added matching ACLs whose notices have not arrived yet.
             await broker.policies.load()
         except StoreRefused as refused:
             failed = DeleteAclsFilterResult(
@@ -152,7 +152,7 @@ async def delete_acls(
     error, message = ErrorCode.NONE, None
     doomed = dict.fromkeys(each for some in found for each in some)
     try:
-        # Others that match may be gone here already, and not at all brokers.
+        # ConfirmPolicies, because matching ACLs that are gone here may still exist at other brokers.
         await broker.ask_each([*map(RemoveAcl, doomed), ConfirmPolicies()])
     except StoreRefused as refused:
         error, message = ErrorCode.KAFKA_STORAGE_ERROR, refused.told
@@ -211,7 +211,7 @@ def _binding(asked: AclCreation) -> AclBinding:
 
 
 def _normal_host(host: str) -> str:
-    """An address as connections have it; anything else as it is."""
+    """Write an IP address as connections have it; return anything else unchanged."""
     return _address(host) or host
 
 

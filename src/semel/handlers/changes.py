@@ -1,7 +1,7 @@
 """Audit of changes: one line on the logger ``semel.audit`` for each thing that a request has changed.
 
-`audited` wraps the handlers of the APIs that administrators use. A line says who, from where, what. It has
-names, and no values: those of configs may be secret.
+`audited` wraps the handlers of the APIs that administrators use. A line names the principal, its address and
+the change. It contains no values of configs, which may be secret.
 """
 
 import logging
@@ -18,7 +18,7 @@ from semel.wire.messages import APIS
 log = logging.getLogger("semel.audit")
 
 LINES_MAX: Final = 100
-"""For one request. The last line says how many more changes there were."""
+"""Lines per request. The last line says how many more changes there were."""
 NAME_CHARS_MAX: Final = 249
 
 Changes = Iterator[str]
@@ -28,13 +28,13 @@ REMEMBERED_MAX: Final = 1_000
 
 
 class RecentLines:
-    """Lines that were written a moment ago: a request that is repeated in a loop changes nothing."""
+    """The lines of the last ten seconds. They are not logged again: a repeated request changes nothing."""
 
     def __init__(self) -> None:
         self._written: dict[tuple[str, ...], int] = {}
 
     def is_new(self, line: tuple[str, ...], now: int) -> bool:
-        """Whether this line was not written in the last seconds."""
+        """Whether this line was not logged in the last ten seconds. Remembers it."""
         written = self._written.pop(line, None)
         if len(self._written) >= REMEMBERED_MAX:
             del self._written[next(iter(self._written))]
@@ -48,7 +48,7 @@ _LINES: WeakKeyDictionary[Broker, RecentLines] = WeakKeyDictionary()
 
 
 def audited(handlers: Mapping[int, Handler]) -> dict[int, Handler]:
-    """The handlers, whose changes are logged."""
+    """Wrap the handlers, so that their changes are logged."""
     return {key: _audited(key, handler) if key in CHANGES else handler for key, handler in handlers.items()}
 
 
@@ -118,7 +118,7 @@ def _records(request: Any, response: Any) -> Changes:
 
 
 def _configs(request: Any, response: Any) -> Changes:
-    # A resource that is given twice is answered once, and refused.
+    # A repeated resource is answered once, with an error.
     asked = {(each.resource_type, each.resource_name): each.configs for each in request.resources}
     for each in response.responses:
         if not each.error_code:

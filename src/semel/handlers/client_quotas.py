@@ -32,10 +32,11 @@ async def describe_client_quotas(
 ) -> DescribeClientQuotasResponse:
     """DescribeClientQuotas v0–v1: the quotas whose entities match a filter.
 
-    Behaviour: all components must match; a strict filter leaves out entities with other types than its own.
-        A filter without components matches all, and strictly none. Right: DescribeConfigs Cluster.
+    Behaviour: all components must match; a strict filter excludes entities that also have other types. A
+        filter without components matches all entities, or none if it is strict. Right: DescribeConfigs
+        Cluster.
     Versions:  v1 flexible.
-    Differs:   sorted. An address is found in any spelling.
+    Differs:   the response is sorted. A filter may spell an IP address in any way.
     """
     components = [(each.entity_type, each.match_type, each.match) for each in request.components]
     try:
@@ -61,13 +62,13 @@ def _described(quota: Quota) -> DescribeClientQuotasEntry:
 async def alter_client_quotas(
     broker: Broker, request: AlterClientQuotasRequest, context: RequestContext
 ) -> AlterClientQuotasResponse:
-    """AlterClientQuotas v0–v1: set and remove limits, or only check whether that is possible.
+    """AlterClientQuotas v0–v1: set and remove limits, or only validate the changes.
 
-    Behaviour: each entry succeeds or fails on its own, and those that succeed are one commit. To remove a
-        limit that is not set is no error. Right: AlterConfigs Cluster.
+    Behaviour: each entry succeeds or fails independently, and those that succeed are one commit. Removing a
+        limit that is not set succeeds. Right: AlterConfigs Cluster.
     Versions:  v1 flexible.
-    Differs:   an address must be a number, not the name of a host. The second entry for the same entity is
-        refused and the first is answered as it was decided; in Kafka both are answered with the error.
+    Differs:   an ip entity must be an IP address, not a host name. If two entries have the same entity, the
+        first is processed and the second refused; Kafka refuses both.
     """
     results: list[AlterClientQuotasResult] = []
     commands: dict[QuotaEntity, AlterQuota] = {}
@@ -99,7 +100,7 @@ def _command(entry: AlterClientQuotasEntry) -> AlterQuota:
 
 
 async def _alter(broker: Broker, commands: list[AlterQuota]) -> list[tuple[ErrorCode, str | None]]:
-    """Have the changes decided in one tick. Returns an error for each."""
+    """Submit the changes for one tick; returns an error for each."""
     if not broker.policies.has_room(_new_limits(broker, commands)):
         message = "There are too many policies (semel.policies.max)."
         return [(ErrorCode.POLICY_VIOLATION, message)] * len(commands)
@@ -110,7 +111,7 @@ async def _alter(broker: Broker, commands: list[AlterQuota]) -> list[tuple[Error
 
 
 def _new_limits(broker: Broker, commands: list[AlterQuota]) -> int:
-    """How many limits there would be more."""
+    """By how much the number of limits would grow."""
     more = 0
     for each in commands:
         quota = broker.policies.quotas.get(each.entity)

@@ -1,7 +1,7 @@
 """DescribeCluster, FindCoordinator: the nodes, and the coordinators of groups and transactions.
 
 Every node has every role. Clients get the addresses of the listener that they connected to; a node without
-that listener does not exist for them.
+that listener is hidden from them.
 """
 
 from typing import Final
@@ -20,10 +20,10 @@ from semel.wire.messages.metadata import (
 )
 
 CLUSTER_OPERATIONS: Final = sum(1 << bit for bit in (5, 7, 8, 9, 10, 11, 12))
-"""All operations, because there is no access control; one bit per operation, numbered as in Kafka."""
+"""All operations, one bit each, numbered as in Kafka. With ACLs, the guard leaves only the allowed ones."""
 _ENDPOINT_BROKERS, _ENDPOINT_CONTROLLERS = 1, 2
 _COORDINATOR_KINDS: Final = frozenset({0, 1})
-"""Groups and transactional ids. There are no share groups."""
+"""Groups and transactional ids. There is no share coordinator (key type 2)."""
 
 
 async def describe_cluster(
@@ -64,10 +64,10 @@ async def find_coordinator(
 ) -> FindCoordinatorResponse:
     """FindCoordinator v0–v6: the coordinator of a group or a transactional id.
 
-    Behaviour: the node that owns the id. COORDINATOR_NOT_AVAILABLE while there is none, or if the client's
-        listener does not lead to it. There are no share groups, so their key type is INVALID_REQUEST.
+    Behaviour: the node that owns the id. COORDINATOR_NOT_AVAILABLE while no node owns it, or if the owner
+        lacks the client's listener. There is no share coordinator, so its key type is INVALID_REQUEST.
     Versions:  v1 transactional ids · v3 flexible · v4 several keys at once · v6 share groups.
-    Differs:   never COORDINATOR_NOT_AVAILABLE on first use: no internal topic has to be created first.
+    Differs:   never COORDINATOR_NOT_AVAILABLE on first use, because no internal topic has to be created.
     """
     if context.version >= 4:
         response = FindCoordinatorResponse()

@@ -26,7 +26,7 @@ from semel.wire.messages.semel import (
 )
 
 TRANSACTIONS_MAX: Final = 1_000
-"""In one request. They are decided in one step while all other commands wait: 0.1 s for this many."""
+"""Per request. They are decided in one step while all other commands wait: 0.1 s for this many."""
 
 GENERATIONS: Final = (1, 2)
 
@@ -50,7 +50,7 @@ async def commit_transactions(
         EndTxn would return. An unknown partition is UNKNOWN_TOPIC_OR_PARTITION. After any error nothing has
         changed. Repeating the request succeeds again. More than 1000 transactions, a repeated id or the
         driver's own are INVALID_REQUEST. A full disk is COORDINATOR_NOT_AVAILABLE. The request goes to the
-        coordinator of the driver's id, any other broker is NOT_COORDINATOR; the coordinators of the other ids
+        coordinator of the driver's id; any other broker is NOT_COORDINATOR. The coordinators of the other ids
         and of the group may differ.
     Differs:   Kafka has no such API.
     """

@@ -98,7 +98,7 @@ def group_entries(group_id: str, configs: DynamicConfigs) -> list[ConfigEntry]:
 
 
 def broker_entries(broker: Broker) -> list[ConfigEntry]:
-    """Every setting of the broker, and what its place and its listeners are."""
+    """Every setting of the broker, and its node id, addresses and directory."""
     configs = broker.policies.configs
     settings = [_broker_entry(name, tuple(_setting_synonyms(name, configs))) for name in _settings_table()]
     facts = [
@@ -136,7 +136,7 @@ def _broker_entry(name: str, synonyms: tuple[Synonym, ...]) -> ConfigEntry:
 
 
 def _facts(broker: Broker) -> dict[str, tuple[str, bool, str]]:
-    """What Kafka has settings for and Semel is told otherwise: name, value, whether it is a list, and why."""
+    """Settings that only Kafka has, with their value here, whether it is a list, and why."""
     advertised = ",".join(
         f"{name}://{write_address(each.host, each.port)}" for name, each in broker.endpoints.items()
     )

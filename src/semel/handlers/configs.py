@@ -1,8 +1,8 @@
 """DescribeConfigs, AlterConfigs, IncrementalAlterConfigs, ListConfigResources.
 
-The configs of topics, groups and brokers can be changed; ``semel.core`` decides about them, and
-``semel.dynamic_settings`` says which settings of a broker can be changed while it runs. Other resources of
-Kafka (loggers, client metrics) have no configs here: a request for them is INVALID_REQUEST. Each resource
+The configs of topics, groups and brokers can be changed. ``semel.core`` decides the changes, and
+``semel.dynamic_settings`` says which settings of a broker can be changed while it runs. Kafka's other
+resources (loggers, client metrics) have no configs here: a request for them is INVALID_REQUEST. Each resource
 succeeds or fails independently.
 """
 
@@ -56,7 +56,7 @@ TOPIC: Final = 2
 BROKER_LOGGER: Final = 8
 CLIENT_METRICS: Final = 16
 KINDS: Final = (TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP)
-"""The kinds of resources that Kafka has. Loggers and client metrics have no configs here."""
+"""Kafka's kinds of resources. Loggers and client metrics have no configs here."""
 DESCRIBED_AT_ONCE: Final = 2_000
 """Resources per request; each has some forty configs, with their synonyms and documentation."""
 
@@ -78,8 +78,8 @@ async def describe_configs(
 ) -> DescribeConfigsResponse:
     """DescribeConfigs v1–v4: the configs of topics and groups, and the settings of the broker.
 
-    Behaviour: all configs, or those that are named; each with its source, and on request with its synonyms.
-        A broker describes itself (resource name: its id) and what was set for all brokers (empty name). A
+    Behaviour: all configs, or the named ones; each with its source, and on request with its synonyms. A
+        broker describes itself (resource name: its id) and the configs set for all brokers (empty name). A
         group need not exist. A repeated resource, and resources beyond the first 2,000, are INVALID_REQUEST.
     Versions:  v1 sources and synonyms · v3 types and documentation · v4 flexible.
     Differs:   loggers and client metrics have no configs: INVALID_REQUEST. Settings that have no meaning here
@@ -187,7 +187,7 @@ async def incremental_alter_configs(
         the request is answered. A setting that cannot be changed while the broker runs is INVALID_REQUEST
         with the reason. The error for an unknown config contains the most similar name that exists.
     Versions:  v1 flexible.
-    Differs:   an unknown config is an error for brokers, too. To delete an unknown config of a topic is an
+    Differs:   an unknown config is an error for brokers, too. Deleting an unknown config of a topic is an
         error. More settings can be changed than in Kafka, but not listeners and their certificates (those are
         read again when their files change).
     """
@@ -273,7 +273,7 @@ def _command(
     replace: bool,
     validate_only: bool,
 ) -> Command | TopicAnswer:
-    """The command that alters a resource, or the error if it cannot be altered so."""
+    """The command that alters a resource, or the error if that is not possible."""
     name, configs = resource.name, broker.policies.configs
     if resource.kind == BROKER:
         refused = (_foreign(broker, name) if name else None) or _broker_refused(operations)
@@ -297,10 +297,10 @@ def _command(
 
 
 def _broker_refused(operations: tuple[ConfigOperation, ...]) -> TopicAnswer | None:
-    """The error if settings cannot be changed, or not to these values. The codes are Kafka's."""
+    """The error if a setting cannot be changed, or its new value is invalid. The codes are Kafka's."""
     for name, operation, value in operations:
         if operation == DELETE:
-            # As in Kafka, whose tools remove throttles of replicas that nobody has set.
+            # As in Kafka: its tools remove replication throttles without checking that they are set.
             continue
         if (fixed := unchangeable(name)) is not None:
             is_known = name in READ_ONLY
@@ -311,7 +311,7 @@ def _broker_refused(operations: tuple[ConfigOperation, ...]) -> TopicAnswer | No
 
 
 def _more_policies(broker: Broker, commands: dict[Resource, Command]) -> int:
-    """How many policies there may be more. Configs of topics are none."""
+    """How many policies the commands may add. Configs of topics are not policies."""
     more = 0
     for resource, command in commands.items():
         if isinstance(command, AlterBrokerConfigs | AlterGroupConfigs):
@@ -333,8 +333,8 @@ async def list_config_resources(
 ) -> ListConfigResourcesResponse:
     """ListConfigResources v0–v1: topics, live brokers, and the groups that have configs (KIP-1142).
 
-    Behaviour: of all kinds, or of those that are named; an unknown kind is UNSUPPORTED_VERSION.
-    Versions:  v0 client metrics alone, of which there are none · v1 kinds of resources.
+    Behaviour: resources of all kinds, or of the named ones; an unknown kind is UNSUPPORTED_VERSION.
+    Versions:  v0 client metrics alone (there are none) · v1 kinds of resources.
     Differs:   in Kafka every broker also has loggers.
     """
     kinds = request.resource_types or KINDS

@@ -45,9 +45,9 @@ from semel.wire.messages.groups import (
 
 CLASSIC_MEMBER: Final = 0
 CONSUMER_MEMBER: Final = 1
-"""The types of members of a consumer group, by the protocol that they speak."""
+"""The member types of a consumer group, by protocol."""
 LOOKUPS_MAX: Final = 3
-"""How often the topics of a joining member are looked up; each time, the group may have changed meanwhile."""
+"""How often the topics of a joining member are looked up at most. The group may change during each lookup."""
 NAMES_AT_ONCE: Final = 64
 """Names that are matched before the event loop gets a turn."""
 
@@ -68,12 +68,12 @@ async def consumer_group_heartbeat(
         that matches only a regular expression is noticed some seconds later. A group of another coordinator
         is NOT_COORDINATOR. A regular expression matches only topics that the client may describe. A classic
         group becomes a consumer group with its members, unless group.consumer.migration.policy forbids it
-        (GROUP_ID_NOT_FOUND), and a classic one again when only members of the classic protocol are left.
+        (GROUP_ID_NOT_FOUND), and a classic group again when only members of the classic protocol remain.
     Versions:  v1 regular expressions, and the client chooses its member id.
     Differs:   targets of up to 100 members and regular expressions are computed at once, in Kafka
-        asynchronously. The first heartbeat by a connection gets the assignment; in Kafka members get it again
-        if they list what they own, which librdkafka does not do after a timeout. A static member may rejoin
-        under its own member id; in Kafka that is UNRELEASED_INSTANCE_ID.
+        asynchronously. The first heartbeat on a connection gets the assignment; Kafka sends it again to
+        members that list what they own, which librdkafka does not do after a timeout. A static member may
+        rejoin under its own member id; in Kafka that is UNRELEASED_INSTANCE_ID.
     """
     try:
         if error := coordination_error(broker, request.group_id):
@@ -131,7 +131,7 @@ async def _heartbeat(
         )
         if not isinstance(answer, TopicsNeeded):
             return answer
-        # A classic group that becomes a consumer group has changed meanwhile.
+        # A classic group that becomes a consumer group changed during the lookup.
         topics = {**topics, **await look_up(broker, answer.names)}
     return ConsumerAnswer(ErrorCode.COORDINATOR_NOT_AVAILABLE, "The group changes all the time.")
 

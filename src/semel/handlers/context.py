@@ -17,20 +17,20 @@ def _nothing() -> None:
 
 
 class Throttle(Protocol):
-    """The quotas of the client. Its answers tell it how long it has to wait."""
+    """The quotas of the client. Responses tell the client how long to wait."""
 
     @property
     def is_idle(self) -> bool:
-        """Whether there are no quotas at all. Then none of the other methods has to be called."""
+        """Whether there are no quotas at all. Then the other methods need not be called."""
 
     def fetch_bytes_max(self) -> int | None:
-        """To what a Fetch has to be reduced; None if it has not."""
+        """The most bytes that a Fetch response may have; None if there is no limit."""
 
     def may_send(self, size: int) -> bool:
-        """Whether a Fetch response may have its records. If not, they are not counted."""
+        """Whether a Fetch response may contain its records. Only allowed records are counted."""
 
     def may_change(self, partitions: int, *, strict: bool) -> bool:
-        """Whether so many partitions may be created or deleted. If not: THROTTLING_QUOTA_EXCEEDED."""
+        """Whether this many partitions may be created or deleted; if not, THROTTLING_QUOTA_EXCEEDED."""
 
 
 class Unthrottled:

@@ -29,10 +29,10 @@ FIRST_BY_ID: Final = 13
 FIRST_WITH_STORAGE_ERROR: Final = 6
 
 MayRead: TypeAlias = Callable[[str | None], bool]
-"""Whether the client may read a topic at this moment; None is a topic whose id is unknown."""
+"""Whether the client may read a topic now. The name is None if the topic id is unknown."""
 
 FetchHandler: TypeAlias = Callable[[Broker, FetchRequest, RequestContext, MayRead], Awaitable[FetchResponse]]
-"""The handler as the authorization calls it: only it knows all partitions of a session."""
+"""The handler as its guard calls it: only the handler knows all partitions of a session."""
 
 # Fetch sessions by broker. Only this handler uses them; they are dropped together with the broker.
 _SESSIONS: WeakKeyDictionary[Broker, FetchSessions] = WeakKeyDictionary()
@@ -49,15 +49,15 @@ async def fetch(
 
     Behaviour: whole batches up to the high watermark, or the last stable offset for READ_COMMITTED. Waits for
         min_bytes up to max_wait_ms, unless a partition has an error. At least one batch, whatever its size. A
-        partition that another broker leads is NOT_LEADER_OR_FOLLOWER, also if it moved during the wait.
-        Partitions that may not be read, in a session too, are TOPIC_AUTHORIZATION_FAILED; others still wait.
-        Beyond a quota the response is empty, and says how long the client is muted (KIP-219).
+        partition that another broker leads, or that moved during the wait, is NOT_LEADER_OR_FOLLOWER.
+        Partitions that may not be read are TOPIC_AUTHORIZATION_FAILED, in sessions too; this error does not
+        end the wait. Beyond a quota the response is empty and says how long the client is muted (KIP-219).
     Versions:  v5 log start offset · v7 sessions (KIP-227) · v9 leader epoch · v12 flexible, the current
         leader · v13 topic ids · v16 the address of the leader (KIP-951).
     Differs:   never sends part of a batch, and does not wait when a partition has more than its limit. Every
         client is a consumer: replica ids and last fetched epochs are ignored. An unknown isolation level
         closes the connection. A request without partitions gets no session. In a session by topic ids a
-        deleted topic is UNKNOWN_TOPIC_ID, in Kafka UNKNOWN_TOPIC_OR_PARTITION.
+        deleted topic is UNKNOWN_TOPIC_ID; in Kafka it is UNKNOWN_TOPIC_OR_PARTITION.
     """
     isolation = isolation_of(request.isolation_level)
     sessions = _SESSIONS.get(broker)
@@ -108,7 +108,7 @@ async def _topics(
 
 
 def _denied(topics: dict[TopicReference, Topic | None], may_read: MayRead) -> set[TopicReference]:
-    """The topics that may not be read. They are refused before they are looked for."""
+    """The topics that may not be read. They are refused whether they exist or not."""
     if may_read is _may_read_all:
         return set()
     denied = set()
@@ -125,9 +125,9 @@ class _Wanted(NamedTuple):
     keys: list[PartitionKey | None]
     ranges: list[FetchRange]
     refused: dict[int, ErrorCode]
-    """By position, from 1 on."""
+    """Errors by the position of the partition in the request, counted from 1."""
     owners_known: int
-    """The changes of ownership that were known when leaders were checked."""
+    """``Ownership.changes`` when the leaders were checked."""
 
 
 async def _wanted(
@@ -171,8 +171,8 @@ async def _read(
     if not context.throttle.is_idle and (limit := context.throttle.fetch_bytes_max()) is not None:
         request.max_bytes = min(request.max_bytes, limit)
         request.min_bytes = min(request.min_bytes, request.max_bytes)
-    # A response with an error is sent at once; it does not wait for records. A client that is denied a topic
-    # may ask again and again, so that error alone does not end the wait for the others.
+    # A response with an error is sent at once, without waiting for records. TOPIC_AUTHORIZATION_FAILED alone
+    # does not end the wait, because a client may fetch a denied topic again and again.
     is_wrong = any(error != ErrorCode.TOPIC_AUTHORIZATION_FAILED for error in wanted.refused.values())
     return await broker.reads.fetch(
         wanted.ranges,
@@ -204,7 +204,7 @@ async def _answers(
             result = next(results)
             if partition.topic in denied:
                 result = FetchResult(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
-            # It may have moved during the wait. Then the bounds of this broker are no longer the newest.
+            # The partition may have moved during the wait; then the bounds at this broker are outdated.
             elif key is not None and not broker.ownership.leads(key):
                 result = FetchResult(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         data = _data(partition.index, result)
@@ -257,7 +257,7 @@ def _records(buffers: Sequence[Buffer]) -> Buffer:
 
 
 def _by_topic(turn: SessionFetch, answers: Sequence[PartitionData]) -> list[FetchableTopicResponse]:
-    """The answers grouped by topic; in an incremental session only partitions with news."""
+    """The answers grouped by topic; an incremental response contains only partitions with news."""
     topics: dict[TopicReference, FetchableTopicResponse] = {}
     for partition, data in zip(turn.partitions, answers, strict=True):
         if turn.session is not None:

@@ -43,7 +43,7 @@ class SessionPartition:
         self.log_start_offset = -1
 
     def is_news(self, data: PartitionData) -> bool:
-        """Whether an incremental response must contain this; remembers it as the last answer."""
+        """Whether an incremental response must contain this answer. Remembers it as the last one."""
         news = (
             bool(data.records)
             or data.high_watermark != self.high_watermark
@@ -62,11 +62,11 @@ PartitionReference: TypeAlias = tuple[TopicReference, int]
 
 
 _IDS: Final = random.SystemRandom()
-"""Nobody else can guess a session."""
+"""Random, so that a client cannot guess the id of another client's session."""
 
 
 class FetchSession:
-    """One session. ``epoch`` is the one that the next request must carry."""
+    """One session. The next request must carry ``epoch``."""
 
     __slots__ = ("by_id", "epoch", "owner", "partitions", "session_id", "used_ms")
 
@@ -79,7 +79,7 @@ class FetchSession:
     ) -> None:
         self.session_id = session_id
         self.owner = owner
-        """The principal that began it."""
+        """The principal that began the session."""
         self.by_id = by_id
         self.partitions = partitions
         self.epoch = 1
@@ -123,7 +123,7 @@ class FetchSessions:
         """Determine the partitions of a request and advance its session."""
         known = self._sessions.get(request.session_id)
         if known is not None and known.owner != owner:
-            # A session of somebody else, whose topics this client may not know.
+            # The session belongs to another principal, whose topics this client may not know.
             return SessionFetch(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, [])
         if request.session_epoch in (BEGIN_EPOCH, NO_SESSION_EPOCH):
             self._remove(request.session_id)

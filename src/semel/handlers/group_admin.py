@@ -27,7 +27,8 @@ from semel.wire.messages.groups import (
 T = TypeVar("T")
 
 ALL_OPERATIONS: Final = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11
-"""READ, DELETE, DESCRIBE, and describe and alter configs: all of them, without access control."""
+"""READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS and ALTER_CONFIGS: all operations on a group. With ACLs, the guard
+leaves only the allowed ones."""
 NO_OPERATIONS: Final = -(2**31)
 """The value when the request does not ask for authorized operations."""
 

@@ -48,7 +48,7 @@ from semel.wire.messages.groups import (
 T = TypeVar("T")
 
 KNOWN_AS_CHARS_MAX: Final = 255
-"""How much of a client or instance id a new member id begins with."""
+"""The most characters of a client or instance id at the start of a new member id."""
 
 
 async def _ask(
@@ -58,11 +58,11 @@ async def _ask(
     refused: Callable[[ErrorCode], T],
     context: RequestContext,
 ) -> T:
-    """The answer; ``refused`` makes one of an error: another broker has to be asked, or the disk is full."""
+    """Submit a command. The answer is ``refused(error)`` at the wrong coordinator or on a full disk."""
     if error := coordination_error(broker, group_id):
         return refused(error)
     promise = broker.submit((command,), context.parked)
-    # The answer may take minutes: do not keep a command alive that may be large.
+    # The answer may take minutes. Drop the command, which may be large.
     del command
     try:
         answer: T = (await promise)[0]
@@ -114,14 +114,14 @@ async def join_group(broker: Broker, request: JoinGroupRequest, context: Request
 async def _joined(
     broker: Broker, command: JoinGroup, refused: Callable[[ErrorCode], Joined], context: RequestContext
 ) -> Joined:
-    """Join, and look topics up if the group turns out to be a consumer group."""
+    """Join; look topics up if the group turns out to be a consumer group."""
     group_id = command.group_id
     answer = await _ask(broker, group_id, command, refused, context)
     for _ in range(LOOKUPS_MAX):
         if not isinstance(answer, TopicsNeeded):
             return answer
         topics = await look_up(broker, answer.names)
-        # The ticket of a command that was answered is used up.
+        # The first ticket was used up by the answer.
         command = command.but(topics=topics, ticket=broker.new_ticket())
         answer = await _ask(broker, group_id, command, refused, context)
     return refused(ErrorCode.COORDINATOR_NOT_AVAILABLE) if isinstance(answer, TopicsNeeded) else answer
@@ -134,7 +134,7 @@ def _join(broker: Broker, request: JoinGroupRequest, context: RequestContext) ->
         rebalance_timeout_ms = request.session_timeout_ms
     known_as = request.group_instance_id or context.client_id or ""
     protocols = tuple((each.name, each.metadata) for each in request.protocols)
-    # If the group accepts the member, it keeps them.
+    # If the group accepts the member, it keeps the protocols.
     request.protocols = []
     return JoinGroup(
         group_id=request.group_id,

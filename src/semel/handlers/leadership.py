@@ -1,10 +1,10 @@
-"""What handlers tell clients about ownership: who leads a partition, and who coordinates a group or an id.
+"""Answers clients about ownership: the leader of a partition, the coordinator of a group or transactional id.
 
 The store makes records durable, so a partition has one replica, its leader. A broker that does not lead a
-partition answers NOT_LEADER_OR_FOLLOWER and, where the response has room for it, says who does (KIP-951).
+partition answers NOT_LEADER_OR_FOLLOWER and names the leader if the response has a field for it (KIP-951).
 
-Metadata has the leader epoch of a partition, which grows with every new leader. Batches are always stamped
-with epoch 0, because no leader ever truncates a log: in every epoch the log is the same, only longer.
+Metadata returns the leader epoch of a partition, which grows with every new leader. Batches are always
+stamped with epoch 0: no leader ever truncates a log, so a later epoch only extends it.
 """
 
 from collections.abc import Iterable, Sequence
@@ -24,7 +24,7 @@ MOVED: Final = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEA
 
 
 def leadership_error(broker: Broker, key: PartitionKey, epoch: int = NO_EPOCH) -> ErrorCode:
-    """The error of a request for a partition that carries this leader epoch; NONE if it may be served."""
+    """The error of a request with this leader epoch; NONE if this broker may serve the partition."""
     ownership = broker.ownership
     if epoch != NO_EPOCH:
         current = ownership.leader(key).epoch
@@ -35,7 +35,7 @@ def leadership_error(broker: Broker, key: PartitionKey, epoch: int = NO_EPOCH) -
 
 
 def coordination_error(broker: Broker, name: str) -> ErrorCode:
-    """The error of a request for a group or a transactional id; NONE if it may be served."""
+    """The error of a request for a group or transactional id; NONE if this broker coordinates it."""
     return ErrorCode.NONE if broker.ownership.coordinates(name) else ErrorCode.NOT_COORDINATOR
 
 
@@ -55,7 +55,7 @@ def reachable(nodes: Sequence[Node], context: RequestContext) -> list[tuple[Node
 
 
 def controller(broker: Broker, context: RequestContext) -> int:
-    """The controller; this broker, if the client's listener does not lead to it: any broker will do."""
+    """The controller, or this broker if the client cannot reach it: any broker can act as controller."""
     node = broker.ownership.node(broker.ownership.controller_id())
     return broker.node_id if node is None or node.endpoint(context.listener) is None else node.node_id
 
@@ -67,7 +67,7 @@ class ShownLeader(NamedTuple):
     leader_id: int
     epoch: int
     replicas: list[int]
-    """The leader. Without one, the broker that led last, or any: tools expect a partition to have one."""
+    """The leader; else the last leader, or any broker, because tools expect a partition to have a replica."""
     offline: list[int]
 
 
@@ -124,5 +124,5 @@ class LeaderHints:
 
 
 def owned(broker: Broker, names: Iterable[str]) -> list[str]:
-    """Those of the groups or transactional ids that this broker coordinates."""
+    """The groups or transactional ids in ``names`` that this broker coordinates."""
     return [name for name in names if broker.ownership.coordinates(name)]

@@ -1,6 +1,6 @@
 """ListOffsets and OffsetForLeaderEpoch: the offset at a timestamp, or at the end of an epoch.
 
-Batches have leader epoch 0 whoever led when they were written, so that is the epoch of every offset. No
+Every batch has leader epoch 0, whichever broker led when it was written, so every offset has epoch 0. No
 leader truncates a log: each epoch up to the current one ends at the high watermark.
 """
 
@@ -73,13 +73,13 @@ async def list_offsets(
     """ListOffsets v1–v11: the offset at a timestamp, at the start or at the end of partitions.
 
     Behaviour: the end is the high watermark, or the last stable offset for READ_COMMITTED; a match at or
-        after it is not returned. All ends in one response are those after the same commit: with all markers
-        of a transaction, or with none (feature semel.snapshot). A partition that another broker leads is
-        NOT_LEADER_OR_FOLLOWER. At level 2 of that feature, timestamp -1001 returns how often compaction has
-        replaced batches of a partition, and -1002 also holds compaction: the offset of the answer is that
-        number, its timestamp the milliseconds of the hold, or -1 if there is none. A topic that is not
-        compacted is not held. At level 3, timestamp -1003 returns high watermarks after the same commit,
-        whichever brokers lead the partitions.
+        after it is not returned. All ends in one response are taken after the same commit, so they include
+        all markers of a transaction or none (feature semel.snapshot). A partition that another broker leads
+        is NOT_LEADER_OR_FOLLOWER. At level 2 of that feature, timestamp -1001 returns as offset how often
+        compaction has replaced batches of the partition. Timestamp -1002 also holds compaction, and returns
+        as timestamp the milliseconds of the hold, or -1 if there is no hold. Only compacted topics are held.
+        At level 3, timestamp -1003 returns high watermarks after the same commit, whichever brokers lead the
+        partitions.
     Versions:  v2 isolation · v4 leader epoch · v6 flexible · v7 max timestamp · v8 earliest local ·
         v9 latest tiered · v11 earliest pending upload.
     Differs:   there is no tiered storage: earliest local is the earliest, the other two find nothing. The max
@@ -124,7 +124,7 @@ def _asked(
     *timestamps: int,
     must_lead: bool = True,
 ) -> list[PartitionKey]:
-    """The partitions for which the request has one of these special timestamps; those led here, if so."""
+    """The partitions with one of these special timestamps; with ``must_lead`` only those led here."""
     keys = [
         PartitionKey(topic.topic_id, partition.partition_index)
         for each in request.topics
@@ -151,7 +151,7 @@ async def _sound(
     keys: Sequence[PartitionKey],
     ask: Callable[[Sequence[PartitionKey]], Awaitable[dict[PartitionKey, int | None]]],
 ) -> tuple[dict[PartitionKey, int | None], dict[PartitionKey, ListedOffset]]:
-    """Ask for all partitions at once. Those where the ledger is damaged are refused, without the others."""
+    """Ask for all partitions at once; refuse only those for which the ledger is damaged."""
     try:
         return await ask(keys), {}
     except LedgerDamaged:
@@ -167,7 +167,7 @@ async def _compactions(
     keys = _asked(broker, request, topics, COMPACTIONS, HOLD_COMPACTION) if extensions else []
     if not keys:
         return {}
-    # Hold before reading: the number includes every swap submitted so far, and no other follows.
+    # Hold before reading: then the number includes every swap submitted so far, and no swap follows.
     compacted = {
         topic.topic_id for topic in topics.values() if topic and broker.catalog.limits(topic).compacts
     }

@@ -86,8 +86,8 @@ async def describe_log_dirs(
     """DescribeLogDirs v1–v5: the data directory, and how many bytes each partition has in it.
 
     Behaviour: one directory. A broker in memory reports it as "memory", with an unknown size. Topics and
-        partitions that do not exist are left out, and so are those that another broker leads: clients ask
-        every broker and add up.
+        partitions that do not exist are left out, as are partitions that another broker leads: clients ask
+        every broker and combine the responses.
     Versions:  v2 flexible · v3 error code · v4 bytes of the volume · v5 cordoned directories (there are
         none).
     """

@@ -44,11 +44,11 @@ from semel.wire.messages.metadata import (
 from semel.wire.schema import Encoded
 
 INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
-"""Names that Kafka reserves. In Semel such a topic is an ordinary one, but it is shown as internal."""
+"""Names that Kafka reserves. In Semel these are ordinary topics that are shown as internal."""
 
-# There is no access control yet, so all operations are authorized. One bit per operation, numbered as in
-# Kafka: read 3, write 4, create 5, delete 6, alter 7, describe 8, cluster action 9, describe and alter
-# configs 10 and 11, idempotent write 12.
+# All operations on a topic; with ACLs, the guard leaves only the allowed ones. One bit per operation,
+# numbered as in Kafka: read 3, write 4, create 5, delete 6, alter 7, describe 8, describe and alter configs
+# 10 and 11. On a cluster also: cluster action 9, idempotent write 12.
 _TOPIC_OPERATIONS: Final = sum(1 << bit for bit in (3, 4, 5, 6, 7, 8, 10, 11))
 
 _SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
@@ -65,7 +65,7 @@ async def api_versions(
     """ApiVersions v0–v4: the APIs, their versions, and the features.
 
     Behaviour: an unknown version is answered with UNSUPPORTED_VERSION and the versions of this API alone
-        (KIP-511), encoded as version 0. Given the whole list, franz-go would continue without the features.
+        (KIP-511), encoded as version 0. With the whole list, franz-go would continue without the features.
     Versions:  v3 flexible, name of the client's software, features · v4 features whose lowest level is 0,
         which older Java clients cannot decode.
     """
@@ -232,7 +232,7 @@ async def _create_missing(
     ][:room]
     commands = [CreateTopic(name, uuid.uuid4().bytes, settings.num_partitions, {}) for _, name in missing]
     if not context.throttle.is_idle:
-        # Clients do not expect an error here: they wait for what is created too much.
+        # Clients do not expect an error here, so the quota only throttles them.
         context.throttle.may_change(settings.num_partitions * len(commands), strict=False)
     created = []
     for (index, name), answer in zip(missing, await ask_topics(broker, commands), strict=True):

@@ -1,4 +1,4 @@
-"""Metadata of all topics, encoded once for all clients.
+"""Caches the encoded Metadata response for all topics, which all clients share.
 
 Clients with patterns, and every admin tool, request all topics, many of them repeatedly. Building and
 encoding fifty thousand partitions takes a good part of a second, so the encoded response is cached until a
@@ -16,7 +16,7 @@ from semel.wire.messages.metadata import MetadataResponse
 from semel.wire.schema import Encoded
 
 ANSWERS_MAX: Final = 8
-"""Cached responses: one per version, listener and flags, so a few kinds of clients."""
+"""The most cached responses: one per version, listener and flags, so enough for a few kinds of clients."""
 
 
 class MetadataCache:
@@ -30,7 +30,7 @@ class MetadataCache:
     async def answer(
         self, broker: Broker, key: Hashable, version: int, build: Callable[[], Awaitable[MetadataResponse]]
     ) -> Encoded:
-        """The cached response, if nothing in it has changed since; else build it."""
+        """The cached response; builds it if there is none or its content has changed."""
         async with self._building:
             changes = _changes(broker)
             if changes != self._changes:
@@ -41,7 +41,7 @@ class MetadataCache:
                 response = await build()
                 parts = await broker.slices.run(response.encode_in_slices(version))
                 known = Encoded(MetadataResponse, parts)
-                # It may lack a change made meanwhile: correct for requests before it, not for later ones.
+                # It may lack a change made while it was built: correct for this request, not for later ones.
                 if _changes(broker) == changes:
                     while len(self._answers) >= ANSWERS_MAX:
                         del self._answers[next(iter(self._answers))]

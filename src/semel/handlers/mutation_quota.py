@@ -11,14 +11,14 @@ from semel.handlers.context import RequestContext
 Mutation = CreateTopic | DeleteTopic | AddPartitions
 
 STRICT_SINCE: Final = {CreateTopic: 6, DeleteTopic: 5, AddPartitions: 3}
-"""Clients with these versions understand that they have to try again. Others are only slowed down."""
+"""From these versions on clients retry THROTTLING_QUOTA_EXCEEDED. Older clients are only throttled."""
 EXCEEDED: Final = TopicAnswer(
     ErrorCode.THROTTLING_QUOTA_EXCEEDED, "The quota of created and deleted partitions is exceeded; try again."
 )
 
 
 async def within_quota(broker: Broker, commands: Sequence[Mutation], context: RequestContext) -> list[bool]:
-    """Whether the client may change so much now, for each topic in turn."""
+    """Whether the client's quota allows each command, in order."""
     throttle = context.throttle
     if throttle.is_idle:
         return [True] * len(commands)

@@ -37,8 +37,8 @@ from semel.wire.messages.offsets import (
 )
 
 COMMITTED_AT_ONCE = 10_000
-"""Positions that one request may commit, because they are decided and written together. In Kafka they must
-fit into one message of its offsets topic, which is a similar number."""
+"""The most positions that one request may commit, because they are decided and written together. In Kafka
+they must fit into one message of the offsets topic, which allows a similar number."""
 READ_AT_ONCE = 5_000
 """Positions that one command reads: some milliseconds of the event loop's time."""
 TOPIC_IDS = 10
@@ -139,8 +139,8 @@ async def offset_fetch(
 ) -> OffsetFetchResponse:
     """OffsetFetch v1–v10: read a group's positions.
 
-    Behaviour: -1 without an error where nothing is committed, also for a group that does not exist. No list
-        of topics means all positions of the group. With RequireStable a position that an open transaction
+    Behaviour: -1 without an error if nothing is committed or the group does not exist. No list of topics
+        means all positions of the group. With RequireStable a position that an open transaction
         may still change is UNSTABLE_OFFSET_COMMIT, which clients retry. A repeated group is answered once. A
         group of another coordinator is NOT_COORDINATOR.
     Versions:  v2 all topics, error of the group · v5 leader epoch · v6 flexible · v7 RequireStable · v8
@@ -229,7 +229,7 @@ async def _fetch(
 
 
 async def _fetch_all(broker: Broker, command: FetchOffsets, keys: tuple[OffsetKey, ...]) -> Fetched:
-    """The positions of all keys, as they are after one commit. Large requests are read in parts."""
+    """The positions of all keys. Large requests are read in parts, each part as of one tick."""
     whole = Fetched(coordination_error(broker, command.group_id))
     if whole.error:
         return whole
@@ -289,7 +289,7 @@ async def offset_delete(
     Behaviour: GROUP_SUBSCRIBED_TO_TOPIC for topics that a member subscribes to; NON_EMPTY_GROUP for a group
         whose members are not consumers; NOT_COORDINATOR for a group of another coordinator. A missing
         position is not an error.
-    Versions:  only one.
+    Versions:  v0.
     """
     if error := coordination_error(broker, request.group_id):
         return OffsetDeleteResponse(error_code=error)

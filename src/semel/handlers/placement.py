@@ -1,8 +1,8 @@
 """ElectLeaders, AlterPartitionReassignments, ListPartitionReassignments, AlterReplicaLogDirs.
 
 Every partition has one replica, at its owner, and the brokers of a cluster divide partitions by themselves
-(``broker.shard_ownership``). So no election is needed, no partition can be moved by request, and what is
-where it is wanted is there already. The answers say so.
+(``broker.shard_ownership``). So no election is ever needed and no request can move a partition. A request to
+move a partition to where it is succeeds.
 """
 
 from collections.abc import Iterable
@@ -45,12 +45,13 @@ _NOT_MOVED: Final = (
 async def elect_leaders(
     broker: Broker, request: ElectLeadersRequest, context: RequestContext
 ) -> ElectLeadersResponse:
-    """ElectLeaders v0–v2: no election is needed, of whatever kind.
+    """ElectLeaders v0–v2: no election of any kind is needed.
 
-    Behaviour: ELECTION_NOT_NEEDED for a partition that has a leader. One that has none at the moment, because
-        its broker has gone, gets one by itself: PREFERRED_LEADER_NOT_AVAILABLE, or
-        ELIGIBLE_LEADERS_NOT_AVAILABLE, which clients retry. For all partitions the answer is empty: as in
-        Kafka, those that need no election are left out. An unknown kind of election is INVALID_REQUEST.
+    Behaviour: ELECTION_NOT_NEEDED for a partition that has a leader. A partition whose broker has gone gets a
+        leader by itself; until then it is PREFERRED_LEADER_NOT_AVAILABLE, or ELIGIBLE_LEADERS_NOT_AVAILABLE
+        for an unclean election, which clients retry. A request for all partitions gets an empty response: as
+        in Kafka, partitions that need no election are left out. An unknown kind of election is
+        INVALID_REQUEST.
     Versions:  v1 kinds of elections, an error for all · v2 flexible.
     """
     if request.election_type not in (PREFERRED, UNCLEAN):
@@ -90,8 +91,8 @@ async def alter_partition_reassignments(
 ) -> AlterPartitionReassignmentsResponse:
     """AlterPartitionReassignments v0–v1: a partition stays where it is.
 
-    Behaviour: to move a partition to the broker that leads it changes nothing and is no error. To move it
-        elsewhere, or to several brokers, is INVALID_REPLICA_ASSIGNMENT. There is no move to cancel:
+    Behaviour: moving a partition to the broker that leads it succeeds and changes nothing. Moving it
+        elsewhere, or to several brokers, is INVALID_REPLICA_ASSIGNMENT. Cancelling a move is always
         NO_REASSIGNMENT_IN_PROGRESS.
     Versions:  v1 whether the number of replicas may change, which it cannot.
     """
@@ -143,7 +144,7 @@ async def alter_replica_log_dirs(
 ) -> AlterReplicaLogDirsResponse:
     """AlterReplicaLogDirs v1–v2: there is one directory, and all partitions are in it.
 
-    Behaviour: to move a partition to that directory changes nothing and is no error. Any other directory is
+    Behaviour: moving a partition to that directory succeeds and changes nothing. Any other directory is
         LOG_DIR_NOT_FOUND. A partition that another broker leads is REPLICA_NOT_AVAILABLE.
     Versions:  v2 flexible.
     """

@@ -58,18 +58,17 @@ def produce(
 
     Behaviour: acks 1 and -1 are answered when the batches are durable; batches of a transaction may be
         answered earlier, and its end makes them durable (semel.durability). acks 0 is not answered, and an
-        error closes the connection. Up to 1,000 partitions of one request become durable together, more of
-        them in several commits. Transactional batches must belong to the open transaction.
-        A partition that another broker leads is NOT_LEADER_OR_FOLLOWER. Rights are looked at again after a
-        long validation.
+        error closes the connection. Up to 1,000 partitions of one request become durable in one commit,
+        larger requests in several. Transactional batches must belong to the open transaction. A partition
+        that another broker leads is NOT_LEADER_OR_FOLLOWER. Rights are checked again after a long validation.
     Versions:  v5 log start offset · v7 zstd · v8 error messages · v9 flexible · v10 the current leader
         (KIP-951) · v11 TRANSACTION_ABORTABLE,
         before that INVALID_TXN_STATE · v12 a transactional batch adds its partition · v13 topic ids.
-    Differs:   topics with journal visibility answer a transactional batch with base offset -1. Records are
-        validated as semel.validate.records says. The response names the records that are refused (KIP-467),
-        at most 1,000 of them, and the first damaged record of a batch, which Kafka does not name. Anything
-        but one intact batch is INVALID_RECORD, also where Kafka returns UNKNOWN_SERVER_ERROR, or
-        CORRUPT_MESSAGE, which a client would retry in vain. A batch with the bit for LogAppendTime is
+    Differs:   a transactional batch to a topic with journal visibility is answered with base offset -1.
+        semel.validate.records selects which batches are validated. The response names the refused records
+        (KIP-467), at most 1,000 of them, and the first damaged record of a batch, which Kafka does not name.
+        Anything but one intact batch is INVALID_RECORD, even where Kafka returns UNKNOWN_SERVER_ERROR or
+        CORRUPT_MESSAGE (which clients would retry in vain). A batch with the bit for LogAppendTime is
         INVALID_TIMESTAMP on every topic. A refused batch has log start offset -1. A partition that occurs
         twice gets both batches.
     """
@@ -105,9 +104,9 @@ class _Produce:
         self._is_allowed = is_allowed
 
     async def find_topics(self, topics: list[Topic | None]) -> None:
-        """Load the topics that are not in memory, and start.
+        """Load the topics that are not in memory, then start.
 
-        The list keeps them: the catalog may have evicted the first topic when the last is loaded.
+        ``topics`` keeps them: the catalog may evict the first topic before the last is loaded.
         """
         catalog = self._broker.catalog
         for at, each in enumerate(self._request.topic_data):
@@ -162,14 +161,14 @@ class _Produce:
         self._submit()
 
     def _refuse_denied(self) -> None:
-        """Refuse everything if a right was taken away while the batches were validated."""
+        """Refuse the whole request if a right was revoked while its batches were validated."""
         if not self._is_allowed():
             prepared = self._prepared
             prepared.commands.clear()
             prepared.refused = [TAKEN_AWAY] * len(prepared.refused)
 
     async def _do_large(self, limits: list[TopicLimits | None], now: int) -> None:
-        """Process a request with very many partitions in several ticks, with turns for other requests."""
+        """Process a request with very many partitions in several ticks, with other requests in between."""
         await self._prepare_beside(limits, now)
         self._refuse_denied()
         self._settle()
@@ -192,7 +191,7 @@ class _Produce:
             self.promise.resolve(Encoded(ProduceResponse, encoded))
 
     def _settle(self) -> None:
-        """Refuse all batches if the request as a whole is refused; else set their timestamps where needed."""
+        """Refuse all batches if the whole request is invalid; else set LogAppendTime where needed."""
         prepared = self._prepared
         nothing = self._refuses_all()
         if nothing is not None:
@@ -212,7 +211,7 @@ class _Produce:
             self._decided([])
 
     def _joined_together(self, commands: Sequence[Append]) -> Sequence[Append]:
-        """Let the first batch add the partitions of all to the transaction, which then changes only once."""
+        """Have the first batch add all partitions to the transaction, so that it changes only once."""
         first, *others = commands
         contexts = [each.transaction_context for each in commands]
         if first.transaction_context is None or first.transaction_context.version == 1:

@@ -30,14 +30,14 @@ from semel.wire.validating import (
 SECOND_GENERATION: Final = 12
 """The version of Produce from which a transactional batch adds its partition to the transaction (KIP-890)."""
 EFFORT_MAX: Final = 16_384 if IS_COMPILED else 1_024
-"""Records per request that are validated on the event loop: up to two milliseconds. A thread does more."""
+"""Records per request that the event loop validates: up to two milliseconds. Threads validate larger ones."""
 SMALL_BATCH_BYTES: Final = 8_192
 SMALL_CONTENT_BYTES: Final = 65_536
 """A compressed batch is validated on the event loop only if both it and its content are small."""
 SMALL_BATCH_EFFORT: Final = 1_024
 """The cost of decompressing such a batch, in records."""
 SLICE_SECONDS: Final = 0.01
-"""How long a thread works on a request before others have their turn. A batch is never divided."""
+"""How long a thread works on a request before other requests have their turn. A batch is never divided."""
 
 
 class Refusal(NamedTuple):
@@ -53,7 +53,7 @@ NOT_LEADER: Final = Refusal(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
 
 class TakesLong(Exception):
-    """Raised if there is more to validate than the event loop has time for."""
+    """Raised if a request is too much work for the event loop and needs a thread."""
 
 
 class Preparation:
@@ -97,12 +97,12 @@ class Preparation:
         self._parts = self._each()
         self.commands: list[Append] = []
         self.refused: list[Refusal | None] = []
-        """One for each partition, in the order of the request; None for those that have a command."""
+        """One for each partition, in the order of the request; None if the batch became a command."""
         self.unstamped: list[int] = []
         """Indexes of the commands that get the broker's time (LogAppendTime)."""
 
     def all(self) -> None:
-        """Prepare all batches now. ``TakesLong`` if that is too much for the event loop."""
+        """Prepare all batches now; raises ``TakesLong`` if that is too much for the event loop."""
         self.refused.extend(self._parts)
 
     def go_on(self) -> bool:
@@ -115,7 +115,7 @@ class Preparation:
         return False
 
     def stamp(self, now: int) -> None:
-        """Set the broker's time, in the turn that submits the batches, so that it ascends with offsets."""
+        """Set LogAppendTime, in the turn that submits the batches, so that it ascends with offsets."""
         for at in self.unstamped:
             command = self.commands[at]
             records = with_log_append_time(command.records, now)
@@ -179,7 +179,7 @@ class Preparation:
             except InvalidRecords as error:
                 return self._refusal(error)
             if newest != header.max_timestamp and not limits.log_append_time:
-                # Kafka's own producers set it correctly; Kafka corrects it for others.
+                # Kafka's own producers set the max timestamp correctly; Kafka corrects that of others.
                 header = header._replace(max_timestamp=newest)
                 records = with_max_timestamp(records, header)
         elif header.max_timestamp > latest:
@@ -202,7 +202,7 @@ class Preparation:
     def _validate(
         self, limits: TopicLimits, header: BatchHeader, records: Buffer, earliest: int, latest: int
     ) -> int:
-        """Validate the records; return their largest timestamp. ``TakesLong`` if a thread has to do it."""
+        """Validate the records; return their largest timestamp. Raises ``TakesLong`` if it needs a thread."""
         content_max_bytes, is_packed = limits.content_max_bytes, header.attributes & CODEC_MASK
         if self._effort is not None:
             self._effort -= SMALL_BATCH_EFFORT if is_packed else header.record_count
@@ -212,7 +212,7 @@ class Preparation:
         try:
             return validate(records, header, content_max_bytes, earliest, latest, limits.compacts)
         except InvalidRecords:
-            # The batch may be valid, with more content than is decompressed on the event loop.
+            # The batch may be valid, but have more content than the event loop decompresses.
             if is_packed and self._effort is not None:
                 raise TakesLong from None
             raise

@@ -1,7 +1,7 @@
 """DescribeQuorum, AddRaftVoter, RemoveRaftVoter, UnregisterBroker.
 
 Semel has no metadata quorum: the ledger holds the metadata, and every broker of a cluster uses it. Brokers
-join a cluster when they are started and leave it when they stop; nobody registers them. The answers say so.
+join a cluster when they start and leave it when they stop, without registration. The responses say so.
 """
 
 from typing import Final
@@ -64,7 +64,7 @@ async def remove_raft_voter(
 async def unregister_broker(
     broker: Broker, request: UnregisterBrokerRequest, context: RequestContext
 ) -> UnregisterBrokerResponse:
-    """UnregisterBroker v0: a broker that runs cannot be removed, and one that does not run is not there.
+    """UnregisterBroker v0: always refused; brokers leave the cluster when they stop.
 
     Behaviour: INVALID_REQUEST for a live broker, BROKER_ID_NOT_REGISTERED for any other.
     Versions:  v0.

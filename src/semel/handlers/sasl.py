@@ -1,6 +1,6 @@
-"""SaslHandshake and SaslAuthenticate where nothing is to be authenticated.
+"""SaslHandshake and SaslAuthenticate on listeners without SASL.
 
-Listeners with SASL answer them themselves (`semel.server.sasl_connection`).
+Listeners with SASL answer these requests themselves (`semel.server.sasl_connection`).
 """
 
 from semel.broker.broker import Broker
@@ -29,8 +29,8 @@ async def sasl_authenticate(
 ) -> SaslAuthenticateResponse:
     """SaslAuthenticate v0–v2: one round of a mechanism.
 
-    Behaviour: ILLEGAL_SASL_STATE on a listener without SASL, and after the authentication unless the session
-        ends (KIP-368). SASL_AUTHENTICATION_FAILED after a short delay, then the connection is closed.
+    Behaviour: ILLEGAL_SASL_STATE on a listener without SASL, and after authentication unless the session can
+        expire (KIP-368). SASL_AUTHENTICATION_FAILED after a short delay, then the connection is closed.
     """
     return SaslAuthenticateResponse(
         error_code=ErrorCode.ILLEGAL_SASL_STATE, error_message="this listener does not authenticate clients"

@@ -29,7 +29,7 @@ async def share_acknowledge(
     """ShareAcknowledge v1–v2: accept, release, reject or renew acquired records (KIP-932).
 
     Behaviour: the acknowledgements of a partition are accepted as a whole or not at all, and are durable when
-        they are answered. INVALID_RECORD_STATE if the member does not hold one of the records (any more).
+        they are answered. INVALID_RECORD_STATE if the member does not, or no longer, hold one of the records.
         Epoch -1 also ends the share session, which releases what the member still holds.
     Versions:  v2 renews locks (KIP-1222).
     """

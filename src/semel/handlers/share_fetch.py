@@ -1,7 +1,7 @@
 """ShareFetch: acquire records for a member of a share group, and acknowledge earlier ones (KIP-932).
 
-The handler keeps the share session (``share_sessions``) and builds the response. What is available, and how
-long a fetch waits for it, is in ``share_reading``; who gets a record is decided in ``semel.core.shares``.
+The handler keeps the share session (``share_sessions``) and builds the response. ``share_reading`` finds
+available records and waits for them; ``semel.core.shares`` decides which member gets a record.
 """
 
 import asyncio
@@ -34,19 +34,19 @@ from semel.wire.messages.shares import (
 )
 
 PAUSE_MAX_SECONDS: Final = 5.0
-"""How long a member waits at most that there is no room for."""
+"""The longest delay of the response SHARE_SESSION_LIMIT_REACHED."""
 
 
 async def share_fetch(
     broker: Broker, request: ShareFetchRequest, context: RequestContext, may_read: MayRead = may_read_all
 ) -> ShareFetchResponse:
-    """ShareFetch v1–v2: acknowledge records, then acquire others, at once or when there are some (KIP-932).
+    """ShareFetch v1–v2: acknowledge records, then acquire others, waiting for them if needed (KIP-932).
 
-    Behaviour: the first request of a share session (epoch 0) lists partitions, the others change the list,
-        and epoch -1 ends the session, which releases what the member holds; so does the end of the
-        connection. Waits up to max_wait_ms for new records, and for those that others release. Records are
+    Behaviour: the first request of a share session (epoch 0) lists partitions, and later requests change the
+        list. Epoch -1, or the end of the connection, ends the session and releases what the member holds.
+        Waits up to max_wait_ms for new records, and for records that other members release. Records are
         acquired until the lock ends; a record that was delivered too often is archived. Whole batches are
-        sent, and acquired_records says which of their records the member has.
+        sent, and acquired_records lists the offsets that the member has acquired.
     Versions:  v2 strict limits (KIP-1206), and renewal of locks without fetching (KIP-1222).
     Differs:   no more than group.share.partition.max.record.locks are in flight; Kafka rounds up to a batch.
         The records of a batch that was delivered often are not delivered one by one.
@@ -100,7 +100,7 @@ async def share_fetch(
 
 
 def _problem(request: ShareFetchRequest, version: int) -> str | None:
-    """What is wrong with a request in any session."""
+    """The error message for a request that is invalid in any session; None if it is valid."""
     if request.share_session_epoch == BEGIN and any(
         each.acknowledgement_batches for topic in request.topics for each in topic.partitions
     ):
@@ -144,7 +144,7 @@ async def _fetch(
 def _responses(
     acknowledged: dict[Place, ErrorCode], got: dict[Place, Got], hints: LeaderHints
 ) -> list[ShareFetchTopicResponse]:
-    """The partitions with news."""
+    """The partitions with acknowledgements, acquired records or errors."""
     topics: dict[bytes, ShareFetchTopicResponse] = {}
     for place in {**acknowledged, **got}:
         topic_id, index = place

@@ -1,7 +1,7 @@
 """ShareGroupHeartbeat and ShareGroupDescribe: the membership of share groups (KIP-932).
 
 As for consumer groups, a heartbeat takes two commands: read the group, look its topics up, then submit the
-heartbeat with the result. What changes between the two is noticed by the next heartbeat.
+heartbeat with the result. The next heartbeat notices what changes between the two.
 """
 
 from functools import partial
@@ -39,7 +39,8 @@ async def share_group_heartbeat(
     Behaviour: a null assignment means "unchanged". The heartbeat that first sees a topic creates the
         share-partitions of the group, in the same commit, so the partitions are assigned at once. A group of
         another coordinator is NOT_COORDINATOR.
-    Differs:   targets are computed at once, in Kafka asynchronously and after the share coordinator was told.
+    Differs:   targets are computed at once; Kafka does so asynchronously, after informing the share
+        coordinator.
     """
     try:
         if error := coordination_error(broker, request.group_id):
@@ -110,7 +111,7 @@ async def share_group_describe(
 ) -> ShareGroupDescribeResponse:
     """ShareGroupDescribe v1: share groups with their members and assignments.
 
-    Behaviour: GROUP_ID_NOT_FOUND for groups that do not exist or are no share groups, NOT_COORDINATOR for
+    Behaviour: GROUP_ID_NOT_FOUND for groups that do not exist or are not share groups, NOT_COORDINATOR for
         those of another coordinator. A repeated group is described once.
     """
     operations = ALL_OPERATIONS if request.include_authorized_operations else NO_OPERATIONS

@@ -37,8 +37,8 @@ async def describe_share_group_offsets(
 ) -> DescribeShareGroupOffsetsResponse:
     """DescribeShareGroupOffsets v0–v1: the start offsets of share groups.
 
-    Behaviour: -1 where a group has not begun to read. Without a list of topics, those that the group has
-        subscribed to. GROUP_ID_NOT_FOUND if there is no such share group.
+    Behaviour: -1 for partitions that the group has not begun to read. Without a list of topics, all topics
+        that the group has subscribed to. GROUP_ID_NOT_FOUND if there is no such share group.
     Versions:  v1 the lag: records after the start that are not settled (KIP-1226).
     """
     return DescribeShareGroupOffsetsResponse(
@@ -94,8 +94,8 @@ async def alter_share_group_offsets(
 ) -> AlterShareGroupOffsetsResponse:
     """AlterShareGroupOffsets v0: set the start offsets of a share group, which is created if needed.
 
-    Behaviour: NON_EMPTY_GROUP while it has members. Every record from the new offset on is available, and has
-        never been delivered. All offsets of a request are set together.
+    Behaviour: NON_EMPTY_GROUP while it has members. Every record from the new offset on becomes available, as
+        if it had never been delivered. All offsets of a request are set together.
     Differs:   a negative offset is INVALID_REQUEST.
     """
     found = await broker.catalog.topics([topic.topic_name for topic in request.topics])
@@ -141,10 +141,10 @@ async def alter_share_group_offsets(
 async def delete_share_group_offsets(
     broker: Broker, request: DeleteShareGroupOffsetsRequest, context: RequestContext
 ) -> DeleteShareGroupOffsetsResponse:
-    """DeleteShareGroupOffsets v0: have a share group forget topics; it begins there as if it were new.
+    """DeleteShareGroupOffsets v0: delete the offsets of topics, in which the share group then begins anew.
 
-    Behaviour: NON_EMPTY_GROUP while it has members; UNKNOWN_TOPIC_OR_PARTITION for a topic that the group has
-        no offsets of.
+    Behaviour: NON_EMPTY_GROUP while it has members; UNKNOWN_TOPIC_OR_PARTITION for a topic in which
+        the group has no offsets.
     """
     names = tuple(dict.fromkeys(each.topic_name for each in request.topics))
     found = await broker.catalog.topics(names)

@@ -1,4 +1,4 @@
-"""What the APIs of acquired records share: the sessions, the partitions of a request, acknowledgements."""
+"""Keeps sessions, checks partitions and submits acknowledgements for the APIs of acquired records."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, TypeAlias
@@ -22,14 +22,14 @@ MEMBER_ID_CHARS_MAX: Final = 36
 """Kafka's limit: members choose a UUID."""
 
 MayRead: TypeAlias = Callable[[str | None], bool]
-"""Whether the client may read a topic at this moment; None is a topic whose id is unknown."""
+"""Whether the client may read a topic now. The name is None if the topic id is unknown."""
 
 # By broker, and dropped together with it.
 _SESSIONS: WeakKeyDictionary[Broker, ShareSessions] = WeakKeyDictionary()
 
 
 def may_read_all(name: str | None) -> bool:
-    """Without ACLs."""
+    """Allow every topic. Used without ACLs."""
     return True
 
 
@@ -52,8 +52,8 @@ def sessions_of(broker: Broker) -> ShareSessions:
 
 
 def release(broker: Broker, session: ShareSession) -> None:
-    """Release what a member has acquired in a session that has ended. Not awaited: locks end anyway."""
-    # The locks are at this broker. Most partitions of a large session have none.
+    """Release what the member of an ended session has acquired. Not awaited: locks end anyway."""
+    # This broker knows all locks. Most partitions of a large session have none.
     locked = broker.share_locks
     keys = [each for each in session.shares if each in locked or each in session.acquiring]
     if keys:
@@ -71,7 +71,7 @@ def identified(group_id: str | None, member_id: str | None) -> SessionKey | str:
 
 
 async def check_places(broker: Broker, places: Iterable[Place], may_read: MayRead) -> dict[Place, ErrorCode]:
-    """Whether this broker leads each partition, and the client may read it."""
+    """The error of each partition; NONE if this broker leads it and the client may read it."""
     errors: dict[Place, ErrorCode] = {}
     catalog = broker.catalog
     for topic_id, index in places:
@@ -89,7 +89,7 @@ async def check_places(broker: Broker, places: Iterable[Place], may_read: MayRea
 
 
 class Acknowledgements(NamedTuple):
-    """What a request says of one partition."""
+    """The acknowledgements of one partition in a request."""
 
     place: Place
     batches: Sequence[AcknowledgementBatch]
@@ -105,7 +105,7 @@ async def acknowledge(
     knows_renewal: bool,
     is_renewing: bool,
 ) -> dict[Place, ErrorCode]:
-    """Acknowledge records of several partitions, each as a whole. ``errors`` are those of the partitions."""
+    """Acknowledge records, each partition as a whole. ``errors`` are the results of ``check_places``."""
     group_id, member_id = session.key
     answers: dict[Place, ErrorCode] = {}
     commands: dict[Place, Acknowledge] = {}
@@ -123,7 +123,7 @@ async def acknowledge(
 
 
 def runs_of(batches: Iterable[AcknowledgementBatch]) -> tuple[AcknowledgedRun, ...]:
-    """What a request says of the records of one partition, as the core's type."""
+    """The acknowledgements of one partition, as the core's type."""
     return tuple(
         AcknowledgedRun(each.first_offset, each.last_offset, tuple(each.acknowledge_types))
         for each in batches
@@ -159,7 +159,7 @@ def _refused(broker: Broker, place: Place) -> ErrorCode:
 
 
 def are_valid(batches: Sequence[AcknowledgementBatch], *, knows_renewal: bool, is_renewing: bool) -> bool:
-    """Whether batches are in order, and each has one type, or one for each record."""
+    """Whether the batches are in order, and each has one acknowledge type or one per record."""
     before = -1
     largest = AcknowledgeType.RENEW if knows_renewal else AcknowledgeType.REJECT
     for each in batches:
@@ -179,6 +179,6 @@ def _renews(batches: Sequence[AcknowledgementBatch]) -> bool:
 
 
 def end_session(broker: Broker, sessions: ShareSessions, key: SessionKey, epoch: int) -> None:
-    """End the session after its last request."""
+    """End the session if this was its last request (epoch -1)."""
     if epoch == END and (session := sessions.end(key)) is not None:
         release(broker, session)

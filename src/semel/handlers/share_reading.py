@@ -1,8 +1,8 @@
 """Reading for share groups: find what is available, read it, and acquire it.
 
-A fetch looks at its share-partitions, reads from the first record of each that is available, and then
-acquires what it has read. Another member may have acquired it in between; then the fetch looks again. If
-nothing is available it waits for new records, or until others become available (``broker/share_waits.py``).
+A fetch looks up the first available record of each share-partition, reads from there, and then acquires what
+it has read. If another member acquired it in between, the fetch starts again. If nothing is available, the
+fetch waits until records arrive or become available again (``broker/share_waits.py``).
 """
 
 import asyncio
@@ -32,9 +32,9 @@ from semel.wire.messages.shares import ShareFetchRequest
 from semel.wire.records import iter_batches
 
 PARTITION_BYTES: Final = 1_048_576
-"""What is read of a partition at once. Few of the records of a long read could be acquired."""
+"""Bytes read from a partition at once. Of a longer read, only few records could be acquired."""
 ROUNDS_MAX: Final = 100
-"""How often a fetch looks again because others were faster."""
+"""The most rounds of one fetch: it looks again if other members were faster, or if it was woken."""
 RECORD_LIMIT: Final = 1
 """The acquire mode in which no more records are acquired than requested (KIP-1206)."""
 
@@ -77,7 +77,7 @@ class ShareReader:
         self._owners_known = broker.ownership.changes
 
     async def get(self, keys: Sequence[ShareKey]) -> dict[ShareKey, Got]:
-        """Acquire records of these share-partitions, at once or within ``max_wait_ms``. StoreRefused."""
+        """Acquire records of these share-partitions within ``max_wait_ms``. Raises ``StoreRefused``."""
         clock = asyncio.get_running_loop().time
         wait_ms = min(max(self._request.max_wait_ms, 0), self._broker.settings.semel_fetch_wait_max_ms)
         deadline = clock() + wait_ms / 1000
@@ -96,7 +96,7 @@ class ShareReader:
             finally:
                 wait.close()
             if results is None and wait.woken.done() and not (got or self._is_over):
-                # Look again, also if the time is over: the reason to wait no longer holds.
+                # Look again even if the time is over: the fetch was woken, so there may be records.
                 continue
             if results is not None:
                 if not self._may_send(results):
@@ -110,7 +110,7 @@ class ShareReader:
 
     @property
     def _is_over(self) -> bool:
-        """Whether not to wait any more: the session is over, the broker stops, or partitions have moved."""
+        """Whether to stop waiting: the session is over, the broker stops, or partitions have moved."""
         broker = self._broker
         has_moved = broker.ownership.changes != self._owners_known
         return self._session.is_ended or broker.share_waits.is_ending or has_moved
@@ -129,7 +129,7 @@ class ShareReader:
         return looks
 
     async def _first_offset(self, key: ShareKey) -> int:
-        """Where the group begins (share.auto.offset.reset)."""
+        """The offset at which the group begins (share.auto.offset.reset)."""
         configs, reads = self._configs, self._broker.reads
         back_ms = configs.reset_ms
         timestamp = EARLIEST if configs.reset == "earliest" else LATEST
@@ -137,7 +137,7 @@ class ShareReader:
             timestamp = max(self._broker.time_of_day() - back_ms, 0)
         found = await reads.list_offsets(key.partition, timestamp, Isolation.READ_UNCOMMITTED)
         if found.offset < 0:
-            # No record is so new.
+            # Every record is older than the timestamp.
             found = await reads.list_offsets(key.partition, LATEST, Isolation.READ_UNCOMMITTED)
         return max(found.offset, 0)
 
@@ -147,7 +147,7 @@ class ShareReader:
             if look.offset is None or look.error:
                 continue
             log = await self._broker.reads.partition(key.partition)
-            # An administrator may have moved the group behind the end of the log.
+            # An administrator may have moved the group past the end of the log.
             if log is not None and look.offset <= log.high_watermark:
                 wanted = FetchRange(key.partition, look.offset, PARTITION_BYTES, self._isolation)
                 ranges.append((key, wanted))
@@ -156,7 +156,7 @@ class ShareReader:
     async def _read(
         self, ranges: Sequence[tuple[ShareKey, FetchRange]], wait: ShareWait, seconds: float
     ) -> Sequence[FetchResult] | None:
-        """A result for each range; None if there may be more to acquire elsewhere now."""
+        """A result for each range; None if the fetch was woken first and should look again."""
         broker, request, throttle = self._broker, self._request, self._context.throttle
         max_bytes = request.max_bytes
         if not throttle.is_idle and (limit := throttle.fetch_bytes_max()) is not None:
@@ -184,7 +184,7 @@ class ShareReader:
                     await reading
 
     def _may_send(self, results: Sequence[FetchResult]) -> bool:
-        """Whether the quota of the client has room for this."""
+        """Whether the quota of the client allows the records that were read."""
         throttle = self._context.throttle
         size = sum(len(buffer) for result in results for buffer in result.buffers)
         return not size or throttle.is_idle or throttle.may_send(size)
@@ -223,7 +223,7 @@ class ShareReader:
 
 
 def _parsed(key: ShareKey, offset: int, result: FetchResult) -> tuple[list[Part], AcquireFrom]:
-    """The batches of a result, and which of them are of aborted transactions."""
+    """The batches of a result, and which of them belong to aborted transactions."""
     parts: list[Part] = []
     batches: list[ReadBatch] = []
     aborted: set[int] = set()
@@ -247,7 +247,7 @@ def _parsed(key: ShareKey, offset: int, result: FetchResult) -> tuple[list[Part]
 
 
 def _of(parts: Sequence[Part], runs: Sequence[AcquiredRun]) -> bytes:
-    """The batches that have acquired records."""
+    """The batches that contain acquired records."""
     wanted = []
     left = list(runs)
     for part in parts:

@@ -1,11 +1,12 @@
 """Share sessions (KIP-932): a member lists its partitions at a leader once, and then sends only changes.
 
-A session belongs to a member of a group. Its first request has epoch 0, every other the next epoch, and the
-last -1. Sessions are kept in memory and may be lost at any time: the member gets SHARE_SESSION_NOT_FOUND and
-begins a new one. The number of sessions and the total number of their partitions are bounded.
+A session belongs to a member of a group. Its first request has epoch 0, each later one the next epoch, and
+the last one -1. Sessions are kept in memory and may be lost at any time: the member gets
+SHARE_SESSION_NOT_FOUND and begins a new one. The number of sessions and the total number of their partitions
+are bounded.
 
-What a member has acquired is released when its session ends: by itself, or because its connection was closed.
-A session that is begun again keeps it: the locks belong to the member.
+When a session ends, by request or because its connection was closed, the records that the member has
+acquired are released. A member that begins its session again keeps them: the locks belong to the member.
 
 Epochs are checked and advanced without awaiting.
 """
@@ -20,13 +21,13 @@ END: Final = -1
 EPOCH_MAX: Final = 2**31 - 1
 
 Place: TypeAlias = tuple[bytes, int]
-"""A partition, by the id of its topic."""
+"""A partition: topic id and index."""
 SessionKey: TypeAlias = tuple[str, str]
 """A group and a member of it."""
 
 
 class ShareSession:
-    """One session. ``epoch`` is the one that the next request must carry."""
+    """One session. The next request must carry ``epoch``."""
 
     __slots__ = ("acquiring", "connection_id", "epoch", "is_ended", "key", "owner", "partitions", "seen")
 
@@ -34,15 +35,15 @@ class ShareSession:
         self.key = key
         self.connection_id = connection_id
         self.owner = owner
-        """The principal that began it."""
+        """The principal that began the session."""
         self.epoch = 1
         self.is_ended = False
-        """Whether a fetch that still waits in it must not acquire anything: nobody would be told."""
+        """When true, a fetch that still waits must not acquire: the member would not learn of it."""
         self.partitions: dict[Place, None] = {}
         self.seen: dict[Place, None] = {}
-        """Also those that were removed: the member may hold records of them."""
+        """Includes removed partitions, because the member may still hold records of them."""
         self.acquiring: set[ShareKey] = set()
-        """Where a decision is under way that may give the member more."""
+        """The share-partitions with an ``Acquire`` in progress."""
 
     def change(self, added: list[Place], forgotten: list[Place]) -> None:
         """Add and remove partitions."""
@@ -94,16 +95,16 @@ class ShareSessions:
         partitions: list[Place],
         locked: Container[ShareKey] = (),
     ) -> Turn:
-        """Begin a session, in place of an older one of the member, which may hold ``locked`` records."""
+        """Begin a session, replacing the member's older one. ``locked``: share-partitions with locks."""
         older = self._sessions.get(key)
         if older is not None and older.owner != owner:
-            # Nobody takes over the records of somebody else.
+            # A principal must not take over the records of another.
             return Turn(ErrorCode.SHARE_SESSION_NOT_FOUND)
         session = ShareSession(key, connection_id, owner)
         if older is not None:
             session.seen = {each: None for each in older.seen if ShareKey(*each, key[0]) in locked}
         session.change(partitions, [])
-        # An older session goes on if there is no room for more partitions.
+        # The older session continues if there is no room for more partitions.
         taken = 0 if older is None else len(older.seen)
         is_full = older is None and len(self._sessions) >= self._sessions_max
         if is_full or not self._has_room(taken, len(session.seen) - taken):
@@ -143,7 +144,7 @@ class ShareSessions:
         return Turn(ErrorCode.NONE, session)
 
     def is_foreign(self, key: SessionKey, owner: str) -> bool:
-        """Whether the session of a member belongs to somebody else."""
+        """Whether the session of a member belongs to another principal."""
         session = self._sessions.get(key)
         return session is not None and session.owner != owner
 

@@ -1,6 +1,7 @@
 """CreateDelegationToken, RenewDelegationToken, ExpireDelegationToken, DescribeDelegationToken.
 
-Delegation tokens (KIP-48) are not supported. The answers are those of a Kafka broker without a key for them.
+Delegation tokens (KIP-48) are not supported. The responses are those of a Kafka broker without a secret key
+for tokens.
 """
 
 from typing import Final
@@ -72,7 +73,7 @@ async def describe_delegation_token(
     """DescribeDelegationToken v1–v3: DELEGATION_TOKEN_AUTH_DISABLED.
 
     Behaviour: always refused.
-    Versions:  v2 flexible · v3 who asked for a token.
+    Versions:  v2 flexible · v3 the requester of a token.
     """
     return DescribeDelegationTokenResponse(error_code=DISABLED)
 

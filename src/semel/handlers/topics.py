@@ -48,10 +48,11 @@ PARTITIONS_AT_ONCE: Final = 500
 
 
 async def ask_topics(broker: Broker, commands: Sequence[Command]) -> list[TopicAnswer]:
-    """Have topic commands decided in one tick; a full disk is an answer too, and clients retry it.
+    """Have topic commands decided in one tick. A full disk is KAFKA_STORAGE_ERROR, which clients retry.
 
     Large changes are serialized. The ledger needs a tenth of a second for thousands of partitions, and a tick
-    that loads a topic waits until the ledger is up to date. Waiting here instead delays no other request.
+    that loads a topic waits until the ledger is up to date. Waiting here keeps that wait out of the tick, so
+    other requests are not delayed.
     """
     try:
         if sum(_partitions(broker, each) for each in commands) <= PARTITIONS_AT_ONCE:
@@ -88,7 +89,7 @@ async def create_topics(
 ) -> CreateTopicsResponse:
     """CreateTopics v2–v7: create topics.
 
-    Behaviour: each topic succeeds or fails independently. An existing topic is TOPIC_ALREADY_EXISTS, also in
+    Behaviour: each topic succeeds or fails independently. An existing topic is TOPIC_ALREADY_EXISTS, even in
         a retry by the client that created it. When the response is sent, the topic exists for all clients.
     Versions:  v4 -1 for the default number of partitions · v5 flexible, configs in the response · v6
         THROTTLING_QUOTA_EXCEEDED · v7 topic ids.
@@ -121,7 +122,7 @@ async def create_topics(
 
 
 def too_many_partitions(broker: Broker, more: int) -> TopicAnswer | None:
-    """The error if one request may not create so many partitions; None if it may."""
+    """The error if a request would create too many partitions; otherwise None."""
     settings = broker.settings
     if more > settings.semel_partitions_per_topic_max:
         limit, what = settings.semel_partitions_per_topic_max, "new partitions in one request"
@@ -133,7 +134,7 @@ def too_many_partitions(broker: Broker, more: int) -> TopicAnswer | None:
 
 
 async def _rather(broker: Broker, name: str, refused: TopicAnswer) -> TopicAnswer:
-    """The error that takes precedence over ``refused``: an invalid name, or one that exists already."""
+    """The error for an invalid or existing name, which takes precedence; otherwise ``refused``."""
     wrong_name = name_problem(name)
     if wrong_name:
         return TopicAnswer(ErrorCode.INVALID_TOPIC_EXCEPTION, wrong_name)
@@ -173,7 +174,7 @@ def _creation(broker: Broker, wanted: CreatableTopic, *, validate_only: bool) ->
 
 
 def _assignments_refused(broker: Broker, wanted: CreatableTopic) -> TopicAnswer | None:
-    """The error of a manual assignment: it must have partitions 0, 1, 2 … and one live node for each."""
+    """The error of a manual assignment unless it has partitions 0, 1, 2 … with one live node each."""
     if wanted.replication_factor != -1 or wanted.num_partitions != -1:
         return TopicAnswer(
             ErrorCode.INVALID_REQUEST,

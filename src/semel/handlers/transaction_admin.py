@@ -29,7 +29,7 @@ KNOWN_STATES: Final = frozenset(each.label for each in TransactionState) | {
     "PrepareEpochFence",
     "Dead",
 }
-"""Kafka's names of states. A filter may name states that no transaction of Semel is ever in."""
+"""Kafka's names of states. A filter may name states that never occur in Semel."""
 
 
 async def describe_transactions(
@@ -86,7 +86,7 @@ async def _described(broker: Broker, transaction: Transaction) -> wire.Transacti
 
 
 class _Filter(NamedTuple):
-    """The filters of a list; one that is empty or None matches all transactions."""
+    """The filters of ListTransactions. A filter that is empty, negative or None matches all transactions."""
 
     states: frozenset[str]
     producer_ids: frozenset[int]
@@ -94,7 +94,7 @@ class _Filter(NamedTuple):
     pattern: NamePattern | None
 
     def takes(self, transaction: Transaction, now: int) -> bool:
-        """Whether it passes all filters. An id without a transaction counts as open since the beginning."""
+        """Whether a transaction passes all filters. Without a start (-1), it passes any duration."""
         return (
             (not self.states or transaction.state.label in self.states)
             and (not self.producer_ids or transaction.producer_id in self.producer_ids)
@@ -215,12 +215,12 @@ async def write_txn_markers(
 ) -> wire.WriteTxnMarkersResponse:
     """WriteTxnMarkers v1–v2: end a producer's transaction in single partitions, bypassing its coordinator.
 
-    Behaviour: the remedy for a transaction that hangs; DescribeProducers returns the values to send. Each
-        partition succeeds or fails independently; one that another broker leads is NOT_LEADER_OR_FOLLOWER.
+    Behaviour: ends a transaction that hangs; DescribeProducers returns the values to send. Each partition
+        succeeds or fails independently. A partition that another broker leads is NOT_LEADER_OR_FOLLOWER.
         Results are grouped by producer id.
     Versions:  v1 flexible · v2 transaction version: from 2 on the epoch must be higher (KIP-1228).
-    Differs:   partitions of __consumer_offsets do not exist: offsets end with their transaction. There are no
-        ACLs yet: without semel.cluster.action.enable it is CLUSTER_AUTHORIZATION_FAILED.
+    Differs:   partitions of __consumer_offsets do not exist: offsets end with their transaction.
+        Without ACLs, it is CLUSTER_AUTHORIZATION_FAILED if semel.cluster.action.enable is false.
     """
     errors: dict[int, dict[tuple[str, int], ErrorCode]] = {}
     commands: list[tuple[int, tuple[str, int], WriteMarker]] = []

@@ -1,9 +1,9 @@
 """Translates transaction errors for older clients, by API and version.
 
-The rules of transactions have one error for each situation, the same as Kafka's coordinator. A client that is
-older than an error would treat it as unknown and fatal, so it gets the nearest one it knows. All such
-translations are in this table. Kafka's others are not needed: they are for states between two brokers, or
-between two steps, that do not exist in Semel.
+The transaction rules have one error for each situation, the same as Kafka's coordinator. A client older than
+an error would treat it as unknown and fatal, so it gets the nearest error that it knows. This table has all
+such translations. Kafka's other translations are for states between two brokers, or between two steps, that
+do not exist in Semel.
 """
 
 from typing import Final, NoReturn
@@ -34,7 +34,7 @@ _KNOWN_SINCE: Final[dict[ErrorCode, tuple[ErrorCode, dict[int, int]]]] = {
     ),
     ErrorCode.TRANSACTION_ABORTABLE: (ErrorCode.INVALID_TXN_STATE, {PRODUCE: 11, TXN_OFFSET_COMMIT: 4}),
 }
-"""For each error its replacement for older clients, and by API the first version that knows it."""
+"""By error: its replacement for older clients, and the first version of each API that knows it."""
 
 
 def told(error: ErrorCode, api_key: int, version: int) -> ErrorCode:

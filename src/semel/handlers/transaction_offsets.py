@@ -1,8 +1,9 @@
 """TxnOffsetCommit: commits a group's offsets as part of a transaction.
 
-They are pending until the transaction commits. Until then OffsetFetch with RequireStable returns a retriable
-error (``offsets``). ``semel.core.transactions`` decides whether a client may commit: the producer must be the
-current one of the transactional id, and the member, if given, must be in the group's current generation.
+The offsets are pending until the transaction commits. Until then OffsetFetch with RequireStable returns a
+retriable error (``offsets``). ``semel.core.transactions`` decides whether a client may commit: the producer
+must be the current one of the transactional id, and the member, if given, must be in the group's current
+generation.
 """
 
 from typing import Final, cast
@@ -35,9 +36,10 @@ async def txn_offset_commit(
     """TxnOffsetCommit v0–v5: offsets that become a group's positions when the transaction commits.
 
     Behaviour: up to v4 the group must have been added by AddOffsetsToTxn. A commit with a member id is
-        checked against the group's generation or the member's epoch, an older one for partitions that it has
-        owned since (KIP-1251); one without is accepted, also while the group has members. It is sent to the
-        coordinator of the group; another broker is NOT_COORDINATOR.
+        checked against the group's generation or the member's epoch; an older epoch is accepted for
+        partitions that the member has owned since (KIP-1251). A commit without a member id is accepted even
+        while the group has members. The request goes to the coordinator of the group; any other broker is
+        NOT_COORDINATOR.
     Versions:  v2 leader epoch · v3 flexible, generation and member (KIP-447) · v4 TRANSACTION_ABORTABLE,
         before that INVALID_TXN_STATE · v5 adds the group implicitly.
     Differs:   never CONCURRENT_TRANSACTIONS. Up to v4 a request on a superseded connection is not answered.

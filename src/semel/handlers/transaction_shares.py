@@ -1,6 +1,6 @@
 """TxnShareAcknowledge: acknowledges records of a share group as part of a transaction. Only Semel serves it.
 
-ApiVersions lists it as it lists the other APIs of Semel's own (``commit_transactions``). The rules are in
+ApiVersions lists it like Semel's other extensions (``commit_transactions``). The rules are in
 ``semel.core.shares.pending``.
 """
 
@@ -29,7 +29,7 @@ from semel.wire.messages.semel import TxnShareAcknowledgeRequest, TxnShareAcknow
 from semel.wire.messages.shares import AcknowledgementBatch
 
 _FINAL: Final = frozenset({AcknowledgeType.GAP, AcknowledgeType.ACCEPT, AcknowledgeType.REJECT})
-"""What a transaction can decide. A record is released or renewed at once, outside of it."""
+"""The types that a transaction can decide. Releases and renewals take effect at once, outside of it."""
 
 
 async def txn_share_acknowledge(
@@ -40,11 +40,11 @@ async def txn_share_acknowledge(
 ) -> TxnShareAcknowledgeResponse:
     """TxnShareAcknowledge v0: accept or reject acquired records when a transaction commits.
 
-    Behaviour: sent to the leaders of the partitions, as ShareAcknowledge. The acknowledgements of a partition
-        are accepted as a whole or not at all, and add it to the transaction. INVALID_RECORD_STATE if the
-        member does not hold one of the records (any more), also if it lies below the start offset. The
-        records are in flight until the transaction ends; an abort makes them available again, and the
-        delivery counts. Repeating the request in the same transaction succeeds again. The producer id and
+    Behaviour: sent to the leaders of the partitions, like ShareAcknowledge. The acknowledgements of a
+        partition are accepted as a whole or not at all, and add it to the transaction. The member must hold
+        every record, even those below the start offset; otherwise INVALID_RECORD_STATE. The records are in
+        flight until the transaction ends; an abort makes them available again, and the delivery counts.
+        Repeating the request in the same transaction succeeds again. The producer id and
         epoch must be current, else INVALID_PRODUCER_ID_MAPPING or PRODUCER_FENCED. A transaction of version 1
         is INVALID_TXN_STATE. Other types than 0 (gap), 1 (accept) and 3 (reject) are INVALID_REQUEST.
     Differs:   Kafka has no such API.

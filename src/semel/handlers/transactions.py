@@ -61,7 +61,7 @@ from semel.wire.messages.transactions import (
 )
 
 BETWEEN_BROKERS: Final = 4
-"""The version of AddPartitionsToTxn from which brokers send it, for several transactions."""
+"""From this version on AddPartitionsToTxn is sent by brokers, for several transactions at once."""
 
 
 async def init_producer_id(
@@ -152,12 +152,12 @@ def add_partitions_to_txn(
     """AddPartitionsToTxn v0–v5: add partitions to a transaction, which begins with the first of them.
 
     Behaviour: all are added or none: if one is unknown (3) or internal (29), the others are
-        OPERATION_NOT_ATTEMPTED. From v4 on several transactions at once, and VerifyOnly checks whether
-        partitions have been added, TRANSACTION_ABORTABLE for those that have not.
+        OPERATION_NOT_ATTEMPTED. From v4 on a request has several transactions, and VerifyOnly checks whether
+        partitions have been added: those that have not are TRANSACTION_ABORTABLE.
     Versions:  v2 PRODUCER_FENCED, before that INVALID_PRODUCER_EPOCH · v3 flexible · v4 between brokers
         (KIP-890) · v5 as v4.
-    Differs:   never CONCURRENT_TRANSACTIONS. Without ACLs, one setting grants all clients the right that v4
-        needs: without semel.cluster.action.enable it is CLUSTER_AUTHORIZATION_FAILED.
+    Differs:   never CONCURRENT_TRANSACTIONS. Without ACLs, v4 is CLUSTER_AUTHORIZATION_FAILED if
+        semel.cluster.action.enable is false; otherwise all clients may send it.
     """
     is_between_brokers = context.version >= BETWEEN_BROKERS
     if is_between_brokers and not broker.may_act_as_broker:
@@ -277,7 +277,7 @@ def _add_command(adding: _Adding, context: RequestContext) -> Command:
         partitions,
         version=2 if is_between_brokers else 1,
         block_max_ms=adding.block_max_ms,
-        # A broker sends this for producers of many connections; its own is not theirs.
+        # The sender is a broker, so its connection is not the producer's.
         connection=NO_CONNECTION if is_between_brokers else context.connection_id,
     )
 

@@ -1,7 +1,7 @@
 """DescribeUserScramCredentials and AlterUserScramCredentials (KIP-554).
 
-A client sends a salted password, and the broker keeps what is derived from it: enough to verify a password,
-not enough to log in. Nothing of it is ever returned or logged.
+A client sends a salted password. The broker keeps what is derived from it, which suffices to verify a
+password but not to log in. It never returns or logs any of this.
 """
 
 from collections import Counter
@@ -42,9 +42,10 @@ Change = ScramCredentialDeletion | ScramCredentialUpsertion
 async def describe_user_scram_credentials(
     broker: Broker, request: DescribeUserScramCredentialsRequest, context: RequestContext
 ) -> DescribeUserScramCredentialsResponse:
-    """DescribeUserScramCredentials v0: which mechanisms users have.
+    """DescribeUserScramCredentials v0: the SCRAM mechanisms of users.
 
-    Behaviour: all users if none is named; RESOURCE_NOT_FOUND, DUPLICATE_RESOURCE. Right: Describe Cluster.
+    Behaviour: all users if the request names none. A user without credentials is RESOURCE_NOT_FOUND, a
+        repeated user DUPLICATE_RESOURCE. Right: Describe Cluster.
     """
     known: dict[str, list[CredentialInfo]] = {}
     numbers = {name: number for number, name in BY_NUMBER.items()}
@@ -70,11 +71,11 @@ async def describe_user_scram_credentials(
 async def alter_user_scram_credentials(
     broker: Broker, request: AlterUserScramCredentialsRequest, context: RequestContext
 ) -> AlterUserScramCredentialsResponse:
-    """AlterUserScramCredentials v0: add, replace and remove credentials, each user on its own.
+    """AlterUserScramCredentials v0: add, replace and remove credentials; each user independently.
 
-    Behaviour: a user who is named twice is refused (DUPLICATE_RESOURCE), and unknown users cannot be removed
-        (RESOURCE_NOT_FOUND). UNACCEPTABLE_CREDENTIAL below 4,096 and above 16,384 iterations. The open
-        connections of a removed user are closed. Right: Alter Cluster.
+    Behaviour: a repeated user is DUPLICATE_RESOURCE. Removing a credential that does not exist is
+        RESOURCE_NOT_FOUND. Fewer than 4,096 or more than 16,384 iterations are UNACCEPTABLE_CREDENTIAL. The
+        open connections of a removed user are closed. Right: Alter Cluster.
     """
     changes: list[Change] = [*request.deletions, *request.upsertions]
     names = Counter(each.name for each in changes)

@@ -1,26 +1,27 @@
 """Budgets: limit the bytes of requests and of responses that the broker holds for all clients.
 
-**Requests.** Every byte that arrives is charged to its connection, complete frame or not. A Produce request
-keeps its charge until it is answered, because its records are held that long. Any other request releases its
-frame when it is decoded, and is charged for the decoded message (`decoded_bytes`) until it is answered. A
-request that waits for other clients is not charged while it waits, because those clients need the bytes: a
-Fetch from the beginning (waiting fetches are bounded in `Reads`), JoinGroup and SyncGroup once they are
-parked (what a group keeps of them is bounded by `semel.group.bytes.max`).
+**Requests.** Every byte that arrives is charged to its connection, even before its frame is complete. A
+Produce request keeps its charge until it is answered, because its records are held that long. Any other
+request releases its frame when it is decoded, and is charged for the decoded message (`decoded_bytes`) until
+it is answered. A request that waits for other clients is charged only `FRAME_OVERHEAD_BYTES` while it waits,
+because those clients need the bytes: a Fetch from its decoding on (`Reads` bounds waiting fetches), JoinGroup
+and SyncGroup once they are parked (`semel.group.bytes.max` bounds what a group keeps of them).
 
 Up to half of the limit, all connections are read. Above that, a connection that holds more than its share of
 the half is paused until it holds less, and the kernel makes its client wait. So a few busy clients never use
 up the room of the others. Above the limit no connection is read. Incomplete frames could then hold all bytes
-for ever, so one connection at a time may read to the end of its frame; when that request is answered, the
-next one may. So the most that is held is the limit, plus one frame, plus one read of each connection. `watch`
-closes a connection that is let through and is too slow.
+for ever, so one connection at a time may read to the end of its frame. The next connection follows when that
+request is answered, or when it starts if it is not Produce. So the budget holds at most the limit, plus one
+frame, plus one read of each connection. `watch` closes a connection that is let through and is too slow.
 
 **Responses.** Bytes that the kernel has not accepted are charged to the connection. Over the limit, requests
 that may have a large response (all but Produce) do not start until clients have caught up. `watch` closes
-clients that do not (within seconds, not after the whole write timeout, because other clients wait for them).
+clients that do not catch up (within seconds, not after the whole write timeout, because other clients wait).
 
 A Fetch is charged before its records are read, when the fetch plan has their size. Over the limit it waits
-for its turn. So the most that is held is the limit and one response, however many fetches run at once. Its
-max_bytes is also reduced to a share of the remaining budget, so that a few slow readers cannot use all of it.
+for its turn. So the budget holds at most the limit and one response, however many fetches run at once. The
+max_bytes of a Fetch is also reduced to a share of the remaining budget, so that a few slow readers cannot use
+all of it.
 """
 
 import asyncio
@@ -45,7 +46,7 @@ class Paused(Protocol):
         """Whether bytes are held for an incomplete frame."""
 
     def budget_allows(self) -> None:
-        """Called when there is room again, or when it is this connection's turn."""
+        """Resume: there is room again, or it is this connection's turn."""
 
 
 class Charged(Protocol):
@@ -78,7 +79,7 @@ class RequestBudget:
 
     @property
     def is_waited_for(self) -> bool:
-        """Whether a connection is paused because the others hold too much."""
+        """Whether a connection is paused because too many bytes are held."""
         return bool(self._paused)
 
     def held(self, connection: Paused) -> int:
@@ -103,8 +104,8 @@ class RequestBudget:
     def begin(self, connection: Paused, *, is_produce: bool) -> None:
         """Note that a request was started. A connection that was let through may no longer read.
 
-        The next connection has its turn when the bytes are released. Only Produce delays it: it is large and
-        ends soon, while a Fetch may wait for as long as its client likes.
+        After Produce, which is large and ends soon, the next connection waits for its turn until the bytes
+        are released. After any other request it does not: a Fetch may wait for as long as its client likes.
         """
         self.in_flight += 1
         if connection is self._chosen:
@@ -193,15 +194,15 @@ class ResponseBudget:
         return bool(self._waiting or self._reserving)
 
     def wait(self, connection: Paused) -> None:
-        """Notify this connection when there is room."""
+        """Call `budget_allows` of this connection when there is room."""
         self._waiting[connection] = None
 
     def fetch_share(self) -> int:
-        """The largest response of one more Fetch."""
+        """Return the size limit for the response of one more Fetch."""
         return max(FETCH_SHARE_MIN_BYTES, (self._limit - self.used) // (self.fetches + 1))
 
     async def reserve(self, size: int) -> None:
-        """Wait for room and for one's turn, then charge bytes that are about to be read for a response."""
+        """Wait for room, in order of arrival, then charge bytes that are about to be read for a response."""
         if not self.exceeded and not self._reserving:
             self.used += size
             return
@@ -218,7 +219,7 @@ class ResponseBudget:
             raise
 
     def change(self, difference: int) -> None:
-        """Add to the charged bytes, or subtract from them, and let waiting requests start."""
+        """Add to the charged bytes, or subtract from them, and start waiting requests if there is room."""
         self.used += difference
         while self._reserving and not self.exceeded:
             granted, size = self._reserving.popleft()
@@ -256,7 +257,7 @@ class ResponseCharge:
         self.unsent = unsent
 
     def handed_over(self) -> None:
-        """Release the reserved bytes: their response was passed to the transport, or there is none."""
+        """Release the reserved bytes: the transport has the response, or there is no response."""
         if self.reserved:
             reserved, self.reserved = self.reserved, 0
             self._budget.change(-reserved)

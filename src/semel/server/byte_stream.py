@@ -1,8 +1,8 @@
-"""The bytes of one client: what has arrived, what is to be sent, and when to give up.
+"""Receives and sends the bytes of one client, and closes its connection.
 
-Limits. A client with waiting requests is not read from, and neither is one that exceeded a budget or a quota.
-Budgets are in `budgets`, timeouts in `check`. After bytes that are not the protocol, earlier requests are
-answered and the connection is closed (`_doom`).
+Limits. A client is not read from while it has waiting requests, or exceeds a budget or a quota. Budgets are
+in `budgets`, timeouts in `check`. After malformed bytes, earlier requests are answered and the connection is
+closed (`_doom`).
 """
 
 import asyncio
@@ -52,7 +52,7 @@ class ByteStream(asyncio.Protocol):
     # -- for Connection -----------------------------------------------------------------------------------
 
     def _arrived(self, frames: list[memoryview]) -> None:
-        """Requests are complete."""
+        """Accept the frames of complete requests."""
         raise NotImplementedError
 
     def _turn(self) -> None:
@@ -61,12 +61,12 @@ class ByteStream(asyncio.Protocol):
 
     @property
     def _has_waiting(self) -> bool:
-        """Whether there are requests that have not begun."""
+        """Whether there are requests that have not started."""
         raise NotImplementedError
 
     @property
     def _has_begun(self) -> bool:
-        """Whether there are requests that have begun and are not answered."""
+        """Whether there are requests that have started and are not answered."""
         raise NotImplementedError
 
     def _drop_waiting(self) -> None:
@@ -123,7 +123,7 @@ class ByteStream(asyncio.Protocol):
         return self._parser.buffered > 0
 
     def budget_allows(self) -> None:
-        """A budget has room again for this connection."""
+        """Resume: a budget has room again for this connection."""
         self._is_over_budget = False
         self._schedule_turn()
 
@@ -135,7 +135,7 @@ class ByteStream(asyncio.Protocol):
             return
         self._is_reading = wanted
         if wanted:
-            # The time in which the connection was paused does not count against the client.
+            # The time for which reading was paused does not count against the client.
             self._active_at = time.monotonic()
             self._receive_pace.restart(self._received, self._active_at)
             self._transport.resume_reading()
@@ -143,7 +143,7 @@ class ByteStream(asyncio.Protocol):
             self._transport.pause_reading()
 
     def _mute(self, seconds: float) -> None:
-        """Read nothing and start no requests for a while (KIP-219). The latest end counts."""
+        """Read nothing and start no requests for a while (KIP-219). The latest end of all calls applies."""
         if seconds <= 0:
             return
         until = self._loop.time() + seconds
@@ -165,12 +165,12 @@ class ByteStream(asyncio.Protocol):
     # -- writing ------------------------------------------------------------------------------------------
 
     def pause_writing(self) -> None:
-        """The kernel did not accept all of a response."""
+        """Note that the kernel did not accept all of a response."""
         if self._outgoing is not None:
             self._outgoing.full()
 
     def resume_writing(self) -> None:
-        """The kernel has accepted all bytes."""
+        """Continue after the kernel has accepted all bytes."""
         if self._outgoing is not None:
             self._outgoing.drained()
             self._measure_unsent()
@@ -207,7 +207,7 @@ class ByteStream(asyncio.Protocol):
         self.finish()
 
     def finish(self) -> None:
-        """Start no more requests, answer those in flight, close. Also how a server stops gracefully."""
+        """Start no more requests, answer those in flight, close. Also called when the server stops."""
         self._is_doomed = True
         self._drop_waiting()
         self._read_or_not()
@@ -231,10 +231,10 @@ class ByteStream(asyncio.Protocol):
             self._transport.abort()
 
     def revoke(self, user: str, mechanism: str) -> None:
-        """A credential of a user was removed: nothing to do for a client without one."""
+        """Handle the removal of a user's credential: does nothing, only SASL clients have a credential."""
 
     def check(self, now: float) -> None:
-        """Close a client that has been idle or slow for too long. Called about once a second."""
+        """Close a client that was idle or slow for too long. Called about once a second."""
         server = self._server
         patience = server.settings.semel_write_timeout_ms / 1000
         outgoing = self._outgoing

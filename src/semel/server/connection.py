@@ -1,17 +1,17 @@
 """One client: its requests in order, and their responses in order. The bytes are in `byte_stream`.
 
-Requests arrive as frames, which wait in `_waiting`. `_advance` starts the requests that may start. A
-finished request calls `InFlightRequest.done`. `_turn` runs once after each tick of the commit loop, sends all
-its responses with one write, and lets the next requests start.
+Requests arrive as frames, which wait in `_waiting`. `_advance` starts the requests that may start. The
+handler's outcome is passed to `InFlightRequest.done`. `_turn` runs once after each tick of the commit loop,
+sends all responses of the tick with one write, and starts the next requests.
 
-Order. Only Produce requests are pipelined. Any other request waits for the requests before it and holds up
-those behind it, as Kafka's muted channel does: after Produce, ListOffsets must see the new end, and an EndTxn
-must not overtake the batches of its transaction.
+Order. Only Produce requests are pipelined. Any other request waits for the requests before it and delays the
+requests after it, as Kafka's muted channel does: after Produce, ListOffsets must see the new end, and an
+EndTxn must not overtake the batches of its transaction.
 
 Limits. No request starts for a client that does not read its responses (`pause_writing`) or has exceeded a
 quota (`_mute`).
 
-Submitted requests of a client that disconnects are decided all the same; only their responses are dropped.
+Submitted requests are decided even if their client disconnects; only their responses are dropped.
 """
 
 import asyncio
@@ -75,7 +75,7 @@ class Connection(ByteStream):
         self._waiting.clear()
 
     def eof_received(self) -> bool:
-        """The client sends nothing more. Returns whether to stay open for the requests it has sent.
+        """Handle the end of the client's stream. Returns whether to stay open for waiting requests.
 
         Waiting Produce requests are processed: a client with acks=0 may close right after sending them.
         """
@@ -86,7 +86,7 @@ class Connection(ByteStream):
         return True
 
     def connection_lost(self, error: Exception | None) -> None:
-        """The connection is closed. Submitted requests continue, and release their bytes when they end."""
+        """Clean up a closed connection. Submitted requests continue, and release their bytes at the end."""
         self._is_lost = self._is_doomed = True
         if self._unmuting is not None:
             self._unmuting.cancel()
@@ -152,7 +152,7 @@ class Connection(ByteStream):
         )
         self._in_flight.append(in_flight)
         if is_produce and not self._throttle.is_idle:
-            # Counted at its beginning: what a client sends without waiting for answers must not slip through.
+            # Counted at its start, so that a client that does not wait for responses is muted in time.
             self._throttle.produced(len(frame))
             self._mute(self._throttle.answered(0.0) / 1000)
         ASKER.set(context.connection_id)
@@ -187,19 +187,19 @@ class Connection(ByteStream):
         return self._own_handlers.get(api_key) or self._server.dispatch.handlers[api_key]
 
     def _decoded(self, in_flight: InFlightRequest) -> None:
-        """Charge the decoded message instead of the frame. Not for Produce, whose frame has the records."""
+        """Charge the decoded message instead of the frame. Not for Produce: its records are in the frame."""
         size = self._server.decoded_bytes(in_flight.api_key, in_flight.size - FRAME_COST)
         if not self._server.requests.recharge(self, in_flight, size):
             self._is_over_budget = True
 
     def _parked(self) -> None:
-        """Release the charge of a parked request. What it holds is bounded where it waits."""
+        """Reduce the charge of a parked request to the minimum. Its memory is bounded where it waits."""
         if self._is_held():
             self._server.requests.recharge(self, self._in_flight[0], FRAME_OVERHEAD_BYTES)
 
     def _run(self, work: "Coroutine[Any, Any, Any] | Timed", in_flight: InFlightRequest, *inner: Any) -> None:
         def abandon(task: asyncio.Task[None]) -> None:
-            # Cancelled before it started: its bytes must be released all the same.
+            # The task was cancelled before it started; the bytes of its request must still be released.
             if not in_flight.is_done:
                 for each in (work, *inner):
                     each.close()
@@ -230,7 +230,7 @@ class Connection(ByteStream):
             in_flight.done(outcome)
 
     def answered(self) -> None:
-        """Answer the finished requests that have no unfinished one before them."""
+        """Respond to the finished requests, in order, up to the first unfinished one."""
         queue = self._in_flight
         while queue and queue[0].is_done:
             self._answer(queue.popleft())
@@ -239,7 +239,8 @@ class Connection(ByteStream):
     def _answer(self, in_flight: InFlightRequest) -> None:
         server = self._server
         server.requests.end(self, in_flight.size)
-        # An error refers to the frames that it passed through, and one of them to the request: end the cycle.
+        # Break a reference cycle: an error refers to the stack frames that it passed, one of which refers to
+        # the request.
         outcome, in_flight.outcome = in_flight.outcome, None
         if isinstance(outcome, StoreBroken):
             server.broker.fatal(outcome)
@@ -261,14 +262,14 @@ class Connection(ByteStream):
         try:
             self._out += encode_response(outcome, in_flight.version, in_flight.correlation_id)
             if counts_time:
-                # The next answer tells.
+                # A wait for this time is reported in the next response.
                 self._throttle.answered(time.perf_counter() - began)
         except Exception as error:  # noqa: BLE001  a response that cannot be encoded is a bug
             counters.errors += 1
             self._doom_for(error, in_flight)
 
     def _throttled(self, in_flight: InFlightRequest, outcome: Response | None) -> Response | None:
-        """Count an answered request. Beyond a quota, the answer says how long the client is muted."""
+        """Count the time of a request. Over a quota, mute the client and add the wait to the response."""
         wait_ms = self._throttle.answered(0.0 if in_flight.api_key in EXEMPT else in_flight.seconds)
         if wait_ms:
             self._mute(wait_ms / 1000)
@@ -277,7 +278,7 @@ class Connection(ByteStream):
         return outcome
 
     def _turn(self) -> None:
-        """Send the responses, then start more requests. Runs once after a tick, or per event loop turn."""
+        """Send the responses, then start more requests. Runs once per tick, or per turn of the event loop."""
         self._is_turn_due = False
         if self._is_lost:
             return

@@ -9,7 +9,7 @@ import resource
 from typing import Final
 
 RESERVED: Final = 128
-"""For the files of the store, of which it keeps 64 open to read, and for other uses of the process."""
+"""Descriptors for the files of the store, which keeps 64 open to read, and for other uses of the process."""
 
 
 def take_all() -> None:
@@ -22,6 +22,6 @@ def take_all() -> None:
 
 
 def for_connections() -> int | None:
-    """The largest number of connections; None if there is no limit."""
+    """Return the number of connections that the descriptors allow; None if there is no limit."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return None if soft == resource.RLIM_INFINITY else max(1, soft - RESERVED)

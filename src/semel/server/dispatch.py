@@ -1,9 +1,9 @@
 """Decodes a frame into a message and finds its handler.
 
-The table of handlers is a parameter, so that tests can use handlers of their own. An API without a handler is
-not advertised, and a request for it is refused like one with an unknown key. The protocol has no answer for a
-request that is refused here, so it raises `ProtocolError` and the connection is closed. ApiVersions is the
-exception: it is answered in any version, because clients use it to learn which versions are served
+The table of handlers is a parameter, so that tests can use their own handlers. An API without a handler is
+not advertised, and a request for it is refused like one with an unknown key. The protocol has no response for
+a request that is refused here, so `read` raises `ProtocolError` and the connection is closed. ApiVersions is
+the exception: it is answered in any version, because clients use it to learn which versions are served
 (docs/behaviours.md, 93).
 """
 
@@ -21,11 +21,11 @@ FETCH: Final = 1
 API_VERSIONS: Final = 18
 
 LONG_FRAME_BYTES: Final = 16_384
-"""A longer request without records is decoded in slices: it may have as many elements as bytes."""
+"""A longer request is decoded in slices: without records, it may have as many elements as bytes."""
 
 ELEMENTS_MAX: Final = {24: 10_000}
-"""Less than `semel.request.elements.max` for AddPartitionsToTxn: a transaction is decided and written as a
-whole, and each thousand partitions block the event loop for ten milliseconds."""
+"""Lower limits than `semel.request.elements.max`, by API key. AddPartitionsToTxn: a transaction is decided
+and written as a whole, and each thousand partitions block the event loop for ten milliseconds."""
 
 Decoding: TypeAlias = Generator[None, None, Request]
 """The remaining work of decoding a message, in slices."""
@@ -44,11 +44,11 @@ class Dispatch:
         self._served: dict[int, Api] = {each.key: each for each in apis if each.key in handlers}
 
     def read(self, frame: Buffer, elements_max: int) -> "tuple[RequestHeader, Request | Decoding]":
-        """Decode a frame; returns its header, and the message or the remaining work if that is long.
+        """Decode a frame; returns its header, and the message, or for a long request the remaining work.
 
-        A request without records is long by the bytes of its frame, Produce if it needs more than the first
-        slice. Only the decoder that works in slices limits the number of elements. ProtocolError if the API
-        is not served.
+        A request is long if its frame exceeds `LONG_FRAME_BYTES`; Produce only if it also needs more than the
+        first slice. Only the decoder that works in slices limits the number of elements. ProtocolError if the
+        API is not served.
         """
         header, position = decode_request_header(frame)
         api = self._served.get(header.api_key)

@@ -1,7 +1,7 @@
-"""A request in flight: started and not yet answered. Long requests and responses are processed in slices.
+"""Requests in flight: started and not yet answered. Long requests and responses are processed in slices.
 
-A request is long by the bytes of its frame. A response is long by the number of elements in its arrays,
-counted two levels deep: topics and their partitions, groups and their members.
+The size of its frame decides whether a request is long. For a response, the number of elements in its arrays
+does, counted two levels deep: topics and their partitions, groups and their members.
 """
 
 import time
@@ -30,19 +30,19 @@ GOODBYES: Final = frozenset(
         ShareGroupHeartbeatRequest.api_key,
     }
 )
-"""With these, members leave their groups, and may disconnect right behind them. If a goodbye were lost,
-nobody would read the partitions of the member until its session is over."""
+"""APIs by which members leave their groups. A client may disconnect right after such a request. It must still
+be processed, or the partitions of the member would stay unread until its session expires."""
 
 
 class Asker(Protocol):
     """The connection that sent a request."""
 
     def answered(self) -> None:
-        """Called when one of its requests has its outcome."""
+        """Respond to finished requests: called when a request of this connection has its outcome."""
 
 
 class InFlightRequest:
-    """A request that was started and not answered. There is one for every request, so it is small."""
+    """A request that was started and not answered. Every request has such an object, so it is small."""
 
     __slots__ = (
         "api_key",
@@ -65,24 +65,24 @@ class InFlightRequest:
         """The version of the response."""
         self.correlation_id = correlation_id
         self.size = size
-        """The bytes that the request is charged."""
+        """The bytes that are charged for the request."""
         self.started = time.monotonic()
         self.spent = 0.0
-        """Seconds for reading the request and beginning to handle it, if that was measured."""
+        """Seconds spent decoding the request and starting its handler, if that was measured."""
         self.is_done = False
         self.is_submitted = api_key in GOODBYES
-        """Whether it continues after its client has disconnected."""
+        """Whether the request continues after its client has disconnected."""
         self.outcome: HandlerResult | BaseException = None
         self.work: Timed | None = None
 
     def timed(self, work: Coroutine[Any, Any, Any]) -> Timed:
-        """The work of this request, measured."""
+        """Wrap the work of this request, to measure it."""
         self.work = Timed(work, time.perf_counter)
         return self.work
 
     @property
     def seconds(self) -> float:
-        """For how long the request has occupied the event loop, if that was measured."""
+        """The time for which the request has occupied the event loop, if that was measured."""
         return self.spent if self.work is None else self.spent + self.work.seconds
 
     def done(self, outcome: HandlerResult | BaseException) -> None:
@@ -100,7 +100,7 @@ async def handle_long(
     handler: Handler,
     decoded: Callable[[InFlightRequest], None],
 ) -> Response | Encoded | None:
-    """Decode a long request in slices, then handle it. Calls ``decoded`` if the frame can be freed."""
+    """Decode a long request in slices, then handle it. Calls ``decoded``, except for Produce."""
     request = await server.broker.slices.run(decoding)
     del decoding
     if in_flight.api_key != PRODUCE:
@@ -137,7 +137,7 @@ def is_long(response: Any) -> bool:
 
 
 def _elements(struct: Any, levels: int) -> int:
-    """The number of elements in the arrays of a struct; stops counting above ``SLICE_ELEMENTS``."""
+    """Return the number of elements in the arrays of a struct; stops counting above ``SLICE_ELEMENTS``."""
     count = 0
     for name, field in struct.declared.items():
         if field.kind != "array":

@@ -17,7 +17,7 @@ _ANY: Final = ("", "0.0.0.0", "::")  # compared with, never bound by default
 
 
 class ListenerConfig(NamedTuple):
-    """Where to listen. Port 0 takes any free port. By default the bound address is advertised."""
+    """Where to listen. Port 0 means any free port. By default the bound address is advertised."""
 
     name: str
     host: str
@@ -36,7 +36,7 @@ class Listener:
         self.name = config.name
         self.port: int = server.sockets[0].getsockname()[1]
         self.bound = f"{config.name}://{write_address(config.host, self.port)}"
-        """The address that is bound, as Kafka writes it."""
+        """The bound address, as Kafka writes it."""
         self.endpoint = Endpoint(
             config.advertised_host or reachable(config.host), config.advertised_port or self.port
         )
@@ -45,7 +45,7 @@ class Listener:
 
     @classmethod
     async def bind(cls, server: ServerContext, config: ListenerConfig) -> "Listener":
-        """Bind the address; no client is accepted before `serve`. OSError if it is in use."""
+        """Bind the address; no client is accepted before `serve`. OSError if the address is in use."""
 
         def admit() -> Connection:
             if config.has_sasl:
@@ -83,5 +83,5 @@ class Listener:
 
 
 def reachable(host: str) -> str:
-    """The host to advertise: the host name if the listener is bound to all addresses."""
+    """Return the host to advertise: the host name if the listener is bound to all addresses."""
     return socket.gethostname() if host in _ANY else host

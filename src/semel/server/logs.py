@@ -4,8 +4,8 @@ Loggers are named `semel.*`. `event` passes fields as `extra={"fields": {...}}`;
 `key=value` after the sentence or as members of a JSON object. A formatter of the standard library writes the
 sentence alone, so a program with its own logging can use Semel without this module.
 
-What fails may fail again and again, so `FewOfEach` passes a few lines of each sentence per minute. Events
-with fields are limited where they are logged, if a client can cause them.
+An error may repeat without end, so `FewOfEach` passes a few lines of each sentence per minute. Events with
+fields are limited where they are logged, if a client can cause them.
 """
 
 import json
@@ -21,7 +21,7 @@ Format = Literal["text", "json"]
 
 _FIELDS: Final = "fields"
 SENTENCE_LINES: Final = 20
-"""Lines of one sentence per period. A list that is cut off in the code has no more."""
+"""Lines of one sentence per period. Lists that the code truncates have no more lines."""
 SENTENCE_SECONDS: Final = 60.0
 
 
@@ -32,7 +32,7 @@ def event(logger: logging.Logger, level: int, sentence: str, **fields: Any) -> N
 
 
 def configure(level: str = "info", fmt: Format = "text", stream: TextIO | None = None) -> None:
-    """Send the lines of all `semel.*` loggers to standard error, and nowhere else."""
+    """Send the lines of all `semel.*` loggers to standard error only, or to ``stream``."""
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonFormatter() if fmt == "json" else TextFormatter())
     handler.addFilter(FewOfEach())
@@ -40,12 +40,12 @@ def configure(level: str = "info", fmt: Format = "text", stream: TextIO | None =
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
     root.propagate = False
-    # Its pool prints a traceback for each try to reach a server that is away, which the store reports itself.
+    # Its pool logs a traceback for each attempt to reach a server that is down, which the store reports.
     logging.getLogger("asyncpg").setLevel(logging.CRITICAL)
 
 
 class FewOfEach(logging.Filter):
-    """Passes a few lines of each sentence per period; the next one has the number of the suppressed ones."""
+    """Passes a few lines of each sentence per period; the next line has the number of suppressed lines."""
 
     def __init__(self, limit: RateLimit | None = None) -> None:
         super().__init__()
@@ -99,12 +99,12 @@ def _time_of(record: logging.LogRecord) -> str:
 
 
 def _text(value: Any) -> str:
-    """A value as one word. Text from clients is quoted, so that it cannot forge another line."""
+    """Format a value as one word. Text from clients is quoted, so that it cannot forge another line."""
     text = str(value)
     plain = text.isascii() and text.isprintable() and not any(sign in text for sign in ' "=')
     return text if text and plain else _json(text)
 
 
 def _json(value: Any) -> str:
-    """In ASCII, and with DEL escaped, the one control character that JSON does not escape."""
+    """Encode JSON in ASCII. DEL is escaped too, the one control character that JSON does not escape."""
     return json.dumps(value, default=str).replace("\x7f", "\\u007f")

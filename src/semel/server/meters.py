@@ -1,7 +1,7 @@
-"""Meters: how much clients have done lately, by the entity that shares a quota.
+"""Measures what clients have done recently, for each entity that shares a quota.
 
-They know no clock: `now` is in seconds, of any steady clock. A meter that measures nothing any more is like a
-new one, so it can be forgotten at any time. `throttling` decides what follows from them.
+Meters read no clock: `now` is in seconds, of any steady clock. An idle meter measures the same as a new one,
+so it can be dropped at any time. `throttling` decides how long clients wait.
 """
 
 from collections import deque
@@ -14,16 +14,16 @@ WINDOWS: Final = 11
 WINDOW_SECONDS: Final = 1.0
 """Kafka's defaults of quota.window.num and quota.window.size.seconds."""
 WHOLE_SECONDS: Final = WINDOWS * WINDOW_SECONDS
-"""What is older does not count."""
+"""Amounts older than this do not count."""
 BURST_SECONDS: Final = (WINDOWS - 1) * WINDOW_SECONDS
-"""Whoever was silent may use up the quota of this time at once."""
+"""A client that was idle may use the quota of this time at once."""
 
 METERS_MAX: Final = 10_000
-"""Entities measured for one kind of quota. Over it, the oldest tenth is forgotten and starts anew."""
+"""The most entities of one kind of quota. At this number, the oldest tenth is dropped and starts anew."""
 
 
 class Rate:
-    """A sum over the last windows. A window begins with the first amount after the end of the one before."""
+    """A sum over the last windows. A window begins with the first amount after the previous window's end."""
 
     __slots__ = ("_samples",)
 
@@ -39,21 +39,21 @@ class Rate:
         samples[-1].last = now
 
     def total(self, now: float) -> float:
-        """The amount that counts now."""
+        """Return the sum of the amounts that count now."""
         samples = self._samples
         while samples and now - samples[0].last >= WHOLE_SECONDS:
             samples.popleft()
         return sum(each.amount for each in samples)
 
     def excess_seconds(self, limit: float, more: float, now: float) -> float:
-        """How long to wait until the rate is down to the limit, if this much more is counted."""
+        """Return the time until the rate is down to the limit, if `more` is counted now."""
         total = self.total(now) + more
         elapsed = now - self._samples[0].start if self._samples else 0.0
         missing = WINDOWS - 1 - int(elapsed // WINDOW_SECONDS)
         return total / limit - (elapsed + max(missing, 0) * WINDOW_SECONDS)
 
     def is_idle(self, now: float) -> bool:
-        """Whether a new one would measure the same."""
+        """Whether a new rate would measure the same."""
         return not self.total(now)
 
 
@@ -68,7 +68,7 @@ class _Sample:
 
 
 class TokenBucket:
-    """Tokens that come back at the rate of the limit, up to those of 11 seconds. It starts full."""
+    """Tokens that refill at the rate of the limit, up to those of 11 seconds. A new bucket is full."""
 
     __slots__ = ("_at", "_limit", "_tokens")
 
@@ -78,24 +78,24 @@ class TokenBucket:
         self._at = 0.0
 
     def tokens(self, limit: float, now: float) -> float:
-        """The tokens that there are now; less than 0 if it is overdrawn."""
+        """Refill the bucket, and return its tokens; less than 0 if it is overdrawn."""
         self._limit = limit
         self._tokens = min(self._tokens + (now - self._at) * limit, WHOLE_SECONDS * limit)
         self._at = now
         return self._tokens
 
     def take(self, count: float) -> None:
-        """Take tokens, whether there are enough or not. Call `tokens` before."""
+        """Take tokens, which may overdraw the bucket. Call `tokens` first."""
         self._tokens -= count
 
     def is_idle(self, now: float) -> bool:
-        """Whether a new one would be as full."""
+        """Whether the bucket is as full as a new one."""
         return self._tokens + (now - self._at) * self._limit >= WHOLE_SECONDS * self._limit
 
 
 class _Meter(Protocol):
     def is_idle(self, now: float) -> bool:
-        """Whether it can be forgotten."""
+        """Whether the meter can be dropped."""
 
 
 M = TypeVar("M", bound=_Meter)
@@ -120,7 +120,7 @@ class Meters(Generic[M]):
         return len(self._meters)
 
     def of(self, name: str, client_id: str | None = None) -> tuple[float, M] | None:
-        """The limit and the meter of a client. None: unlimited."""
+        """Return the limit and the meter of a client; None if it is unlimited."""
         if self._version != self._quotas.version or len(self._known) >= METERS_MAX:
             self._version = self._quotas.version
             self._known.clear()
@@ -139,11 +139,11 @@ class Meters(Generic[M]):
         return meter
 
     def tidy(self, now: float) -> None:
-        """Forget idle meters."""
+        """Drop idle meters."""
         self._forget([entity for entity, each in self._meters.items() if each.is_idle(now)])
 
     def _forget(self, entities: list[QuotaEntity]) -> None:
         for entity in entities:
             del self._meters[entity]
-        # It may refer to forgotten ones.
+        # The cached entries may refer to dropped meters.
         self._known.clear()

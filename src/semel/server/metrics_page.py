@@ -1,6 +1,6 @@
-"""The metrics page: `GET /metrics` and `GET /health` over HTTP/1.1, and nothing else.
+"""Serves the metrics page: `GET /metrics` and `GET /health` over HTTP/1.1, and nothing else.
 
-It has a port of its own, for the operator's network. A request may have a few kilobytes and must arrive
+The page has its own port, for the operator's network. A request may have a few kilobytes and must arrive
 within seconds. A connection carries one request, and only a few are served at a time.
 """
 
@@ -88,7 +88,7 @@ class MetricsPage:
 
 
 async def _request_line(reader: asyncio.StreamReader) -> bytes:
-    """The first line; the headers are read and ignored. Empty if the request is too long or incomplete."""
+    """Return the first line, and ignore the headers. Empty if the request is too long or incomplete."""
     try:
         head = await reader.readuntil(b"\r\n\r\n")
     except (asyncio.IncompleteReadError, asyncio.LimitOverrunError):

@@ -1,9 +1,9 @@
-"""Outgoing bytes: writes responses to the transport, and measures how much is unsent.
+"""Writes responses to the transport, and measures how many bytes are unsent.
 
-A plain transport gets everything at once; it keeps references and reports exactly what is left. A TLS
-transport encrypts its input into a buffer whose size is not visible, so it gets slices, and the rest stays
-here until it asks for more. Either way `unsent` is exact to within a slice, which suffices for budgets and
-timeouts.
+A plain transport gets everything at once; it keeps references and reports exactly how much is unsent. A TLS
+transport encrypts its input into a buffer whose size is not visible, so it gets slices, and this module keeps
+the rest until the transport asks for more. Either way `unsent` is exact to within a slice, which suffices for
+budgets and timeouts.
 """
 
 import asyncio
@@ -39,16 +39,16 @@ class Outgoing:
 
     @property
     def is_blocked(self) -> bool:
-        """Whether the client has to read responses before its next request starts."""
+        """Whether the client must read responses before its next request starts."""
         return self._is_full or self._held > 0
 
     @property
     def taken(self) -> int:
-        """Bytes that left this process."""
+        """The number of bytes that have left this process."""
         return self.handed_over - self.unsent()
 
     def unsent(self) -> int:
-        """Bytes that are still in this process."""
+        """Return the number of bytes that are still in this process."""
         return self._held + self._transport.get_write_buffer_size()
 
     def send(self, parts: list[Buffer]) -> int:
@@ -70,11 +70,11 @@ class Outgoing:
         return size
 
     def full(self) -> None:
-        """The transport has bytes that it could not send."""
+        """Note that the transport has bytes that it could not send."""
         self._is_full = True
 
     def drained(self) -> None:
-        """The transport has sent everything."""
+        """Continue after the transport has sent everything."""
         self._is_full = False
         self._pump()
 

@@ -1,9 +1,9 @@
 """Measures how fast a client sends or receives, to distinguish slow clients from dead ones.
 
-A deadline alone would close a client on a slow network in the middle of a large response. Any progress alone
-would keep a client that reads a byte per second for ever. So a client has to keep a minimum rate: at least
-once per timeout, its average rate since the last time must have reached the minimum. While other clients wait
-for the memory that it holds, the minimum is higher and the timeout shorter.
+A deadline alone would close a client on a slow network in the middle of a large response. If any progress
+were enough, a client that reads a byte per second could stay for ever. So a client must keep a minimum rate:
+at least once per timeout, its average rate since the last success must reach the minimum. While other clients
+wait for the memory that it holds, the minimum is higher and the timeout shorter.
 """
 
 from typing import Final
@@ -29,7 +29,10 @@ class Pace:
         self._since = now
 
     def stalled_seconds(self, total_bytes: int, now: float, patience: float, *, is_waited_for: bool) -> float:
-        """For how long it has been too slow, if that is longer than ``patience``; else zero."""
+        """Return for how long the client was too slow, or zero if that is within its timeout.
+
+        The timeout is ``patience``, or `SHORT_OF_MEMORY_SECONDS` while other clients wait.
+        """
         slowest = SHORT_OF_MEMORY_BYTES_PER_SECOND if is_waited_for else SLOWEST_BYTES_PER_SECOND
         elapsed = now - self._since
         if total_bytes - self._bytes >= elapsed * slowest:

@@ -1,12 +1,11 @@
-"""Messages between the brokers of a cluster: authenticated, and answered one by one.
+"""Sends messages between the brokers of a cluster; each message is authenticated and answered.
 
-A connection begins with random bytes, which the caller returns with their code (HMAC-SHA256). A frame is a
-length, a code and a body. The key is a secret in the ledger, so whoever can read the ledger can talk to the
-brokers, and nobody else: a stranger is disconnected before anything that it sends is kept. The code of an
-answer covers the code of its question, so an answer cannot be made up or used for another question. Bodies
-are not encrypted: they hold keys, offsets and small batches, and belong into a private network. An old
-message that is sent again does no harm, because all messages are about versions of entities that a broker
-compares with its own.
+The listener sends random bytes first, and the caller responds with their code (HMAC-SHA256). A frame is a
+length, a code and a body. The key is a secret in the ledger, so only processes that can read the ledger can
+talk to the brokers; any other peer is disconnected before anything that it sends is kept. The code of an
+answer covers the code of its question, so an answer cannot be forged or used for another question. Bodies are
+not encrypted: they hold keys, offsets and small batches, and belong in a private network. A replayed message
+does no harm, because messages name versions of entities, which a broker compares with its own.
 """
 
 import asyncio
@@ -29,7 +28,7 @@ CONNECTIONS_MAX: Final = 1_000
 IN_FLIGHT_MAX: Final = 1_000
 CONNECT_SECONDS: Final = 1.0
 ANSWER_SECONDS: Final = 2.0
-"""After this the message is left in the ledger instead."""
+"""The timeout of a message. After it, the sender stores the message in the ledger instead."""
 GREETING: Final = b"semel broker"
 _NONCE_BYTES: Final = 32
 _CODE_BYTES: Final = 32
@@ -38,18 +37,18 @@ Receive = Callable[[bytes], Awaitable[bytes]]
 
 
 class ForeignFrame(Exception):
-    """A frame that no broker of this cluster has sent."""
+    """A frame that was not sent by a broker of this cluster."""
 
 
 class PeerConnections:
-    """One connection to each other broker, made when it is needed. Implements ``announcing.Peers``."""
+    """One connection to each other broker, opened on demand. Implements ``announcing.Peers``."""
 
     def __init__(self, secret: bytes) -> None:
         self._secret = secret
         self._connections: dict[tuple[int, int], _PeerConnection] = {}
 
     async def send(self, peer: Peer, message: bytes) -> bytes:
-        """Return the answer of a broker. OSError, TimeoutError if there is none."""
+        """Send a message to a broker and return its answer. OSError or TimeoutError if there is none."""
         key = (peer.broker_id, peer.epoch)
         connection = self._connections.get(key)
         if connection is None or connection.is_closed:
@@ -151,7 +150,7 @@ class PeerListener:
         self._lines = RateLimit()
 
     async def start(self, host: str, port: int) -> int:
-        """Listen. Return the port. OSError."""
+        """Listen on this address; returns the port. OSError if the address is in use."""
         self._server = await asyncio.start_server(self._accept, host, port)
         return int(self._server.sockets[0].getsockname()[1])
 
@@ -211,7 +210,8 @@ class PeerListener:
         try:
             answer = body[:8] + await self._receive(body[8:])
         except (ValueError, StoreRefused) as error:
-            # Perhaps of another version of Semel. Without an answer, the sender leaves it in the ledger.
+            # The sender may run another version of Semel. Without an answer, it stores the message in the
+            # ledger.
             log.warning("a message of another broker is not answered: %s", error)
             return
         finally:

@@ -1,4 +1,4 @@
-"""Settings that do not go with the listeners, or are hardly meant: refused, or warned of, at the start."""
+"""Checks settings against the listeners at startup: rejects contradictions, warns of probable mistakes."""
 
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -13,20 +13,20 @@ _LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
 
 
 def check(settings: Settings, listeners: Sequence[ListenerConfig]) -> None:
-    """Refuse settings by which nobody could authenticate as they say. ValueError."""
+    """Reject authentication settings that can never take effect. Raises ValueError."""
     wanted = settings.ssl_client_auth
     if wanted in ("required", "requested") and not any(each.tls is not None for each in listeners):
         raise ValueError(
             f"ssl.client.auth={wanted} needs a listener with ssl:// or sasl_ssl://: without one, no client is"
             " asked for a certificate"
         )
-    # Without a listener for them, they are checked all the same: one will be added.
+    # Checked even without a SASL listener, because one may be added later.
     if settings.sasl_enabled_mechanisms or any(each.has_sasl for each in listeners):
         check_settings(settings)
 
 
 def risks(settings: Settings, listeners: Sequence[ListenerConfig], acls: Acls) -> Iterator[str]:
-    """Sentences about what is not as safe, or not as useful, as it seems."""
+    """Yield warnings about settings that are less safe, or less useful, than they seem."""
     has_acls = settings.semel_authorizer == "acl"
     has_sasl = any(each.has_sasl for each in listeners)
     if settings.super_users and not has_acls:
@@ -46,7 +46,7 @@ def risks(settings: Settings, listeners: Sequence[ListenerConfig], acls: Acls) -
 
 
 def _may_anyone_alter(settings: Settings, acls: Acls) -> bool:
-    """Whether there is somebody who may change ACLs without being a super user."""
+    """Whether any principal may change ACLs without being a super user."""
     of_cluster = list(acls.about(ResourceType.CLUSTER, CLUSTER_NAME))
     if not of_cluster:
         return settings.allow_everyone_if_no_acl_found

@@ -1,11 +1,11 @@
 """Runs a broker: open, serve, wait for the end, close.
 
-`serve` runs one broker from start to end and returns an exit code. `semel serve` calls it in a process with
-`run`, an embedded broker in a thread. It does not raise for errors of operation (a directory in use, a port
-in use, a failing disk): such an error is a line in the log, an exception in `Server.failure` and an exit
-code.
+`serve` runs one broker from start to end and returns an exit code. `semel serve` calls it with `run` in a
+process, an embedded broker in a thread. `serve` does not raise operational errors (a directory in use, a port
+in use, a failing disk): such an error is a line in the log and an exit code, and while the broker runs also
+an exception in `Server.failure`.
 
-If the store fails, the outcome of its last commit is unknown. The broker then sends no more answers and the
+If the store fails, the outcome of its last commit is unknown. The broker then sends no more responses and the
 process ends; recovery at the next start determines the outcome.
 """
 
@@ -55,13 +55,13 @@ EXIT_CANNOT_LISTEN: Final = 69
 """An address is in use or not local. From sysexits: unavailable."""
 
 YOUNG_OBJECTS_MAX: Final = 5_000
-"""New objects after which Python looks for garbage in cycles. With its own 700, the objects of some twenty
-requests in flight make it look, in vain: a request makes no cycles. That took a tenth of the event loop's
-time."""
+"""The number of new objects that triggers Python's cyclic garbage collector. With the default of 700, some
+twenty requests in flight trigger it in vain: a request creates no cycles. That took a tenth of the event
+loop's time."""
 GRACE_SECONDS: Final = 5.0
 LINGER_SECONDS: Final = 0.5
-"""How long a broker that has left its cluster tells clients where to go. They ask for the new leaders over
-the connections that they have. Were these closed at once, librdkafka would ask this broker again and again.
+"""How long a broker that has left its cluster redirects its clients, which ask for the new leaders over their
+open connections. If these were closed at once, librdkafka would ask this broker again and again.
 """
 CLOSE_SECONDS: Final = 30.0
 
@@ -88,7 +88,7 @@ async def serve(
 ) -> int:
     """Run one broker. Calls `ready` when clients are served, `failed` if the broker cannot start.
 
-    ``users`` are added, which is how a broker in memory gets its first one.
+    Adds ``users``: a broker in memory gets its first user this way.
     """
     in_cluster = isinstance(data, Remote)
     try:
@@ -112,7 +112,7 @@ async def serve(
     page = _metrics_page(server)
     try:
         await server.start()
-        # Not before: in a cluster, the answer waits until the others know them.
+        # After the start: in a cluster, this waits until the other brokers know the users.
         await broker.submit([PutCredential(each) for each in users])
         if metrics is not None:
             port = await page.start(*metrics)
@@ -138,7 +138,7 @@ async def serve(
 
 
 def _code_of(failure: BaseException) -> int:
-    """The exit code of a broker that has failed while it ran."""
+    """Return the exit code of a broker that failed while it ran."""
     if isinstance(failure, StoreMisconfigured):
         return EXIT_MISCONFIGURED
     return EXIT_DAMAGED if isinstance(failure, StoreDamaged) else EXIT_BROKEN
@@ -184,14 +184,14 @@ async def _close(broker: Broker) -> None:
         async with asyncio.timeout(CLOSE_SECONDS):
             await broker.close()
     except StoreFenced:
-        pass  # Whoever took its place has all that it left.
+        pass  # The broker that took its place has all of its data.
     except (StoreBroken, OSError, TimeoutError) as error:
         event(log, logging.ERROR, "the store did not close cleanly", detail=repr(error))
 
 
 @contextlib.contextmanager
 def _signals(server: Server) -> Iterator[None]:
-    """SIGTERM and SIGINT stop the server, if it runs in the main thread of its process."""
+    """Stop the server on SIGTERM and SIGINT, and tune the garbage collector, if in the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -214,7 +214,7 @@ def _signals(server: Server) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _mistakes(server: Server) -> Iterator[None]:
-    """Handle uncaught exceptions: one from a connection is logged, any other ends the broker."""
+    """Log uncaught exceptions of the event loop. One in a callback outside a connection ends the broker."""
     loop = asyncio.get_running_loop()
 
     def handle(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

@@ -1,10 +1,10 @@
-"""A client of a listener with SASL: it authenticates before anything else.
+"""One client of a listener with SASL, which must authenticate before anything else.
 
-Before that, it costs little: requests are small and few, and there is a deadline. A failed authentication is
-answered after a short delay, which slows down guessing. Then the client closes the connection, or the broker
-does.
+Until then the client costs little: its requests must be small and few, and there is a deadline. A failed
+authentication is answered after a short delay, which slows down guessing. Then the client closes the
+connection, or the broker does.
 
-When a user is removed, its connections are closed (`revoke`). Kafka leaves them open.
+When a user is removed, the user's connections are closed (`revoke`). Kafka leaves them open.
 """
 
 import asyncio
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from semel.server.sasl import Authenticators
 
 UNKNOWN_BYTES_MAX: Final = 65_536
-"""Bytes that an unknown client may have here at once: the longest request, and all that it sends at once."""
+"""The most bytes of a request, and of a read, before the client has authenticated."""
 UNKNOWN_SECONDS_MAX: Final = 15.0
-"""How long a client may take to authenticate, and to authenticate again."""
+"""How long a client may take to authenticate, and to re-authenticate."""
 REFUSED_SECONDS: Final = 1.0
 """How long a client whose authentication has failed may take to read the answer. kafka-python drops an answer
 that arrives together with the end of the connection, and tries again without saying why it was refused."""
@@ -107,7 +107,7 @@ class SaslConnection(Connection):
         await self._settle()
 
     async def _settle(self) -> None:
-        """Take note of the outcome of a round."""
+        """Apply the outcome of a round of authentication."""
         exchange, server = self._exchange, self._server
         if exchange.is_failed:
             server.authentication_failed(self._context, exchange.mechanism, exchange.failure)
@@ -134,7 +134,7 @@ class SaslConnection(Connection):
             self.finish()
 
     def check(self, now: float) -> None:
-        """Close a client that is slow or silent for too long, above all if it is unknown."""
+        """Close a client that does not authenticate in time, or is slow or idle for too long."""
         if self._unknown_since is not None and now - self._unknown_since > UNKNOWN_SECONDS_MAX:
             self._close("not authenticated", f"unknown for {now - self._unknown_since:.1f} s")
             return
@@ -145,7 +145,7 @@ class SaslConnection(Connection):
         if self._exchange.principal == principal_of(user) and self._exchange.mechanism in (mechanism, PLAIN):
             why = f"{mechanism} of {user!r} was removed"
             if self._in_flight and self._in_flight[0].api_key == ALTER_USERS:
-                # Who removes itself gets an answer.
+                # A user who removes their own credential still gets a response.
                 self._doom("user removed", why)
             else:
                 self._close("user removed", why)

@@ -1,10 +1,11 @@
 """The server: all listeners of a broker and their connections, from start to stop.
 
-There are two ways to end, and both leave the same data on disk. `stop` is graceful: no new connections, then
-requests in flight are answered, then connections are closed. `abort` is for a broker that has failed: it
-closes every connection at once, so that no client gets an answer that may be wrong.
+There are two ways to end, and both leave the same data on disk. `stop` is graceful: it refuses new
+connections, answers requests in flight, then closes connections. `abort` is for a broker that has failed: it
+closes every connection at once, so that no client gets a response that may be wrong.
 
-`fail` and `request_stop` only set `stopping`; `run.serve` waits for it and ends the server.
+`request_stop` sets `stopping`; `fail` also aborts all connections. `run.serve` waits for `stopping` and ends
+the server.
 """
 
 import asyncio
@@ -40,8 +41,8 @@ class Server:
         dispatch: Dispatch | None = None,
         internal: ListenerConfig | None = None,
     ) -> None:
-        """``internal`` is the listener for other brokers of a cluster; its default is any port of the host
-        of the first listener. ValueError if the settings do not go with the listeners."""
+        """``internal`` is the listener for other brokers of a cluster; by default it takes any free port on
+        the host of the first listener. ValueError if the settings contradict the listeners."""
         check(broker.settings, listeners)
         self.broker = broker
         self._internal = internal or listeners[0]._replace(name="internal", port=0, advertised_port=None)
@@ -59,9 +60,9 @@ class Server:
         return {listener.name: listener.port for listener in self._listeners}
 
     async def start(self) -> None:
-        """Bind all listeners, set the broker's endpoints, then accept clients. OSError if one is in use.
+        """Bind all listeners, set the broker's endpoints, then accept clients. OSError if a port is in use.
 
-        ValueError if clients cannot be authenticated as the settings want it.
+        ValueError if clients cannot be authenticated as the settings demand.
         """
         if any(config.has_sasl for config in self._configs):
             authenticators = self._server.authenticate_by_settings()
@@ -101,7 +102,7 @@ class Server:
             )
 
     async def _join_cluster(self) -> None:
-        """Listen for other brokers, and tell them where. Nothing if this broker is alone."""
+        """Listen for other brokers, and join the cluster with this address. Nothing outside a cluster."""
         if self.broker.member is None:
             return
         config = self._internal
@@ -112,7 +113,7 @@ class Server:
         )
 
     async def stop(self, grace_seconds: float = 5.0) -> None:
-        """Accept no more clients, answer requests in flight, close. Abort what is left after the grace."""
+        """Accept no more clients, answer requests in flight, close. Abort connections after the grace."""
         self._close_listeners()
         for connection in tuple(self._server.connections):
             connection.finish()

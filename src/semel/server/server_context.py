@@ -58,12 +58,12 @@ class Admitted(NamedTuple):
     connection_id: int = -1
     principal: str = ANONYMOUS
     wait_seconds: float = 0.0
-    """The address connects too often (a quota): the connection is closed after this time."""
+    """If not 0, the address connects too often (a quota): the connection is closed after this time."""
     refused: str | None = None
 
 
 class ServerContext:
-    """One per server."""
+    """The state that all connections of one server share."""
 
     def __init__(self, broker: Broker, dispatch: Dispatch) -> None:
         self.broker = broker
@@ -76,18 +76,18 @@ class ServerContext:
         """Open connections with their ids, which ascend."""
         self.throttling = Throttling(broker.policies.quotas, broker.settings.semel_connections_per_user_max)
         self._users: dict[ByteStream, str] = {}
-        """The principals of connections that count for a user."""
+        """The principals of the connections that count towards the limit of a user."""
         self._arriving: set[Address] = set()
         """The clients whose TLS handshakes are under way."""
         self._by_host: dict[str, int] = {}
-        """The number of connections from each address, those that arrive included."""
+        """The number of connections from each address, including those in a TLS handshake."""
         self._overrides = connections_by_host(self.settings.max_connections_per_ip_overrides)
         self.needs_lease = broker.member is not None and broker.policies.has_authorizer
-        """Whether no request may be answered without a lease: a right may be gone that this broker knows."""
+        """Whether requests require a lease: without one, this broker may miss that a right was revoked."""
         self.is_closing = False
-        """New connections are refused: some may have been accepted before the listeners were closed."""
+        """Refuse new connections: the kernel may have accepted some before the listeners were closed."""
         self.is_away = False
-        """New connections are refused: other brokers may have replaced this one."""
+        """Refuse new connections: other brokers may have replaced this one."""
         self._authenticators: Authenticators | None = None
         self._hashing = ThreadPoolExecutor(1, "authentication")
         self._certificate_names = parse_rules(broker.settings.ssl_principal_mapping_rules)
@@ -105,12 +105,12 @@ class ServerContext:
 
     @property
     def authenticators(self) -> Authenticators:
-        """How clients of listeners with SASL authenticate."""
+        """The SASL mechanisms; only set if a listener has SASL."""
         assert self._authenticators is not None
         return self._authenticators
 
     def authenticate_by_settings(self) -> Authenticators:
-        """Offer the mechanisms of the settings. ValueError if one of these is wrong."""
+        """Offer the SASL mechanisms of the settings. ValueError if one of the settings is wrong."""
         broker = self.broker
         self.needs_lease = broker.member is not None
         self._authenticators = Authenticators(
@@ -123,7 +123,7 @@ class ServerContext:
         return self._authenticators
 
     async def _hash(self, work: Callable[[], T]) -> T:
-        """Hash a password on a thread of its own: many logins must only hold up one another."""
+        """Hash a password on a dedicated thread, so that many logins delay only each other."""
         return await asyncio.get_running_loop().run_in_executor(self._hashing, work)
 
     def close(self) -> None:
@@ -131,14 +131,14 @@ class ServerContext:
         self._hashing.shutdown(wait=False, cancel_futures=True)
 
     def _principal(self, transport: asyncio.BaseTransport) -> str:
-        """The principal of a new connection, by the client's certificate. ValueError if no rule matches."""
+        """Return the principal of a client's certificate. ValueError if no rule matches."""
         certificate = transport.get_extra_info("peercert")
         if not certificate:
             return ANONYMOUS
         return principal_of(self._certificate_names.user(distinguished_name(certificate)))
 
     def _policy_changed(self, key: PolicyKey) -> None:
-        """Close the connections of a user that was removed, or use settings that have changed."""
+        """Close the connections of a removed credential, or apply changed settings."""
         if key.kind == CONFIG:
             self.settings = self.broker.settings
             self._overrides = connections_by_host(self.settings.max_connections_per_ip_overrides)
@@ -148,15 +148,15 @@ class ServerContext:
                 connection.revoke(user, mechanism)
 
     def new_parser(self) -> FrameParser:
-        """A parser for one connection. Only Produce carries records, so only its frames may be large."""
+        """Return a parser for one connection. Only frames of Produce may be large, as it carries records."""
         settings = self.settings
         return FrameParser(settings.socket_request_max_bytes, settings.semel_request_max_bytes, (PRODUCE,))
 
     def arrive(self, peer: Address) -> tuple[str | None, float]:
         """Count a client that begins a TLS handshake, which costs a descriptor and memory.
 
-        Return the reason why it is refused, or how many seconds it must wait because its address connects too
-        often (a quota); it is closed then. `gone` ends it, unless `admit` does.
+        Return the reason to refuse it, or after how many seconds to close it because its address connects too
+        often (a quota; 0: never). The client counts until `gone` or `admit`.
         """
         host = str(peer[0])
         if refused := self._refusal(host):
@@ -166,7 +166,7 @@ class ServerContext:
         return None, self.throttling.may_connect(host, time.monotonic()) / 1000
 
     def gone(self, peer: Address) -> bool:
-        """A client does not arrive any more. Whether it did."""
+        """Note that the handshake of a client is over. Return whether the client was still counted."""
         if peer not in self._arriving:
             return False
         self._arriving.discard(peer)
@@ -193,7 +193,7 @@ class ServerContext:
         self.metrics.connections_accepted += 1
         wait_ms = 0 if has_arrived else self.throttling.may_connect(host, time.monotonic())
         try:
-            # With SASL, the user is the one that authenticates, whatever the certificate says.
+            # With SASL, the authentication determines the user, whatever the certificate says.
             principal = ANONYMOUS if has_sasl else self._principal(transport)
         except ValueError as error:
             return Admitted(host, connection_id, refused=str(error))
@@ -213,9 +213,9 @@ class ServerContext:
         return None
 
     def count_user(self, connection: "ByteStream", principal: str) -> bool:
-        """Count a connection of a known user. False if there are too many."""
+        """Count a connection of an authenticated user. False if there are too many."""
         if principal == ANONYMOUS or connection in self._users:
-            # A client that authenticates again is still the same.
+            # A client that re-authenticates is already counted.
             return True
         if not self.throttling.connected(principal):
             return False
@@ -240,13 +240,13 @@ class ServerContext:
         self.metrics.connections = len(self.connections)
 
     def decoded_bytes(self, api_key: int, frame_bytes: int) -> int:
-        """The charge of a decoded request. Waiting fetches are bounded by the broker instead."""
+        """Return the charge of a decoded request, minimal for Fetch: the broker bounds waiting fetches."""
         return decoded_bytes(0 if api_key == FETCH else frame_bytes, self.settings.semel_request_elements_max)
 
     def blamed(self, api_key: int, version: int, error: BaseException) -> tuple[str, object]:
-        """The reason to close the connection of a request that ended in an error.
+        """Return why to close the connection of a request that ended in an error: reason and detail.
 
-        A bug is logged with its traceback, but not for every request that runs into it.
+        A bug is logged with its traceback, within the rate limit.
         """
         for kind, reason in EXPECTED.items():
             if isinstance(error, kind):
@@ -279,7 +279,7 @@ class ServerContext:
     ) -> None:
         """Count and log a failed authentication."""
         self.metrics.failed_authentications += 1
-        # One address that guesses must not hide another.
+        # Limited for each address, so that a guessing client does not hide the failures of others.
         suppressed = self._failures.suppressed(context.client_host)
         if suppressed is not None:
             event(

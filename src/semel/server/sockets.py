@@ -13,7 +13,7 @@ KEEPALIVE_PROBES: Final = 6
 
 
 def keep_alive(transport: asyncio.BaseTransport) -> None:
-    """Have the kernel detect clients that vanished without closing: after two minutes, not never."""
+    """Have the kernel detect, after two minutes, clients that vanished without closing the connection."""
     sock = transport.get_extra_info("socket")
     if sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
         return
@@ -28,6 +28,6 @@ def keep_alive(transport: asyncio.BaseTransport) -> None:
 
 
 def address_of(transport: asyncio.BaseTransport) -> str:
-    """The client's address, without its port."""
+    """Return the client's address, without its port."""
     peer = transport.get_extra_info("peername")
     return str(peer[0]) if isinstance(peer, tuple) and peer else "local"

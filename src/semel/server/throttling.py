@@ -1,18 +1,19 @@
-"""Throttling: measures what clients do, and tells how long a client that exceeds its quota has to wait.
+"""Throttles clients: measures what they do, and computes how long a client over its quota must wait.
 
 A client over its quota is answered at once, with `throttle_time_ms`, and not read from for that time
-(KIP-219). Of several quotas that a request exceeds, the longest wait counts.
+(KIP-219). If a request exceeds several quotas, the longest wait counts.
 
 - *Bytes and time* are measured as in Kafka, as a sum over the last 11 windows of a second. The wait is the
-  time after which the sum is within the quota again. So a client may send ten seconds' worth at once if it
-  was silent before.
-- *Fetch*: a response over the quota is sent without records and not counted; the client asks again later.
+  time after which the sum is within the quota again. So a client that was idle may send ten seconds' worth at
+  once.
+- *Fetch*: a response over the quota is sent without records and not counted; the client fetches again later.
 - *Partitions* created and deleted take tokens from a bucket, which a large request may overdraw. While it is
-  overdrawn, requests of newer versions are refused (THROTTLING_QUOTA_EXCEEDED) and older ones have to wait.
-- *Connections* over the rate of their address are closed after the wait, so that clients do not hurry.
+  overdrawn, requests of newer versions are refused (THROTTLING_QUOTA_EXCEEDED) and older ones must wait.
+- *Connections* over the rate of their address are closed after the wait, so that clients do not reconnect at
+  once.
 
-Without quotas, each of these costs one check. Nothing here reads a clock, but for `ClientThrottle` and
-`Timed`, which are given one. Quotas hold per broker, as in Kafka.
+Without quotas, each of these costs one check. Only `ClientThrottle` and `Timed` read a clock, which is a
+parameter. Quotas apply per broker, as in Kafka.
 """
 
 from collections.abc import Callable
@@ -35,39 +36,39 @@ from semel.wire.schema import Encoded, Response
 SHORT_WAIT_MS: Final = 1_000
 """The longest wait for the time of requests and for connections: one window, as in Kafka."""
 LONG_WAIT_MS: Final = 300_000
-"""The longest wait for bytes and partitions. Kafka has none: a shorter wait would let a client with large
-requests exceed its quota. But a client muted for days by a wrong quota would not come back when it is
-corrected. Five minutes are less than the nine after which clients close an idle connection."""
+"""The longest wait for bytes and partitions. Kafka has no limit, because a shorter wait lets a client with
+large requests exceed its quota. But a client muted for days by a wrong quota would stay muted when the quota
+is corrected. Five minutes are less than the nine after which clients close an idle connection."""
 
 THROTTLE_TIME: Final = "throttle_time_ms"
 SASL_HANDSHAKE: Final = 17
 WRITE_TXN_MARKERS: Final = 27
 SASL_AUTHENTICATE: Final = 36
 EXEMPT: Final = frozenset((SASL_HANDSHAKE, WRITE_TXN_MARKERS, SASL_AUTHENTICATE))
-"""APIs whose time does not count: those of brokers, and those before there is a user."""
+"""APIs exempt from the time quota: inter-broker requests, and authentication, which has no user yet."""
 
 
 class Fetched(NamedTuple):
-    """What becomes of a Fetch response."""
+    """How to send a Fetch response."""
 
     throttle_ms: int
     has_records: bool
-    """False: send it without records, and with an unchanged session."""
+    """If False, send the response without records, and do not change the fetch session."""
 
 
 class Mutated(NamedTuple):
-    """What becomes of a change of partitions."""
+    """Whether partitions may be created or deleted, and the wait."""
 
     throttle_ms: int
     is_allowed: bool
-    """False: THROTTLING_QUOTA_EXCEEDED."""
+    """If False, respond with THROTTLING_QUOTA_EXCEEDED."""
 
 
 class Throttling:
     """The quotas of all clients of one server. Times are in seconds, of any steady clock."""
 
     def __init__(self, quotas: Quotas, connections_per_user_max: int = 0) -> None:
-        """Without ``connections_per_user_max``, users may have any number of connections."""
+        """With 0 as ``connections_per_user_max``, a user may have any number of connections."""
         self.quotas = quotas
         self.throttled: dict[str, int] = {}
         """How many requests and connections had to wait, by kind of quota."""
@@ -82,7 +83,7 @@ class Throttling:
         self._connections: dict[str, int] = {}
 
     def __len__(self) -> int:
-        """How many entities are measured."""
+        """Return the number of measured entities."""
         return len(self._buckets) + len(self._arrivals) + sum(map(len, self._rates.values()))
 
     def produced(self, principal: str, client_id: str | None, size: int, now: float) -> int:
@@ -92,7 +93,7 @@ class Throttling:
         return self._counted(PRODUCER_BYTE_RATE, principal, client_id, size, LONG_WAIT_MS, now)
 
     def handled(self, principal: str, client_id: str | None, seconds: float, now: float) -> int:
-        """Count the time for which a request has occupied the broker."""
+        """Count the time for which a request occupied the broker. Returns the milliseconds to wait."""
         if REQUEST_PERCENTAGE not in self.quotas.kinds:
             return 0
         return self._counted(REQUEST_PERCENTAGE, principal, client_id, seconds * 100, SHORT_WAIT_MS, now)
@@ -100,8 +101,8 @@ class Throttling:
     def fetched(self, principal: str, client_id: str | None, size: int, now: float) -> Fetched:
         """Count a Fetch response of this size, if it may be sent with its records.
 
-        A response that is larger than the quota of ten seconds could never be sent. It is sent when nothing
-        else was, and the client waits afterwards. Kafka's consumers are stuck then.
+        A response that is larger than the quota of ten seconds would never be within the quota. It is sent if
+        nothing else was counted recently, and the client waits afterwards. In Kafka such a consumer is stuck.
         """
         found = self._rate(CONSUMER_BYTE_RATE, principal, client_id)
         if found is None:
@@ -114,7 +115,7 @@ class Throttling:
         return Fetched(throttle_ms, has_records)
 
     def fetch_bytes_max(self, principal: str, client_id: str | None) -> int | None:
-        """The most bytes that a Fetch response can have within the quota. None: unlimited."""
+        """Return the most bytes that a Fetch response can have within the quota; None if unlimited."""
         found = self._rate(CONSUMER_BYTE_RATE, principal, client_id)
         return None if found is None else max(int(found[0] * BURST_SECONDS), 1)
 
@@ -138,7 +139,7 @@ class Throttling:
         return Mutated(self._waits(kind, overdrawn_seconds, LONG_WAIT_MS), is_allowed)
 
     def may_connect(self, host: str, now: float) -> int:
-        """Count a new connection. If it is one too many: after how many milliseconds it is to be closed."""
+        """Count a new connection. Returns after how many milliseconds to close it; 0 if within the quota."""
         kind = CONNECTION_CREATION_RATE
         if kind not in self.quotas.kinds:
             return 0
@@ -152,7 +153,7 @@ class Throttling:
         return throttle_ms
 
     def connected(self, principal: str) -> bool:
-        """Count a connection of a user. False: it is one too many, and not counted."""
+        """Count a connection of a user. Returns False, and does not count it, if there are too many."""
         count = self._connections.get(principal, 0)
         if self._connections_max and count >= self._connections_max:
             return False
@@ -160,13 +161,13 @@ class Throttling:
         return True
 
     def disconnected(self, principal: str) -> None:
-        """A counted connection of a user is closed."""
+        """Stop counting a closed connection of a user."""
         self._connections[principal] -= 1
         if not self._connections[principal]:
             del self._connections[principal]
 
     def tidy(self, now: float) -> None:
-        """Forget clients that have been idle. May be called often."""
+        """Drop the meters of idle clients. May be called often."""
         if now - self._tidied_at < WHOLE_SECONDS:
             return
         self._tidied_at = now
@@ -196,15 +197,15 @@ class Throttling:
 
 
 def _limit_of(quotas: Quotas, kind: str) -> Callable[[str, str | None], Limit | None]:
-    """How the limit of a client is found. Quotas name a user without the type of the principal."""
+    """Return the lookup of a client's limit. Quotas name a user without the type of the principal."""
     return lambda principal, client_id: quotas.limit(kind, principal.removeprefix("User:"), client_id)
 
 
 class ClientThrottle:
-    """The quotas of one connection: its handlers count, and its answers take the wait.
+    """The quotas of one connection: its handlers count what they do, and its responses report the wait.
 
-    One request at a time adds to it, but for Produce, where a wait applies to all that follow. So there is
-    one wait per connection, and the longest counts.
+    Only one request at a time adds to the wait, except Produce requests, whose wait applies to all requests
+    after them. So there is one wait per connection, and the longest counts.
     """
 
     __slots__ = ("_clock", "_throttling", "_until", "client_id", "principal")
@@ -218,7 +219,7 @@ class ClientThrottle:
 
     @property
     def is_idle(self) -> bool:
-        """Whether there are no quotas at all. Then none of the other methods has to be called."""
+        """Whether there are no quotas at all. If so, the other methods need not be called."""
         return not self._throttling.quotas.kinds
 
     @property
@@ -232,18 +233,18 @@ class ClientThrottle:
         self._wait(self._throttling.produced(self.principal, self.client_id, size, now), now)
 
     def fetch_bytes_max(self) -> int | None:
-        """To what a Fetch has to be reduced; None if it has not."""
+        """Return the number of bytes to limit a Fetch to; None if unlimited."""
         return self._throttling.fetch_bytes_max(self.principal, self.client_id)
 
     def may_send(self, size: int) -> bool:
-        """Whether a Fetch response may have its records. If not, they are not counted."""
+        """Count a Fetch response. Returns whether it may have its records; if not, they are not counted."""
         now = self._clock()
         throttle_ms, has_records = self._throttling.fetched(self.principal, self.client_id, size, now)
         self._wait(throttle_ms, now)
         return has_records
 
     def may_change(self, partitions: int, *, strict: bool) -> bool:
-        """Whether so many partitions may be created or deleted. If not: THROTTLING_QUOTA_EXCEEDED."""
+        """Count partitions to create or delete. Returns False to respond THROTTLING_QUOTA_EXCEEDED."""
         now = self._clock()
         throttle_ms, is_allowed = self._throttling.mutations(
             self.principal, self.client_id, partitions, now, strict=strict
@@ -252,7 +253,7 @@ class ClientThrottle:
         return is_allowed
 
     def answered(self, seconds: float) -> int:
-        """Count the time of a request that is answered now. Returns its throttle_time_ms."""
+        """Count the time of a request whose response is sent now. Returns its throttle_time_ms."""
         now = self._clock()
         if seconds:
             self._wait(self._throttling.handled(self.principal, self.client_id, seconds, now), now)
@@ -263,10 +264,10 @@ class ClientThrottle:
 
 
 def told(response: Response, version: int, throttle_ms: int) -> Response:
-    """The response with its throttle_time_ms, where it has one.
+    """Return the response with throttle_time_ms, if this version has the field.
 
-    A response that is encoded already may be shared with other clients, so it is not changed but copied. If
-    the time is not its first field (Produce with very many partitions), the client has to wait untold.
+    A response that is already encoded may be shared with other clients, so it is copied and not changed. If
+    the field is not its first one (Produce with very many partitions), the response does not report the wait.
     """
     kind = APIS[response.api_key].response
     field = kind.declared.get(THROTTLE_TIME)

@@ -1,11 +1,11 @@
-"""The time that a request occupies the event loop, for quotas on it."""
+"""Measures the time for which a request occupies the event loop, for request quotas."""
 
 from collections.abc import Callable, Coroutine, Generator
 from typing import Any
 
 
 class Timed:
-    """Awaits a coroutine, and measures for how long it occupies the event loop: not how long it waits."""
+    """Awaits a coroutine, and measures its time on the event loop, without the time for which it waits."""
 
     def __init__(self, work: Coroutine[Any, Any, Any], clock: Callable[[], float]) -> None:
         self._work = work
@@ -25,9 +25,9 @@ class Timed:
                 self.seconds += self._clock() - started
             try:
                 step, value = self._work.send, (yield waited_for)
-            except BaseException as error:  # noqa: BLE001  it is for the coroutine
+            except BaseException as error:  # noqa: BLE001  passed on to the coroutine
                 step, value = self._work.throw, error
 
     def close(self) -> None:
-        """Close the coroutine, as if it were closed itself."""
+        """Close the coroutine."""
         self._work.close()

@@ -1,10 +1,10 @@
 """TLS for listeners: the broker's certificate, the verification of clients, and the handshakes.
 
 The files are reloaded when they change, so a certificate can be renewed without a restart: open connections
-stay, new ones get the new certificate. If the new files are unusable, the error is logged and the previous
-certificates stay in use.
+stay, new connections get the new certificate. If the new files are unusable, the error is logged and the
+previous certificates stay in use.
 
-`TlsDoor` does the handshakes, each with the current certificates, and reports why one failed.
+`TlsDoor` does the handshakes, each with the current certificates, and reports why a handshake failed.
 """
 
 import asyncio
@@ -49,14 +49,14 @@ class ServerTls:
         self._settings = settings
         self._seen = self._stamps()
         self.context = server(settings)
-        """For the next handshake."""
+        """The context for the next handshake."""
 
     def look(self) -> None:
         """Reload the files if they have changed."""
         stamps = self._stamps()
         if stamps == self._seen:
             return
-        # Set before reading, so that the next check finds a change made meanwhile.
+        # Set before the files are read, so that the next check finds a change made meanwhile.
         self._seen = stamps
         try:
             self.context = server(self._settings)
@@ -67,7 +67,7 @@ class ServerTls:
             self.warn()
 
     def warn(self) -> None:
-        """Log what is wrong with the certificate and its key, although they can be used."""
+        """Log warnings about a usable certificate and its key, such as an expired certificate."""
         certificate = self._settings.ssl_certificate_location
         key = self._settings.ssl_key_location or certificate
         for sentence, fields in file_risks(certificate, key, time.time()):
@@ -87,7 +87,7 @@ class ServerTls:
 
 
 def server(settings: Settings) -> ssl.SSLContext:
-    """A context with the broker's certificate. ValueError says which setting is missing or wrong."""
+    """Return a context with the broker's certificate. ValueError names a setting that is missing or wrong."""
     if not settings.ssl_certificate_location:
         raise ValueError("a listener with ssl:// needs the setting ssl.certificate.location, a PEM file")
     for name in ("ssl.certificate.location", "ssl.key.location", "ssl.ca.location"):
@@ -142,7 +142,7 @@ def _choose_ciphers(context: ssl.SSLContext, names: str) -> None:
 
 
 def _openssl_name(name: str) -> str:
-    """`ECDHE-RSA-AES128-GCM-SHA256` for Java's `TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256`."""
+    """Return `ECDHE-RSA-AES128-GCM-SHA256` for Java's `TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256`."""
     if not name.startswith("TLS_"):
         return name
     exchange, _, cipher = name.removeprefix("TLS_").partition("_WITH_")
@@ -154,7 +154,7 @@ def _openssl_name(name: str) -> str:
 
 
 def _no_password() -> NoReturn:
-    """Without this, OpenSSL would prompt on the terminal."""
+    """Refuse an encrypted key; without this callback, OpenSSL would prompt on the terminal."""
     raise ValueError("the key of ssl.key.location is encrypted; store it without a password (mode 0600)")
 
 
@@ -166,19 +166,19 @@ async def look_for_certificates(tls: ServerTls) -> NoReturn:
 
 
 class Hall(Protocol):
-    """Where clients are counted, from the moment they connect."""
+    """Counts the clients of a server, from the moment they connect."""
 
     def arrive(self, peer: Address) -> tuple[str | None, float]:
-        """Count a client. Return why it is refused, or after how many seconds it is closed (0: it is not)."""
+        """Count a client. Return why to refuse it, and after how many seconds to close it (0: never)."""
 
     def gone(self, peer: Address) -> bool:
-        """The handshake of a client is over."""
+        """Note that the handshake of a client is over. Return whether the client was still counted."""
 
 
 class TlsDoor:
     """Accepts the clients of one listener and does their TLS handshakes.
 
-    An `asyncio.Server` does handshakes too, but does not report failed ones, and cannot change its
+    An `asyncio.Server` does handshakes too, but does not report failed handshakes, and cannot change its
     certificate.
     """
 
@@ -224,7 +224,7 @@ class TlsDoor:
         while True:
             try:
                 client, address = await loop.sock_accept(listening)
-            except OSError as error:  # out of descriptors, or a client that has disconnected
+            except OSError as error:  # out of descriptors, or the client has disconnected
                 log.warning("cannot accept a client: %s", error)
                 await asyncio.sleep(ACCEPT_PAUSE_SECONDS)
                 continue
@@ -243,7 +243,7 @@ class TlsDoor:
         self._hall.gone(address)
 
     async def _turn_away(self, client: socket.socket, address: Address, seconds: float) -> None:
-        """Close a client later, so that it does not connect again at once."""
+        """Close a client after a delay, so that it does not connect again at once."""
         try:
             await asyncio.sleep(seconds)
         finally:

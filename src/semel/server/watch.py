@@ -1,9 +1,9 @@
 """Background tasks of the server: close slow clients, measure the event loop's lag, release unused memory,
-send clients away without a lease.
+close all connections while the broker has no lease.
 
-One sweep over all connections per second is cheaper than a timer for each, and exact enough for timeouts of
-minutes. The probe sleeps a tenth of a second and measures how much longer that took: every client waited that
-long for the broker.
+One sweep over all connections per second is cheaper than a timer for each connection, and exact enough for
+timeouts of minutes. The probe sleeps a tenth of a second and measures how much longer the sleep took: every
+client waited that long for the broker.
 """
 
 import asyncio
@@ -42,10 +42,11 @@ async def check_connections(server: ServerContext) -> NoReturn:
 
 
 async def watch_lease(server: ServerContext, member: ClusterMember) -> NoReturn:
-    """Close all connections if the lease is over and is not renewed soon.
+    """Close all connections if the lease is over and is not renewed within a second.
 
-    Other brokers may serve what these clients ask for, and commits wait here until PostgreSQL answers.
-    Clients would wait with them, and would learn from this broker that nothing has changed.
+    Other brokers may already own the shards that these clients use, and commits on this broker wait until
+    PostgreSQL answers. Clients would wait too, and the metadata of this broker would still name the old
+    owners.
     """
     over_since: float | None = None
     while True:
@@ -53,7 +54,7 @@ async def watch_lease(server: ServerContext, member: ClusterMember) -> NoReturn:
         now = time.monotonic()
         over_since = None if member.is_serving else over_since or now
         was_away = server.is_away
-        # A broker that was merely held up renews its lease at once.
+        # A broker that was only delayed renews its lease at once.
         server.is_away = over_since is not None and now - over_since > AWAY_AFTER_SECONDS
         if server.is_away and not was_away:
             log.warning("the lease is over: clients are sent away until it is renewed")

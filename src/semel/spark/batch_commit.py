@@ -1,4 +1,4 @@
-"""How a batch is written exactly once: plan, write, decide, end.
+"""Writes a batch exactly once: plan, write, decide, end.
 
 1. **Plan** (driver, before the tasks of a batch start; `planning`). A new run of the pipeline initialises the
    transactional id `<pipeline>/driver`. That fences older runs; it is refused if the driver's own last run
@@ -66,7 +66,7 @@ ONGOING = "Ongoing"
 FENCED = frozenset(
     {ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.INVALID_PRODUCER_ID_MAPPING}
 )
-#: The answers to an attempt whose transaction has ended.
+#: The error codes for an attempt whose transaction has ended.
 ENDED = FENCED | {ErrorCode.INVALID_TXN_STATE}
 
 
@@ -76,7 +76,7 @@ class Plan:
 
     pipeline_id: str
     run: ProducerIdAndEpoch
-    number: int  # of the decision to be made
+    number: int  # the number of the decision to be made
     query_id: str
     batch_id: int
     is_done: bool  # was decided before, so nothing is written again
@@ -85,7 +85,7 @@ class Plan:
     topic: str | None = None
     outputs: TopicIds = field(default_factory=dict)  # topics that were written to before
     predecessors: tuple[Predecessor, ...] = ()  # whose output this batch must not write again
-    checks_origin: bool = False  # of what the topics have that the rows name, before the first decision
+    checks_origin: bool = False  # check what is in the topics that the rows name, before the first decision
 
     @property
     def prefix(self) -> str:
@@ -113,7 +113,7 @@ class Plan:
 def begin_attempt(
     client: Client, plan: Plan, name: str, *, transaction_timeout_ms: int, codec: Codec
 ) -> TransactionalProducer:
-    """Return a producer for a task attempt, with an open transaction. PipelineFenced after a newer run."""
+    """Return a producer with an open transaction for a task attempt. PipelineFenced if a newer run exists."""
     transactional_id = f"{plan.prefix}{name}"
     if not serves_commit_transactions(client):
         producer = TransactionalProducer(
@@ -137,10 +137,10 @@ def begin_attempt(
 
 
 def check_attempt(client: Client, plan: Plan, attempt: TransactionalProducer, error: KafkaError) -> None:
-    """Raise a more specific error for an attempt that could not go on, if there is one.
+    """Raise a more specific error for a failed attempt, if there is one.
 
-    Nobody else uses the id of an attempt: whoever is fenced was fenced by a newer run, or by a broker that
-    has aborted the transaction.
+    No other producer uses the transactional id of an attempt. So an attempt is fenced only by a newer run, or
+    by a broker that has aborted its transaction.
     """
     if error.code in ENDED:
         raise _why_ended(client, plan, [attempt.transactional_id]) from error
@@ -193,9 +193,9 @@ def _decide_together(client: Client, plan: Plan, made: Decision) -> None:
     except KafkaError as error:
         last = decisions.read_committed(client, plan.pipeline_id).decision
         if last is not None and (last.run, last.number) == (made.run, made.number):
-            return  # It was made before: an answer was lost, and the repetition was refused.
+            return  # It was made: the response was lost, and the repeated request was refused.
         if isinstance(error, CommitTransactionsRefused):
-            # Brokers check the run first, so this one is the current run.
+            # Brokers check the run before the transactions, so this run is still the current one.
             raise AttemptsLost(_aborted_text(error.lost)) from error
         _explain(client, error, plan)
         raise
@@ -230,7 +230,7 @@ def _aborted_text(lost: Iterable[str]) -> str:
 
 
 def finish(client: Client, winners: Iterable[PreparedTransaction]) -> None:
-    """Commit what was decided. May be repeated, and has to be until it succeeds."""
+    """Commit the decided transactions. Idempotent; must be repeated until it succeeds."""
     for each in winners:
         try:
             end_transaction(
@@ -257,9 +257,9 @@ def finish(client: Client, winners: Iterable[PreparedTransaction]) -> None:
 
 
 def discard(client: Client, plan: Plan, prepared: Iterable[PreparedTransaction]) -> None:
-    """Abort a failed batch, unless it was decided: then it is finished.
+    """Abort a failed batch; if it was decided, finish it instead.
 
-    If that cannot be determined, nothing is changed: the next start will know.
+    If that cannot be determined, this changes nothing: the next start finds out.
     """
     last = decisions.read_committed(client, plan.pipeline_id).decision
     written = list(prepared)
@@ -267,12 +267,12 @@ def discard(client: Client, plan: Plan, prepared: Iterable[PreparedTransaction])
     finish(client, winners)
     for each in written:
         if each not in winners:
-            # The next start aborts what cannot be aborted now.
+            # The next start aborts any transaction that cannot be aborted now.
             with suppress(KafkaError, ClientError):
                 end_transaction(client, each.transactional_id, each.producer_id, each.epoch, commit=False)
 
 
-# ---- what others left
+# ---- leftovers of older runs
 
 
 def sweep(client: Client, pipeline_id: str, run: ProducerIdAndEpoch, last: Decision | None) -> None:

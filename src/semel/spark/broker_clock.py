@@ -1,10 +1,11 @@
 """Refuses output that the broker would delete at once, because its clock is ahead of this machine's.
 
 The sink gives a record the time at which it is written, by the clock of the executor. The broker deletes it
-when that is `retention.ms` ago by its own clock. Kafka tells a client that time in one place: where it
-describes a transaction, it says when the transaction began. So when the first records of a topic are on the
-broker, and before anything is decided, a task asks for the start of its own transaction. The moment after is
-known by the local clock. If the difference takes half of the retention or more, the batch is refused.
+when that is `retention.ms` ago by its own clock. Kafka shows a client that clock in one place:
+DescribeTransactions returns when a transaction began. So when the first records of a topic are on the broker,
+and before anything is decided, a task asks for the start of its own transaction and compares it with the
+current time of the local clock. If the broker is ahead by half of the retention or more, the batch is
+refused.
 """
 
 import time
@@ -30,7 +31,7 @@ class BrokerClock:
     def check(self, topic: str, retention_ms: int) -> None:
         """PipelineError if the broker would delete what is written to this topic too early.
 
-        The producer has records to send, or has sent some.
+        The producer must have records to send, or have sent some.
         """
         if self._ahead_ms is None:
             self._ahead_ms = self._measured_ms()
@@ -44,7 +45,7 @@ class BrokerClock:
             )
 
     def _measured_ms(self) -> int:
-        """Return how far the broker is ahead at least: by as much as the start of the transaction is."""
+        """Return how far the start of the transaction is ahead: the broker is ahead by at least as much."""
         if not self._client.serves(DescribeTransactionsRequest.api_key):
             return 0
         self._producer.flush()

@@ -1,4 +1,4 @@
-"""`check_files`: checks a history that is too large for one process, with Spark.
+"""Checks a history that is too large for one process, with Spark (`check_files`).
 
 The steps and their functions are those of `semel.check.stages`. Every operation becomes a row with the key of
 its check. In a step, rows with the same key are grouped, in the order of the files, and judged by one call.
@@ -185,7 +185,7 @@ def _sum(parts: Iterable[About]) -> About:
 
 
 def _refuse_bad(lines: Iterable[tuple[str, str]]) -> None:
-    """Report lines that are no operations; a truncated last line is accepted."""
+    """Raise HistoryError for invalid lines; a truncated last line is accepted."""
     for file, error in lines:
         path = Path(unquote(file.removeprefix("file://")))
         if not path.exists():

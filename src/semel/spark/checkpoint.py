@@ -1,4 +1,4 @@
-"""What the sink must know of a query and Spark does not tell it, read from the query's checkpoint.
+"""Reads from a query's checkpoint what the sink must know and Spark does not pass to it.
 
 Spark writes the end of a batch to `offsets/<batch>` before it plans the batch, and the query's id to
 `metadata` before the first batch. Both are only read here. The directory may be local or anywhere that
@@ -34,7 +34,7 @@ from semel.spark.partition_offsets import (
 METADATA = "metadata"
 OFFSETS = "offsets"
 NO_OFFSET = "-"
-#: Other locations are local paths, in which `#`, `?` and `%` mean nothing else, as to Spark.
+#: A URL. All other locations are local paths, in which `#`, `?` and `%` are plain characters, as in Spark.
 _REMOTE = re.compile(r"(?!file:)[A-Za-z][A-Za-z0-9+.-]*:")
 _FILE_URL = re.compile(r"^file:(//[^/]*)?")
 
@@ -48,7 +48,7 @@ class Step(NamedTuple):
     #: Every topic that the query has read before was deleted and created again.
     is_of_new_topics: bool = False
     mark: Mark | None = None  # of one partition, at the end of the batch
-    pipeline_ids: Set[str] = frozenset()  # the option of the sources
+    pipeline_ids: Set[str] = frozenset()  # the option pipeline.id of the sources
 
     @property
     def spans(self) -> Spans:
@@ -59,7 +59,7 @@ class Step(NamedTuple):
 class _Logged(NamedTuple):
     """What the log has of one batch."""
 
-    began: PartitionOffsets  # of those sources that had their first batch in it
+    began: PartitionOffsets  # where those sources started whose first batch it was
     end: PartitionOffsets
     ids: TopicIds
     mark: Mark | None = None
@@ -99,12 +99,12 @@ class Checkpoint:
         return self._find(f"{OFFSETS}/{batch_id}")
 
     def step(self, batch_id: int) -> Step:
-        """What a batch reads from Semel, or from any other cluster through this source."""
+        """Return what a batch reads through this source, from Semel or any other cluster."""
         now = self._batch(batch_id)
         last = self._batch(batch_id - 1) if batch_id > 0 else NOTHING
-        # Offsets of a topic that was deleted are no offsets of the one that has its name now.
+        # Offsets of a deleted topic mean nothing in a new topic of the same name.
         kept = without_topics(last.end, recreated(last.ids, now.ids))
-        # A batch without input repeats the end of the one before, and with it where that began.
+        # A batch without input repeats the end of the one before with its `began:`, so `kept` overrides that.
         is_of_new_topics = bool(last.end) and not kept
         start = {**now.began, **kept}
         return Step(start, now.end, now.ids, is_of_new_topics, now.mark, now.pipeline_ids)

@@ -1,4 +1,4 @@
-"""The clients of this process. Spark's Python workers outlive a batch, so connections are kept.
+"""Keeps the clients of this process. Spark's Python workers outlive a batch, so connections are reused.
 
 A worker is forked from a process that may have clients of its own; those are not used. But all Python
 processes of a driver, and of an executor, share the list of clusters that they have reached, in a file in
@@ -32,7 +32,7 @@ def connect(address: Address) -> Client:
         try:
             _clients[key] = _SharingClient(address)
         except ValueError as error:
-            # A file that does not exist, or not here: it has to be on every machine of the cluster.
+            # For example a missing file: it has to be on every machine of the Spark cluster.
             raise OptionError(f"the options kafka.* are invalid: {error}") from None
     return _clients[key]
 
@@ -60,7 +60,7 @@ class _SharingClient(Client):
 
     def _note_connected(self) -> None:
         if not self._has_connected and (mark := self._mark()) is not None:
-            # Without it, others fail sooner on their own first contact.
+            # Without the file, other processes only fail sooner on their own first contact.
             with suppress(OSError):
                 mark.parent.mkdir(mode=0o700, exist_ok=True)
                 mark.touch()

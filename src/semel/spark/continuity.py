@@ -28,7 +28,7 @@ def is_done(committed: Committed, pipeline_id: str, query_id: str, batch_id: int
     last = committed.decision
     check_is_of_topics(committed, pipeline_id)
     if last is None:
-        # Topics that were deleted have taken the decisions along, which were kept beside their offsets.
+        # Deleting the topics has deleted the decisions too, which are stored with their offsets.
         if batch_id > 0 and not step.is_of_new_topics:
             raise PipelineMismatch(
                 f"the checkpoint is at batch {batch_id}, but pipeline {pipeline_id!r} has decided none. "
@@ -70,7 +70,7 @@ def check_is_of_topics(committed: Committed, pipeline_id: str) -> None:
 
 
 def _check_same(last: Decision, pipeline_id: str, batch_id: int, step: Step) -> None:
-    """Check that a decided batch is that very batch, and not another one made from an old checkpoint."""
+    """Check that this is the batch that was decided, and not another one made from an old checkpoint."""
     if batch_id < last.batch_id:
         raise PipelineMismatch(
             f"the checkpoint is at batch {batch_id}, but pipeline {pipeline_id!r} has decided batch "
@@ -127,7 +127,7 @@ def _check_start(
         )
     reached = None if is_other_topic else committed.offsets.get(key)
     if reached is None:
-        # The query that decided last would know the partition, and a new partition has no offset yet.
+        # Nothing to compare: another query decided last, or the partition is new to this one.
         if not is_same_query or key not in step.start:
             return
         reached = 0

@@ -10,14 +10,14 @@ was made.
 
 The rest of a decision is one JSON document. A note has room for a few thousand bytes, so the document is
 split into pieces. Each piece is stored in several partitions, because deleting a topic deletes its notes. The
-number distinguishes the notes of one decision from older ones in partitions that the batch did not have.
+number distinguishes the notes of one decision from older ones in partitions that the batch did not read.
 
 The document lists the input topics with their ids and how many of their partitions have a note. So offsets
-that were reset, moved or deleted by others are detected: the pipeline stops rather than count records twice
-or never.
+that another program has reset, moved or deleted are detected: the pipeline stops rather than count records
+twice or never.
 
-Semel ends the transactions in the same step as the decision. Then nothing is left to do, and the note names
-none.
+On Semel, one request makes the decision and ends the transactions. No transaction is left to commit, so the
+document names none.
 """
 
 import json
@@ -48,7 +48,7 @@ COPIES = 8
 REMEMBERED_BYTES = 1500
 #: Ending a decision keeps the producer id and epoch, so that a run has one name.
 VERSION = 1
-#: Of the transaction that makes a decision, which takes three requests.
+#: The timeout of the transaction that makes a decision, which takes three requests.
 TIMEOUT_MS = 60_000
 
 
@@ -64,10 +64,10 @@ class Decision:
     """A batch, its input, and the transactions that wrote it."""
 
     number: int
-    run: ProducerIdAndEpoch  # that made it
+    run: ProducerIdAndEpoch  # the run that made it
     query_id: str
     batch_id: int
-    winners: tuple[PreparedTransaction, ...]  # still to be committed, by whichever process comes first
+    winners: tuple[PreparedTransaction, ...]  # to be committed, by the first process that can
     spans: Spans = field(default_factory=dict)
     inputs: Mapping[str, Input] = field(default_factory=dict)
     topic: str | None = None  # the option of the sink; None if rows name their topic
@@ -79,14 +79,14 @@ class Committed(NamedTuple):
 
     offsets: PartitionOffsets  # of the partitions that have a note
     decision: Decision | None
-    foreign: PartitionOffsets = {}  # noqa: RUF012 - never changed: offsets without a note, written by others
+    foreign: PartitionOffsets = {}  # noqa: RUF012 - never changed: offsets without a note, of other programs
     is_of_table: bool = False  # the notes belong to a pipeline that writes to a table
 
 
 def read_committed(client: Client, pipeline_id: str, *, require_stable: bool = True) -> Committed:
     """Read the position of a pipeline. Waits for a decision in progress if `require_stable` is set.
 
-    PipelineError if others have changed offsets of the group.
+    PipelineError if another program has changed offsets of the group.
     """
     found = fetch_offsets(client, pipeline_id, require_stable=require_stable)
     notes = {key: each for key, each in found.items() if each.metadata.startswith(f"{MARK} ")}
@@ -121,7 +121,7 @@ def last_known(client: Client, pipeline_id: str) -> Committed:
 
 
 def check_untouched(committed: Committed, pipeline_id: str) -> None:
-    """PipelineError if another program has replaced notes by offsets of its own, perhaps the newest ones."""
+    """PipelineError if another program has overwritten notes, perhaps those of the newest decision."""
     if committed.decision is not None and committed.foreign:
         topic, number = min(committed.foreign)
         raise PipelineError(_changed_text(pipeline_id, f"the offset of {topic}/{number} has no decision"))
@@ -137,7 +137,7 @@ def _changed_text(pipeline_id: str, what: str) -> str:
 
 
 def make(client: Client, pipeline_id: str, decision: Decision) -> None:
-    """Make a decision as the run that it names. After any error, it may have been made."""
+    """Make a decision as the run that it names. After any error, the outcome is unknown."""
     run = decision.run
     coordinator = Coordinator(client, driver_id(pipeline_id), client.patience_s)
     coordinator.add_group(run, pipeline_id)
@@ -149,7 +149,8 @@ def make(client: Client, pipeline_id: str, decision: Decision) -> None:
 def make_together(client: Client, pipeline_id: str, decision: Decision) -> None:
     """Make a decision and commit its transactions atomically. Only on brokers with CommitTransactions.
 
-    After a lost answer it may have been made; a refusal means that it was not, unless it was sent before.
+    If the response is lost, the outcome is unknown. A refusal means that the decision was not made, unless an
+    earlier request made it.
     """
     run = Run(driver_id(pipeline_id), decision.run)
     notes = _notes(pipeline_id, replace(decision, winners=()))
@@ -159,9 +160,9 @@ def make_together(client: Client, pipeline_id: str, decision: Decision) -> None:
 def take_over(
     client: Client, pipeline_id: str, last_run: ProducerIdAndEpoch = NOBODY_YET
 ) -> ProducerIdAndEpoch:
-    """Start a run: older ones can no longer decide, and their unfinished decisions are aborted.
+    """Start a run: older runs can no longer decide, and their unfinished decisions are aborted.
 
-    With `last_run`, only if no other run was started since.
+    With `last_run`, this succeeds only if no other run was started since.
     """
     return Coordinator(client, driver_id(pipeline_id), client.patience_s).init(TIMEOUT_MS, last_run).identity
 

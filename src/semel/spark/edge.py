@@ -2,7 +2,7 @@
 
 Spark's Python workers report an error as Python prints it: causes first, and the message at the end of the
 traceback, which Spark then embeds in pages of Java. Python prints the causes of an error before the error
-itself, so the error gets one more: a `Headline` at the root, with the same type name and text and no
+itself, so the error gets one more cause: a `Headline` at the root, with the same type name and text and no
 traceback. Spark's output then starts with `semel.spark.errors.DataLoss: records of … are lost`.
 
 By default Spark removes the cause of an error before it prints it. So the error becomes an instance of a
@@ -75,11 +75,11 @@ def _add_headline(error: Exception) -> None:
     while (before := _cause(root)) is not None:
         root = before
     if isinstance(root, Headline):
-        return  # It passed another method of ours.
+        return  # Another wrapped method has added it.
     kind = type(error)
     named = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
     root.__cause__ = type(kind.__name__, (Headline,), named)(str(error))
-    # Types that are not written in Python stay as they are: such an error was not foreseen here.
+    # The type of a built-in error cannot be replaced; the errors of this package are all written in Python.
     with suppress(TypeError):
         error.__class__ = _keeping_cause(kind, error.__cause__, named)
 

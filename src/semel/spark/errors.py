@@ -36,7 +36,7 @@ class PipelineMismatch(PipelineError):
 class AttemptsLost(PipelineError):
     """The broker aborted transactions of a batch before it was decided. After a restart it is written again.
 
-    Only if the run is still the current one: the copy of a pipeline that another one has replaced must stop.
+    Raised only in the current run: a copy of a pipeline that another one has replaced gets PipelineFenced.
     """
 
 
@@ -45,11 +45,11 @@ class TableChanged(PipelineError):
 
 
 class TableUnreachable(PipelineError):
-    """A table, or the storage that it is in, cannot be read or written. A restart tries it again."""
+    """A table, or its storage, cannot be read or written. A restart tries it again."""
 
 
 class BatchUnfinished(PipelineError):
-    """A batch counts, but a step that comes after that has failed. A restart makes it."""
+    """A batch was committed, but a step after the commit has failed. A restart repeats the step."""
 
 
 class DecidedTransactionLost(PipelineError):

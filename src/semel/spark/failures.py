@@ -1,4 +1,4 @@
-"""A short message for a failed query: Spark embeds the error of a Python process in pages of its own."""
+"""Extracts a short message for a failed query: Spark embeds the error of a Python process in many pages."""
 
 import re
 
@@ -9,10 +9,10 @@ _STATE = re.compile(r"\s*SQLSTATE: ")
 _OURS = "semel."
 #: How `edge` starts an error of ours, before any traceback.
 _HEADLINE = re.compile(r"\bsemel(?:\.\w+)+: (.+?)\n\nThe above exception was the direct cause", re.DOTALL)
-#: Failures that a restart may resolve: the broker, a table, or what they store to, was away; the broker
-#: has aborted what was not decided yet; another program has changed a table; compaction was faster than a
-#: lookup; a Python process of Spark died; or queries that started at once have damaged what they share, which
-#: `first_start` mends. Every message that says to start again is one of these.
+#: Failures that a restart may resolve: the broker, a table, or the storage of either was unavailable; the
+#: broker has aborted transactions that were not decided yet; another program has changed a table; compaction
+#: was faster than a lookup; a Python process of Spark died; or queries that started at the same time have
+#: damaged what they share, which `first_start` mends. Every message that says to start again is one of these.
 _PASSING = re.compile(
     r"(?:^|: )semel\.client\.errors\.(BrokerUnreachable|ConnectionLost|RequestTimedOut): "
     r"|(?:^|: )semel\.wire\.errors\.KafkaError: (COORDINATOR_NOT_AVAILABLE|NOT_COORDINATOR"
@@ -54,5 +54,5 @@ def explain(error: BaseException) -> str:
     name, colon, rest = said.partition(": ")
     if not colon or not re.fullmatch(r"[\w.]+", name):
         return said
-    # Our own errors are sentences. Others need their name to be understood.
+    # Semel's own errors are sentences. Others need their name to be understood.
     return rest if name.startswith(_OURS) else f"{name.rpartition('.')[2]}: {rest}"

@@ -1,8 +1,8 @@
-"""The message of a driver that stops because another copy of its pipeline has taken over.
+"""Composes the message of a driver that stops because another copy of its pipeline has taken over.
 
-A broker that fences a producer does not say for whom. The notes of the last decision do, as soon as the other
-copy has made one. That takes a batch, so a driver waits a moment for it. Two copies that share a checkpoint
-are the same query to Spark, with the same query id.
+A broker that fences a producer does not say which one replaces it. The notes of the last decision do, as soon
+as the other copy has made one. That takes a batch, so a driver waits a moment for it. Two copies that share a
+checkpoint are the same query to Spark, with the same query id.
 """
 
 import time

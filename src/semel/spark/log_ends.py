@@ -1,4 +1,4 @@
-"""How far a streaming query can read now, and what it can no longer read.
+"""Determines how far a streaming query can read now, and what it can no longer read.
 
 Offsets are only valid within one topic. Before the next end is determined, the layout is compared with the
 position of the query. A missing partition, a topic with another id and a log that ends before the position

@@ -1,10 +1,10 @@
-"""Marks: how a query that starts again recognises the log that it has read.
+"""Marks the log that a query has read, so that the query recognises it when it starts again.
 
-A broker that was restored from an older backup ends before a query's position, which is noticed (`log_ends`),
-until new records have been written past it. Then the offsets fit, and the records below the position are not
-the ones that were read. So the end of a batch carries a mark: which record batch was at the last offset that
-was read, in the partition that had the most to read. One partition is enough, because a backup is one of all
-of them, and one record batch is little to read.
+If a broker is restored from an older backup, its log ends before a query's position. That is noticed
+(`log_ends`) until new records have been written past the position. Then the offsets fit, but the records
+below the position are not the ones that were read. So the end of a batch carries a mark: which record batch
+was at the last offset that was read, in the partition that had the most to read. One partition is enough,
+because a backup contains all of them, and one record batch is little to read.
 
 A log that cannot be compared is taken for the same: the offset was deleted by retention, or compaction has
 rewritten the record batch.
@@ -39,14 +39,14 @@ class Mark(NamedTuple):
 
     @classmethod
     def of_json(cls, found: Any) -> "Mark | None":
-        """The mark that stands beside offsets; None if there is none that can be read."""
+        """Parse the mark stored beside offsets; None if there is none, or if it is invalid."""
         if not isinstance(found, list) or [type(each) for each in found] != [str, int, int, int, int]:
             return None
         return cls(*found)
 
 
 def mark_at(client: Client, key: Partition, offset: int) -> Mark | None:
-    """What is at an offset; None if that cannot be found out."""
+    """Return the mark of an offset; None if it cannot be read."""
     with suppress(KafkaError, ClientError, ProtocolError):
         for _, data in fetch_batches(client, {key: offset}, Isolation.READ_UNCOMMITTED, ONE_BATCH):
             for _, header in iter_batches(data.records or b""):
@@ -56,7 +56,7 @@ def mark_at(client: Client, key: Partition, offset: int) -> Mark | None:
 
 
 def check_mark(client: Client, mark: Mark) -> None:
-    """DataLoss if the log has something else where the mark was made."""
+    """Raise DataLoss if the log has another record batch at the offset of the mark."""
     found = mark_at(client, mark.key, mark.offset)
     if found is None or found == mark or _may_be_compacted(client, mark.topic):
         return

@@ -13,8 +13,8 @@ The task also decides how far to read. Spark plans a DataFrame of a Python sourc
 batches of a query would otherwise see the table as it was when the query started.
 
 On Semel the table is a snapshot (`snapshot`), as it was after one commit. Other brokers may compact the topic
-during the read, and remove a record because of a newer one behind the planned end. There, the task reads on
-until it reaches the end: for a key that exists all the time it then finds one record or the other.
+during the read, and remove a record because of a newer one after the planned end. There, the task reads on
+until it reaches the current end. For a key that exists all the time it then finds one of the two records.
 """
 
 from collections.abc import Iterator, Sequence

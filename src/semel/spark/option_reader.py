@@ -1,4 +1,4 @@
-"""Reads options by name, in any case, with a message for invalid ones.
+"""Reads options by name, ignoring case, with a message for invalid ones.
 
 Spark passes options in lower case. An unknown option is refused by name, because an ignored option would be
 noticed too late; an option that is not supported here is refused with the reason. Only settings that tune a
@@ -107,7 +107,7 @@ class OptionReader:
         return (self._options.get(name.lower()) or "").strip() or None
 
     def number(self, name: str, default: int, least: int = 1) -> int:
-        """Return an integer, at least 1 unless told otherwise."""
+        """Return an integer of at least `least`."""
         text = self.text(name)
         if text is None:
             return default
@@ -138,7 +138,7 @@ class OptionReader:
         return text
 
     def flag(self, name: str, default: bool) -> bool:
-        """True or false."""
+        """Return an option that is true or false."""
         return self.choice(name, str(default).lower(), ("true", "false")) == "true"
 
     def where(self, name: str, default: Where) -> Where | PartitionOffsets:

@@ -1,7 +1,8 @@
-"""The options of the source and of the sink, checked before anything is sent.
+"""Parses the options of the source and of the sink, and checks them before anything is sent.
 
 Names and meanings are exactly those of Spark's own Kafka source and sink; `pipeline.id`, `snapshot`,
-`newestByKey`, `delivery.guarantee` and `transaction.timeout.ms` are ours. They are parsed in `option_reader`.
+`newestByKey`, `delivery.guarantee` and `transaction.timeout.ms` are Semel's. `option_reader` parses single
+values.
 """
 
 from collections.abc import Mapping, Sequence
@@ -48,7 +49,7 @@ SOURCE = (
     "kafka.isolation.level",
     "kafka.fetch.max.bytes",
     "kafka.max.partition.fetch.bytes",
-    # They name the group of Spark's own source. This one uses no group, so they have no effect.
+    # These name the group of Spark's own source. This source uses no group, so they have no effect.
     "groupIdPrefix",
     "kafka.group.id",
 )
@@ -68,15 +69,15 @@ VERSIONS_ELSEWHERE = dict.fromkeys(
     VERSIONS, "batch writes; the batches of a streaming query are numbered by its checkpoint"
 )
 
-#: As long as brokers allow by default. A decided transaction has to stay open until a driver that died is
-#: back; undecided ones are aborted by the next start, whatever their timeout.
+#: The maximum that brokers allow by default. A decided transaction must stay open until a driver that died is
+#: back. The next start aborts undecided transactions, whatever their timeout.
 TRANSACTION_TIMEOUT_MS = 900_000
 MAX_TRIGGER_DELAY_S = 15 * 60.0
 RETRIES, RETRY_INTERVAL_MS = 3, 10
 
 
 class Guarantee(Enum):
-    """How often an input record counts in the output."""
+    """How often the output counts an input record."""
 
     EXACTLY_ONCE = "exactly-once"
     AT_LEAST_ONCE = "at-least-once"
@@ -226,7 +227,7 @@ def _check_snapshot(options: SourceOptions) -> None:
 def sink_reader(
     options: Mapping[str, str], stream: Sequence[str], batch: Sequence[str], *, is_stream: bool
 ) -> OptionReader:
-    """Read the options of a sink, which have other names in a streaming query than in a batch write."""
+    """Return a reader for the options of a sink: a streaming query accepts others than a batch write."""
     return OptionReader(options, stream, VERSIONS_ELSEWHERE) if is_stream else OptionReader(options, batch)
 
 
@@ -323,5 +324,5 @@ def write_version(given: OptionReader) -> Version | None:
 
 
 def check_source_names(options: Mapping[str, str]) -> None:
-    """Refuse options that neither a batch nor a stream knows, while it is unknown which will be read."""
+    """Refuse options that neither batch nor streaming reads know; Spark has yet to say which this one is."""
     OptionReader(options, (*SOURCE, *ONLY_BATCH, *ONLY_STREAM))

@@ -1,4 +1,4 @@
-"""The output topics of a pipeline, by id. A topic that was deleted and created again is another one.
+"""Compares the output topics of a pipeline by id, to find topics that were deleted and created again.
 
 The output in the old topic is gone, while the pipeline's position says that it was written. Whether that was
 intended is unknown, so the pipeline stops.
@@ -24,7 +24,7 @@ def check_outputs(client: Client, pipeline_id: str, last: Decision, topic: str |
 
 
 def check_written(client: Client, pipeline_id: str, known: TopicIds, written: TopicIds) -> None:
-    """The same before a decision, with the topics that the tasks have written to."""
+    """Check the outputs again before a decision, with the topics that the tasks have written to."""
     _check(client, pipeline_id, known, written)
 
 

@@ -21,7 +21,7 @@ def load(path: Path) -> Pipeline:
         raise DeclarationError(f"{path} is not a Python file: its name has to end in .py")
     module = importlib.util.module_from_spec(spec)
     sys.modules[MODULE] = module
-    # After Python's own modules, which a file beside this one must not shadow.
+    # Appended, so that a file beside this one cannot shadow Python's own modules.
     sys.path.append(str(path.parent))
     try:
         spec.loader.exec_module(module)

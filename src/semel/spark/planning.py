@@ -1,9 +1,8 @@
-"""The first step of a batch: whether it is to be written, and by which run. For the others see
-`batch_commit`.
+"""Plans a batch: decides whether it is written, and by which run. `batch_commit` has the other steps.
 
 A plan compares the checkpoint with the last decision (`continuity`), fences older runs, and ends their open
 transactions. The first plan of a pipeline also makes decision number 0, which records where it starts. From
-then on a group without a decision means that it was deleted, and the pipeline stops instead of starting over.
+then on, a group without a decision must have been deleted: the pipeline stops instead of starting over.
 """
 
 from semel.client import EARLIEST, Client, KafkaError, ProducerIdAndEpoch
@@ -42,7 +41,7 @@ def plan_stream(
             "query. For others set delivery.guarantee=at-least-once"
         )
     check_source(pipeline_id, step)
-    # Checked before and after: a copy that is behind should stop without fencing the other one.
+    # Checked before and after the takeover: a copy that is behind must stop without fencing the other one.
     before = decisions.read_committed(client, pipeline_id, require_stable=False)
     is_done(before, pipeline_id, query_id, batch_id, step)
     has_lived = before.decision is None and _has_lived(client, pipeline_id)
@@ -56,7 +55,8 @@ def plan_stream(
     done = is_done(committed, pipeline_id, query_id, batch_id, step)
     last = committed.decision
     if last is None:
-        # Whatever happens to the group from now on, it is known that the pipeline has started, and where.
+        # Record where the pipeline starts. If the group is deleted later, the driver's transactional id still
+        # shows that the pipeline has started (`_has_lived`).
         first = {key: Span(start, start) for key, (start, _) in step.spans.items()}
         last = Decision(BEGINNING, run, query_id, NO_BATCH, (), first, inputs_after(committed, step), topic)
         _begin(client, pipeline_id, last)
@@ -64,7 +64,7 @@ def plan_stream(
     check_outputs(client, pipeline_id, last, topic)
     if not done:
         _check_new_partitions(client, pipeline_id, query_id, committed, step)
-    # Spark starts the next batch of a query only after the previous one ended, so no check is needed then.
+    # Within a query, Spark starts a batch only after the previous one ended: its winners are committed.
     if done or last.query_id != query_id:
         finish(client, last.winners)
     sweep(client, pipeline_id, run, last)
@@ -92,9 +92,9 @@ def _predecessors(
     topic: str | None,
     relations: Relations,
 ) -> tuple[Predecessor, ...]:
-    """Look for the former self of a pipeline that has not written anything yet."""
+    """Return the predecessors of a pipeline that has not written anything yet; none if it has."""
     has_begun = last is not None and last.number != BEGINNING
-    # If rows name their topics, only the first of them tell what the output is.
+    # If rows name their topics, the output is unknown until the first rows are written.
     if last is not None and has_begun and (topic is not None or last.outputs):
         return ()
     return find_predecessors(client, pipeline_id, relations, step, topic, has_begun=last is not None)
@@ -103,8 +103,8 @@ def _predecessors(
 def plan_batch(
     client: Client, pipeline_id: str, version: Version | None = None, topic: str | None = None
 ) -> Plan:
-    """Start a run for a batch write, and finish the last one."""
-    # Checked before and after: a refused write must not fence the pipeline that has the name.
+    """Start a run for a batch write, and finish the previous write."""
+    # Checked before and after the takeover: a refused write must not fence the pipeline of that name.
     before = decisions.read_committed(client, pipeline_id, require_stable=False)
     check_is_of_topics(before, pipeline_id)
     if version is not None:
@@ -121,27 +121,27 @@ def plan_batch(
     number = 1 if last is None else last.number + 1
     if version is None:
         return Plan(pipeline_id, run, number, NO_QUERY, NO_BATCH, is_done=False)
-    # The tasks of a write that was decided before check whether it was decided in their own run.
+    # Tasks that skip a decided write check whether their own run made it, so they get its name.
     query_id = last.query_id if done and last is not None else WriteName(version.app, topic).to_query_id()
     if last is None and has_lived:
         raise PipelineMismatch(_forgotten_versions_text(pipeline_id, version))
     if last is not None and last.number == 1:
-        note_write(client, pipeline_id)  # the first write may have died before it did
+        note_write(client, pipeline_id)  # the first write may have died before it did this
     if last is None and topic is not None and client.describe([topic]).topics:
         _begin(
             client, pipeline_id, Decision(BEGINNING, run, query_id, NO_BATCH, (), {(topic, 0): Span(0, 0)})
         )
         run = decisions.take_over(client, pipeline_id, run)
-    # A write without rows has no partition of its own for its decision.
+    # A write without rows has no output partition for its decision, so it reuses one of an earlier decision.
     beside = dict.fromkeys(sorted(committed.offsets)[:1], Span(0, number))
     return Plan(pipeline_id, run, number, query_id, version.number, done, beside)
 
 
 def _begin_run(client: Client, pipeline_id: str, query_id: str, last: Decision | None) -> ProducerIdAndEpoch:
-    """Take over the pipeline; but not from another copy of it, if this driver can tell that there is one.
+    """Take over the pipeline, unless this driver can tell that another copy has done so since its last run.
 
-    It can if the last decision was made by its own last run: then no other run may have started since. If
-    that run decided nothing, or is not remembered, it takes over unconditionally.
+    It can tell if its own last run made the last decision: then no other run may have started since. If that
+    run decided nothing, or is not remembered, the driver takes over unconditionally.
     """
     mine = remembered_runs.recall(pipeline_id, query_id)
     try:
@@ -151,7 +151,7 @@ def _begin_run(client: Client, pipeline_id: str, query_id: str, last: Decision |
             run = decisions.take_over(client, pipeline_id)
     except KafkaError as error:
         if error.code in FENCED:
-            # Reported once: a restart of this query means that it should run here, and not there.
+            # Reported once: a restart of this query means that it should run here, so that one takes over.
             remembered_runs.forget(pipeline_id, query_id)
             raise PipelineFenced(fenced_text(client, pipeline_id, mine, query_id, waits=True)) from error
         raise
@@ -169,7 +169,7 @@ def _begin(client: Client, pipeline_id: str, beginning: Decision) -> None:
 def _has_lived(client: Client, pipeline_id: str) -> bool:
     """Whether a pipeline of this name may have decided something, although its group has no decision.
 
-    The broker still has the driver's transactional id. A first start that was interrupted before it recorded
+    The state of the driver's transactional id shows it. A first start that was interrupted before it recorded
     the start leaves the id in its initial state.
     """
     if not client.serves(DescribeTransactionsRequest.api_key):
@@ -182,8 +182,8 @@ def _has_lived(client: Client, pipeline_id: str) -> bool:
 def _has_written(client: Client, pipeline_id: str, topic: str | None) -> bool:
     """Whether a versioned write of this name may have been decided, although its group has no decision.
 
-    A write whose rows name their topics has no place for a beginning, so its first attempts cannot be told
-    from later ones by the driver's id: `note_write` has left an id of its own.
+    If rows name their topics, there is no partition for decision number 0, so the driver's id does not
+    distinguish the first attempts from later ones. `note_write` creates another id for that.
     """
     if topic is not None and _has_lived(client, pipeline_id):
         return True
@@ -194,7 +194,7 @@ def _has_written(client: Client, pipeline_id: str, topic: str | None) -> bool:
 
 
 def note_write(client: Client, pipeline_id: str) -> None:
-    """Leave a transactional id behind that says: versions of this name have been decided."""
+    """Create the transactional id that records that versions of this name have been decided."""
     Coordinator(client, _writes_id(pipeline_id), client.patience_s).init(decisions.TIMEOUT_MS)
 
 

@@ -1,8 +1,7 @@
-"""Which partitions there are, and where they start and end: the driver's queries to the cluster.
+"""Asks the cluster, for the driver, which partitions exist and where they start and end.
 
-A temporary failure is retried `fetchOffset.numRetries` times, or for longer: while no broker can be reached,
-every query waits for the client's `patience_s`. The list of partitions may be cached
-(`partition.metadata.cache.ttl.ms`).
+A retriable error is retried `fetchOffset.numRetries` times. While no broker can be reached, each query also
+waits for the client's `patience_s`. The list of partitions may be cached (`partition.metadata.cache.ttl.ms`).
 """
 
 import re
@@ -60,7 +59,7 @@ class Positions:
         return list(self.layout().partitions)
 
     def layout(self) -> Layout:
-        """Return the current layout, or a cached one if that is good enough."""
+        """Return the current layout, or a cached one if it is recent enough."""
         now = time.monotonic()
         if self._known is not None and now - self._known[0] < self._options.partitions_age_s:
             return self._known[1]
@@ -69,13 +68,13 @@ class Positions:
         return found
 
     def existing(self, partitions: Iterable[Partition]) -> set[Partition]:
-        """Those of these partitions that the cluster has, whether the options name them or not."""
+        """Return which of these partitions exist in the cluster, whether the options name them or not."""
         names = {topic for topic, _ in partitions}
         topics = self._ask(lambda: self.client.describe(sorted(names))).topics
         return {(topic.name, each.partition) for topic in topics for each in topic.partitions}
 
     def ends(self, partitions: Sequence[Partition], isolation: Isolation | None = None) -> PartitionOffsets:
-        """Return where a reader has to stop now."""
+        """Return the offset up to which each partition can be read now."""
         return self._list(dict.fromkeys(partitions, LATEST), isolation)
 
     def settle(self) -> None:
@@ -107,7 +106,7 @@ class Positions:
         return self._at(dict.fromkeys(partitions, EARLIEST if where is Where.EARLIEST else LATEST))
 
     def has_committed(self) -> bool:
-        """Whether the group has a position, by the pipeline or by another client."""
+        """Whether the group has offsets, committed by the pipeline or by another client."""
         committed = self._ask(lambda: read_committed(self.client, self._options.pipeline_id or ""))
         return bool(committed.offsets or committed.foreign)
 
@@ -119,7 +118,7 @@ class Positions:
         before = {topic: each.topic_id for topic, each in inputs.items() if each.topic_id}
         anew = recreated(before, self.layout().ids)
         known = {**committed.foreign, **without_topics(committed.offsets, anew)}
-        # Partitions that are new to the pipeline are read from their start: every record counts.
+        # Partitions that are new to the pipeline are read from their start, so that no record is missed.
         found = self._at({key: known.get(key, EARLIEST) for key in partitions})
         if self._options.fail_on_data_loss:
             if anew:
@@ -136,10 +135,10 @@ class Positions:
             )
 
     def _check_within(self, given: PartitionOffsets, option: str) -> None:
-        """Refuse offsets behind the end.
+        """Refuse offsets past the end of their partition.
 
-        From such a beginning what comes next would not be read, and nobody would notice. Up to such an end
-        there is nothing to read, which is not a loss.
+        A start there would silently skip the records that are written next. An end there would be reported as
+        data loss, although no record is lost.
         """
         is_start = option == STARTING
         isolation = Isolation.READ_UNCOMMITTED if is_start else None

@@ -6,9 +6,10 @@ the pipelines that wrote it: the note of each says which topics it has written t
 before a pipeline decides anything, the groups of the cluster are searched for one that has read what this one
 is about to read, and has written to the same output.
 
-Such a pipeline may be the former self of this one, or another one that does the same on purpose. Kafka knows
-of neither whether it will ever run again. So the options say it (`Relations`), and without them the query is
-refused. A pipeline that has read other topics, or less than where this one starts, is no predecessor.
+Such a pipeline may be this one under its former id, or another one that does the same on purpose. Kafka does
+not know whether either will ever run again. So the options say which it is (`Relations`), and without them
+the query is refused. A pipeline that has read other topics, or has not read past the start of this one, is no
+predecessor.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -37,7 +38,7 @@ from semel.spark.versions import is_write
 
 T = TypeVar("T")
 
-#: What has committed offsets and no members, as all pipelines.
+#: The protocol type of a group with committed offsets and no members, as all pipelines have.
 NO_PROTOCOL = ""
 RELATIONS = ("pipeline.new", "pipeline.beside")
 _GONE = frozenset({ErrorCode.GROUP_AUTHORIZATION_FAILED, ErrorCode.GROUP_ID_NOT_FOUND})
@@ -48,7 +49,7 @@ class Relations:
     """What the options say about other pipelines that write to the same output."""
 
     is_new: bool = False  # this pipeline begins on purpose, whatever the others have written
-    beside: frozenset[str] = frozenset()  # pipelines that are not its former self
+    beside: frozenset[str] = frozenset()  # pipelines that share the output on purpose
 
     @classmethod
     def of(cls, given: OptionReader) -> "Relations":
@@ -69,11 +70,11 @@ class Writer(NamedTuple):
     outputs: TopicIds
 
     def has_written(self, outputs: Mapping[str, str]) -> bool:
-        """Whether it has written to one of these topics. One that was created again has nothing of it."""
+        """Whether it has written to one of these topics. A topic that was created again is another one."""
         return any(self.outputs.get(topic) == topic_id for topic, topic_id in outputs.items())
 
     def overlap(self, step: Step) -> Partition | None:
-        """Return a partition of which this batch reads again what the pipeline has read."""
+        """Return a partition in which this batch would read again what the pipeline has read, if any."""
         again = (key for key, span in step.spans.items() if span.start < self.positions.get(key, 0))
         return min((key for key in again if self._has_read(key[0], step.ids)), default=None)
 
@@ -87,7 +88,7 @@ class Predecessor(NamedTuple):
 
     writer: Writer
     where: Partition
-    start: int  # of the other one
+    start: int  # where the other one starts
 
     def refusal(self, pipeline_id: str, output: str) -> str:
         """Return the message that names both ways out."""
@@ -115,10 +116,11 @@ def overlapping(writers: Iterable[Writer], relations: Relations, step: Step) -> 
 def find_predecessors(
     client: Client, pipeline_id: str, relations: Relations, step: Step, topic: str | None, *, has_begun: bool
 ) -> tuple[Predecessor, ...]:
-    """Return the predecessors, if rows name their topics: those are known when the tasks have written.
+    """Find the predecessors of a pipeline that has not written anything yet.
 
-    For a given topic: PipelineMismatch if there is a predecessor that has written to it. A pipeline that has
-    begun may have left records of aborted transactions there.
+    If rows name their topics, return them: the topics are known only when the tasks have written. For a given
+    topic, raise PipelineMismatch if a predecessor has written to it. If the pipeline has begun, it may itself
+    have left records of aborted transactions there, so their origin is not checked.
     """
     if relations.is_new:
         return ()
@@ -155,7 +157,7 @@ def _writers(client: Client, pipeline_id: str) -> list[Writer]:
             continue
         outputs = dict(last.outputs)
         if last.topic is not None:
-            # On a broker without topic ids; or nothing was written yet, or nothing that counts.
+            # The id is unknown: the broker has none, or no batch with rows was decided yet.
             outputs.setdefault(last.topic, "")
         inputs = {topic: topic_id for topic, (topic_id, _) in last.inputs.items()}
         found.append(Writer(name, known.offsets, inputs, outputs))
@@ -165,7 +167,7 @@ def _writers(client: Client, pipeline_id: str) -> list[Writer]:
 def of_other_groups(
     client: Client, pipeline_id: str, read: Callable[[Client, str], T]
 ) -> Iterator[tuple[str, T]]:
-    """Read the groups that may be those of other pipelines, as far as this one may see them."""
+    """Read the groups that may be those of other pipelines, as far as this client may describe them."""
     for each in Admin(client).groups.all():
         if each.group_id == pipeline_id or each.protocol_type != NO_PROTOCOL:
             continue
@@ -179,7 +181,7 @@ def of_other_groups(
 
 
 def reads_all(client: Client, spans: Spans) -> bool:
-    """Whether a pipeline begins at the beginning of all its input."""
+    """Whether a pipeline starts at the log start of all its input."""
     first = list_offsets(client, dict.fromkeys(spans, EARLIEST))
     return all(span.start <= first[key].offset for key, span in spans.items())
 
@@ -189,7 +191,7 @@ def check_origin(client: Client, pipeline_id: str, outputs: TopicIds, spans: Spa
     if not outputs or not reads_all(client, spans):
         return
     filled = [each for each in client.describe(sorted(outputs)).topics if _has_records(client, each)]
-    # In this order: who has written what is seen here has decided it before.
+    # In this order: a pipeline records its decision before, or together with, making its records visible.
     writers = _writers(client, pipeline_id) if filled else []
     for topic in (each.name for each in filled):
         if not any(each.outputs.get(topic) in ("", outputs[topic]) for each in writers):
@@ -203,7 +205,7 @@ def check_origin(client: Client, pipeline_id: str, outputs: TopicIds, spans: Spa
 
 
 def _has_records(client: Client, topic: TopicInfo) -> bool:
-    """Whether a topic has a committed record. Those of aborted attempts say nothing, if we may read them."""
+    """Whether a topic has a committed record. Without permission to read it, any offsets count as records."""
     keys = [(topic.name, each.partition) for each in topic.partitions]
     start = list_offsets(client, dict.fromkeys(keys, EARLIEST))
     end = list_offsets(client, dict.fromkeys(keys, LATEST), isolation=Isolation.READ_COMMITTED)

@@ -1,4 +1,4 @@
-"""Spark's progress reports, reduced to the few numbers that show how a pipeline is doing."""
+"""Reduces Spark's progress reports to the few numbers that show how a pipeline is doing."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -20,7 +20,7 @@ class Progress:
     rows: int
     rows_per_second: float
     duration_ms: int
-    lag: int  # offsets that were waiting behind it
+    lag: int  # offsets that were still waiting after it
 
     @classmethod
     def of(cls, pipeline: str, report: Mapping[str, Any]) -> "Progress":
@@ -42,7 +42,7 @@ class Progress:
 
 
 class News:
-    """The reports of one query, each of them once."""
+    """The progress reports of one query; each is returned once."""
 
     def __init__(self, pipeline: str) -> None:
         self._pipeline = pipeline
@@ -60,7 +60,7 @@ class News:
 
 
 def _vector(found: Any) -> PartitionOffsets:
-    """Return the offsets of a source of ours; those of other sources cannot be counted here."""
+    """Return the offsets of a Semel source; those of other sources cannot be counted here."""
     try:
         return of_json(json.loads(found) if isinstance(found, str) else found)
     except (ValueError, AttributeError):

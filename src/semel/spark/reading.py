@@ -1,8 +1,8 @@
 """Reads a range of offsets of one partition into Arrow batches; runs in Spark's executors.
 
 A range ends at an offset that was stable when the batch was planned, so all of it can be read at once. Gaps
-between offsets (a marker, an aborted transaction, compacted records) are skipped: only a range that starts
-before the log, or ends after it, is a loss.
+between offsets (a marker, an aborted transaction, compacted records) are skipped. Only a range that starts
+before the log, or ends after it, has lost records.
 """
 
 from collections.abc import Iterator, Sequence
@@ -87,7 +87,7 @@ def read_range(
 
 
 class _Waiting(ClientError):
-    """A new leader may take a moment until it serves what the previous one served."""
+    """The broker has no records there yet: a new leader may lag behind the previous one for a moment."""
 
 
 class _Recreated(ClientError):
@@ -111,7 +111,7 @@ class _Fetches:
         try:
             self._in_flight = self._asked(position)
         except (KafkaError, ClientError):
-            self._in_flight = None  # `at` tries again, and for longer
+            self._in_flight = None  # `at` retries, and for longer
 
     def at(self, position: int) -> PartitionData | None:
         """Return batches from an offset; None if the log does not have it."""
@@ -136,15 +136,15 @@ class _Fetches:
         asked = begin_fetch(
             self._client, {self._key: position}, self._options.isolation, self._options.limits
         )
-        # The request has the id that the client knows now; it may have learned another one while it asked.
+        # The client may have learned another topic id since `_find_topic`, and sent the request with it.
         self._check_topic()
         return asked
 
     def _find_topic(self) -> None:
         """Make sure that the client knows the topic of the plan. _Recreated if the cluster has another one.
 
-        This process may remember an older topic of the name than the plan has. A broker of a cluster may be
-        a moment behind the one that was asked for the plan.
+        This process may remember an older topic of that name. In a cluster, the broker that answers may lag
+        behind the broker that the plan was made with.
         """
         for attempt in Attempts(UNKNOWN_TOPIC_WAIT_S, also=_is_other_topic):
             try:
@@ -211,7 +211,7 @@ class _Rows:
         return self.reader.rows >= ROWS_WANTED or self.reader.size_bytes >= BYTES_WANTED
 
     def take(self) -> Iterator[pa.RecordBatch]:
-        """Return the rows so far. One batch of a log may hold more than one of Arrow should."""
+        """Return the rows so far, in Arrow batches of up to ROWS_MAX: a record batch may hold more."""
         if not self.reader.rows:
             return
         batch = to_arrow(self.reader.take(), self._columns, self._wanted.topic, self._wanted.partition)

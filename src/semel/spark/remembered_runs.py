@@ -1,9 +1,9 @@
 """Remembers the last run that a driver has started for each of its queries.
 
-Spark plans the batches of a query in Python processes beside the driver: most of them in the same one, but
-any other may be next. So the runs are kept in files that all of them see: see `scratch`.
+Spark plans the batches of a query in Python processes beside the driver: usually in the same one, but any
+other may be next. So the runs are kept in files that all of them see, in the directory of `scratch`.
 
-If Spark names no such directory, every process remembers for itself. What cannot be stored or read is
+If Spark names no such directory, every process has its own memory. What cannot be stored or read is
 forgotten, which is safe: a driver that remembers nothing takes over unconditionally.
 """
 

@@ -1,9 +1,9 @@
-"""The versioned writes that the runs of streaming queries have made or skipped, as far as a driver remembers.
+"""Remembers, in the driver, which versioned writes a run of a streaming query has made or skipped.
 
-A run writes a version once. A second write with the same names is a mistake whose rows would be lost. If the
-first one was made in this run, the decision or the note of the table says so. If it was skipped, because an
-earlier run has made it, only this memory does. Like that of runs (`remembered_runs`) it is in files that all
-Python processes of a driver see; what cannot be kept is forgotten.
+A run writes a version once. A second write with the same names is a mistake, and its rows would be lost. If
+this run made the first one, the decision or the note of the table says so. If this run skipped it, because an
+earlier run had made it, only this memory shows it. Like runs (`remembered_runs`), it is kept in files that
+all Python processes of a driver see; what cannot be stored is forgotten.
 """
 
 import hashlib
@@ -15,7 +15,7 @@ from semel.spark.errors import PipelineMismatch
 from semel.spark.scratch import forget_oldest, scratch_directory
 from semel.spark.versions import Version, second_write_text
 
-#: More are not remembered: the oldest go first.
+#: The limit: the oldest are forgotten first.
 WRITES_MAX = 1000
 DIRECTORY = "semel-writes"
 
@@ -23,14 +23,14 @@ _own: dict[str, None] = {}
 
 
 def is_remembered(place: str, version: Version, stream_run: str) -> bool:
-    """Whether this run has made or skipped the version. The place tells sinks apart."""
+    """Whether this run has made or skipped the version. `place` distinguishes sinks."""
     name = _name(place, version, stream_run)
     directory = _directory()
     return name in _own if directory is None else (directory / name).exists()
 
 
 def remember(place: str, version: Version, stream_run: str) -> None:
-    """Note that this run has made or skipped the version."""
+    """Record that this run has made or skipped the version."""
     name = _name(place, version, stream_run)
     directory = _directory()
     if directory is None:
@@ -45,7 +45,7 @@ def remember(place: str, version: Version, stream_run: str) -> None:
 
 
 def skip(place: str, version: Version | None, stream_run: str | None, *, has_rows: bool) -> None:
-    """Note a write that was skipped. PipelineMismatch if it has rows, and is the second one of this run."""
+    """Record a skipped write. PipelineMismatch if it has rows, and is the second one of this run."""
     if version is None or stream_run is None:
         return
     if has_rows and is_remembered(place, version, stream_run):

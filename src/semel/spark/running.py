@@ -127,7 +127,7 @@ def _where(sink: Sink) -> dict[str, str]:
 
 
 def _relations(pipeline: Pipeline, pipeline_id: str, place: Place) -> dict[str, str]:
-    """Return what the sink is told about pipelines with the same output: those of this declaration belong."""
+    """Return the options about pipelines with the same output: the sinks of one declaration may share it."""
     output = _output(pipeline.sinks[pipeline_id])
     beside = (
         name for name, each in pipeline.sinks.items() if name != pipeline_id and _output(each) == output
@@ -215,7 +215,7 @@ class Run:
         while waiting and time.monotonic() < deadline:
             for name, query in list(waiting.items()):
                 if not (query.isActive and query.status["isTriggerActive"]):
-                    # Before it starts another.
+                    # Stop it before it starts another batch.
                     query.stop()
                     del waiting[name]
             yield None

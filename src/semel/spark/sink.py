@@ -1,8 +1,8 @@
-"""The sink as Spark calls it: rows become records, and `batch_commit` commits them exactly once.
+"""Writes rows as records: the sink as Spark calls it. `batch_commit` commits the records exactly once.
 
-Spark creates a new writer for every batch, in a process of the driver, and pickles it for the tasks. The plan
-is made when it is pickled: before the first task starts, and never where Spark only commits. The writer that
-commits is yet another one, so the plan returns with the messages of the tasks.
+Spark creates a new writer for every batch, in a Python process of the driver, and pickles it for the tasks.
+Pickling makes the plan: before the first task starts, and not in the process that only commits. For a
+streaming batch Spark commits with another writer, so the tasks return the plan with their messages.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -50,8 +50,8 @@ class Written(WriterCommitMessage):
     prepared: PreparedTransaction | None = None
     where: Partition | None = None  # a partition that was written to
     outputs: TopicIds = field(default_factory=dict)
-    stream_run: str | None = None  # of the query whose foreachBatch writes
-    has_skipped: bool = False  # rows, because they were written before
+    stream_run: str | None = None  # the run of the streaming query whose foreachBatch writes
+    has_skipped: bool = False  # whether the task skipped rows because they were written before
 
 
 def check_columns(schema: StructType, topic: str | None) -> None:
@@ -95,7 +95,7 @@ class _Writer:
                 self._write_rows(producer, batches)
             return Written(None)
         if plan.is_done:
-            # Whatever comes before the sink has to be done again all the same: it may keep state.
+            # Consume the rows anyway: the steps before the sink may keep state, so they must run again.
             has_skipped = False
             for _ in batches:
                 self._skip(plan)
@@ -124,7 +124,7 @@ class _Writer:
             rows = self._write_rows(producer, chain([first], batches), clock)
             return Written(plan, producer.prepare(), rows.where, rows.outputs, current_stream_run())
         except BaseException as error:
-            # The exception says more than a failed abort, and the next start aborts what is left.
+            # Raise this error rather than that of a failed abort; the next start aborts the transaction.
             with suppress(KafkaError, ClientError):
                 producer.close()
             if isinstance(error, KafkaError):
@@ -162,7 +162,7 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
         return self._write(iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Decide, and end the transactions of the tasks."""
+        """Decide the batch, and end the transactions of its tasks."""
         if not self._is_exact:
             return
         written = _written(messages)
@@ -175,7 +175,7 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
             )
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Abort, unless the batch was decided."""
+        """Abort the batch, unless it was decided."""
         _discard(self._client, messages)
 
     def _make_plan(self) -> Plan:
@@ -209,7 +209,7 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
             refuse_second_write(version, name.stream_run)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Decide, and end the transactions of the tasks."""
+        """Decide the write, and end the transactions of its tasks."""
         plan = self._plan  # Spark commits with a copy of the writer that it planned with
         if plan is None:
             return
@@ -222,7 +222,7 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
         if version is not None:
             name = WriteName(version.app, self._options.topic, run, version.read)
             plan = replace(plan, query_id=name.to_query_id())
-        # A batch write has no input offsets to commit, so its decision is stored beside its output.
+        # A batch write has no input offsets to commit, so its decision is stored at an output partition.
         places = {each.where for each in written[:1] if each.where is not None} or self._places(plan)
         if places:
             plan = replace(plan, spans=dict.fromkeys(places, Span(0, plan.number)))
@@ -233,9 +233,9 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
             remembered_writes.remember(plan.pipeline_id, version, run)
 
     def _places(self, plan: Plan) -> set[Partition]:
-        """Return where the decision of a write without rows is stored. A write without a version needs none.
+        """Return the partitions that store the decision of a write without rows; none without a version.
 
-        If there is no such partition, the version is not remembered: nothing was ever written under the name,
+        If there is no such partition, the version is not recorded: nothing was ever written under the name,
         so a repeated write cannot write anything twice.
         """
         topic = self._options.topic
@@ -246,7 +246,7 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
         return {(each.name, 0) for each in self._client.describe([topic]).topics}
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Abort, unless the write was decided."""
+        """Abort the write, unless it was decided."""
         _discard(self._client, messages)
 
 

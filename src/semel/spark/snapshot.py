@@ -1,4 +1,4 @@
-"""Snapshots: a batch read of all topics and partitions as they were after one commit of the broker.
+"""Reads snapshots: all topics and partitions of a batch read as they were after one commit of the broker.
 
 A snapshot contains every transaction wholly or not at all, in however many partitions and topics it wrote.
 Reading each partition up to its last stable offset cannot guarantee that: the offsets are of different
@@ -6,9 +6,10 @@ moments, and an open transaction hides, in one partition, records of a transacti
 
 Semel ends a transaction in all its partitions in one commit, and returns the ends of partitions after one
 commit, if one request asks for all of them (the feature `semel.snapshot`). Below such a cut are all markers
-of a transaction or none. So each partition is read up to the cut whatever is open:
+of a transaction or none. So each partition is read up to the cut, even if transactions are open there:
 
-- up to the last stable offset, taken before the cut, everything had ended: that is read as usual;
+- below the last stable offset, which is taken before the cut, every transaction has ended: this part is read
+  as usual;
 - in the *tail* from there to the cut, the records of a transaction are held until its marker is read, in
   memory and beyond a limit on disk (`semel.client.spool`). A commit marker releases them; others are dropped.
 
@@ -17,10 +18,10 @@ So the rows of a tail are in commit order, not in offset order, and a tail is re
 
 Compaction must not overtake a snapshot: it removes records that were the newest of their key at the cut, and
 the markers of aborted transactions that a task holds. So the plan holds compaction before it takes the cut,
-and every task renews the hold of all partitions, because other tasks may still be waiting to run. The number
-of compactions decides (`semel.client.compaction`): a task that finds another one than the plan fails, a tail
-before it returns rows, a range at its end. The rows of a range were all committed at the cut; only its end
-can tell that none is missing.
+and every task renews the hold of all partitions, because other tasks may still be waiting to run. Brokers
+count the compactions of a partition (`semel.client.compaction`). A task that finds another count than the
+plan fails: a tail before it returns rows, a range at its end. The rows of a range were all committed at the
+cut; only at its end is it certain that none is missing.
 """
 
 import time
@@ -73,7 +74,7 @@ def can_snapshot(client: Client) -> bool:
 
 
 def plan(options: SourceOptions, positions: Positions) -> tuple[list[Ended], list[Tail]]:
-    """Return what is read of every partition: ranges in which everything has ended, and tails."""
+    """Return what to read of every partition: ranges in which all transactions have ended, and tails."""
     client = positions.client
     if not can_snapshot(client):
         raise OptionError(
@@ -82,10 +83,10 @@ def plan(options: SourceOptions, positions: Positions) -> tuple[list[Ended], lis
             "Omit the option to read each partition up to its last stable offset"
         )
     partitions, ids = positions.layout()
-    # First of all: what compaction removes from here on would be missed.
+    # Hold compaction first: the snapshot would miss whatever it removes from here on.
     counts = {key: each.number for key, each in compactions(client, partitions, hold=True).items()}
     start = positions.resolve(options.start, partitions, "startingOffsets")
-    # In this order: what had ended at the stable offset has its markers below a cut that is taken later.
+    # In this order: a transaction that has ended below the stable offset has its markers below a later cut.
     stable = positions.ends(partitions)
     cut = list_ends_together(client, partitions)
     ended = [
@@ -133,7 +134,7 @@ class _Guard:
         self._renew_at = 0.0
 
     def renew(self) -> None:
-        """Hold all partitions of the snapshot, if it is due."""
+        """Renew the hold on all partitions of the snapshot, if it is due."""
         now = time.monotonic()
         if now < self._renew_at:
             return
@@ -180,7 +181,7 @@ def _read_tail(
 
 
 class _Waiting(ClientError):
-    """The broker may take a moment until it serves what another response referred to."""
+    """The broker does not serve the records yet that another response referred to."""
 
 
 def _fetch(client: Client, tail: Tail, position: int, options: SourceOptions) -> Buffer:

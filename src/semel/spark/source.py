@@ -1,9 +1,9 @@
-"""The source: decides the offsets of a batch. The driver decides; executors read (`reading`).
+"""Plans the offsets of every batch of the source. The driver plans; executors read (`reading`).
 
 The offsets of a batch are decided once, logged by Spark, and then read by any number of attempts. So
-everything variable (`latest`, committed offsets, new partitions) is looked up when a batch is planned and
-never when it is repeated. A query reads up to the last stable offset of each partition; a batch that is a
-`snapshot` reads up to one commit of the broker.
+everything variable (`latest`, committed offsets, new partitions) is looked up only when a batch is planned,
+never when it is repeated. A query reads up to the last stable offset of each partition; a batch with the
+option `snapshot` reads up to one commit of the broker.
 """
 
 from collections.abc import Iterator, Sequence
@@ -74,7 +74,7 @@ class BatchReader(DataSourceReader):
         return _tasks(_ranges(start, end, ids), options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Return the records of one task. If there is nothing to read, Spark has a task without a range."""
+        """Return the records of one task. If nothing is to be read, Spark runs one task without a range."""
         if not isinstance(partition, RangePartition):
             return iter(())
         client = connect(self._options.reading_address)
@@ -106,7 +106,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._initial
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """Whether batches have limits; `latestOffset` takes the limits from the options."""
+        """Return whether batches are limited; `latestOffset` takes the limits from the options."""
         portions = self._options.portions
         if portions.least is not None:
             return ReadMinRows(portions.least)
@@ -118,7 +118,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._check_mark(start)
         begin, end, ids = self._log_ends.next(of_json(start), ids_of(start))
         if not isinstance(limit, ReadAllAvailable):
-            # A query that ends at the current end has nothing to wait for.
+            # A query that stops at the current end must not wait for more records.
             may_wait = not self._log_ends.is_bounded
             end = self._admission.end(begin, end, may_wait=may_wait, now=now_s())
         is_first = start == self._initial
@@ -139,9 +139,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._log_ends.bound()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """One task for every partition that has something to read, or more if that was asked for."""
+        """One task for every partition with offsets to read, or more if requested."""
         self._check_mark(end)
-        # Only a first batch begins where nothing has ended, and then it begins where it did the first time.
+        # `began:` in the end alone marks the query's first batch. A repetition starts where it first started.
         began = began_of(end) if began_of(start) is None else None
         ids = ids_of(end)
         begin = without_topics(of_json(start) if began is None else began, recreated(ids_of(start), ids))
@@ -155,7 +155,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 "Otherwise start with a new checkpointLocation"
             )
             if not self._positions.has_committed():
-                # With a new checkpoint alone it would read everything again, into the same output perhaps.
+                # With only a new checkpoint, it would read everything again, perhaps into the same output.
                 advice += (
                     f". Pipeline {mine!r} has no position here: set startingOffsets where the output ends"
                 )
@@ -171,10 +171,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return mark_at(self._positions.client, key, end[key] - 1)
 
     def _check_mark(self, start: dict[str, Any]) -> None:
-        """Once in every run: a broker is restored while the query is down."""
+        """Check the log against the mark, once per run: brokers are restored while the query is down."""
         mark = None if self._has_checked_mark else Mark.of_json(start.get(MARK))
         self._has_checked_mark = True
-        # A topic that was created again is noticed by its id.
+        # A topic that was created again is detected by its id, not by the mark.
         before, now = ids_of(start), self._positions.layout().ids if mark is not None else {}
         if mark is not None and self._options.fail_on_data_loss and not recreated(before, now):
             check_mark(self._positions.client, mark)
@@ -196,13 +196,13 @@ def _check_order(start: PartitionOffsets, end: PartitionOffsets) -> None:
 
 
 def _kept(mark: Mark | None, begin: PartitionOffsets, end: PartitionOffsets) -> Mark | None:
-    """The mark, if the query still stands behind it, in the same topic."""
+    """Return the mark, if the query is still past its offset, in the same topic."""
     is_read = mark is not None and min(begin.get(mark.key, 0), end.get(mark.key, 0)) > mark.offset
     return mark if is_read else None
 
 
 def _ranges(start: PartitionOffsets, end: PartitionOffsets, ids: TopicIds) -> list[Range]:
-    # A partition that is not in the start is new, and is read from its start.
+    # A partition that is missing from the start is new, and is read from offset 0.
     return [
         Range(*key, start.get(key, 0), offset, ids.get(key[0], ""))
         for key, offset in sorted(end.items())

@@ -1,4 +1,4 @@
-"""The status of a cluster's pipelines, as the cluster itself knows it, without Spark.
+"""Reads the status of a cluster's pipelines from the cluster itself, without Spark.
 
 A pipeline is a group with notes in its offsets (see `decision`), and its transactional ids start with its
 name. So this works for a pipeline that runs anywhere, or does not run at all, and on every Kafka broker.
@@ -50,7 +50,7 @@ class Lag:
 
     @property
     def behind(self) -> int:
-        """The difference between the two."""
+        """The difference between the two; 0 if the partition no longer exists."""
         return 0 if self.latest is None else max(0, self.latest - self.offset)
 
 

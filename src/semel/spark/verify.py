@@ -67,7 +67,7 @@ class Answer:
 
 
 def check(client: Client, question: Question) -> None:
-    """PipelineError if the pipeline does not exist, OptionError if the question does not match it."""
+    """Check the question. PipelineError if the pipeline does not exist, OptionError if they do not match."""
     found = status(client, question.pipeline_id)
     if found.kind is Kind.WRITE:
         raise OptionError(f"pipeline {found.pipeline!r} is a batch write, which has no input to compare")
@@ -171,7 +171,7 @@ def _partitions(client: Client, topics: Iterable[str]) -> list[Partition]:
 
 
 def _at(vector: PartitionOffsets, records: DataFrame) -> Column:
-    """Return the offset for the partition of a record; the start if it has none."""
+    """Return the offset for the partition of a record; 0 if it has none."""
     pairs = [functions.lit(each) for key, at in vector.items() for each in (f"{key[0]}/{key[1]}", at)]
     known = functions.create_map(*pairs)
     name = functions.concat_ws("/", records.topic, records.partition.cast("string"))

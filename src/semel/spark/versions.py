@@ -1,4 +1,4 @@
-"""Versions of batch writes: Delta's `txnAppId` and `txnVersion`, so that a repeated write is recognised.
+"""Recognises repeated batch writes by a version: Delta's `txnAppId` and `txnVersion`.
 
 A function of `foreachBatch` runs again if it raised after it wrote. It identifies a write by an application
 and a version, the batch id. A write whose version is not above the last one of its application is skipped, if
@@ -6,10 +6,10 @@ it is the same batch (`foreach_batch`).
 
 The decision of such a write names it in place of a query and a batch (`WriteName`): the application, the
 option `topic`, the run of the streaming query in which it was made, and what the batch has read. The topic
-and the run are there to recognise a mistake. Two writes of one function that share an application would count
-as one, and the rows of the second would be lost. So another topic is refused, and so is a second write in the
-same run of the query, because Spark never repeats a batch within a run. A run that has skipped a version is
-remembered by the driver alone (`remembered_writes`).
+and the run reveal a mistake: two writes of one function that share an application would count as one, and the
+rows of the second would be lost. So another topic is refused, and so is a second write in the same run of the
+query, because Spark never repeats a batch within a run. Only the driver remembers which run has skipped a
+version (`remembered_writes`).
 """
 
 import hashlib
@@ -46,7 +46,7 @@ def fingerprint(text: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """The version of one write, from the options. Two are equal if they are the same of one application."""
+    """The version of one write, from the options. Two are equal if application and number are."""
 
     app: str
     number: int
@@ -104,7 +104,7 @@ def check_write(last: Decision | None, pipeline_id: str, version: Version | None
     elif name.topic != topic:
         owner = f"writes to {_describe(name.topic)}, and not to {_describe(topic)}"
     else:
-        from semel.spark.foreach_batch import is_repeated  # Here, because `status` needs no pyarrow.
+        from semel.spark.foreach_batch import is_repeated  # Late: `status` must not need pyarrow.
 
         return is_repeated(version, last.batch_id, name.read)
     name_given = "pipeline.id" if version is None else "txnAppId, or pipeline.id if both are given,"
@@ -120,9 +120,9 @@ def _describe(topic: str | None) -> str:
 def current_stream_run() -> str | None:
     """Return the run of the streaming query that this task works for; None if there is none.
 
-    Job groups set by a program are no runs: they may stay the same when a query restarts.
+    A job group that a program has set is not a run: it may stay the same when a query restarts.
     """
-    from pyspark import TaskContext  # Here, because `status` is read where Spark is not installed.
+    from pyspark import TaskContext  # Late: `status` must work where Spark is not installed.
 
     context = TaskContext.get()
     found = context.getLocalProperty(RUN_PROPERTY) if context is not None else None
@@ -130,7 +130,7 @@ def current_stream_run() -> str | None:
 
 
 def refuse_second_write(version: Version, written_in: str | None) -> None:
-    """Refuse rows that would be skipped although they were not written: this run wrote the version before."""
+    """Refuse rows whose version this run has written before: they would be skipped without being written."""
     if written_in is not None and written_in == current_stream_run():
         raise PipelineMismatch(second_write_text(version))
 

@@ -25,7 +25,7 @@ from semel.wire.batch import HEADER_BYTES
 from semel.wire.columns import Binary, Packed, Packer, choose, pack_headers
 from semel.wire.schema import Buffer
 
-#: Half of what topics accept by default. Topics that accept less get smaller ones.
+#: Half of what topics accept by default. Topics that accept less get smaller batches.
 BATCH_BYTES = 512 << 10
 #: The limit for incomplete batches, of all partitions together.
 WAITING_BYTES_MAX = 32 << 20
@@ -126,12 +126,12 @@ class _Topic:
                 message = f"topic {self._name!r} has no partition {wrong}, only 0 to {self.partitions - 1}"
                 check(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message)
         numbers = None if given is None else numbers_of(given)
-        # Rows without a key stay together, and those of the next Arrow batch go to another partition.
+        # Rows without a key stay together, in a random partition for every Arrow batch.
         return choose(rows, self.partitions, keys, numbers, random.randrange(self.partitions))
 
 
 def _configs(client: Client, topic: str) -> list[ConfigValue]:
-    """Return the configs of a topic; none if we may not know them."""
+    """Return the configs of a topic; none without the permission to describe it."""
     try:
         return Admin(client).configs.of_topic(topic)
     except KafkaError as error:

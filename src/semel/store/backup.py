@@ -13,7 +13,8 @@ If the broker is *running*, the copy is one commit of the ledger:
    written meanwhile. If retention deleted one of them meanwhile, go back to 3.
 5. Write headers to the chunks, and record a clean stop and a new term in the ledger, so no WAL is expected.
 
-The backup is built in ``TARGET.partial``, with ``ledger.db`` named last, and renamed when it is complete.
+The backup is built in ``TARGET.partial``, where ``ledger.db`` gets its name last. The directory is renamed
+when it is complete.
 """
 
 import os
@@ -48,7 +49,7 @@ PAGES_AT_ONCE: Final = 4096
 FOLLOW_SECONDS: Final = 30.0
 """How long the ledger may take to catch up with the WAL. With free space it takes a tenth of a second."""
 LOOKS_MAX: Final = 10
-"""How often the ledger is copied again because retention deleted batches that the copy references."""
+"""How often the ledger is copied at most. Each copy may reference batches that retention then deletes."""
 
 
 class BackedUp(NamedTuple):
@@ -263,7 +264,7 @@ def _complete(partial: Path, path: Path, files: Files) -> int:
 
 
 def _write_header(path: Path, header: ChunkHeader, *, is_old: bool) -> None:
-    """Record how far a chunk is, and flush it. Chunks of versions without headers have no room for one."""
+    """Write a chunk's header and flush the chunk. Chunks of versions without headers have no room for one."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
     try:
         chunk = look_at_chunk(path)

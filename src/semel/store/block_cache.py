@@ -1,11 +1,11 @@
-"""A cache of what was read from objects, in blocks, and of other immutable bytes.
+"""Cache blocks of objects, and other immutable bytes, in memory.
 
 Objects are read in blocks of 1 MiB, because an object store answers a request for a large range almost as
-fast as one for a small range, and the reader of a partition, or another reader, wants the bytes around it
-next. Blocks next to one another are one request, and readers that want the same block share it. If a reader
-goes through an object in order, the next blocks are requested before it asks.
+fast as one for a small range, and this reader of a partition, or another, needs the bytes around it next.
+Adjacent blocks share a request, and so do readers of the same block. If an object is read sequentially, its
+next blocks are requested ahead.
 
-Memory: the cache is bounded in bytes, and a read holds few blocks besides.
+Memory: the cache is bounded in bytes. A read holds at most ``BLOCKS_HELD_MAX`` more blocks at a time.
 """
 
 import asyncio
@@ -18,12 +18,12 @@ from semel.store.objects import Objects
 
 BLOCK_BYTES: Final = 1024 * 1024
 BLOCKS_AT_ONCE: Final = 8
-"""Blocks of one request."""
+"""Blocks per request at most."""
 BLOCKS_HELD_MAX: Final = 32
 """Blocks that one read holds beside the cache."""
 BLOCKS_AHEAD: Final = 4
 ENDS_MAX: Final = 10_000
-"""Objects of which it is remembered how far they were read."""
+"""Objects whose last block read is remembered, to detect sequential reads."""
 
 
 class Range(NamedTuple):
@@ -53,16 +53,16 @@ class BlockCache:
         """Requests to the object store."""
 
     def get(self, key: Hashable) -> bytes | None:
-        """Return what is kept under a key."""
+        """Return the bytes cached under a key."""
         data = self._kept.get(key)
         if data is not None:
             self._kept.move_to_end(key)
         return data
 
     def keep(self, key: Hashable, data: bytes) -> None:
-        """Keep bytes, and let go of those that were used longest ago."""
+        """Cache bytes, and evict the least recently used ones."""
         if key in self._kept:
-            # Another read has found them meanwhile.
+            # A concurrent read has cached them.
             return
         self._kept[key] = data
         self.size_bytes += len(data)
@@ -70,11 +70,11 @@ class BlockCache:
             self.size_bytes -= len(self._kept.popitem(last=False)[1])
 
     def drop(self, key: Hashable) -> None:
-        """Let go of what is kept under a key."""
+        """Drop the bytes cached under a key."""
         self.size_bytes -= len(self._kept.pop(key, b""))
 
     def drop_range(self, unwanted: Range) -> None:
-        """Let go of the blocks of a range."""
+        """Drop the cached blocks of a range."""
         for block in _blocks_of(unwanted):
             self.drop(block)
 
@@ -87,7 +87,7 @@ class BlockCache:
         order = sorted(range(len(ranges)), key=ranges.__getitem__)
         pieces = deque((at, block) for at in order for block in _blocks_of(ranges[at]))
         while pieces:
-            # A few blocks at a time: many small ranges may be in as many blocks.
+            # A few blocks at a time, to bound memory: many small ranges may touch as many blocks.
             some: list[tuple[int, _Block]] = []
             blocks: dict[_Block, int] = {}
             while pieces and (pieces[0][1] in blocks or len(blocks) < BLOCKS_HELD_MAX):
@@ -101,12 +101,12 @@ class BlockCache:
         return found
 
     async def close(self) -> None:
-        """Wait for what is under way."""
+        """Wait for the requests under way."""
         while self._under_way:
             await asyncio.wait(self._under_way.values())
 
     async def _blocks(self, wanted: dict[_Block, int]) -> dict[_Block, bytes]:
-        """Return blocks of objects with these sizes."""
+        """Return blocks, from the cache or the store. ``wanted`` maps each to the size of its object."""
         found: dict[_Block, bytes] = {}
         tasks: list[asyncio.Task[dict[_Block, bytes]]] = []
         missing: dict[_Block, int] = {}
@@ -119,7 +119,7 @@ class BlockCache:
                 missing[block] = size
         tasks += self._request(missing)
         for task in dict.fromkeys(tasks):
-            # Shared: a reader that leaves must not take the blocks of others along.
+            # Shielded: cancelling one reader must not cancel a request that other readers share.
             found |= await asyncio.shield(task)
         return found
 
@@ -127,7 +127,7 @@ class BlockCache:
         tasks: list[asyncio.Task[dict[_Block, bytes]]] = []
         for run in _runs(missing):
             task = asyncio.create_task(self._fetch(run, missing[run[0]]), name="blocks")
-            # Also if nobody waits for it any more.
+            # Retrieve the exception even if no reader waits any more, or asyncio logs it.
             task.add_done_callback(lambda done: done.cancelled() or done.exception())
             self._under_way.update(dict.fromkeys(run, task))
             tasks.append(task)
@@ -140,7 +140,7 @@ class BlockCache:
         self.requests += 1
         try:
             (data,) = await self._objects.read([BatchLocation(object_id, start, length)])
-            # Copies: each is kept and dropped by itself.
+            # Copies, so that each block can be evicted without the others.
             found = {
                 block: data[at : at + BLOCK_BYTES]
                 for block, at in zip(run, range(0, length, BLOCK_BYTES), strict=True)
@@ -153,7 +153,7 @@ class BlockCache:
                 del self._under_way[block]
 
     def _read_ahead(self, ranges: Iterable[Range]) -> None:
-        """Request the blocks that follow, of objects that are read in order."""
+        """Request the next blocks of objects that are read sequentially."""
         reached: dict[int, tuple[int, int, int]] = {}
         for each in ranges:
             (_, first), (_, last) = _blocks_of(each)[0], _blocks_of(each)[-1]
@@ -187,7 +187,7 @@ def _part(wanted: Range, block: _Block, data: bytes) -> memoryview:
 
 
 def _runs(blocks: Iterable[_Block]) -> list[list[_Block]]:
-    """Blocks that follow one another, as many as one request may have."""
+    """Group adjacent blocks, at most ``BLOCKS_AT_ONCE`` per request."""
     runs: list[list[_Block]] = []
     for object_id, number in sorted(blocks):
         if runs and runs[-1][-1] == (object_id, number - 1) and len(runs[-1]) < BLOCKS_AT_ONCE:

@@ -11,7 +11,7 @@ B = TypeVar("B", bound=Buffer)
 
 
 def runs(locations: Sequence[BatchLocation], buffers: Sequence[B]) -> Iterator[tuple[int, int, list[B]]]:
-    """Group adjacent locations, so that one call reads or writes them: chunk, position, buffers."""
+    """Group adjacent locations, so that one call reads or writes a group: chunk, position, buffers."""
     run: list[B] = []
     chunk_id = start = end = -1
     for location, buffer in zip(locations, buffers, strict=True):
@@ -28,7 +28,7 @@ def runs(locations: Sequence[BatchLocation], buffers: Sequence[B]) -> Iterator[t
 
 
 def rest_of(views: Sequence[Buffer], taken: int) -> list[Buffer]:
-    """Return what is still to be filled after this many bytes were read."""
+    """Return the parts of the buffers that are still empty after this many bytes were read."""
     rest: list[Buffer] = []
     for view in views:
         if taken >= len(view):

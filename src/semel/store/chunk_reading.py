@@ -45,7 +45,7 @@ class ChunkReading:
                 if os.preadv(file.descriptor, run, position, _NOWAIT) != sum(map(len, run)):
                     return False
             except OSError:
-                # Not in memory, or the file system cannot tell. The thread will find out.
+                # Not in memory, or the file system cannot tell: the caller reads on a thread.
                 return False
             finally:
                 self._open_files.give_back(file)

@@ -1,9 +1,9 @@
 """Copy everything that an embedded store holds to a store that brokers share, and compare the two.
 
-What is copied are facts: each entity with its present value, each batch that can still be read, as if all of
-it had just been decided. So the target needs no other way in than its commits. Offsets, ids, epochs and times
-stay as they are. Only terms are counted anew: work of the present term is as durable in the target as
-everything else, and work of an earlier term stays work of an earlier term.
+Each entity, with its current value, and each readable batch are committed to the target as facts, as if all
+had just been decided. So the target needs no interface besides its commits. Offsets, ids, epochs and times
+stay the same. Only terms change: work of the source's current term, which is as durable in the target as
+everything else, belongs to the target's current term, and work of an earlier term to an earlier term.
 """
 
 from collections.abc import AsyncIterator, Callable, Iterable
@@ -50,10 +50,10 @@ from semel.store.queries import Statements
 from semel.store.sharing import SharedStore
 
 Progress = Callable[[str, int, int], None]
-"""Called with what is done, the bytes so far and the bytes in total."""
+"""Called with the name of the step, the bytes so far and the bytes in total."""
 
 COMMIT_BYTES: Final = 8 * 1024 * 1024
-"""Batches of one commit, and so of one object."""
+"""Bytes of batches after which a commit ends, and so an object."""
 COMMIT_FACTS: Final = 2_000
 PAGE: Final = 1_000
 _EARLIER_TERM: Final = 0
@@ -75,7 +75,7 @@ class Copied(NamedTuple):
 
 
 class Copy:
-    """From one store to another, which is empty. ``everything``, then ``compare``."""
+    """Copies one store to another, which is empty. Call ``everything``, then ``compare``."""
 
     def __init__(
         self, source: EmbeddedStore, rows: Statements, target: SharedStore, progress: Progress
@@ -321,7 +321,7 @@ async def topics(ledger: Ledger) -> AsyncIterator[Topic]:
 
 
 async def transactions(ledger: Ledger) -> AsyncIterator[Transaction]:
-    """Yield all transactional ids."""
+    """Yield all transactions."""
     after = ""
     while page := await ledger.transactions(after=after, limit=PAGE):
         for each in page:
@@ -330,7 +330,7 @@ async def transactions(ledger: Ledger) -> AsyncIterator[Transaction]:
 
 
 async def group_ids(ledger: Ledger) -> AsyncIterator[str]:
-    """Yield all groups, also those that only have pending offsets, which no list contains."""
+    """Yield all groups. ``Ledger.groups`` lacks those that have only pending offsets."""
     seen: set[str] = set()
     after = ""
     while page := await ledger.groups(after=after, limit=PAGE):

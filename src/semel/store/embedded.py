@@ -1,4 +1,4 @@
-"""The embedded store: a write-ahead log, a SQLite ledger and chunk files in one directory. Or all in memory.
+"""Join a write-ahead log, a SQLite ledger and chunk files to one store, in a directory or in memory.
 
 The directory holds ``wal-0`` and ``wal-1``, ``ledger.db`` (with SQLite's ``-wal`` and ``-shm`` beside it),
 ``chunks/`` and ``lock``. Opening verifies that they belong together (``opening``, ``examination``).
@@ -123,7 +123,7 @@ class EmbeddedStore:
         if self._applier.is_full:
             await self._applier.catch_up()
         if self.ledger.is_tight:
-            # Otherwise batches that the ledger then refuses would use up the room in the chunk.
+            # The ledger may refuse batches after they have used up room in the chunk. So check first.
             await self._worker.run(lambda: self._health.guard(self.chunks.check_free, length))
         # Nothing is appended between two commits, so the room is still there for the next.
         if not self.chunks.has_room(length):
@@ -218,7 +218,7 @@ class EmbeddedStore:
         return Commit(self._number + 1, facts, locations, batches, size, size <= WAL_BATCH_BYTES_MAX)
 
     def _take_room(self, length: int) -> None:
-        """``make_room`` ran before. The rest, such as the room for markers, comes from the reserve."""
+        """Allocate room that ``make_room`` did not count, such as that for markers. May use the reserve."""
         self.chunks.make_room_now(length, may_use_reserve=True)
 
     def _append(self, commit: Commit, packed: bytes) -> None:
@@ -257,7 +257,7 @@ class EmbeddedStore:
                 self._note_flushed(self._wal)
 
     def _note_flushed(self, wal: WriteAheadLog) -> None:
-        """Note that large batches are in their chunk. A start then reports damage instead of a torn write."""
+        """Note that large batches are flushed. If they are missing later, a start takes that for damage."""
         try:
             wal.note_flushed(self._durable)
         except OSError as error:
@@ -292,7 +292,7 @@ class EmbeddedStore:
         """Fail the store. The state of unflushed writes is unknown, so the next start begins a new term."""
         self._health.fail(reason)
         if self._directory is not None:
-            # If no file can be created, nothing else is written before the system restarts either.
+            # A disk that cannot create this file cannot write anything else before the system restarts.
             with contextlib.suppress(OSError):
                 (self._directory / LOST).touch()
         return StoreBroken(reason)

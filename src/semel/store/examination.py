@@ -53,7 +53,7 @@ class Problem(NamedTuple):
     """Damage, or a part that does not belong to the rest."""
 
     text: str
-    """What was found, for people."""
+    """What was found, in words."""
     kind: str = ""
     """One of the kinds above, ``ledger``, ``wal``; or, of a chunk, ``missing``, ``old``, ``foreign``."""
     chunk_id: int = 0
@@ -99,7 +99,7 @@ class Examined(NamedTuple):
         return OldChunks(int(meta.get(OLD_BELOW, "0")), unproven)
 
     def notes(self) -> dict[str, str]:
-        """What the ledger should record of this."""
+        """Return the findings that the ledger should record."""
         old = self.old_chunks()
         return {OLD_BELOW: str(old.below), UNPROVEN: json.dumps(sorted(old.unproven))}
 
@@ -201,7 +201,7 @@ def _look(path: Path, vfs: str) -> tuple[LedgerLook | None, list[Problem]]:
 
 
 def _without_ledger(directory: Path, witness: Witness | None, chunks: list[ChunkOnDisk]) -> list[Problem]:
-    """A directory without a ledger is new only if no store ever wrote anything in it."""
+    """Report what a store wrote into a directory without a ledger. A new directory has nothing."""
     signs = [f"{len(chunks)} chunks with records"] if chunks else []
     signs += [path.name for path in paths_in(directory) if path.exists()]
     if witness is not None:
@@ -223,7 +223,7 @@ def _foreign_wal(directory: Path, store_id: bytes) -> Iterator[Problem]:
 
 
 def _newer_wal(directory: Path, ledger: LedgerLook) -> Iterator[Problem]:
-    """A cleanly stopped ledger is complete. A newer frame was written after it."""
+    """Report frames newer than a cleanly stopped ledger, which has every commit of its WAL."""
     for path in paths_in(directory):
         first = first_frame(path)
         if (
@@ -249,7 +249,7 @@ def _incomplete(directory: Path, ledger: LedgerLook) -> Iterator[str]:
 
 
 def _behind(ledger: LedgerLook, frames: list[Frame]) -> Iterator[Problem]:
-    """The ledger is applied from the WAL and is never ahead of it."""
+    """Report a ledger that is ahead of the WAL from which it is applied."""
     end = frames[-1].number if frames else ledger.checkpointed
     if end < ledger.commit_number:
         yield Problem(
@@ -262,7 +262,7 @@ def _behind(ledger: LedgerLook, frames: list[Frame]) -> Iterator[Problem]:
 def _older_ledger(
     ledger: LedgerLook, known: int, witness: Witness | None, chunks: list[ChunkOnDisk]
 ) -> Iterator[Problem]:
-    """Find traces of commits that are neither in the ledger nor in the WAL."""
+    """Report traces of commits that are in neither ledger nor WAL, and parts of another store."""
     if witness is not None and witness.store_id != ledger.store_id:
         yield Problem(f"{LEDGER} belongs to another store than the lock", "ledger")
     elif witness is not None and witness.number > known:

@@ -1,6 +1,6 @@
-"""The few system calls that the chunk store makes, in one place, so that tests can make each of them fail.
+"""Make the system calls of chunk store and WAL in one place, so that tests can make each of them fail.
 
-Chunks reach the disk only through ``Files``. ``OpenFiles`` keeps a bounded number of files open for reading.
+Both write to disk only through ``Files``. ``OpenFiles`` keeps a bounded number of files open for reading.
 It never closes a file that is being read, because the descriptor could by then refer to another file.
 """
 

@@ -1,4 +1,4 @@
-"""Add a user to a store that no broker uses: the first one cannot authenticate to add itself."""
+"""Add a user to a store that no broker uses, because the first user cannot authenticate to add itself."""
 
 from pathlib import Path
 
@@ -11,9 +11,9 @@ from semel.store.opening import SCHEMA, check_packages, open_store
 
 
 async def put_in_directory(path: Path, credential: ScramCredential) -> bool:
-    """Add a user to a data directory, which is made if there is none. StoreLocked, StoreBroken.
+    """Add a user to a data directory, which is created if missing. StoreLocked, StoreBroken.
 
-    Return whether it had a password, which is replaced.
+    Return whether the user had a password, which is replaced.
     """
     store = await open_store(path, Settings())
     try:
@@ -28,7 +28,7 @@ async def put_in_directory(path: Path, credential: ScramCredential) -> bool:
 async def put_in_ledger(address: str, credential: ScramCredential) -> bool:
     """Add a user to the ledger of a cluster. StoreRefused, StoreBroken.
 
-    Return whether it had a password, which is replaced.
+    Return whether the user had a password, which is replaced.
     """
     check_packages()
     from semel.store.postgres.policies import put_policies
@@ -37,7 +37,7 @@ async def put_in_ledger(address: str, credential: ScramCredential) -> bool:
 
 
 def _facts(credential: ScramCredential, present: str | None) -> tuple[Fact, ...]:
-    """Decide as a broker does."""
+    """Decide the facts as a broker does."""
     command = PutCredential(credential)
     state = BrokerState()
     for key in command.keys():  # noqa: SIM118  it is not a mapping

@@ -1,11 +1,11 @@
 """Fold the facts of one commit into as few rows as possible.
 
-A tick may hold a thousand batches for ten partitions and ten producers. Only the last state of an entity has
+A tick may hold a thousand batches for ten partitions and ten producers. Only the last value of an entity has
 to be written, so facts are gathered first: each partition, producer, offset, group and transactional id is
 written once, and batches are written many at a time (``partition_fold``).
 
 Facts that change more than one entity (a topic or a group was deleted) are not gathered. Everything gathered
-so far is written before them, to keep the order in which the facts became true.
+so far is written before them, to keep the order of the facts.
 
 This module contains no rules. A fact carries the complete new value of its entity.
 """
@@ -48,8 +48,8 @@ from semel.store.queries import ManyRows, Statements
 from semel.store.rows import pack_configs, row_of_share, row_of_transaction
 
 FACTS_AT_ONCE: Final = 128
-"""After this many facts the thread yields the GIL. Otherwise the event loop waits for it longer than the
-facts take, and a request needs it several times."""
+"""After this many facts the thread yields the GIL. Otherwise the event loop would wait for the GIL longer
+than the facts take, and each request needs it several times."""
 _PUT_OFFSETS: Final = ManyRows("put_offsets")
 _DELETE_OFFSETS: Final = ManyRows("delete_offsets")
 _PUT_GROUPS: Final = ManyRows("put_groups")

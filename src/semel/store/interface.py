@@ -1,22 +1,23 @@
-"""The contracts of ledger and chunk store. Storage makes no decisions.
+"""Define the contracts of ledger, chunk store and store. Storage makes no decisions.
 
-``Store.commit`` is one call that makes bytes and facts durable together; how is up to the store. The embedded
-store writes a WAL, which is applied to ledger and chunks (``wal``). A query of the ledger sees everything
-that was committed before, and never a row without its bytes.
+One call of ``Store.commit`` makes bytes and facts durable together; each store does this in its own way. The
+embedded store writes a WAL, which is applied to ledger and chunks (``wal``). A query of the ledger sees
+everything that was committed before, and never a row without its bytes.
 
 A failed commit is fatal. Its outcome is unknown, because a refused write may still reach the disk. So the
-process stops without answering, and the next start finds out. These methods raise ``StoreBroken``, which is
-caught only where the process is stopped. ``StoreFull`` is different: it is raised before anything is written.
+process stops without answering, and recovery decides at the next start. These methods raise ``StoreBroken``,
+which is caught only where the process is stopped. ``StoreFull`` is different: it is raised before anything is
+written.
 
-Work inside an open transaction may be committed *unsynced*: when the call returns, the operating system has
-it. It becomes durable, and visible in the ledger, with the next ordinary commit. It survives a killed
-process. If the operating system crashes, or the store abandons it, the *term* ends: ``Store.term`` is larger
-at the next start, and clients that were answered in the old term get an error.
+Work inside an open transaction may be committed *unsynced*: when the call returns, the bytes are in the
+operating system's memory. They become durable, and visible in the ledger, with the next ordinary commit. They
+survive a killed process. If the operating system crashes, or the store abandons them, the *term* ends:
+``Store.term`` is larger at the next start, and clients that were answered in the old term get an error.
 
 The contract of a store that several brokers share is in ``sharing``.
 
-Methods are async because a ledger may be across a network. The embedded implementations use threads of their
-own.
+Methods are async because a ledger may be across a network. The embedded implementations have their own
+threads.
 """
 
 from collections.abc import Collection, Sequence
@@ -65,7 +66,7 @@ class StoreRefused(Exception):
     """The store cannot do this now. Nothing was written, and other calls still work."""
 
     told: ClassVar[str] = "the broker cannot write now; nothing was changed"
-    """What clients are told. The message of the exception is for the log of the broker."""
+    """The error message for clients. The message of the exception is for the broker's log."""
 
 
 class StoreFull(StoreRefused):
@@ -117,7 +118,7 @@ class GroupSummary(NamedTuple):
 
 
 class ChunkStore(Protocol):
-    """Stores the bytes of batches. How they get there is a matter between it and its store."""
+    """Holds the bytes of batches. Writing them is not in this contract: each store has its own way."""
 
     async def read(self, locations: Sequence[BatchLocation]) -> list[bytearray]:
         """Return the bytes at these locations, each in a new buffer. LookupError if one is gone.
@@ -130,7 +131,7 @@ class ChunkStore(Protocol):
         """Like `read`, but return a single buffer, without a copy to join them."""
 
     def forget(self, location: BatchLocation) -> None:
-        """Let go of copies in memory of these bytes, which are damaged: perhaps the stored ones are not."""
+        """Drop copies of these bytes from memory. They are damaged; the stored bytes may be intact."""
 
     async def release(self, locations: Sequence[BatchLocation]) -> None:
         """Release the space of ranges that are no longer referenced. They may read as zeros from now on.
@@ -164,16 +165,16 @@ class Ledger(Protocol):
     async def find_batches(
         self, partition: PartitionKey, offset: int, *, before: int, bytes_max: int, batches_max: int
     ) -> list[StoredBatch]:
-        """Return batches from the one that holds ``offset``, or the next, up to ``before`` (exclusive).
+        """Return batches from the one that holds ``offset``, or the next, that end below ``before``.
 
-        At least one if there is one, then as many as fit within ``bytes_max``.
+        The first is returned whatever its size; others follow while all fit within ``bytes_max``.
         """
 
     async def first_batch_since(self, partition: PartitionKey, timestamp: int) -> StoredBatch | None:
         """Return the first batch whose largest timestamp is at or after this one."""
 
     async def offset_at_size(self, partition: PartitionKey, size_bytes: int) -> int:
-        """Return the smallest offset from which the partition is no larger than this; at a batch boundary."""
+        """Return the smallest batch boundary from which the partition has at most this size."""
 
     async def size_below(self, partition: PartitionKey, offset: int) -> tuple[int, int]:
         """Return the log start, and the size of the batches from there that end below an offset."""
@@ -211,7 +212,7 @@ class Ledger(Protocol):
     ) -> list[ProducerKey]:
         """Return producers without an open transaction that were last seen before this time.
 
-        In an order of the ledger's choice, from the one that follows ``after``, which it returned before.
+        The order is unspecified but stable. Pass the last result as ``after`` to get the next page.
         """
 
     async def aborted(self, partition: PartitionKey, first: int, before: int) -> list[tuple[int, int]]:
@@ -228,7 +229,7 @@ class Ledger(Protocol):
         state: TransactionState | None = None,
         shards: Collection[int] | None = None,
     ) -> list[Transaction]:
-        """Return transactional ids in order, all or those in one state, of all or some shards."""
+        """Return transactions ordered by transactional id, in any state or one, of all shards or some."""
 
     async def transactions_unused_since(self, before_ms: int, *, after: str = "", limit: int) -> list[str]:
         """Return transactional ids, in order, without an open transaction and not used after this time."""
@@ -290,17 +291,17 @@ class Store(Protocol):
         Durable when it returns, together with all unsynced work before; without facts it is a flush. Queries
         of the ledger see it from then on. StoreFull, StoreBroken.
 
-        ``defers_sync``: the commit need not be durable when it returns. A large one may be; see
-        ``has_unsynced``.
+        ``defers_sync``: the commit need not be durable when it returns. A large commit may be durable
+        anyway; see ``has_unsynced``.
 
         After ``StoreFull`` this commit has had no effect, and unsynced work is still waiting.
         """
 
     async def checkpoint(self) -> None:
-        """Flush ledger and chunks. Space may be released afterwards, because no commit needs its bytes."""
+        """Flush ledger and chunks. Space may be released afterwards: recovery does not need the bytes."""
 
     async def sweep_orphans(self) -> list[int]:
-        """Delete the bytes that nothing refers to. Return their chunks or objects."""
+        """Delete the bytes that no row references. Return their chunks or objects."""
 
     async def close(self) -> None:
         """Release all resources."""

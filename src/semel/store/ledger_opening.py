@@ -1,10 +1,10 @@
 """Open the embedded ledger: connections, upgrades of older versions, and what a ledger records of itself.
 
 ``look_at`` reads what a ledger records of itself before it is used, and changes nothing. It also compares the
-database with SQLite's log (``ledger.db-wal``). SQLite does not: it reads the log over any database beside it.
-``cluster.sqlite_checkpoints`` is written to the log before a checkpoint moves the log into the database, and
-incremented again by the first transaction after it. So a new log says which checkpoint it follows, and the
-database says which one it has seen.
+database with SQLite's log (``ledger.db-wal``). SQLite does not: it applies the log to any database beside it.
+``cluster.sqlite_checkpoints`` is incremented in the log before a checkpoint moves the log into the database,
+and again by the first transaction after it. So a new log says which checkpoint it follows, and the database
+says which one it has seen.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ from semel.store.queries import FROM_1, FROM_2, FROM_3, FROM_6, SCHEMA, Statemen
 
 SCHEMA_VERSION: Final = "7"
 _STEPS: Final = {"1": FROM_1, "2": FROM_2, "3": FROM_3, "4": "", "5": "", "6": FROM_6}
-"""Upgrades the tables of an older version to the next. Tables that are new are made anyway."""
+"""SQL that upgrades the tables of each version to the next. ``schema.sql`` creates new tables afterwards."""
 _BEFORE_4: Final = ("1", "2", "3")
 """Versions whose store has no id, and whose pages have no checksums."""
 MEMORY: Final = ":memory:"
@@ -85,7 +85,7 @@ def connect(path: Path | None, *, vfs: str = "") -> apsw.Connection:
     if path is not None:
         name = str(path)
         checked = "" if vfs else page_checksums.available()
-        # SQLite would make the file readable for everyone, and its log with the same mode.
+        # SQLite would let all users read a file that it creates, and gives its log the same mode.
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE))
     is_new = path is not None and path.stat().st_size == 0
     connection = apsw.Connection(
@@ -208,8 +208,8 @@ def start(
 ) -> Identity:
     """Create missing tables, and record durably that this process has started.
 
-    The write is deliberate: if the last process ended in the middle of one, this proves that the disk works
-    before any client is answered.
+    The write is deliberate: if the last process ended in the middle of a write, this one proves that the disk
+    works before any client is answered.
     """
     sql.run("begin")
     if not sql.value("has_schema"):
@@ -233,7 +233,7 @@ def start(
     write_something(sql)
     checkpoints = sql.rows("read_sqlite_checkpoints")[0][0]
     if is_log_empty and checkpoints % 2:
-        # The log is empty, so all of it was moved.
+        # The log is empty, so the last checkpoint moved all of it.
         sql.run("write_sqlite_checkpoints", (checkpoints + 1,))
     sql.run("end")
     store_id = bytes.fromhex(meta["store_id"])
@@ -241,14 +241,14 @@ def start(
 
 
 def is_older(sql: Statements) -> bool:
-    """Whether a version wrote this ledger whose pages have no checksums."""
+    """Whether this ledger was written by a version without page checksums."""
     return bool(sql.value("has_schema")) and dict(sql.rows("read_meta"))["schema_version"] in _BEFORE_4
 
 
 def give_checksums(sql: Statements) -> None:
     """Rewrite a ledger with a checksum on each page, if checksums are available and there is room.
 
-    For ledgers of older versions, once. It takes as long as writing all of it.
+    Done once, for ledgers of older versions. It takes as long as writing the whole ledger.
     """
     if not page_checksums.available():
         return
@@ -258,7 +258,7 @@ def give_checksums(sql: Statements) -> None:
 
 
 def write_something(sql: Statements) -> None:
-    """Write a new value: SQLite skips writing a value that is already there."""
+    """Write a random value, because SQLite does not write a value that is already there."""
     sql.run("write_meta", ("start", secrets.token_hex(8)))
 
 

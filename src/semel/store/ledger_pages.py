@@ -58,7 +58,7 @@ def _is_right(words: Sequence[int]) -> bool:
 
 
 def named(pages: Sequence[int]) -> str:
-    """Format page numbers for people."""
+    """Format page numbers for a message."""
     shown = ", ".join(map(str, pages[:_SHOWN]))
     more = f" and {len(pages) - _SHOWN} more" if len(pages) > _SHOWN else ""
     return f"page {shown}" if len(pages) == 1 else f"pages {shown}{more}"

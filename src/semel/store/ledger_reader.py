@@ -1,4 +1,4 @@
-"""Queries of the embedded ledger. They run on a thread and use one connection.
+"""Query the embedded ledger, on a thread and over one connection.
 
 Every statement is finished before a method returns: an open read would keep SQLite's log from being moved
 into the database. Pages of batches are returned as one JSON array, because SQLite releases the GIL for every
@@ -49,7 +49,7 @@ from semel.store.rows import (
 )
 
 PAGE_FIRST: Final = 32
-"""Batches in the first page: most answers need one page, and few batches are read for nothing."""
+"""Batches in the first page: enough for most answers, and few are read in vain."""
 PAGE_MAX: Final = 1024
 
 
@@ -82,7 +82,7 @@ class LedgerReader:
     def find_batches(
         self, key: PartitionKey, offset: int, before: int, bytes_max: int, batches_max: int
     ) -> list[StoredBatch]:
-        """Return batches from the one that holds ``offset`` up to offset ``before`` (exclusive)."""
+        """Return batches from the one that holds ``offset``, or the next, that end below ``before``."""
         found: list[StoredBatch] = []
         partition = self._partition(key)
         if partition is None:
@@ -128,10 +128,10 @@ class LedgerReader:
         low = self._first_batch(partition_id, edges.log_start_offset)
         high = edges.high_watermark
         probe = low
-        # Batches before low have a peak below the timestamp; the one that holds high, if any, has not.
+        # Batches before low have a peak below the timestamp; the batch that holds high, if any, does not.
         while low < high:
             rows = self._sql.rows("batch_at", (partition_id, probe))
-            # Compaction leaves gaps: there may be no batch so early, or none since the last probe.
+            # Compaction leaves gaps: there may be no batch up to the probe, or none since the last probe.
             if not rows:
                 low = probe + 1
             elif rows[0][2] < timestamp:
@@ -149,9 +149,9 @@ class LedgerReader:
         return [(PolicyKey(kind, name), body) for kind, name, body in rows]
 
     def offset_at_size(self, key: PartitionKey, size_bytes: int) -> int:
-        """Return the smallest offset from which the partition is no larger than this; at a batch boundary.
+        """Return the smallest batch boundary from which the partition has at most this size.
 
-        Counts the excess from the beginning, which is little if this is called often.
+        Sums the excess from the log start, which is small if this is called often.
         """
         partition = self._partition(key)
         if partition is None:
@@ -210,7 +210,7 @@ class LedgerReader:
         return [(producer_id, producer_of(rest)) for producer_id, *rest in rows]
 
     def place_of(self, producer: ProducerKey | None) -> tuple[int, int]:
-        """Return the place of a producer among all; the beginning for None, or if its partition is gone."""
+        """Return a producer's position in the order of all; the beginning for None or a deleted partition."""
         if producer is None:
             return 0, -1
         partition = self._partition(PartitionKey(producer.topic_id, producer.index))
@@ -219,7 +219,7 @@ class LedgerReader:
     def unseen_producers(
         self, after: tuple[int, int], before_ms: int, page: int
     ) -> tuple[list[ProducerKey], tuple[int, int] | None]:
-        """Return the unseen producers in a page of all, and where the next page begins; None at the end."""
+        """Read a page of all producers. Return the unseen ones, and where the next page begins, if any."""
         rows = json.loads(self._sql.value("producers_after", (*after, page)))
         unseen: list[ProducerKey] = []
         for partition_id, producer_id, seen_ms, is_open in rows:
@@ -242,7 +242,7 @@ class LedgerReader:
         ]
 
     def transactions(self, after: str, limit: int, state: TransactionState | None) -> list[Transaction]:
-        """Return transactional ids in order, all or those in one state."""
+        """Return transactions ordered by transactional id, in any state or one."""
         if state is TransactionState.ONGOING:
             rows = self._sql.rows("ongoing_after", (after, limit))
         else:
@@ -252,7 +252,7 @@ class LedgerReader:
         return [transaction_of(row) for row in rows]
 
     def unused_transactions(self, after: str, before_ms: int, page: int) -> tuple[list[str], str | None]:
-        """Return the unused ids in a page of all, and where the next page begins; None at the end."""
+        """Read a page of all ids. Return the unused ones, and where the next page begins, if any."""
         rows = json.loads(self._sql.value("transaction_times_after", (after, page)))
         unused = [
             transactional_id

@@ -1,4 +1,4 @@
-"""The only connection that writes the embedded ledger: commits, sweeping, checkpoints.
+"""Write the embedded ledger over the only connection that may: commits, sweeps, checkpoints.
 
 Everything here runs on one thread, in order. A commit is one SQL transaction and returns when it is flushed.
 
@@ -8,8 +8,8 @@ moments once the log has some size, and under steady load once it has reached it
 writes and checkpoints. The log's space is allocated at the start, so small commits (those that delete) still
 have room when the disk is full.
 
-After SQLITE_FULL the transaction is certainly undone, because the record that ends it is written last and was
-not. This is ``StoreFull``. Any other error leaves the outcome unknown, and the caller fails the store.
+After SQLITE_FULL the transaction is certainly undone, because its commit record is written last and was not
+written. This is ``StoreFull``. Any other error leaves the outcome unknown, and the caller fails the store.
 """
 
 import contextlib
@@ -121,8 +121,8 @@ class LedgerWriter:
     ) -> int:
         """Write the facts together, durably if requested. Return the commit number. StoreFull.
 
-        ``number`` is that of the last of several commits that are written as one. ``is_checkpoint`` means
-        that the chunks are flushed, so nothing up to this commit is read from the WAL again.
+        ``number``: several commits are written as one, and the last has this number. ``is_checkpoint``: the
+        chunks are flushed, so nothing up to this commit is read from the WAL again.
         """
         self._flush_or_not(is_flushed)
         self._looks_away += 8 + len(facts)
@@ -209,13 +209,13 @@ class LedgerWriter:
         return dict(self._sql.rows("chunk_references"))
 
     def rest(self, *, quiet: bool) -> None:
-        """Between two commits: move SQLite's log into the database if it has grown enough."""
+        """Move SQLite's log into the database if it has grown enough. Called between two commits."""
         if self._path is None or (not quiet and self._looks_away < LOOK_EVERY):
             return
         self._looks_away = 0
         frames, moved = self.connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_NOOP)
         if frames - moved >= (LOG_FRAMES_QUIET if quiet else LOG_FRAMES_BUSY):
-            # Without room, the log keeps everything until there is some; nothing is lost.
+            # Nothing is lost: the log keeps everything until the database has room.
             with contextlib.suppress(apsw.FullError):
                 frames, moved = self._checkpoint(apsw.SQLITE_CHECKPOINT_PASSIVE)
         self.is_tight = frames - moved >= LOG_FRAMES_BUSY
@@ -223,8 +223,8 @@ class LedgerWriter:
     def move_log(self) -> None:
         """Move all of the log into the database and start a new log, if there is room.
 
-        A failed flush of the log leaves pages that can be read but may never reach the disk. Everything after
-        them would be lost with them.
+        A failed flush of the log leaves pages that can be read but may never reach the disk. Everything
+        written after them would be lost with them.
         """
         if self._path is None:
             return
@@ -271,7 +271,7 @@ class LedgerWriter:
             raise StoreFull(f"there is no room for the ledger: {error}") from error
 
     def forget_chunks(self, gone: Sequence[int], unsure: Sequence[int]) -> None:
-        """Expect nothing of missing chunks, nor of how far the unsure ones are flushed. StoreFull."""
+        """Forget missing chunks, and how far the unsure ones are flushed. StoreFull."""
         self._flush_or_not(True)
         try:
             self._begin()
@@ -287,8 +287,8 @@ class LedgerWriter:
     def _begin(self) -> None:
         """Begin a transaction.
 
-        The first one after a checkpoint records that the checkpoint is complete. So a new log always tells
-        which database it belongs to (``ledger_opening.look_at``).
+        The first one after a checkpoint records that the checkpoint is complete. So a new log always
+        identifies the database it belongs to (``ledger_opening.look_at``).
         """
         self._sql.run("begin")
         if not self._has_counted:

@@ -101,7 +101,7 @@ class LocalChunks:
         self._writing: _Writing | None = None
         self._unflushed: dict[int, int] = {}
         """Chunks written to since their last flush, and where their written bytes end."""
-        # Threads last: they would not be stopped if something before them failed.
+        # Threads start last: if anything above failed, they would not be stopped.
         self._own_writer = writer is None
         self._writer = writer or Worker("chunk-writer")
         self._readers = Worker("chunk-reader", threads=2)
@@ -221,7 +221,7 @@ class LocalChunks:
 
     @contextlib.contextmanager
     def _to_write(self, chunk_id: int) -> Iterator[int]:
-        """Open a chunk. The current one is open already; a sealed one may get bytes reserved before."""
+        """Open a chunk. The current one is open already; a sealed one may get bytes at reserved locations."""
         if self._writing is not None and self._writing.chunk_id == chunk_id:
             yield self._writing.descriptor
             return
@@ -313,7 +313,7 @@ class LocalChunks:
         return writing
 
     def _write_header(self, descriptor: int, chunk_id: int, number: int, end: int) -> None:
-        """Record how far the chunk is."""
+        """Record in a chunk's header where its data ends after this commit."""
         header = ChunkHeader(self._store_id, chunk_id, number, end)
         if (slot := next_slot(descriptor, header)) is not None:
             write_all(self._files, descriptor, [slot.data], slot.position)
@@ -322,8 +322,8 @@ class LocalChunks:
         writing, self._writing = self._writing, None
         if writing is None:
             return
-        # Release the room that was not used. The file keeps its length. If that fails, the space is lost
-        # until the chunk is deleted, and nothing else.
+        # Release the unused room. The file keeps its length. A failure only wastes the space until the chunk
+        # is deleted.
         with contextlib.suppress(OSError):
             self._punch(writing.descriptor, writing.position, writing.room_end)
         os.close(writing.descriptor)

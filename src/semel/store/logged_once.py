@@ -1,13 +1,13 @@
-"""What is to be logged at a bounded rate: clients repeat their requests, and meet the same damage again."""
+"""Bound the rate of repeated log lines: clients repeat their requests and meet the same damage again."""
 
 import time
 from collections.abc import Hashable
 from typing import Final
 
 AGAIN_SECONDS: Final = 60.0
-"""The same is logged once within this time."""
+"""A line is logged once within this time."""
 LOGGED_MAX: Final = 100
-"""Lines within that time."""
+"""Lines logged within that time at most."""
 
 
 class LoggedOnce:
@@ -17,7 +17,7 @@ class LoggedOnce:
         self._logged: dict[Hashable, float] = {}
 
     def is_news(self, what: Hashable) -> bool:
-        """Whether to log this now. If so, it is not news for a while."""
+        """Whether to log this now. If so, repetitions are suppressed for ``AGAIN_SECONDS``."""
         now = time.monotonic()
         logged = self._logged
         for each in [each for each, at in logged.items() if at + AGAIN_SECONDS <= now]:

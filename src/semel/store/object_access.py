@@ -1,4 +1,4 @@
-"""Find out at a start whether the object store can be used: does the bucket exist, are the credentials right?
+"""Check at startup that the object store is usable: the bucket exists and accepts the credentials.
 
 Without this, a broker with wrong settings starts, and the first large commit fails.
 """
@@ -24,23 +24,23 @@ log = logging.getLogger("semel.store")
 RETRY: Final[Any] = {"max_retries": 1, "retry_timeout": timedelta(seconds=5)}
 REQUEST_TIMEOUT: Final = "5s"
 _REFUSED: Final = re.compile(r"status code: 4(?!08|29)\d\d [^:]*")
-"""The object store has answered: it does not want this request, now or later."""
+"""The object store refuses this request for good: a 4xx status other than 408 and 429."""
 _REASON: Final = re.compile(r"<Code>([^<]*)</Code>\s*<Message>([^<]*)</Message>")
 _MACHINE_CREDENTIALS: Final = "169.254.169.254"
-"""Where a client asks for the credentials of its machine, if the environment has none."""
+"""Where the client of an object store asks for its machine's credentials, if the environment has none."""
 
 
 def client_options(timeout: str, given: Mapping[str, Any]) -> Any:
-    """Return options of an HTTP client: a timeout, and what the environment allows.
+    """Return options of an HTTP client: a timeout, plain HTTP if the environment allows it, and ``given``.
 
-    Options that are given replace all that ``obstore`` finds in the environment.
+    Client options that are passed to ``obstore`` replace all that it finds in the environment.
     """
     allows_http = os.environ.get("AWS_ALLOW_HTTP", "").lower() in ("1", "true", "yes")
     return {"timeout": timeout, **({"allow_http": True} if allows_http else {}), **given}
 
 
 async def check_access(address: str, **options: Any) -> None:
-    """List objects at an address. StoreMisconfigured if that is refused; if nobody answers, it is logged.
+    """List objects at an address. StoreMisconfigured if that is refused. No answer is only logged.
 
     ``options`` are those of ``Objects.open``.
     """

@@ -1,7 +1,8 @@
-"""Immutable objects in an object store, or in a directory that all brokers see.
+"""Write, read and delete immutable objects in an object store, or in a directory that all brokers see.
 
-An object is written once, under a number that is never used again, and only read and deleted afterwards. The
-calls of ``obstore`` run on threads of their own: its asynchronous ones may abort an interpreter that ends.
+An object is written once, under a number that is never used again. Afterwards it is only read and deleted.
+Calls of ``obstore`` run on dedicated threads, because its asynchronous calls may abort an interpreter that is
+shutting down.
 """
 
 import asyncio
@@ -30,14 +31,14 @@ _MARK_TEXT: Final = (
     b"Records of a Semel cluster. Every file here belongs to it. Do not change or delete any.\n"
 )
 THREADS: Final = 8
-"""Requests under way at once: an object store answers many slow ones as fast as one."""
+"""Concurrent requests: an object store answers many slow ones as fast as one."""
 RETRY: Final[Any] = {"max_retries": 4, "retry_timeout": timedelta(seconds=20)}
-"""Commits wait meanwhile. Then their clients get an error that they can retry."""
+"""Commits wait during the retries. If all fail, their clients get a retriable error."""
 REQUEST_TIMEOUT: Final = "10s"
 READ_PATIENCE_SECONDS: Final = 20.0
-"""How long reads are repeated, because a reader has no other place to get the bytes from."""
+"""How long failed reads are repeated, because a reader has no other source of the bytes."""
 GAP_BYTES_MAX: Final = 256 * 1024
-"""Ranges that are closer than this are one request: reading the gap costs less than another request."""
+"""Ranges closer than this share a request: reading the gap costs less than another request."""
 PAUSE_SECONDS: Final = 0.1
 PAUSE_MAX_SECONDS: Final = 2.0
 PAGE: Final = 1_000
@@ -50,7 +51,7 @@ class Listed(NamedTuple):
     number: int
     size: int
     age_seconds: float
-    """Since it was written, by two clocks: that of the object store and the own one."""
+    """Time since it was written: this machine's clock minus the object store's time."""
 
 
 class Objects:
@@ -62,19 +63,19 @@ class Objects:
         self._patience_seconds = patience_seconds
         self._folder = ""
         self._claim: Claim | None = None
-        # A directory does not flush by itself.
+        # Objects in a directory must be flushed explicitly.
         is_directory = address.startswith("file:")
         self._directory = Path(unquote(urlsplit(address).path)) if is_directory else None
         self._failing_since: float | None = None
         self._worker = Worker("objects", threads=THREADS)
-        # Of their own: commits must not wait behind many readers.
+        # Separate threads, because commits must not wait behind many readers.
         self._uploads = Worker("uploads", threads=THREADS)
 
     @classmethod
     def open(
         cls, address: str, *, patience_seconds: float = READ_PATIENCE_SECONDS, **options: Any
     ) -> "Objects":
-        """The objects at a URL: ``s3://bucket/prefix``, ``gs://…``, ``az://…``, ``file:///directory``.
+        """Open the objects at a URL: ``s3://bucket/prefix``, ``gs://…``, ``az://…``, ``file:///directory``.
 
         Credentials come from the environment, as for every client of these services.
         """
@@ -87,23 +88,23 @@ class Objects:
             raise StoreBroken(f"{address} cannot be used: {_first_line(error)}") from error
 
     def belong_to(self, folder: str, claim: "Claim | None" = None) -> None:
-        """Use objects of this folder alone. Others may be at the same address.
+        """Use only the objects of this folder. Other folders may be at the same address.
 
-        ``claim`` is called before the first object is written, until it succeeds.
+        ``claim`` is called before each write, until it succeeds once.
         """
         self._folder = f"{folder}/"
         self._claim = claim
 
-    # -- the place itself ---------------------------------------------------------------------------------
+    # -- claim and mark -----------------------------------------------------------------------------------
 
     async def claim(self) -> None:
-        """Have it checked that this is the object store of the cluster. StoreMisconfigured, StoreRefused."""
+        """Check once that this is the cluster's object store. StoreMisconfigured, StoreRefused."""
         if self._claim is not None:
             await self._claim()
             self._claim = None
 
     async def mark(self) -> None:
-        """Write the file by which this folder is recognized. StoreRefused."""
+        """Write the mark: the file that identifies this folder. StoreRefused."""
         await self._uploads.run(self._write_mark)
 
     def _write_mark(self) -> None:
@@ -114,7 +115,7 @@ class Objects:
             raise StoreRefused(f"{self._address} cannot be written: {_first_line(error)}") from error
 
     async def unmark(self) -> None:
-        """Delete that file and the terms, because nothing is in the folder any more. StoreRefused."""
+        """Delete the mark and the terms of a folder that has no objects any more. StoreRefused."""
         await self._worker.run(self._unmark)
 
     def _unmark(self) -> None:
@@ -125,11 +126,11 @@ class Objects:
         self._delete_paths([*terms, self._mark])
 
     async def is_marked(self) -> bool:
-        """Whether the file is there by which this folder is recognized. OSError."""
+        """Whether this folder has its mark. OSError."""
         return await self._uploads.run(self._size, self._mark) is not None
 
     async def keeps_mark(self) -> bool:
-        """Whether that file, which is there, is not overwritten by who wants to create it. OSError."""
+        """Whether the object store refuses to create the mark, which exists. OSError."""
         return await self._uploads.run(self._keeps_mark)
 
     def _keeps_mark(self) -> bool:
@@ -147,18 +148,18 @@ class Objects:
 
     @property
     def mark_address(self) -> str:
-        """Where that file should be."""
+        """The address of the mark."""
         return f"{self._address.rstrip('/')}/{self._mark}"
 
     def _check_directory(self) -> None:
-        """OSError if the directory is not the one that was claimed: it is not mounted, perhaps."""
+        """Raise OSError if the directory lacks the mark, perhaps because it is not mounted."""
         if self._directory is not None and self._folder and not (self._directory / self._mark).exists():
             raise OSError(f"{self.mark_address} is missing; is the directory mounted?")
 
     # -- terms --------------------------------------------------------------------------------------------
 
     async def newest_term(self) -> tuple[int, str] | None:
-        """Return the newest term that was noted, and its id. OSError."""
+        """Return the newest noted term and its id; None if no term is noted. OSError."""
         return await self._uploads.run(self._newest_term)
 
     def _newest_term(self) -> tuple[int, str] | None:
@@ -167,7 +168,7 @@ class Objects:
         return (terms[-1], self._read_term(terms[-1])) if terms else None
 
     async def note_term(self, term: int, term_id: str) -> str:
-        """Note a term if nobody has, and return the id that was noted. StoreRefused."""
+        """Note a term unless it is noted already. Return the id that is noted. StoreRefused."""
         await self.claim()
         return await self._uploads.run(self._note_term, term, term_id)
 
@@ -215,7 +216,7 @@ class Objects:
             try:
                 written = obstore.put(self._store, path, parts, mode="create", use_multipart=False)
             except AlreadyExistsError:
-                # The answer to an earlier try was lost. Nobody else uses this number.
+                # The answer to an earlier attempt was lost. No other broker uses this number.
                 if bytes(obstore.get(self._store, path).bytes()) != b"".join(parts):
                     raise StoreBroken(
                         f"object {path} in {self._address} is not the one that was written: the ledger is"
@@ -230,7 +231,7 @@ class Objects:
             raise StoreRefused(f"{self._address} cannot be written: {_first_line(error)}") from error
 
     def _flush(self, path: str) -> None:
-        """Flush an object in a directory, with its name. An object store answers when that is done."""
+        """Flush an object in a directory, and its name. An object store does this before it answers."""
         if self._directory is None:
             return
         file = self._directory / path
@@ -262,7 +263,7 @@ class Objects:
     async def _patiently(self, job: Callable[..., T], *arguments: Any) -> T:
         """Repeat a job that fails. Patience is counted from the first failure after a success.
 
-        So a reader waits once for an object store that is away, and not again for each of its ranges.
+        So a reader waits once for an unreachable object store, not once per range.
         """
         clock = asyncio.get_running_loop().time
         pause = PAUSE_SECONDS
@@ -332,7 +333,7 @@ class Objects:
             try:
                 obstore.delete(self._store, paths)
             except FileNotFoundError:
-                # Some services end the call at the first that is missing.
+                # Some services stop at the first object that is missing.
                 for path in paths:
                     with contextlib.suppress(FileNotFoundError):
                         obstore.delete(self._store, path)
@@ -358,7 +359,7 @@ class Objects:
                 self._store, prefix=f"{self._folder}chunks/", offset=after, chunk_size=PAGE
             ):
                 found += page
-                # A directory has no order, so all of it is one page.
+                # A directory is listed in no order, so all of it is one page.
                 if self._directory is None:
                     break
         except BaseError as error:
@@ -372,7 +373,7 @@ class Objects:
         return listed, found[-1]["path"] if found and self._directory is None else None
 
     def close(self) -> None:
-        """Finish what was begun, and end the threads."""
+        """Finish the requests under way, and stop the threads."""
         self._uploads.stop()
         self._worker.stop()
 
@@ -381,13 +382,13 @@ class Objects:
 
 
 def _number_of(path: str) -> int | None:
-    """The number in a path; None if somebody else has put something there."""
+    """Return the number in a path; None for a file that Semel did not write."""
     name = path.rpartition("/")[2]
     return int(name, 16) if len(name) == 16 and set(name) <= set("0123456789abcdef") else None
 
 
 def _may_be_same(found: Any, written: Any) -> bool:
-    """Whether the tags that the object store gave to an object are the same. Not every service has them."""
+    """Whether an object has the ETag that it got when it was written. Not every service has ETags."""
     tags = {(each.get("e_tag") or "").strip('"') for each in (found, written)}
     return len(tags - {""}) <= 1
 

@@ -33,7 +33,7 @@ SCHEMA: Final = "semel"
 
 
 class Remote(NamedTuple):
-    """A store that other machines share."""
+    """Where the store of a cluster is."""
 
     ledger: str
     """The address of a PostgreSQL database."""
@@ -63,8 +63,8 @@ def check_packages() -> None:
 async def open_remote(place: Remote, settings: Settings) -> SharedStore:
     """Open a ledger in PostgreSQL and chunks in an object store. StoreBroken, StoreDamaged, StoreLocked.
 
-    Waits for PostgreSQL if it is away, as a broker that runs does. An object store that is away is only
-    logged: small commits do not need it.
+    While PostgreSQL is unreachable, waits for it, as a running broker does. An unreachable object store is
+    only logged: small commits do not need it.
     """
     check_packages()
     from semel.store.object_access import check_access
@@ -102,7 +102,7 @@ async def open_store(
     """Open the store in a directory, which is created if missing, or a new one in memory (None).
 
     StoreLocked if another process has the directory. StoreDamaged if its parts do not belong together, or
-    one is damaged; ``accepts`` continues with what there is (``repair``). ``files`` accesses the disk.
+    one is damaged; ``accepts`` continues despite that (``repair``). ``files`` accesses the disk.
     """
     files = files or Files()
     health = StoreHealth()

@@ -32,7 +32,7 @@ def available() -> str:
         return ""
     finally:
         loader.close()
-    # It makes itself the default for the whole process, but only the ledger should use it.
+    # The extension makes itself the default for the whole process, but only the ledger should use it.
     apsw.set_default_vfs(default)
     return NAME if NAME in apsw.vfs_names() else ""
 

@@ -1,7 +1,7 @@
 """Fold the facts of one commit that change partitions: batches, staged batches, markers, producers.
 
-See ``fold``. A row of partitions is the last value that the facts have of it. Batches are gathered per
-partition, because that is the order of their table.
+See ``fold``. Only the last value of a partition in the facts is written. Batches are gathered per partition,
+because that is the order of their table.
 
 Staged batches are gathered per partition and producer. If a transaction begins and ends within one commit, as
 it does when its work was unsynced, all of its batches are in memory at the end. They go directly to their
@@ -93,7 +93,7 @@ class PartitionFold:
     # -- facts --------------------------------------------------------------------------------------------
 
     def partition_changed(self, fact: PartitionChanged) -> None:
-        """Keep the last value of the partition, which is the only one written."""
+        """Replace the value of the partition. Only the last one is written."""
         self._partitions[fact.key] = fact.partition
 
     def batch_appended(self, fact: BatchAppended) -> None:
@@ -191,7 +191,7 @@ class PartitionFold:
         _FORGET_ABORTED.run(self._sql, removed)
 
     def producer_advanced(self, fact: ProducerAdvanced) -> None:
-        """Keep the last state of the producer, which is the only one written."""
+        """Replace the state of the producer. Only the last one is written."""
         self._producers[fact.key] = fact.state
 
     def producer_expired(self, fact: ProducerExpired) -> None:

@@ -1,4 +1,4 @@
-"""The statements of the embedded ledger, by name. All SQL is in the files beside this one.
+"""Load the statements of the embedded ledger, by name. All its SQL is in the files beside this one.
 
 ``ManyRows`` runs a statement for many rows in few steps. Each step of SQLite releases the GIL, and getting it
 back from a busy event loop may take milliseconds, so a thousand steps would take seconds. Therefore a row of
@@ -58,7 +58,7 @@ class Statements:
         return self.connection.execute(QUERIES[name], bindings).fetchall()
 
     def each(self, name: str) -> Iterator[Any]:
-        """Yield the rows of a query, for more rows than should be in memory."""
+        """Yield the rows of a query that returns more rows than should be in memory."""
         yield from self.connection.execute(QUERIES[name])
 
     def value(self, name: str, bindings: Sequence[Any] | Mapping[str, Any] = ()) -> Any:

@@ -196,7 +196,7 @@ INSERT INTO dropped (chunk_id, position, length)
 SELECT chunk_id, position, length FROM batches WHERE (partition_id, base_offset) IN (VALUES (?, ?));
 
 -- name: rewrite_batches
--- Batches with fewer records, and their new locations. The peak stays, even if the record that had it is gone: a
+-- Writes batches with fewer records, and their new locations. The peak stays, even if the record that had it is gone: a
 -- search then only begins earlier.
 UPDATE batches SET
     max_timestamp = new.column3, chunk_id = new.column4, position = new.column5, length = new.column6
@@ -386,7 +386,7 @@ SELECT base_offset, last_offset, max_timestamp, chunk_id, position, length FROM 
 WHERE partition_id = ? AND base_offset >= ? AND max_timestamp >= ? ORDER BY base_offset LIMIT 1;
 
 -- name: offset_past_bytes
--- Where a partition begins after at least so many bytes are removed from its beginning.
+-- Where a partition begins after at least this many bytes are removed from its beginning.
 SELECT last_offset + 1 FROM (
     SELECT last_offset,
         sum(length) OVER (ORDER BY base_offset ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW) AS taken

@@ -102,7 +102,7 @@ def _write_again(chunks: LocalChunks, frame: Frame) -> None:
 
 
 def _write_large_again(chunks: LocalChunks, locations: Sequence[BatchLocation]) -> bool:
-    """Whether these are intact in their chunk. They are written again, in case an earlier flush failed."""
+    """Write large batches to their chunk again, in case a flush failed. False if one is not intact there."""
     try:
         batches = chunks.read_now(locations)
     except (LookupError, OSError):

@@ -1,13 +1,13 @@
-"""Repair: the options of an operator for a data directory that the broker refuses.
+"""Repair a data directory that the broker refuses, when an operator decides so.
 
-``plan`` changes nothing. ``carry_out`` continues with what there is, and reports what is given up:
+``plan`` changes nothing. ``carry_out`` continues with the usable parts, and reports what is given up:
 
 - with a damaged or missing WAL: continue from the last good commit. Later commits are lost;
 - with an older ledger: continue from its last commit. Chunks that it does not know are kept, never deleted;
 - without a chunk, or with an older copy of one: reading its missing batches is an error.
 
-Without a readable ledger, only ``salvage`` is left. A repair that was interrupted while it replaced files is
-finished before anything else (``swap``).
+Without a readable ledger, only ``salvage`` is possible. A repair that was interrupted while it replaced files
+is finished before anything else (``swap``).
 """
 
 from pathlib import Path
@@ -47,7 +47,7 @@ def plan(directory: Path) -> Plan:
 
 
 async def carry_out(directory: Path) -> Plan:
-    """Continue with what there is. Return the plan that was followed. StoreLocked, StoreBroken."""
+    """Continue with the usable parts. Return the plan that was followed. StoreLocked, StoreBroken."""
     if finish_interrupted(directory):
         return plan(directory)
     lock = DirectoryLock(directory)

@@ -42,7 +42,7 @@ _NOTE: Final = "salvaged"
 
 
 class Outlook(NamedTuple):
-    """What a salvage would work with."""
+    """What a salvage would find and lose."""
 
     store_id: bytes
     kept: list[ChunkOnDisk]
@@ -51,7 +51,7 @@ class Outlook(NamedTuple):
     only_in_wal: list[Buffer]
     """Batches that are in no chunk."""
     lost: list[str]
-    """Acknowledged commits that cannot be recovered, for people."""
+    """Acknowledged commits that cannot be recovered, in words."""
     last_number: int
     """The largest commit number found anywhere."""
 
@@ -115,7 +115,7 @@ def salvage(directory: Path, files: Files | None = None) -> Salvaged:
 
 
 def finish_interrupted(directory: Path) -> bool:
-    """Finish a repair that was interrupted while replacing files. Return if there was one. StoreLocked."""
+    """Finish a repair that was interrupted while replacing files. False if there was none. StoreLocked."""
     if not swap.is_pending(directory):
         return False
     lock = DirectoryLock(directory)
@@ -135,7 +135,7 @@ def remove_leftovers(directory: Path, files: Files) -> None:
 def _finish(directory: Path, lock: DirectoryLock, files: Files) -> Salvaged:
     salvaged = swap.notes(directory).get(_NOTE)
     if salvaged is not None:
-        # The witness is of the old ledger.
+        # The witness belongs to the old ledger.
         lock.forget()
     swap.finish(directory, files)
     return Salvaged(*(salvaged or (0, 0, 0)))
@@ -145,7 +145,7 @@ def _finish(directory: Path, lock: DirectoryLock, files: Files) -> Salvaged:
 
 
 def _frames(directory: Path, owner: bytes, synced: int) -> tuple[list[Frame], list[str]]:
-    """Return the good frames of the WAL, and what is lost because others are bad."""
+    """Return the intact frames of the WAL, and what is lost because others are damaged."""
     frames: dict[int, Frame] = {}
     seen: set[int] = set()
     lost: list[str] = []
@@ -166,9 +166,9 @@ def _frames(directory: Path, owner: bytes, synced: int) -> tuple[list[Frame], li
 
 
 def _missing(frame: Frame, chunks: dict[int, ChunkOnDisk], synced: int) -> tuple[list[Buffer], int]:
-    """Return the batches of a frame that its chunk lacks, and how many are nowhere.
+    """Return the batches of a frame that its chunk lacks, and how many are in neither.
 
-    A batch that was flushed to its chunk and is not there was deleted since.
+    A batch that was flushed to its chunk and is not there any more was deleted.
     """
     missing: list[Buffer] = []
     gone = 0

@@ -208,7 +208,7 @@ CREATE TABLE IF NOT EXISTS groups (
 ) STRICT, WITHOUT ROWID;
 
 -- Share-partitions: what a share group has done with the records of one partition. Below start_offset everything is
--- settled; -1 if nobody has fetched yet. runs is a JSON array of runs of offsets in the same state, without gaps: the
+-- settled; -1 if no member has fetched yet. runs is a JSON array of runs of offsets in the same state, without gaps: the
 -- first and the last offset, the state (0 available, 2 acknowledged, 4 archived, 16 pending), how often they were
 -- delivered, and what the end of a transaction makes of pending ones: its producer, whether a commit makes them
 -- acknowledged or archived, whether an abort makes them archived or available, and which member has acknowledged them.
@@ -229,7 +229,7 @@ CREATE TABLE IF NOT EXISTS leftovers (
     below_offset INTEGER NOT NULL CHECK (below_offset >= 0)
 ) STRICT;
 
--- Views for people and their tools. They may be read while a broker runs, and Semel itself does not use them. Unsynced
+-- Views for operators and tools. They may be read while a broker runs, and Semel itself does not use them. Unsynced
 -- work appears as soon as it is in the ledger, which takes a moment. Times are milliseconds of the broker's clock.
 
 -- Open transactions with their start and timeout: one row for each partition, or one row without a partition.

@@ -1,8 +1,8 @@
-"""The contract of a store that several brokers share.
+"""Define the contract of a store that several brokers share.
 
 Entities have versions (``core.placement``): ``load`` returns them, and ``commit`` names those that its
-decisions were based on. If one has moved, nothing is written (``Conflict``). The brokers agree in the same
-ledger on who owns what (``Membership``).
+decisions were based on. If one has changed, nothing is written (``Conflict``). The same ledger records which
+broker owns which shard (``Membership``).
 """
 
 import time
@@ -16,7 +16,7 @@ _CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 def lease_clock() -> float:
-    """Seconds of a clock that also runs while the machine is suspended, where there is one."""
+    """Return the time of a clock that also runs while the machine is suspended, if the system has one."""
     return time.clock_gettime(_CLOCK)
 
 
@@ -26,11 +26,11 @@ class Conflict(Exception):
     def __init__(self, keys: Sequence[Key] = ()) -> None:
         super().__init__(f"{len(keys)} entities have changed since they were loaded")
         self.keys = tuple(keys)
-        """Those that are known to have changed; none if it is not known which."""
+        """The entities that are known to have changed; empty if unknown."""
 
 
 class TermEnded(Exception):
-    """Unsynced work may be lost, of any broker. Nothing was written, and ``Store.term`` is the new term."""
+    """Unsynced work of any broker may be lost. Nothing was written, and ``Store.term`` is the new term."""
 
 
 class Versioned(NamedTuple):
@@ -54,58 +54,58 @@ class Peer(NamedTuple):
     is_live: bool
     """Whether it may still serve: its lease is not known to be over."""
     is_leaving: bool = False
-    """Whether it gives its shards away and wants no others."""
+    """Whether it gives its shards away and takes no others."""
 
 
 class Shard(NamedTuple):
-    """The owner of a shard, None if it has none, and how often that has changed."""
+    """The owner of a shard, None if it has none, and an epoch that grows with each change."""
 
     owner: int | None
     epoch: int
 
 
 class SnapshotAge(NamedTuple):
-    """How old the oldest snapshot is that somebody else holds in the ledger; zeros if there is none."""
+    """The age of the oldest snapshot of the ledger that no broker holds; zeros if there is none."""
 
     seconds: float
     """0 if that is not known."""
     transactions: int
     holder: str = ""
-    """Who holds it, without what changes with each session."""
+    """Who holds it, in words that are the same for all sessions of an application."""
 
 
 class ClusterView(NamedTuple):
-    """The cluster as of one moment."""
+    """The cluster at one moment."""
 
     peers: Sequence[Peer]
     """Ordered by id. Without brokers that have left."""
     shards: Sequence[Shard]
     """``SHARDS`` of them, by number."""
     notices: Sequence[tuple[int, bytes]]
-    """What other brokers had to leave here because they could not reach this one, with numbers."""
+    """Numbered notices that other brokers left in the ledger, unable to reach this one."""
     time_of_day_ms: int
     """By the clock of the ledger, which is the clock of the cluster."""
     now_ms: int
-    """The time from which a new broker counts deadlines: that of the others, whatever the clock of the ledger
-    says now. If no other broker runs, the time of day, but not before what they counted last."""
+    """The time from which a new broker counts deadlines: that of the other brokers, whatever the ledger's
+    clock says. If no other broker runs, the time of day, but not before the time that brokers last had."""
 
 
 class Membership(Protocol):
-    """The brokers that share a ledger, and who owns which shard.
+    """The brokers that share a ledger, and the owners of the shards.
 
-    A broker that does not renew its lease in time may be replaced: another one raises its epoch, after which
-    it can commit nothing, and takes its shards. All calls raise StoreFenced in a broker that was replaced.
-    StoreRefused if the ledger does not answer.
+    A broker that does not renew its lease in time may be replaced: another broker raises its epoch, after
+    which it can commit nothing, and takes its shards. All calls raise StoreFenced in a broker that was
+    replaced, and StoreRefused if the ledger does not answer.
     """
 
     broker_id: int
     lease_seconds: float
     secret: bytes
-    """Known to the brokers of this cluster alone."""
+    """Known only to the brokers of this cluster."""
 
     @property
     def epoch(self) -> int:
-        """The own epoch."""
+        """The epoch of this broker."""
 
     async def join(
         self, endpoints: Mapping[str, tuple[str, int]], internal: tuple[str, int], rack: str | None
@@ -113,36 +113,36 @@ class Membership(Protocol):
         """Announce the addresses, and begin the lease."""
 
     async def renew(self, now_ms: int = 0) -> ClusterView:
-        """Prolong the own lease. ``now_ms`` is the time by which this broker counts deadlines, or 0."""
+        """Renew this broker's lease. ``now_ms`` is the time by which it counts deadlines, or 0."""
 
     async def take_over(self, dead: Peer, owners: Mapping[int, int]) -> bool:
         """Fence a broker whose lease is over, and give its shards to new owners. False if it lives."""
 
     async def hand_over(self, owners: Mapping[int, int], epochs: Mapping[int, int]) -> None:
-        """Give own shards, and shards without an owner, to these brokers, if they still have these epochs.
+        """Give own shards, and those without an owner, to these brokers, if the shards have these epochs.
 
-        Each gets the next epoch, also if it is given to this broker.
+        Each shard gets the next epoch, even if it is given to this broker.
         """
 
     async def leave(self, owners: Mapping[int, int]) -> None:
         """Give all own shards away, or leave them without an owner, and end the lease."""
 
     async def announce_leaving(self) -> None:
-        """Tell the others to give this broker no more shards."""
+        """Ask other brokers to give this one no more shards."""
 
     async def leave_notice(self, peer: Peer, notice: bytes) -> int:
-        """Leave a notice for a broker that cannot be reached. Return its number."""
+        """Leave a notice in the ledger for a broker that cannot be reached. Return its number."""
 
     async def is_noticed(self, peer: Peer, number: int) -> bool:
-        """Whether the broker has seen the notice, or will before it serves anybody again."""
+        """Whether the broker has seen the notice, or will see it before it serves clients again."""
 
     async def drop_notices(self, numbers: Sequence[int]) -> None:
-        """Forget own notices, which were carried out."""
+        """Delete notices to this broker, which were carried out."""
 
 
 @runtime_checkable
 class SharedStore(Protocol):
-    """A store that several brokers write to. Everything of ``Store``, and versions."""
+    """A store that several brokers write to: ``Store``, with versions."""
 
     flush_seconds: float
 
@@ -160,7 +160,7 @@ class SharedStore(Protocol):
 
     @property
     def lost_rows(self) -> int:
-        """How often a query met a row that the ledger has lost."""
+        """How often a query needed a row that the ledger has lost."""
 
     @property
     def cluster_id(self) -> str:
@@ -172,7 +172,7 @@ class SharedStore(Protocol):
 
     @property
     def oldest_snapshot(self) -> SnapshotAge:
-        """What keeps the ledger from removing old versions, as of the last look."""
+        """The oldest snapshot at the last look. It keeps the ledger from removing old versions of rows."""
 
     @property
     def has_unsynced(self) -> bool:
@@ -182,14 +182,14 @@ class SharedStore(Protocol):
         """As in ``Store``."""
 
     async def load(self, keys: Sequence[Key], *, locks: bool = False) -> list[Versioned]:
-        """Return entities and their versions, in the same order; version 0 of what has none.
+        """Return entities and their versions, in the order of the keys; version 0 if there is none.
 
         With ``locks``, no other broker can change them before the next ``commit`` or ``unlock``, which must
-        follow soon. Several calls may lock more and more.
+        follow soon. Further calls may lock more entities.
         """
 
     async def check_term(self) -> None:
-        """TermEnded if what was loaded may be older than acknowledged work that is lost. StoreRefused."""
+        """Raise TermEnded if loaded entities may lack acknowledged work that is lost. StoreRefused."""
 
     async def unlock(self) -> None:
         """Give up all locks, without a commit."""
@@ -197,12 +197,11 @@ class SharedStore(Protocol):
     async def put_ahead(self, batches: Sequence[Buffer]) -> None:
         """Write the bytes of batches before the commits that they belong to. StoreRefused.
 
-        Any number of commits may be tried with these very buffers, and leave some out, until
-        ``forget_ahead``.
+        Until ``forget_ahead``, any number of commits may be tried with these same buffers, or some of them.
         """
 
     def forget_ahead(self, batches: Sequence[Buffer]) -> None:
-        """The commits of these batches are over, or will never be."""
+        """Forget these batches: their commits are over, or will never come."""
 
     async def commit(
         self,
@@ -214,12 +213,12 @@ class SharedStore(Protocol):
     ) -> int:
         """Commit as in ``Store``. Return the new version of all entities that were written.
 
-        ``expected`` has the versions that the decisions were based on. Of written entities that are not in
-        it, the version is not checked. Conflict and TermEnded mean that nothing was written.
+        ``expected`` has the versions that the decisions were based on. The versions of other written
+        entities are not checked. Conflict and TermEnded mean that nothing was written.
         """
 
     def upkeep(self, is_mine: Callable[[], bool]) -> Mapping[str, Coroutine[Any, Any, None]]:
-        """The work that goes on beside commits, by name. It is done while ``is_mine`` says so."""
+        """Return background jobs by name. ``is_mine``: whether to do those that one broker does for all."""
 
     async def checkpoint(self) -> None:
         """As in ``Store``."""

@@ -1,4 +1,4 @@
-"""The embedded ledger: SQLite in one file, or in memory. Implements ``interface.Ledger``.
+"""Implement ``interface.Ledger`` with SQLite, in one file or in memory.
 
 One thread writes (``ledger_writer``), two read (``ledger_reader``), each with a connection of its own. A
 database in memory has a single connection, so its writing thread also reads. This module only dispatches
@@ -55,7 +55,7 @@ CatchUp = Callable[[], Awaitable[None]]
 
 READERS: Final = 2
 AGAIN_SECONDS: Final = 60.0
-"""The least time between two log messages about damaged pages."""
+"""Minimum time between two log messages about damaged pages."""
 PRODUCERS_PAGE: Final = 4_096
 TRANSACTIONS_PAGE: Final = 4_096
 
@@ -164,7 +164,7 @@ class SqliteLedger:
     async def find_batches(
         self, partition: PartitionKey, offset: int, *, before: int, bytes_max: int, batches_max: int
     ) -> list[StoredBatch]:
-        """Return batches from the one that holds ``offset`` up to offset ``before`` (exclusive)."""
+        """Return batches from the one that holds ``offset``, or the next, that end below ``before``."""
         return await self._read(LedgerReader.find_batches, partition, offset, before, bytes_max, batches_max)
 
     async def first_batch_since(self, partition: PartitionKey, timestamp: int) -> StoredBatch | None:
@@ -172,7 +172,7 @@ class SqliteLedger:
         return await self._read(LedgerReader.first_batch_since, partition, timestamp)
 
     async def offset_at_size(self, partition: PartitionKey, size_bytes: int) -> int:
-        """Return the smallest offset from which the partition is no larger than this; at a batch boundary."""
+        """Return the smallest batch boundary from which the partition has at most this size."""
         return await self._read(LedgerReader.offset_at_size, partition, size_bytes)
 
     async def size_below(self, partition: PartitionKey, offset: int) -> tuple[int, int]:
@@ -241,7 +241,7 @@ class SqliteLedger:
         state: TransactionState | None = None,
         shards: Collection[int] | None = None,
     ) -> list[Transaction]:
-        """Return transactional ids in order, all or those in one state, of all or some shards."""
+        """Return transactions ordered by transactional id, in any state or one, of all shards or some."""
         if shards is None:
             return await self._read(LedgerReader.transactions, after, limit, state)
         found: list[Transaction] = []
@@ -285,7 +285,7 @@ class SqliteLedger:
         return await self._worker.run(lambda: self._health.guard(self._looked, self._writer.chunk_references))
 
     async def forget_chunks(self, gone: Sequence[int], unsure: Sequence[int]) -> None:
-        """Expect nothing of missing chunks, nor of how far the unsure ones are flushed."""
+        """Forget missing chunks, and how far the unsure ones are flushed."""
         await self._worker.run(lambda: self._health.guard(self._writer.forget_chunks, gone, unsure))
 
     async def close(self) -> None:
@@ -324,7 +324,7 @@ class SqliteLedger:
             raise StoreBroken(f"{self._path} cannot be read: {error}") from error
 
     def _looked(self, job: Callable[..., T], *args: Any) -> T:
-        """Run a job that the writing thread may abandon: a damaged page rolls it back."""
+        """Run a job of the writing thread. A damaged page rolls it back, and does not fail the store."""
         try:
             return job(*args)
         except apsw.Error as error:

@@ -1,4 +1,4 @@
-"""The WAL: every commit in order, durable after one flush, until it is checkpointed.
+"""Write the WAL: it has every commit in order, durable after one flush, until it is checkpointed.
 
 A commit is one *frame*: the facts, the locations of their batches, and the batches themselves if they are
 small. A written frame is in the operating system and survives the end of the process; a flush puts all frames
@@ -6,8 +6,8 @@ on disk. The WAL applier writes them to ledger and chunks later, without a flush
 
 Two files of a fixed size are written alternately. They never grow, so a flush costs no more than the bytes,
 and a full disk does not affect them. A file is reused, from its beginning, when ledger and chunks have
-everything in it on disk (``EmbeddedStore.checkpoint``). Nothing is truncated or erased: old frames have
-numbers that the ledger is past (``wal_reading``).
+everything in it on disk (``EmbeddedStore.checkpoint``). Nothing is truncated or erased: a reader recognises
+old frames by their numbers (``wal_reading``).
 """
 
 import os

@@ -1,11 +1,11 @@
-"""Applies the write-ahead log to ledger and chunks: in its order, several commits at a time.
+"""Apply the write-ahead log to ledger and chunks, in order, several commits at a time.
 
-Every commit is kept here until the ledger has it. ``follow`` says up to which commit all is durable; only
-those are applied, because the ledger must never hold what a crash could take back. One job on the writer's
+Every commit is kept here until the ledger has it. ``follow`` is told up to which commit all is durable. Only
+those commits are applied, because the ledger must never hold what a crash could undo. One job on the writer's
 thread writes their batches to the chunks and their facts in one SQL transaction. Commits that arrive
 meanwhile go with the next job, so a busy ledger writes each partition once for many commits.
 
-Readers of the ledger wait for it (``catch_up``), and so do commits when the applier is far behind.
+Readers of the ledger wait for the applier (``catch_up``), and so do commits when it is far behind.
 
 If the ledger has no room, the commits stay here and in the WAL, and the job is retried after a while and by
 every caller. Until then reads and commits get ``StoreFull``. This is rare, because commits are written
@@ -88,7 +88,7 @@ class WalApplier:
         return bool(self._large)
 
     def chunk_ids(self) -> set[int]:
-        """The chunks with reserved locations that the ledger does not know yet."""
+        """Return the chunks with reserved locations that the ledger does not know yet."""
         return {location.chunk_id for commit in self._commits for location in commit.locations}
 
     def add(self, commit: Commit) -> None:
@@ -104,7 +104,7 @@ class WalApplier:
 
     async def _write_large(self, large: list[Commit]) -> None:
         await self._worker.run(lambda: self._health.guard(self._write_now, large))
-        # Not before: a concurrent sync must not take them for written.
+        # Only now, because a concurrent sync must not take them for written.
         self._large = [commit for commit in self._large if commit.number > large[-1].number]
 
     def follow(self, number: int) -> None:

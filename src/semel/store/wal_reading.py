@@ -56,7 +56,7 @@ class Readout(NamedTuple):
     last_seen: int
     """The largest number found anywhere in it."""
     problems: list[str]
-    """Signs of damage, for people."""
+    """Signs of damage, in words."""
 
 
 class _Found(NamedTuple):

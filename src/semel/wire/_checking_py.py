@@ -1,10 +1,10 @@
 """Checks the structure of the records of a batch, in pure Python: the twin of `_checking.pyx`.
 
-It is stricter than the reader in `payload`, because other readers are: lengths and offsets are 32 bit numbers
-in at most five bytes, and the offsets of a batch from a producer are 0, 1, 2 and so on.
+It is stricter than the reader in `payload`, because readers of other clients are: lengths and offsets are
+32-bit numbers in at most five bytes, and the offsets of a batch from a producer are 0, 1, 2 and so on.
 
 Both implementations refuse the same batches, with the same code and the same indexes. If a length leads out
-of its record, the messages may differ: this one notices it only at the end of the record.
+of its record, the messages may differ: this implementation detects it only at the end of the record.
 """
 
 from typing import Final
@@ -22,15 +22,15 @@ _MAX_INT64: Final = (1 << 63) - 1
 _NO_TIMESTAMP: Final = -1
 _INT32_BYTES_MAX: Final = 5
 _ATTRIBUTES: Final = "attributes of a record that are not defined"
-"""None is defined. Some readers decode the byte as a varint, so a set high bit would mislead them."""
+"""No attribute is defined. Some readers decode the byte as a varint, so a set high bit would mislead them."""
 _FOLDED_NULL: Final = 1  # the length -1 of a null, in zigzag
 
 
 def check(payload: Buffer, header: BatchHeader, earliest: int, latest: int, needs_keys: bool) -> int:
     """Check the decompressed records of a batch and return the largest timestamp.
 
-    `InvalidRecords` names the first record that is damaged. If none is, it names those whose timestamp is not
-    between `earliest` and `latest`, or that lack a required key.
+    `InvalidRecords` names the first damaged record. If no record is damaged, it names up to `NAMED_MAX`
+    records whose timestamp is not between `earliest` and `latest`, or that lack a required key.
     """
     data, at, largest = bytes(payload), 0, _MIN_INT64
     base = header.base_timestamp
@@ -103,7 +103,7 @@ def _check_record(data: bytes, at: int, index: int) -> tuple[int, int, int]:
 
 
 def _wide(data: bytes, at: int, first: int) -> tuple[int, int]:
-    """Read the rest of a 32 bit number; return it, zigzag-encoded, and the position after it."""
+    """Read the rest of a 32-bit number; return it, zigzag-encoded, and the position after it."""
     folded, end = varint.decode_rest(data, at, first)
     if end - at >= _INT32_BYTES_MAX or folded >> 32:
         raise ProtocolError("a length or an offset does not fit 32 bits")

@@ -1,4 +1,4 @@
-"""The columnar codec in pure Python: for machines without a compiler, and the reference for the compiled one.
+"""The columnar codec in pure Python: for machines without a compiler, and a reference for `_columns.pyx`.
 
 `_columns.pyx` has the same names with the same behaviour, and the tests run on both.
 """
@@ -37,13 +37,13 @@ class Reader:
 
     @property
     def size_bytes(self) -> int:
-        """The number of bytes of keys and values that were not taken yet."""
+        """The number of bytes of keys and values that are not taken yet."""
         return self._key_bytes + self._value_bytes
 
     def add(self, payload: Buffer, header: BatchHeader, start: int, stop: int) -> None:
         """Add the records of a batch with offsets from `start` up to, but not including, `stop`.
 
-        The payload is decompressed. If it is damaged, a `ProtocolError` is raised and none of it is added.
+        The payload is already decompressed. ProtocolError if it is damaged; then no record is added.
         """
         if not 0 <= header.record_count <= len(payload) // SMALLEST_RECORD_BYTES:
             raise ProtocolError("a batch ends inside a record")
@@ -61,7 +61,7 @@ class Reader:
             self._value_bytes += sum(len(record.value or b"") for record in found)
 
     def take(self) -> Columns:
-        """Return what was collected, and empty the reader."""
+        """Return the collected records, and empty the reader."""
         records = self._records
         headers: ColumnHeaders | None = None
         if self._has_headers:
@@ -95,7 +95,7 @@ def _binary(values: Sequence[bytes | None]) -> Binary:
 
 
 def choose(rows: int, partitions: int, keys: Binary | None, given: Numbers | None, sticky: int) -> Buffer:
-    """Return the partition of each row, as int32: the given one, else that of its key, else `sticky`."""
+    """Return each row's partition, as int32: the given one, else the one of its key, else `sticky`."""
     if partitions < 1 or not 0 <= sticky < partitions:
         raise ValueError("a topic has at least one partition, and a partition is one of them")
     column = _given(keys, rows)
@@ -177,7 +177,7 @@ class Packer:
 
     @property
     def size_bytes(self) -> int:
-        """The number of bytes of batches that were not taken yet."""
+        """The number of bytes of batches that are not taken yet."""
         return sum(len(lane.payload) for lane in self._lanes)
 
     def add(
@@ -190,10 +190,10 @@ class Packer:
         headers: list[bytes | None] | None,
         timestamp: int,
     ) -> int:
-        """Pack the rows from `start` up to `rows`; return the row at which a full batch stopped it.
+        """Pack the rows from `start` up to `rows`; return the row that met a full batch, else `rows`.
 
-        `headers` are those of each row in wire format. A record larger than a batch should be gets a batch of
-        its own.
+        `headers` has the headers of each row in wire format. A record larger than `batch_bytes` gets a batch
+        of its own.
         """
         key_of, value_of, chosen = _given(keys, rows), _given(values, rows), _int32s(partitions)
         if start < 0 or len(chosen) < rows or (headers is not None and len(headers) < rows):
@@ -238,7 +238,7 @@ class Packer:
         return True
 
     def take(self, partition: int) -> Packed | None:
-        """Return the batch of a partition as it is; None if it is empty."""
+        """Return the open batch of a partition, full or not; None if it is empty."""
         if not 0 <= partition < len(self._lanes):
             raise ValueError(f"there is no partition {partition}")
         lane = self._lanes[partition]

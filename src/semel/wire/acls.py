@@ -1,4 +1,4 @@
-"""The words of ACLs, by their numbers in the protocol."""
+"""The enumerations of ACLs: resource types, pattern types, operations and permissions."""
 
 from enum import IntEnum
 
@@ -17,7 +17,7 @@ class ResourceType(IntEnum):
 
 
 class PatternType(IntEnum):
-    """How the name of a pattern is compared, with Kafka's numbers. ANY and MATCH are for filters."""
+    """How the resource name of an ACL is matched, with Kafka's numbers. ANY and MATCH are for filters."""
 
     UNKNOWN = 0
     ANY = 1
@@ -48,7 +48,7 @@ class Operation(IntEnum):
 
 
 class Permission(IntEnum):
-    """Kafka's numbers."""
+    """Whether an ACL allows or denies, with Kafka's numbers."""
 
     UNKNOWN = 0
     ANY = 1

@@ -1,9 +1,9 @@
-"""The header of a record batch, which is all that the broker needs to store and serve it.
+"""Reads, checks and writes the header of a record batch, all that the broker needs to store and serve it.
 
 A batch of format version 2 is 61 bytes of header followed by records, perhaps compressed. The broker stores
 and serves the bytes of a batch unchanged. It reads the header, verifies the checksum, and stamps the two
-fields that it owns, the base offset and the leader epoch; both are outside the bytes that the checksum
-covers. So nothing here decodes a batch, and only `with_log_append_time` copies one.
+fields that it owns, the base offset and the leader epoch; the checksum covers neither. So nothing here
+decodes records, and of an existing batch only `with_log_append_time` makes a copy.
 
      0  base offset          int64      \\
      8  length of the rest   int32       | not covered
@@ -81,7 +81,7 @@ _SEQUENCES: Final = 1 << 31
 
 
 class BatchHeader(NamedTuple):
-    """The fields of a batch header, in wire order. `length` is the size of the whole batch."""
+    """The fields of a batch header, in wire order, except that `length` is the size of the whole batch."""
 
     base_offset: int
     length: int
@@ -104,7 +104,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def is_control(self) -> bool:
-        """Whether the batch holds a marker and not data."""
+        """Whether the batch holds a control record instead of data."""
         return self.attributes & CONTROL != 0
 
     @property
@@ -116,7 +116,7 @@ class BatchHeader(NamedTuple):
     def delete_horizon(self) -> int | None:
         """When compaction may remove tombstones and markers from the batch; None before it was compacted.
 
-        It is stored in place of the base timestamp, and the timestamps of records are relative to it
+        The horizon is stored in place of the base timestamp, and the timestamps of records are relative to it
         (KIP-534).
         """
         return self.base_timestamp if self.attributes & DELETE_HORIZON else None
@@ -159,8 +159,8 @@ def _as_header(fields: tuple[int, ...]) -> BatchHeader:
 def iter_batches(data: Buffer) -> Iterator[tuple[int, BatchHeader]]:
     """Yield position and header of every whole batch in the records of a Fetch response.
 
-    A broker cuts the records at a size, so an incomplete batch at the end is normal and ends the iteration.
-    An impossible batch is a `ProtocolError`, also when it is the last.
+    A broker truncates the records at a size, so an incomplete batch at the end is normal and ends the
+    iteration. An impossible batch is a `ProtocolError`, even if it is the last.
     """
     at, size = 0, len(data)
     while size - at > _MAGIC_AT:
@@ -192,16 +192,16 @@ def has_valid_crc(data: Buffer, at: int, header: BatchHeader) -> bool:
 def check_produced(records: Buffer | None, api_version: int) -> tuple[BatchHeader | None, ErrorCode]:
     """Check the records of one partition in a Produce request, in the order of Kafka's own checks.
 
-    Returns the header and `ErrorCode.NONE`, or None and the error to answer. The records are not decoded
-    here; `validating` does that.
+    Returns the header and `ErrorCode.NONE`, or None and the error for the response. The records are not
+    decoded here; `validating` does that.
 
-    - INVALID_RECORD: not exactly one whole batch (none, truncated, or followed by more bytes), another format
-      version than 2, an unknown codec, a base offset other than 0, a record count that is not positive or not
-      the number of offsets, a control batch, a producer id without a sequence number.
+    - INVALID_RECORD: not exactly one whole batch (none, truncated, or followed by more bytes), a format
+      version other than 2, an unknown codec, a base offset other than 0, a record count that is not positive
+      or not the number of offsets, a control batch, a producer id without a sequence number.
     - UNSUPPORTED_COMPRESSION_TYPE: zstd in a version of the request that does not allow it.
     - CORRUPT_MESSAGE: a length too small for a header, or a wrong checksum. Clients retry.
-    - INVALID_TIMESTAMP: the producer set the bit for the broker's timestamp. Kafka clears the bit or refuses;
-      stored as it is, it would change what readers see.
+    - INVALID_TIMESTAMP: the producer set the bit for LogAppendTime. Kafka clears the bit or refuses the
+      batch; if the bit were stored, it would change the timestamps that readers see.
     """
     if records is None:
         return None, ErrorCode.INVALID_RECORD
@@ -227,7 +227,7 @@ def check_produced(records: Buffer | None, api_version: int) -> tuple[BatchHeade
 
 
 def produced_fault(records: Buffer | None, error: ErrorCode) -> str:
-    """Say in words what `check_produced` found. Only for batches that it refused."""
+    """Describe why `check_produced` refused a batch. Call it only for a refused batch."""
     size = 0 if records is None else len(records)
     if records is None or not size:
         return "there is no batch"

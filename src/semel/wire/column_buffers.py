@@ -17,8 +17,8 @@ ColumnHeaders: TypeAlias = list[list[tuple[str, bytes | None]] | None]
 class Binary(NamedTuple):
     """A column of bytes: row `i` is `data[offsets[first + i] : offsets[first + i + 1]]`.
 
-    A row is null if its bit in `validity`, counted from the lowest and also from `first`, is 0. Without
-    `validity` no row is null.
+    Row `i` is null if bit `first + i` of `validity`, counted from the lowest, is 0. Without `validity` no row
+    is null.
     """
 
     offsets: Buffer  # int32, one more than there are rows

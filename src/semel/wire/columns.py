@@ -1,4 +1,4 @@
-"""Record batches as columns, and columns as record batches: for callers that handle millions of records.
+"""Converts record batches to columns and back, for callers that handle millions of records.
 
     reader = ColumnReader(keys=True, values=True)
     for at, header in iter_batches(data):
@@ -6,11 +6,11 @@
     columns = reader.take()
 
 `records` makes an object of every record; this module makes none. It has two equivalent implementations: the
-compiled `_columns.pyx`, if there was a C compiler when the package was built, and else `_columns_py`.
-`SEMEL_PURE=1` in the environment selects the latter. `IS_COMPILED` says which one is in use.
+compiled `_columns.pyx`, if there was a C compiler when the package was built, else `_columns_py`, which
+`SEMEL_PURE=1` in the environment selects too. `IS_COMPILED` says which one is in use.
 
-Damaged bytes are a `ProtocolError` and nothing else, as everywhere in this layer, and memory is proportional
-to the input, or to the limit when it is compressed.
+As everywhere in this layer, damaged input is a `ProtocolError` and nothing else, and memory is proportional
+to the input, or to the limit if the input is compressed.
 """
 
 from collections.abc import Iterable
@@ -63,18 +63,18 @@ class ColumnReader:
 
     @property
     def rows(self) -> int:
-        """The number of records that were not taken yet."""
+        """The number of records that are not taken yet."""
         return self._reader.rows
 
     @property
     def size_bytes(self) -> int:
-        """The number of bytes of keys and values that were not taken yet."""
+        """The number of bytes of keys and values that are not taken yet."""
         return self._reader.size_bytes
 
     def add(self, data: Buffer, at: int, header: BatchHeader, start: int = 0, stop: int = _MAX_INT64) -> None:
         """Add the records of the batch at `at` with offsets from `start` up to, but not including, `stop`.
 
-        ProtocolError if the batch is damaged, also in a record outside the range; then none of it is added.
+        ProtocolError if the batch is damaged, even in a record outside the range; then no record is added.
         """
         if header.magic != MAGIC:
             raise ProtocolError(f"record format version {header.magic} is not supported, only {MAGIC}")
@@ -90,7 +90,7 @@ class ColumnReader:
         self._reader.add(payload, header, start, stop)
 
     def take(self) -> Columns:
-        """Return what was collected, and empty the reader."""
+        """Return the collected records, and empty the reader."""
         return self._reader.take()
 
 
@@ -115,7 +115,7 @@ def seal_packed(
     base_sequence: int = -1,
     transactional: bool = False,
 ) -> bytes:
-    """Build the batch of these records. A value out of range is a `ValueError`."""
+    """Build the batch of these records. ValueError if a value is out of range."""
     header = BatchHeader(
         base_offset=0,
         length=0,

@@ -1,11 +1,11 @@
-"""The compression codecs of record batches, compatible with other Kafka clients.
+"""Compresses and decompresses record batches, compatibly with other Kafka clients.
 
-The broker stores compressed bytes as they are; clients, the compactor, lookups by timestamp and the
-validation of produced batches decompress them. Two codecs have a framing of Kafka's own choice:
+The broker stores compressed bytes unchanged; clients, the compactor, lookups by timestamp and the validation
+of produced batches decompress them. Two codecs have a framing of Kafka's own choice:
 
 - snappy: Java wraps raw snappy blocks in the frame of the xerial library, other clients send one raw block.
-  Both are read; the frame is written, because every client understands it.
-- lz4: the standard frame, but Java refuses dependent blocks. So blocks are independent.
+  Semel reads both, and writes the frame, because every client understands it.
+- lz4: the standard frame, but Java refuses dependent blocks. So Semel writes independent blocks.
 
 `decompress` raises `ProtocolError` and nothing else, and never produces more than `limit_bytes` of output,
 however much a few hostile bytes would expand to. The limit is enforced where the bytes are produced, not by a
@@ -40,7 +40,7 @@ _XERIAL_BLOCK_BYTES = 32 * 1024
 _INT32 = struct.Struct(">i")
 
 _SNAPPY_RATIO_MAX = 32
-"""Three bytes of a snappy block stand for 64 at most."""
+"""Three bytes of a snappy block expand to 64 at most."""
 
 
 class Codec(IntEnum):
@@ -65,7 +65,7 @@ def compress(codec: Codec, data: Buffer) -> bytes:
             return _compress_snappy(data)
         case Codec.LZ4:
             frame = cramjam.lz4.Compressor(level=_LZ4_LEVEL, content_checksum=False, block_linked=False)
-            frame.compress(bytes(data))  # accepts nothing else
+            frame.compress(bytes(data))  # it accepts only `bytes`
             return bytes(frame.finish())
         case Codec.ZSTD:
             return bytes(cramjam.zstd.compress(data, level=_ZSTD_LEVEL))
@@ -78,9 +78,9 @@ def decompress(codec: Codec, data: Buffer, limit_bytes: int) -> bytes:
 
 
 def unpack(codec: Codec, data: Buffer, limit_bytes: int, *, is_produced: bool = False) -> Buffer:
-    """The same for a caller that only reads the bytes once: it saves the copy to `bytes`.
+    """Decompress `data` without the final copy to `bytes`, for a caller that reads the output only once.
 
-    Produced lz4 must be one frame: other clients stop reading at the end of the first.
+    With `is_produced`, lz4 must be one frame, because other clients stop reading at the end of the first.
     """
     match codec:
         case Codec.NONE:
@@ -126,12 +126,12 @@ def _decompress_gzip(data: Buffer, limit_bytes: int) -> bytes:
 def _decompress_into(
     unpack_into: Callable[[Buffer, bytearray], int], data: Buffer, found: PackedFrames, limit_bytes: int
 ) -> Buffer:
-    """Decompress into a buffer of the size that the blocks can hold, or of the limit if that is less."""
+    """Decompress into a buffer of the size that the blocks can expand to, or of the limit if that is less."""
     output = bytearray(min(found.bytes_max, limit_bytes))
     try:
         written = unpack_into(data, output)
     except cramjam.DecompressionError as error:
-        # The codecs do not say dependably which of the two it is.
+        # The codecs do not report reliably whether the data is damaged or the buffer is full.
         may_be_full = f", or more than {limit_bytes} bytes unpacked" if found.bytes_max > limit_bytes else ""
         raise ProtocolError(f"damaged data{may_be_full}: {error}") from None
     return memoryview(output)[:written]

@@ -1,12 +1,12 @@
-"""The embedded protocol of consumers in classic groups: subscriptions and assignments as bytes.
+"""Encodes and decodes the embedded protocol of consumers in classic groups: subscriptions and assignments.
 
-In a classic group these bytes are exchanged between the members. A broker reads them to know what a group
-subscribes to, and when a group changes between the classic protocol and that of KIP-848.
+The members of a classic group exchange these bytes. The broker reads them to learn what a group subscribes
+to, and when a group migrates between the classic protocol and that of KIP-848.
 
-A subscription has the topics, and from version 1 the partitions that the member owns, from version 2 a
-generation, from version 3 a rack. Fields of versions that are not known here come last and are ignored.
-Assignments look the same in all versions. Every length is checked against the bytes that are left, and the
-number of entries is bounded, because reading them takes time.
+A subscription has topics; version 1 adds the partitions that the member owns, version 2 a generation, version
+3 a rack. Fields of newer versions come last and are ignored. Assignments have the same layout in all
+versions. Every length is compared with the remaining bytes, and the number of entries is bounded, because
+reading them takes time.
 """
 
 import struct
@@ -19,7 +19,7 @@ _INT16: Final = struct.Struct(">h")
 _INT32: Final = struct.Struct(">i")
 VERSION_MAX: Final = 3
 ENTRIES_MAX: Final = 250_000
-"""Topics and partitions in a subscription or an assignment. Reading so many takes a tenth of a second."""
+"""The most topics and partitions in a subscription or assignment; reading them takes a tenth of a second."""
 
 
 class Subscription(NamedTuple):
@@ -27,13 +27,13 @@ class Subscription(NamedTuple):
 
     topics: list[str]
     owned: dict[str, list[int]]
-    """The partitions that it owns; empty before version 1."""
+    """The partitions that the member owns; empty before version 1."""
     rack_id: str | None = None
     version: int = 0
 
     @property
     def entries(self) -> int:
-        """The number of topics and partitions in it."""
+        """The number of topics and partitions in the subscription."""
         return len(self.topics) + entries_in(self.owned)
 
 
@@ -50,7 +50,7 @@ def decode_subscription(data: bytes) -> Subscription:
     topics = [reader.string() for _ in range(reader.count())]
     owned: dict[str, list[int]] = {}
     rack_id = None
-    # Some clients say version 1 or later and end where version 0 ends.
+    # Some clients declare version 1 or later, but send only the fields of version 0.
     if version >= 1 and reader.left:
         reader.skip_bytes()
         owned = reader.partitions() if reader.left else {}
@@ -61,7 +61,7 @@ def decode_subscription(data: bytes) -> Subscription:
 
 
 def subscription_version(data: bytes) -> int:
-    """Return the version of a subscription, as far as it is known here; 0 if there is none."""
+    """Return the version of a subscription, at most `VERSION_MAX`; 0 if it has none."""
     return max(0, min(_INT16.unpack(data[:2])[0], VERSION_MAX)) if len(data) >= 2 else 0
 
 
@@ -95,7 +95,7 @@ def _string(text: str) -> bytes:
 
 
 class _Reader:
-    """Reads the few types that occur, and trusts no length."""
+    """Reads the few types of this protocol, and checks every length."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -132,7 +132,7 @@ class _Reader:
         self._take(max(0, self.int32()))
 
     def partitions(self) -> dict[str, list[int]]:
-        """Topics with partition numbers. A repeated topic is one topic."""
+        """Read topics with partition numbers. The partitions of a repeated topic are merged."""
         found: dict[str, list[int]] = {}
         for _ in range(self.count()):
             numbers = found.setdefault(self.string(), [])

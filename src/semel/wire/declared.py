@@ -1,8 +1,8 @@
 """The base of every declared class: constructor, comparison and repr, as in a dataclass.
 
-`dataclass` generates all of that for each of hundreds of classes at import, which took a fifth of the
-broker's startup time. Here a constructor is generated when the first object is created, as encoders and
-decoders are on first use, and the rest needs no generated code.
+`dataclass` generates all three for each of hundreds of classes at import, which took a fifth of the broker's
+startup time. Here a constructor is generated when the first object is created, as encoders and decoders are
+on first use; comparison and repr need no generated code.
 """
 
 from typing import Any, ClassVar
@@ -21,7 +21,7 @@ class Declared:
 
     def __init__(self, **values: Any) -> None:
         kind = type(self)
-        # From now on the class has its own, and this one is not called again.
+        # The generated constructor replaces this one for the class.
         kind.__init__ = _constructor(kind)  # type: ignore[method-assign]
         kind.__init__(self, **values)
 
@@ -30,7 +30,7 @@ class Declared:
             return NotImplemented
         return all(getattr(self, name) == getattr(other, name) for name in self.declared)
 
-    __hash__ = None  # type: ignore[assignment]  # it can be changed
+    __hash__ = None  # type: ignore[assignment]  # objects are mutable
 
     def __repr__(self) -> str:
         shown = (f"{name}={getattr(self, name)!r}" for name, field in self.declared.items() if field.is_shown)

@@ -1,4 +1,4 @@
-"""Decoders: from a declaration and a version to the source of one Python function.
+"""Generates decoders: one Python function for each declaration and version.
 
 The function reads the whole message, with all structs inlined, in one pass from position `p` of buffer `b`:
 
@@ -25,16 +25,16 @@ The function reads the whole message, with all structs inlined, in one pass from
 Three things make it fast: adjacent fields of fixed width, with the length that follows them, are one
 `unpack_from`; a length of one byte needs no call; and objects are created without calling `__init__`.
 
-Reading past the end is a `struct.error` or an `IndexError`; `Message.decode` turns those into
-`ProtocolError`. Slices never fail, so each is checked against `end`. An array must fit into the remaining
-bytes, each element counted with its minimum size, before the first element is read.
+Reading past the end raises `struct.error` or `IndexError`; `Message.decode` turns those into `ProtocolError`.
+Slicing never fails, so the end of each slice is compared with `end`. Before the first element of an array is
+read, the array must fit into the remaining bytes, each element counted with its minimum size.
 
 A message with records is read from a view of the frame, so that records are not copied. Other messages are
 read from `bytes`, which is faster to index.
 
-A long frame is read by another function of the same declaration, a generator. It counts the elements of all
-arrays and the tagged fields against a limit, and yields after every `SLICE_ELEMENTS` of them, so that the
-event loop can do other work in between.
+A long frame is read by a second function that is generated from the same declaration, a generator. It counts
+the elements of all arrays and the tagged fields against a limit, and yields after every `SLICE_ELEMENTS` of
+them, so that the event loop can do other work in between.
 """
 
 import struct
@@ -81,12 +81,12 @@ def compile_decoder(message: type, version: int, flexible: bool) -> Decoder:
 
 
 def compile_sliced_decoder(message: type, version: int, flexible: bool) -> SlicedDecoder:
-    """Return the generator that reads it from a buffer, a position and a maximum number of elements."""
+    """Return the generator function that reads the message: of a buffer, a position, an element limit."""
     return _DecoderWriter(message, version, flexible, is_sliced=True).compile()
 
 
 class _DecoderWriter:
-    """Generates one decoder. The current run is the fixed-width reads that were not emitted yet."""
+    """Generates one decoder. The current run is the fixed-width reads that are not emitted yet."""
 
     def __init__(self, message: type, version: int, flexible: bool, *, is_sliced: bool) -> None:
         self.message = message
@@ -106,7 +106,7 @@ class _DecoderWriter:
             self.out.line("end = len(b)")
             if self.is_sliced:
                 self.out.line(f"most, pause = left, max(left - {SLICE_ELEMENTS}, 0)")
-                # A generator, even if nothing in the message can be long.
+                # Makes the function a generator even if the message has no arrays.
                 self.out.line("yield")
             target = self.struct(self.message)
             self.flush()
@@ -175,7 +175,7 @@ class _DecoderWriter:
         return target
 
     def default(self, target: str, field: Field) -> None:
-        """Set a field that is not read to its default."""
+        """Set a field to its default. Called for fields that this version lacks, and for tagged fields."""
         if field.kind == "array" and field.default is not None:
             self.out.line(f"{target} = []")
         elif field.kind == "nested" and field.default is not None:
@@ -221,7 +221,7 @@ class _DecoderWriter:
             self.out.line(f"{target} = {inner}")
 
     def sized(self, target: str, name: str, field: Field, length: str, also: str) -> None:
-        """Read what follows a length that is not null."""
+        """Read the value after a length that is not null; `also` is one more condition of a bad length."""
         if field.kind == "array":
             assert field.element is not None
             self.array(target, name, field.element, length, also)

@@ -1,7 +1,7 @@
 """Finds the field that makes a message impossible to encode.
 
-Encoders do not check what they write; `struct` does, and its message names no field. This walk over the
-message finds the first value that its field cannot hold. It runs only after an encoder failed.
+Encoders do not check values; `struct` does, and its error names no field. `find_fault` walks over the message
+and finds the first value that its field cannot hold. It runs only after an encoder failed.
 """
 
 from typing import Any

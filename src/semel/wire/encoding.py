@@ -1,4 +1,4 @@
-"""Encoders: from a declaration and a version to the source of one Python function.
+"""Generates encoders: one Python function for each declaration and version.
 
 The function writes the whole message, with all structs inlined, into the bytearray `w`:
 
@@ -20,10 +20,11 @@ Adjacent fields of fixed width, with the length that follows them, are one `pack
 for records of more than a few KiB: they go into the list of parts as they are, so that bytes read from a
 chunk reach the socket without a copy.
 
-A long message is written by a generator of the same declaration, which yields after every thousand elements.
+A long message is written by a second function that is generated from the same declaration, a generator that
+yields after every thousand elements.
 
-An encoder checks little by itself. A value out of range makes `struct`, `len` or `encode` fail, and only then
-does `Message.encode_parts` search for the field.
+An encoder itself checks little. A value out of range makes `struct`, `len` or `encode` fail; then
+`Message.encode_parts` searches for the field.
 """
 
 import struct
@@ -63,12 +64,12 @@ def compile_encoder(message: type, version: int, flexible: bool) -> Encoder:
 
 
 def compile_sliced_encoder(message: type, version: int, flexible: bool) -> SlicedEncoder:
-    """Return the generator that writes it in slices."""
+    """Return the generator function that writes a message in slices."""
     return _EncoderWriter(message, version, flexible, is_sliced=True).compile()
 
 
 class _EncoderWriter:
-    """Generates one encoder. The current run is the fixed-width values that were not emitted yet."""
+    """Generates one encoder. The current run is the fixed-width values that are not emitted yet."""
 
     def __init__(self, message: type, version: int, flexible: bool, *, is_sliced: bool) -> None:
         self.message = message

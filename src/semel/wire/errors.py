@@ -1,8 +1,8 @@
 """Kafka's error codes, and the exceptions of the wire layer.
 
-`ErrorCode` has every code of Kafka 4.x under the name and number of the protocol, and tells whether a client
-may retry the request (`retriable`). Handlers put the number in a response; the client turns a nonzero number
-into a `KafkaError`.
+`ErrorCode` has every code of Kafka 4.x with its name and number in the protocol. `retriable` says whether a
+client may retry the request. Handlers put the number in a response; the client turns a nonzero number into a
+`KafkaError`.
 
 `ProtocolError` is different: the peer sent bytes that no version of the protocol allows. It cannot be
 answered. The server closes the connection, and nothing else is affected.
@@ -16,7 +16,7 @@ class ProtocolError(Exception):
 
 
 class EncodeError(ValueError):
-    """A message holds a value that its field cannot carry; a bug of ours, never of the peer."""
+    """A message holds a value that its field cannot carry: a bug in this process, never in the peer."""
 
 
 class ErrorCode(IntEnum):
@@ -215,8 +215,8 @@ class InvalidRecords(ProtocolError):
         self.message = message
         self.code = code
         self.records = records
-        """The invalid records: index in the batch, counted from 0, and message. Empty if the batch is invalid
-        as a whole."""
+        """The invalid records: index in the batch, counted from 0, and message. Empty if the batch as a whole
+        is invalid."""
 
 
 class KafkaError(Exception):

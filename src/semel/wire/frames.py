@@ -1,8 +1,8 @@
-"""Frames and headers around a message on a connection.
+"""Reads and writes the frames and headers around the messages of a connection.
 
 A frame is a size of four bytes, and a payload of that size: a header, then the body of one message.
-`FrameParser` splits the bytes from a socket into payloads. The functions below read and write the headers,
-which depend on the API and version of the message:
+`FrameParser` splits the bytes from a socket into payloads. The functions of this module read and write the
+headers, which depend on the API and version of the message:
 
 - A request has its API key, version, correlation id and client id, and a section of tagged fields when the
   version is flexible. The client id always has a length of two bytes.
@@ -10,8 +10,8 @@ which depend on the API and version of the message:
   exception: its response never has them, because a client cannot know yet what the broker supports.
 
 A frame that arrives in one piece is returned without a copy. A frame in several pieces is collected in a
-bytearray that grows with the received bytes, never with the declared size, and is returned itself: one copy
-of each byte, however the pieces are cut.
+bytearray, which grows with the received bytes, never to the declared size. A view of this bytearray is
+returned, so each byte is copied once, however the pieces are cut.
 """
 
 import struct
@@ -52,7 +52,7 @@ class FrameParser:
             max_frame_bytes if usual_max_bytes is None else min(usual_max_bytes, max_frame_bytes)
         )
         self._large = large
-        #: Whether a large frame has started whose API key has not arrived.
+        #: Whether a large frame has started, and its API key has not arrived yet.
         self._must_check_key = False
         #: The start of a frame, with as much of its size as has arrived.
         self._partial = bytearray()
@@ -61,16 +61,16 @@ class FrameParser:
 
     @property
     def buffered(self) -> int:
-        """The number of bytes that wait for the rest of their frame."""
+        """The number of bytes received of an incomplete frame."""
         return len(self._partial)
 
     @property
     def missing(self) -> int:
-        """The number of bytes that the current frame still needs, as far as is known."""
+        """The number of bytes still needed: of the size, and once that is known, of the payload."""
         return self._missing
 
     def take_over(self) -> memoryview:
-        """Return what has arrived of a frame of known size. The caller receives the rest itself."""
+        """Return the received part of a payload whose size is known. The caller receives the rest itself."""
         begun, self._partial, self._missing = self._partial, bytearray(), 4
         return memoryview(begun)[4:]
 
@@ -130,7 +130,7 @@ class FrameParser:
         return size
 
     def _check_key(self, data: Buffer, position: int) -> None:
-        """Refuse a large frame of an API that needs none, as soon as its key has arrived."""
+        """Refuse a large frame of an API that is not in `large`, as soon as the API key has arrived."""
         self._must_check_key = len(data) < position + _SIZED_KEY.size
         if self._must_check_key:
             return
@@ -152,14 +152,14 @@ class RequestHeader:
     correlation_id: int
     client_id: str | None
     response_version: int
-    """The version of the request, unless that is not served."""
+    """The version of the response: that of the request, or 0 for ApiVersions in a version not served."""
 
 
 def decode_request_header(frame: Buffer) -> tuple[RequestHeader, int]:
     """Read the header of a request; return it, and the start of the body.
 
-    If the API or the version is unknown, so is the layout after the client id, and the position right after
-    it is returned. ApiVersions of an unknown version is read like that, and can be answered.
+    If the API or the version is unknown, the layout after the client id is unknown too. Then the position
+    right after the client id is returned, which is enough to answer ApiVersions of an unknown version.
     """
     try:
         api_key, api_version, correlation_id, length = _REQUEST_HEADER.unpack_from(frame)
@@ -169,7 +169,7 @@ def decode_request_header(frame: Buffer) -> tuple[RequestHeader, int]:
             stop = position + length
             if stop > len(frame):
                 raise ProtocolError(f"a client id of {length} bytes, {len(frame) - position} are left")
-            # Only a name for the logs: one that is not UTF-8, as C clients may send, is no reason to refuse.
+            # C clients may send a client id that is not UTF-8. It is only a name, so it is not refused.
             client_id = str(frame[position:stop], "utf-8", "replace")
             position = stop
         api = APIS.get(api_key)
@@ -231,7 +231,7 @@ def _flexible_response(api_key: int, version: int) -> bool:
 
 
 def _skip_tags(frame: Buffer, position: int) -> int:
-    """Return the position after the tagged fields of a header; none are known, and usually there are none."""
+    """Return the position after a header's tagged fields. Semel knows none, and clients send hardly any."""
     if frame[position] == 0:
         return position + 1
     return skip_tagged_fields(frame, position, len(frame), HEADER_TAGS_MAX)

@@ -1,7 +1,7 @@
-"""Says which records of a produced batch are invalid, and why: the wording of both halves of `validating`.
+"""Names the invalid records of a produced batch: the errors of both implementations of `validating`.
 
-A *damaged* record makes the rest of its batch unreadable, so it is the only one that is named. Records that
-are *refused* can be read; as in Kafka, all of them are named (KIP-467), but here at most `NAMED_MAX`.
+A *damaged* record makes the rest of its batch unreadable, so only that record is named. *Refused* records can
+be read; as in Kafka, all of them are named (KIP-467), but here at most `NAMED_MAX`.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from semel.wire.errors import ErrorCode, InvalidRecords
 __all__ = ["NAMED_MAX", "damaged", "refused"]
 
 NAMED_MAX: Final = 1_000
-"""Records of a batch that are named. A batch may have millions, and each name has a message."""
+"""The most records of a batch that are named: a batch may have millions, and each gets a message."""
 
 
 def damaged(index: int, message: str) -> InvalidRecords:
@@ -30,8 +30,8 @@ def refused(
 ) -> InvalidRecords:
     """The error for a batch in which `count` of `total` records are refused.
 
-    `named` has the index of each, and its timestamp, or None if it lacks a key. One bad timestamp decides the
-    code for the batch, as in Kafka.
+    `named` has the index of each, and its timestamp, or None if it lacks a key. If one timestamp is bad, the
+    batch gets the code INVALID_TIMESTAMP, as in Kafka.
     """
     records = tuple((index, _reason(timestamp, earliest, latest)) for index, timestamp in named)
     index, reason = records[0]

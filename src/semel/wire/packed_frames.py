@@ -1,8 +1,8 @@
-"""The frames of lz4 and zstd, read without unpacking: how many there are and how much they can unpack to.
+"""Counts lz4 and zstd frames, and bounds their decompressed size, without decompressing them.
 
-Both formats cut the content into blocks and write a length before each, and a block has a largest size. So a
-walk over the block headers finds damage in the structure and gives an upper bound of the output. A buffer of
-that size is enough, however few bytes the input has and whatever size it declares.
+Both formats divide the content into blocks of limited size, and write a length before each block. So a walk
+over the block headers detects damage in the structure and gives an upper bound of the output. A buffer of
+that size is enough, however small the input is and whatever size it declares.
 """
 
 import struct
@@ -15,14 +15,14 @@ from semel.wire.schema import Buffer
 LZ4_MAGIC: Final = 0x184D2204
 ZSTD_MAGIC: Final = 0xFD2FB528
 SKIPPABLE_MAGIC: Final = 0x184D2A50
-"""The first of sixteen, in both formats."""
+"""The lowest of sixteen magic numbers of frames that readers skip, in both formats."""
 
 BLOCKS_MAX: Final = 16_384
-"""Blocks of a batch. Encoders cut blocks of 64 KiB or more, or where their caller flushes."""
+"""The most blocks in a batch. Encoders end a block at 64 KiB or more, or when their caller flushes."""
 
 _LZ4_BLOCK_BYTES: Final = {4: 1 << 16, 5: 1 << 18, 6: 1 << 20, 7: 1 << 22}
 _LZ4_RATIO_MAX: Final = 256
-"""No byte of an lz4 block stands for more than 255; the first few bytes for a little more."""
+"""A byte of an lz4 block expands to at most 255 bytes; the first few bytes to a little more."""
 _ZSTD_BLOCK_BYTES: Final = 1 << 17
 _INT32: Final = struct.Struct("<I")
 
@@ -31,9 +31,9 @@ class PackedFrames(NamedTuple):
     """What a walk over frames found."""
 
     frames: int
-    """All frames, with those that readers have to skip."""
+    """The number of frames, including those that readers must skip."""
     bytes_max: int
-    """The most that they unpack to."""
+    """The most bytes that the frames decompress to."""
 
 
 class _Walk:
@@ -68,7 +68,7 @@ class _Walk:
             raise ProtocolError(f"a frame of more than {BLOCKS_MAX} blocks")
 
     def frame(self, magic: int) -> bool:
-        """Begin a frame. False if it was one to skip, which is passed over."""
+        """Read the start of a frame. Moves past a skippable frame and returns False for it."""
         found = self.integer(4)
         if found == magic:
             return True
@@ -89,7 +89,7 @@ def _walk(data: Buffer, magic: int, walk_frame: Callable[[_Walk], int]) -> Packe
 
 
 def walk_lz4(data: Buffer) -> PackedFrames:
-    """Find the frames of lz4. `ProtocolError` if the structure is damaged."""
+    """Walk over the frames of lz4. `ProtocolError` if the structure is damaged."""
     return _walk(data, LZ4_MAGIC, _lz4_frame)
 
 
@@ -114,7 +114,7 @@ def _lz4_frame(walk: _Walk) -> int:
 
 
 def walk_zstd(data: Buffer) -> PackedFrames:
-    """Find the frames of zstd. `ProtocolError` if the structure is damaged."""
+    """Walk over the frames of zstd. `ProtocolError` if the structure is damaged."""
     return _walk(data, ZSTD_MAGIC, _zstd_frame)
 
 

@@ -1,8 +1,8 @@
 """Kafka's hash rules, bit for bit: the partition of a key, and the coordinator of an id.
 
-There are two rules. A record's key goes through murmur2, so that producers in any language send a key to the
-same partition. The id of a group or a transaction goes through Java's `String.hashCode`, so that every broker
-and tool names the same coordinator. Neither may ever change: an id that moved would lose its state.
+A record's key is hashed with murmur2, so that producers in any language send a key to the same partition. A
+group id or transactional id is hashed with Java's `String.hashCode`, so that every broker and tool names the
+same coordinator. Neither rule may ever change: an id that moved would lose its state.
 """
 
 __all__ = ["coordinator_partition", "java_hash", "murmur2", "partition_for"]

@@ -1,4 +1,4 @@
-"""The records inside a batch, after decompression and before compression.
+"""Encodes and decodes the records inside a batch, after decompression and before compression.
 
     length of the rest, attributes (one byte, none defined), timestamp delta, offset delta, key length, key,
     value length, value, count of headers, and for each its key length, key, value length, value
@@ -6,9 +6,9 @@
 All numbers but the attributes are varints. A length of -1 is null, except for the key of a header.
 
 `walk` raises `ProtocolError` and nothing else, allocates nothing for a length or a count before it has found
-the bytes, and returns no damaged record. A broker may not have validated the batch, so here every record must
-be exactly as long as it says, and offsets must ascend within the range of the header: a reader that took an
-offset twice, or one of another batch, would lose its position in the log.
+the bytes, and returns no damaged record. It does not rely on a broker that validates batches: every record
+must be exactly as long as it says, and offsets must ascend within the range of the header. A reader that took
+an offset twice, or one of another batch, would lose its position in the log.
 """
 
 from collections.abc import Iterator, Sequence
@@ -34,7 +34,7 @@ class Header(NamedTuple):
 
 
 class Record(NamedTuple):
-    """One record as a reader sees it. `encode_batch` accepts it too, and then numbers offsets itself."""
+    """One record as a reader sees it. `encode_batch` accepts it too, but assigns the offsets itself."""
 
     offset: int
     timestamp: int
@@ -160,7 +160,7 @@ def walk(data: bytes, header: BatchHeader) -> Iterator[Record]:
 
 
 def _null(folded: int) -> bytes | None:
-    """Accept the one negative length that has a meaning."""
+    """Return None for the length -1. Any other negative length is a `ProtocolError`."""
     if folded != _FOLDED_NULL:
         raise ProtocolError("a negative length")
     return None

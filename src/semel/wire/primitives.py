@@ -1,22 +1,22 @@
-"""The slow paths of the codec: what the compiled functions call for unusual values.
+"""The slow paths of the codec: functions that generated encoders and decoders call for unusual values.
 
-Compiled code reads a length of one byte inline, because nearly every length is below 128. Longer
-variable-length integers, tagged fields that are present, and all errors are handled here.
+Generated code reads a length of one byte inline, because nearly every length is below 128. This module
+handles longer varints, tagged fields that are present, and all errors.
 
-Functions that are named after an error return the exception; the caller raises it, so that the compiled code
+Functions that are named after an error return the exception; the caller raises it, so that the generated code
 shows where it can fail.
 """
 
 from semel.wire.errors import EncodeError, ProtocolError
 from semel.wire.spec import Buffer
 
-#: The longest string that the protocol allows, in bytes, also where its length is a varint.
+#: The longest string that the protocol allows, in bytes, even where the length is a varint.
 MAX_STRING = 32767
 
-#: Records up to this size are copied next to their neighbours: cheaper than one more piece for the socket.
+#: Records up to this size are copied into the buffer around them: cheaper than sending one more buffer.
 COPY_LIMIT = 4096
 
-#: Tagged fields of a header. Kafka has defined one so far.
+#: The most tagged fields in a header. Kafka has defined one so far.
 HEADER_TAGS_MAX = 64
 
 

@@ -1,4 +1,4 @@
-"""A producer id and its epoch, as the protocol passes them around."""
+"""A producer id and its epoch, which requests and responses carry together."""
 
 from typing import NamedTuple
 

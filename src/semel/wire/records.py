@@ -1,11 +1,11 @@
-"""Records and their batches, for code that decodes batches: clients, the compactor, tools.
+"""Encodes and decodes record batches, for code that needs their records: clients, the compactor, tools.
 
 The broker stores and serves batches by their headers (see `batch`, whose names are exported here too) and
-validates their records when they are produced (`validating`). Decoding follows the same rule as every decoder
-of this layer: `ProtocolError` and nothing else, and memory proportional to the input, or to the limit when it
-is compressed. Nothing is allocated for a declared length or count before the bytes are found.
+validates their records when they are produced (`validating`). Like every decoder of this layer, these raise
+`ProtocolError` and nothing else, and use memory proportional to the input, or to the limit if the input is
+compressed. They allocate nothing for a declared length or count before they have found the bytes.
 
-A batch can still be damaged inside: other brokers do not check, nor do topics with
+A batch can still be damaged inside: other brokers do not validate records, and neither do topics with
 `semel.validate.records=none`. So reading checks the number of records, their lengths and their offsets (see
 `payload`).
 """
@@ -88,7 +88,7 @@ def encode_batch(
     base_offset: int = 0,
     leader_epoch: int = -1,
 ) -> bytes:
-    """Encode one batch of these records, in their order. A value out of range is a `ValueError`."""
+    """Encode one batch of these records, in their order. ValueError if a value is out of range."""
     if not records:
         raise ValueError("a batch has at least one record")
     payload = pack(records)
@@ -122,8 +122,8 @@ def iter_records(
 ) -> Iterator[Record]:
     """Decompress the batch at `at` now, and decode its records one by one on demand.
 
-    For a caller that may stop early, or that must not hold all records at once: a record costs many times the
-    seven bytes that the smallest has on the wire.
+    Use it to stop early, or to avoid holding all records at once: a `Record` takes many times the seven bytes
+    of the smallest record on the wire.
     """
     header = read_header(data, at)
     if header.magic != MAGIC:
@@ -167,9 +167,9 @@ def marker(
 
 
 def read_marker(data: Buffer, at: int = 0) -> Marker | None:
-    """Return the outcome in the control batch at `at`, or None if it is of another type.
+    """Return the outcome in the control batch at `at`, or None if the control record has another type.
 
-    Versions above 0 may only append fields, so they are read like 0.
+    Versions above 0 may only append fields, so they are read like version 0.
     """
     if not read_header(data, at).is_control:
         raise ProtocolError("a batch of data where a control batch is expected")
@@ -195,8 +195,8 @@ def first_at_or_after(
 ) -> Record | None:
     """Return the first record of the batch with at least this timestamp and, if given, this offset.
 
-    A batch whose header says that it is older is not decoded. Offsets are counted from the header's base
-    offset, so a batch that is not stamped yet gives offsets from 0.
+    A batch whose max timestamp is too old is not decoded. Offsets are relative to the header's base offset,
+    so those of a batch that is not stamped yet start at 0.
     """
     if read_header(data, at).max_timestamp < timestamp:
         return None

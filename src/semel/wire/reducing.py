@@ -1,16 +1,16 @@
 """Removes records from a batch, for compaction.
 
-Records that stay are not encoded again. Their bytes are copied as the producer wrote them, so that nothing in
-them can change, whatever a client put into headers. The batch keeps its base offset, last offset, producer,
-sequence and codec; the number of records, the largest timestamp and the checksum are new.
+Records that are kept are not encoded again. Their bytes are copied as the producer wrote them, so that
+nothing in them can change, whatever a client put into headers. The batch keeps its base offset, last offset,
+producer, sequence and codec; the number of records, the largest timestamp and the checksum are new.
 
 A *delete horizon* is the time from which tombstones may be removed. It is stored as in Kafka (KIP-534): a bit
-of the attributes, and the time itself in place of the base timestamp. Then the timestamp of every record is
-written again, relative to the horizon. Readers need not know: base and delta still add up to the record's
-timestamp.
+of the attributes, and the time itself in place of the base timestamp. Then the timestamp delta of every
+record is rewritten, relative to the horizon. Readers need no change: base and delta still add up to the
+record's timestamp.
 
 As everywhere in this layer, damaged input is a `ProtocolError` and nothing else, and memory is proportional
-to the input, or to the limit when it is compressed.
+to the input, or to the limit if the input is compressed.
 """
 
 from collections.abc import Iterator
@@ -72,7 +72,7 @@ def open_batch(data: Buffer, *, limit_bytes: int = DECOMPRESSED_LIMIT_BYTES) -> 
 
 
 def reduced(opened: Opened, stays: bytes | bytearray, delete_horizon: int | None) -> bytes:
-    """Return the batch with the records whose byte in ``stays`` is not 0, one byte for each, in order.
+    """Return the batch without the records whose byte in ``stays`` is 0; it has a byte for each, in order.
 
     ``delete_horizon`` sets the horizon; NO_HORIZON removes it, None keeps it. ValueError if the timestamp of
     a record cannot be expressed relative to it.
@@ -101,7 +101,7 @@ def reduced(opened: Opened, stays: bytes | bytearray, delete_horizon: int | None
         output += varint.encode(len(body))
         output += body
     if header.is_log_append_time or latest > header.max_timestamp:
-        # The broker's timestamp, or the producer's: the ledger has the batch under it.
+        # Keep the broker's timestamp, or the producer's max timestamp: the ledger has the batch under it.
         latest = header.max_timestamp
     header = header._replace(
         attributes=attributes,
@@ -155,7 +155,7 @@ def _walk(data: bytes, header: BatchHeader) -> Iterator[Entry]:
 
 
 def _skip_headers(data: bytes, at: int) -> int:
-    """Return the position after the headers: what a reader could not read is damaged here too."""
+    """Return the position after the headers. Headers that a reader would refuse are refused here too."""
     count, at = varint.read(data, at)
     if count < 0:
         raise ProtocolError("a negative count of headers")

@@ -1,4 +1,4 @@
-"""How a message is declared: one class for all its versions.
+"""Declares messages: one class for all versions of a message.
 
     @struct
     class TopicProduceData:
@@ -104,7 +104,7 @@ class Message(Declared):
             raise self._encode_error(error, version) from error
 
     def encode_in_slices(self, version: int) -> Generator[None, None, list[Buffer]]:
-        """The same for a long message: yields now and then, and returns the pieces."""
+        """Encode a long message: yields after each slice, and returns the pieces to be sent in order."""
         encoder = self._sliced_encoders.get(version)
         if encoder is None:
             encoder = compile_sliced_encoder(type(self), version, self.is_flexible(version))
@@ -132,7 +132,7 @@ class Message(Declared):
     def decode_in_slices(
         cls, data: Buffer, version: int, offset: int, elements_max: int
     ) -> Generator[None, None, Self]:
-        """The same for a long body: yields now and then, and returns the message.
+        """Decode a long body: yields after each slice, and returns the message.
 
         More than `elements_max` array elements and tagged fields are a `ProtocolError`.
         """
@@ -198,8 +198,8 @@ class Encoded(Response):
         self._parts = parts
 
     @property
-    def api_key(self) -> int:  # type: ignore[override]  # that of the response it stands for
-        """The API that it answers."""
+    def api_key(self) -> int:  # type: ignore[override]  # that of the encoded response
+        """The API of the response."""
         return self._kind.api_key
 
     def is_flexible(self, version: int) -> bool:  # type: ignore[override]  # the same
@@ -207,13 +207,13 @@ class Encoded(Response):
         return self._kind.is_flexible(version)
 
     def encode_parts(self, version: int) -> list[Buffer]:
-        """The body."""
+        """Return the encoded body."""
         return self._parts
 
 
 @dataclass_transform(kw_only_default=True)
 def struct(declaration: type[S]) -> type[S]:
-    """Declare a part of messages, with slots, keyword arguments and defaults."""
+    """Declare a struct inside messages, with slots, keyword arguments and defaults."""
     return declare(declaration)
 
 
@@ -260,7 +260,7 @@ def _field(
     element: str | type | None = None,
     show: bool = True,
 ) -> Any:
-    """Declare a field; typed as Any, so that it can stand for its value."""
+    """Declare a field; typed as Any, so that it can be assigned to an attribute of any type."""
     if nullable is True:
         nullable = "0+"
     nulls = Versions.parse(nullable) if nullable else None
@@ -353,7 +353,7 @@ def nested(
     default: EllipsisType | None = ...,
     tag: int | None = None,
 ) -> Any:
-    """One struct inside another; with all its own defaults unless `default=None` makes it null."""
+    """One struct inside another; by default a struct of defaults, or null with `default=None`."""
     if default is None:
         return _field("nested", versions, None, tag, nullable=nullable, element=element)
     return _field("nested", versions, ..., tag, nullable=nullable, element=element)

@@ -1,7 +1,7 @@
-"""A small writer of Python source, shared by the generators of encoders and decoders.
+"""Writes Python source, for the generators of encoders, decoders and constructors.
 
-It keeps lines and their indentation, provides unique names, and collects the constants that the generated
-function refers to: classes, helpers, and the bound methods of `struct.Struct`, one for each format.
+It indents lines, provides unique names, and collects the constants that the generated function refers to:
+classes, helpers, and the bound methods of `struct.Struct`, one for each format.
 """
 
 import struct
@@ -37,7 +37,7 @@ class SourceWriter:
         return f"{prefix}{self._names}"
 
     def class_name(self, struct_class: type) -> str:
-        """Return the global name of a class."""
+        """Return the name of a class in the generated source."""
         self.constants[struct_class.__name__] = struct_class
         return struct_class.__name__
 

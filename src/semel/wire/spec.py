@@ -1,7 +1,7 @@
 """Declarations as plain values: versions, fields and sizes.
 
-`schema` creates these values from the declared classes; `encoding` and `decoding` turn them into code.
-Nothing here knows how a message is declared or compiled.
+`schema` creates these values from the declared classes; `encoding` and `decoding` turn them into code. This
+module depends on neither.
 """
 
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
-#: struct codes of all kinds of fixed width.
+#: The struct codes of all fixed-width kinds.
 FIXED_CODES = {
     "int8": "b",
     "int16": "h",
@@ -38,7 +38,7 @@ FIXED_SIZES = {
 
 @dataclass(frozen=True, slots=True)
 class Versions:
-    """A range of versions, inclusive; `last` is None if it is open."""
+    """An inclusive range of versions; `last` is None if the range is open."""
 
     first: int
     last: int | None
@@ -90,12 +90,12 @@ def element_field(kind: str) -> Field:
 
 def members(struct_class: type) -> list[Member]:
     """Return the declared fields of a struct or message class, in wire order."""
-    declared: dict[str, Field] = struct_class.declared  # type: ignore[attr-defined]  # every one has it
+    declared: dict[str, Field] = struct_class.declared  # type: ignore[attr-defined]  # set by `declare`
     return [Member(name, field) for name, field in declared.items()]
 
 
 def untagged_members(struct_class: type, version: int) -> list[Member]:
-    """Return the fields that every struct of this version carries."""
+    """Return the untagged fields of this version, which every struct carries, in wire order."""
     return [
         member
         for member in members(struct_class)

@@ -1,8 +1,8 @@
 """Validates a produced batch: its records must match its header.
 
-A batch that is damaged inside would stop every reader at its position in the log, so it must not get there.
-`validate` decompresses a batch within a limit and walks over its records without copying a key or a value. As
-in `columns` there are two equivalent implementations: the compiled `_checking.pyx`, and `_checking_py` if it
+A batch with damaged records would stop every reader at its offset, so it must not be appended. `validate`
+decompresses a batch within a limit and walks over its records without copying a key or a value. As in
+`columns` there are two equivalent implementations: the compiled `_checking.pyx`, and `_checking_py` if that
 was not built or `SEMEL_PURE=1` is set.
 """
 
@@ -51,5 +51,5 @@ def validate(
 
 
 def with_max_timestamp(records: Buffer, header: BatchHeader) -> bytes:
-    """Return a copy of the batch with the max timestamp of `header`, and its checksum."""
+    """Return a copy of the batch with the max timestamp of `header`, and a new checksum."""
     return seal(header, memoryview(records)[HEADER_BYTES : header.length])

@@ -1,4 +1,4 @@
-"""The variable-length signed numbers inside records: zigzag, then seven bits to a byte.
+"""Encodes and decodes the signed varints inside records: zigzag, then seven bits to a byte.
 
 Zigzag folds the sign into the lowest bit (0, -1, 1, -2 become 0, 1, 2, 3), so that small numbers of either
 sign are one byte. The reader of records handles that one byte inline, because a call is expensive there, and
@@ -26,7 +26,7 @@ def encode_zigzag(folded: int) -> bytes:
 
 _TABLE = tuple(encode_zigzag(folded) for folded in range(_TABLE_SIZE))
 SMALL = _TABLE[::2]
-"""The bytes of small numbers from 0 on, precomputed for writers of many."""
+"""The encodings of 0, 1, 2 and so on, precomputed for writers of many numbers."""
 
 
 def encode(value: int) -> bytes:
@@ -38,7 +38,7 @@ def encode(value: int) -> bytes:
 def decode_rest(data: Buffer, at: int, first: int) -> tuple[int, int]:
     """Read the rest of a number after its first byte; return it, folded, and the position after it.
 
-    Truncated input is an `IndexError`, which the caller has to expect anyway.
+    Truncated input is an `IndexError`, which the caller must handle anyway.
     """
     byte = data[at]
     if byte < 0x80:  # two bytes, the usual case

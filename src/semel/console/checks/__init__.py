@@ -1,1 +1,1 @@
-"""Checks that take a while: generators that report their progress, and stop when they are asked to."""
+"""Long checks: generators that report their progress and stop on request."""

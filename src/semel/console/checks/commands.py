@@ -1,7 +1,7 @@
 """Runs commands of `semel` that need more than a client: comparing a pipeline, checking a directory.
 
-They run in a process of their own, as the console's user, so they are offered only where the console wants no
-login: everybody who can reach it is on this machine.
+A command runs in its own process, as the user of the console's process. So it is offered only if the console
+requires no login: then only users of this machine can reach it.
 """
 
 import contextlib
@@ -68,19 +68,19 @@ def _result(code: int, output: str) -> dict[str, Any]:
 
 def _read_lines(stream: IO[str], lines: "queue.Queue[str]") -> None:
     for line in stream:
-        with contextlib.suppress(queue.Full):  # Then it writes faster than anybody can read.
+        with contextlib.suppress(queue.Full):  # Drop lines that come faster than they are read.
             lines.put_nowait(line[:LINE_MAX].rstrip("\n"))
 
 
 def _read_all(stream: IO[str], output: list[str]) -> None:
     output.append(stream.read(OUTPUT_MAX))
     while stream.read(OUTPUT_MAX):
-        pass  # It must not wait for a reader.
+        pass  # Drain the pipe, so that the process does not block.
 
 
 @contextlib.contextmanager
 def _settings_file(settings: Mapping[str, str]) -> Iterator[list[str]]:
-    """Security settings go into a file that only this user can read: all users see a command line."""
+    """Write security settings to a file that only this user can read: all users can see a command line."""
     if not settings:
         yield []
         return

@@ -7,14 +7,14 @@ from typing import Any
 from semel.client import Client, ErrorCode, KafkaError, UnsupportedRequest, blocking
 from semel.console.rendering import iso
 
-#: Topics that could not be read, of which the result names so many.
+#: How many of the topics that could not be read the result names.
 NAMED_MAX = 5
 
 
 def find_hanging(
     client: Client, stop: threading.Event, only: str | None
 ) -> Generator[tuple[str, dict[str, Any]], None, None]:
-    """Look into every topic, or one; report each topic and each finding."""
+    """Search every topic, or one; report each topic and each finding."""
     names = [only] if only else sorted(each.name for each in client.describe().topics)
     found = 0
     skipped: list[str] = []
@@ -30,10 +30,10 @@ def find_hanging(
             return
         except KafkaError as error:
             if error.code is ErrorCode.TOPIC_AUTHORIZATION_FAILED:
-                skipped.append(name)  # Its producers are not for this principal.
+                skipped.append(name)  # The principal may not describe its producers.
             elif error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION or only:
                 raise
-            continue  # Or it was deleted meanwhile.
+            continue  # Not authorized, or deleted meanwhile.
         for each in hanging:
             found += 1
             yield "finding", _finding(each)

@@ -36,16 +36,17 @@ class _Counts:
     def __init__(self) -> None:
         self.batches = self.bytes = self.damaged = 0
         self.skipped: dict[Partition, int] = {}
-        """Where the last step over damage has ended."""
+        """The offset after the last one that was skipped as damaged."""
 
 
 def check_records(
     client: Client, stop: threading.Event, topic: str, bytes_max: int, seconds_max: float
 ) -> Generator[tuple[str, dict[str, Any]], None, None]:
-    """Read from the start of each partition to its present end. Bounded in bytes and time.
+    """Read each partition from its start to its end at the time of the call. Bounded in bytes and time.
 
-    Only a wrong checksum and a batch that cannot be one are damage. Records that are deleted meanwhile are
-    left out; what cannot be read for another reason is an error, after retries if they may help.
+    Damage is a wrong checksum, or bytes that are not a batch. Records that are deleted during the check are
+    skipped. If a partition cannot be read for another reason, the check fails, after retries if they may
+    help.
     """
     keys = [(topic, each.partition) for each in client.topic(topic, anew=True).partitions]
     first = {key: at.offset for key, at in list_offsets(client, dict.fromkeys(keys, EARLIEST)).items()}
@@ -85,9 +86,9 @@ def check_records(
 def _read(
     client: Client, positions: dict[Partition, int], at: dict[Partition, int], counts: _Counts
 ) -> Iterator[str]:
-    """Read a portion of each partition, and move its position in `at`. Yields what is damaged.
+    """Read a portion of each partition, advance its position in `at`, and yield the damage.
 
-    Raises why a partition cannot be read, after the others were read if it may be read later.
+    If a partition cannot be read, raises the error: after reading the others if a retry may help, or at once.
     """
     problem: KafkaError | None = None
     for key, data in fetch_batches(client, positions, Isolation.READ_UNCOMMITTED, LIMITS):
@@ -115,14 +116,14 @@ def _verify(key: Partition, records: Buffer, at: dict[Partition, int], counts: _
             if not has_valid_crc(records, begin, header):
                 counts.damaged += 1
                 yield f"{_name(key)} is damaged from {header.base_offset} to {header.last_offset}."
-                at[key] += 1  # Its last offset may be wrong, too.
+                at[key] += 1  # Advance even if the last offset in the header is wrong, too.
             at[key] = max(at[key], header.last_offset + 1)
     except ProtocolError as error:
         yield from _skip(key, str(error), at, counts)
 
 
 def _skip(key: Partition, why: str, at: dict[Partition, int], counts: _Counts) -> Iterator[str]:
-    """Step over one offset of a batch whose end is not known. All its offsets are one finding."""
+    """Skip one offset of a batch whose end is unknown. Consecutive skipped offsets are one finding."""
     if counts.skipped.get(key) != at[key]:
         counts.damaged += 1
         yield f"{_name(key)} is damaged from {at[key]}: {why}."
@@ -131,9 +132,9 @@ def _skip(key: Partition, why: str, at: dict[Partition, int], counts: _Counts) -
 
 
 def _start_after(client: Client, key: Partition, offset: int) -> int:
-    """Return where a partition begins, after records at its former start were deleted during the check."""
+    """Return the log start offset of a partition whose first records were deleted during the check."""
     start = list_offsets(client, {key: EARLIEST})[key].offset
-    if start <= offset:  # The log ends before the offset: it was cut, or is that of another topic.
+    if start <= offset:  # The log ends before the offset: it was truncated, or the topic was recreated.
         check(ErrorCode.OFFSET_OUT_OF_RANGE, f"{_name(key)} cannot be read from offset {offset}")
     return start
 

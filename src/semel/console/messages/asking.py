@@ -1,6 +1,6 @@
-"""What a user asks to see of a topic, as it stands in the address of the page.
+"""Parses what a user asks to see of a topic from the address of the page.
 
-All of the state is in the query, so every view is a link that can be kept and sent:
+The query holds the whole state, so every view is a link that can be kept and shared:
 
     q            the search, see `query`
     partition    `0,2-5`; all if it is missing
@@ -10,7 +10,7 @@ All of the state is in the query, so every view is a link that can be kept and s
     control      1 to see the markers that end transactions
     view         auto, json, text, hex or raw
     limit        records on the page
-    left         the ranges that are left of a scan that a limit has stopped
+    left         the remaining ranges of a scan that stopped at a limit
 """
 
 import re
@@ -28,7 +28,7 @@ from semel.console.messages.reading import Bounds, bounds_of
 from semel.console.messages.scanning import Order, Range
 
 LEFT_CHARS_MAX: Final = 20_000
-"""Of the ranges that are left: they are part of an address, whose length servers limit."""
+"""The longest `left`: it is part of an address, whose length servers limit."""
 DIGITS_MAX: Final = 19
 _AGE: Final = re.compile(r"-(\d{1,9})(ms|s|m|h|d|w)")
 _UNITS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
@@ -40,7 +40,7 @@ class AskingError(ValueError):
 
 
 def is_number(text: str) -> bool:
-    """Whether a text is a number of an offset or a partition; longer ones are neither."""
+    """Whether a text is a number that is short enough for an offset or a partition."""
     return text.isdecimal() and len(text) <= DIGITS_MAX
 
 
@@ -89,7 +89,7 @@ class Ask:
         )
 
     def query(self) -> str:
-        """Return the query of the address of this state, without what is the default."""
+        """Return this state as the query of an address, without default values."""
         default = Order.OLDEST if self.begin else Order.NEWEST
         pairs = {
             "q": self.q,
@@ -111,7 +111,7 @@ class Ask:
         return replace(self, left=text) if len(text) <= LEFT_CHARS_MAX else None
 
     def partitions(self, count: int) -> list[int]:
-        """Return the chosen partitions of a topic that has so many."""
+        """Return the chosen partitions of a topic with `count` partitions."""
         if not self.partition:
             return list(range(count))
         chosen: set[int] = set()
@@ -127,7 +127,7 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A state, resolved: the bounds of the chosen partitions, and what to scan of them."""
+    """A resolved state: the bounds of the chosen partitions, and the ranges to scan."""
 
     bounds: dict[int, Bounds]
     ranges: dict[int, Range]
@@ -136,7 +136,7 @@ class Asked:
 
 
 def resolve(client: Client, topic: str, ask: Ask, now_ms: int | None = None) -> Asked:
-    """Look the offsets up. AskingError if a value is wrong; KafkaError if there is no such topic."""
+    """Look up the offsets. AskingError if a value is wrong; KafkaError if there is no such topic."""
     known = client.topic(topic, anew=True).partitions
     leaderless = {each.partition for each in known if each.leader < 0}
     chosen = ask.partitions(len(known))
@@ -169,7 +169,7 @@ def _offsets(
         return dict.fromkeys(bounds, int(text))
     at = moment(text, now_ms)
     found = Admin(client).topics.offsets({(topic, number): at for number in bounds})
-    # No record is that late: the range begins, or ends, at the end.
+    # No record is that late: use the end of the partition.
     return {
         number: offset if (offset := found[topic, number].offset) >= 0 else each.end
         for number, each in bounds.items()

@@ -1,8 +1,8 @@
-"""Decodes Avro's binary format with a schema, for showing.
+"""Decodes Avro's binary format with a schema, for display.
 
-A hostile record must not cost more than a real one: a block of a billion nulls has no bytes, and nested
-records have no end. So the number of values and the depth are bounded, and every length is checked against
-what is left. Decoding raises `AvroError` and nothing else.
+A hostile record must not cost more than a real one, but a block of a billion nulls takes no bytes, and
+records can nest without end. So the number of values and the depth are bounded, and every length is checked
+against the remaining bytes. Decoding raises `AvroError` and nothing else.
 """
 
 import datetime as dt
@@ -57,7 +57,7 @@ class AvroSchema:
         return value
 
     def _register(self, schema: Any, space: str, depth: int) -> None:
-        """Note the named types inside a schema."""
+        """Register the named types inside a schema."""
         if depth > DEPTH_MAX:
             raise AvroError("the schema is nested too deeply")
         if isinstance(schema, list):
@@ -177,7 +177,7 @@ class _Decoder:
 
 
 def _logical(schema: Mapping[str, Any], value: Any) -> Any:
-    """Show dates, times and decimals as people write them; anything else stays as it is."""
+    """Format dates, times and decimals for people; return any other value unchanged."""
     kind = schema.get("logicalType")
     try:
         if kind == "decimal" and isinstance(value, bytes) and len(value) <= DECIMAL_BYTES_MAX:

@@ -1,8 +1,8 @@
 """Shows the bytes of a key, a value or a header as text, within a bound.
 
-What comes out is text for people: control characters, escapes for terminals and characters that change the
-direction of a line are shown as escapes, and bytes that are not UTF-8 as `\\xNN`. Templates and scripts
-insert it as text, never as markup.
+The result is text for people: control characters, terminal sequences and characters that change the direction
+of a line are shown as escapes, and bytes that are not UTF-8 as `\\xNN`. Templates and scripts insert it as
+text, never as markup.
 """
 
 import codecs
@@ -33,7 +33,7 @@ class View(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """Bytes as text. `kind` says what they were taken for; `note` what did not work."""
+    """Bytes as text. `kind` is the format they were decoded as; `note` says what failed."""
 
     text: str
     kind: str
@@ -51,7 +51,7 @@ class Decoding:
         self._registry = registry
 
     def show(self, data: bytes | None, most: int, *, pretty: bool = False) -> Shown:
-        """Show at most this many bytes; `pretty` gives JSON lines of its own."""
+        """Show at most `most` bytes; `pretty` breaks JSON and hex into lines."""
         if data is None:
             return Shown("", "null", 0)
         if self.view is View.HEX:
@@ -110,7 +110,7 @@ def _looks_like_json(data: bytes) -> bool:
 
 
 def _is_text(data: bytes) -> bool:
-    """Whether bytes are UTF-8, apart from a character that is cut at the end, without binary zeros."""
+    """Whether bytes are UTF-8 without binary zeros. A character that is cut off at the end is allowed."""
     try:
         return "\0" not in _UTF8("strict").decode(data)
     except UnicodeDecodeError:
@@ -118,7 +118,7 @@ def _is_text(data: bytes) -> bool:
 
 
 def _text(data: bytes, most: int) -> str:
-    # An incremental decoder leaves out a character that is cut at the end.
+    # An incremental decoder omits a character that is cut off at the end.
     text = _UTF8("backslashreplace").decode(data[:most], final=len(data) <= most)
     return text if text.isprintable() else printable_lines(text)
 

@@ -1,12 +1,12 @@
-"""Downloads of a scan: NDJSON and Parquet, streamed, so that no file is ever whole in memory.
+"""Exports a scan as NDJSON or Parquet, streamed, so that no file is ever completely in memory.
 
 A line of NDJSON is what `semel consume --json` prints and `semel produce --format json` reads. A file of
 Parquet has the columns of Spark's Kafka source, and the mark of each record.
 
 If a limit stops the scan, or something is missing, the file says so: NDJSON by a last line
-`{"stopped": ...}`, which `semel produce` refuses, and Parquet by `semel.stopped` in its metadata. Both name
-the address query that continues, and the batches that could not be opened. Markers of transactions are no
-data: only Parquet has them, if they are asked for, with `control` as their mark.
+`{"stopped": ...}`, which `semel produce` refuses, and Parquet by `semel.stopped` in its metadata. Both
+contain the query that continues the scan, and the batches that could not be opened. Transaction markers are
+not data: only Parquet has them, on request, with `control` as their mark.
 """
 
 import json
@@ -24,12 +24,12 @@ from semel.record_lines import record_as_json
 
 GROUP_ROWS: Final = 10_000
 GROUP_BYTES: Final = 8 << 20
-"""A group of rows in a Parquet file, which is in memory until it is written."""
+"""The most bytes of a row group of a Parquet file, which is in memory until it is written."""
 LINES_BYTES: Final = 256 << 10
 
 
 MISSING_NAMED: Final = 20
-"""Batches that a file names as missing; it counts all of them."""
+"""How many missing batches a file names; it counts all of them."""
 
 
 class NoParquet(Exception):
@@ -37,14 +37,14 @@ class NoParquet(Exception):
 
 
 class OrUnreadable(Filter):
-    """A search that finds batches that cannot be opened as well: what it looks for may be in them."""
+    """A filter that also matches batches that cannot be opened, which may contain what the search wants."""
 
     def __init__(self, wanted: Filter) -> None:
         super().__init__()
         self._wanted = wanted
 
     def matches(self, marked: MarkedRecord) -> bool:
-        """Whether the record belongs into a file, or its absence has to be told."""
+        """Whether the file must contain the record, or must report that it is missing."""
         return marked.is_unreadable or self._wanted.matches(marked)
 
 
@@ -73,7 +73,7 @@ class Missing:
             yield marked
 
     def says(self) -> str:
-        """The sentences about it; empty if nothing is missing."""
+        """Return what is missing, in sentences; empty if nothing is."""
         found = []
         if self.batches:
             found.append(f"{self.batches:,} batches could not be opened and are missing.")
@@ -88,7 +88,7 @@ class Missing:
 def ndjson(
     records: Iterable[MarkedRecord], stopped: Callable[[], dict[str, Any] | None]
 ) -> Generator[bytes, None, None]:
-    """Yield lines in pieces of a useful size."""
+    """Yield lines of NDJSON in pieces of about `LINES_BYTES`."""
     lines: list[bytes] = []
     size = 0
     for marked in records:
@@ -182,7 +182,7 @@ def _consumed(marked: MarkedRecord) -> ConsumedRecord:
 
 
 class _Written:
-    """A file that hands on what was written to it."""
+    """A file-like object from which the written bytes are taken."""
 
     closed = False
 
@@ -197,14 +197,14 @@ class _Written:
         return len(self._parts[-1])
 
     def tell(self) -> int:
-        """How much was written in all."""
+        """Return how much was written in total."""
         return self._size
 
     def flush(self) -> None:
-        """Nothing waits here."""
+        """Do nothing: there is nothing to flush to."""
 
     def close(self) -> None:
-        """Keep what was written; it is taken later."""
+        """Do nothing: what was written is taken later."""
 
     def take(self) -> bytes:
         """Return what was written since the last call."""

@@ -5,8 +5,8 @@
     $.items[*].sku           every element, or every member of an object
     $..id                    every member of this name, at any depth
 
-There are no filters and no slices. `select` walks at most `PATH_VALUES_MAX` results and a bounded number of
-values, so that `$..*` over a deep value ends.
+Filters and slices are not supported. `select` returns at most `PATH_VALUES_MAX` results and visits a bounded
+number of values, so that `$..*` over a deep value terminates.
 """
 
 import re
@@ -54,7 +54,7 @@ class JsonPath:
         self._is_single = all(kind in ("name", "index") for kind, _ in self._steps)
 
     def _select_one(self, value: Any) -> list[Any]:
-        """The same for a path that selects one value at most, which most do."""
+        """Select by a path of names and indexes only, as most are: it selects at most one value."""
         for kind, argument in self._steps:
             if (kind == "name" and isinstance(value, dict) and argument in value) or (
                 kind == "index" and isinstance(value, list) and -len(value) <= argument < len(value)
@@ -106,7 +106,7 @@ def _children(value: Any) -> list[Any]:
 
 
 def _descendants(value: Any, budget: list[int]) -> Iterator[Any]:
-    """The value and everything inside it, without recursion: a value can be deep."""
+    """Yield the value and everything inside it, without recursion: a value can be deep."""
     to_come = [value]
     while to_come and budget[0] > 0:
         budget[0] -= 1

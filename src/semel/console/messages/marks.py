@@ -1,12 +1,12 @@
-"""What became of the transaction of a record: committed, aborted, open, or none at all.
+"""Determines the outcome of a record's transaction: committed, aborted, open, or no transaction at all.
 
 Below the last stable offset, a read_committed fetch returns every batch and lists the aborted transactions,
 so each batch is decided (`client.fetching.shown`). Above it, brokers list nothing. There the outcome of a
-transaction is its marker, which follows in the log, and a producer without a marker has an open transaction
-if the leader says so (DescribeProducers) or if the log ends without one.
+transaction is its marker, which follows in the log. A producer without a marker has an open transaction if
+the leader says so (DescribeProducers), or if the log ends without a marker.
 
-`Outcomes` looks ahead for these markers by batch headers alone, for a bounded number of bytes. If they do not
-suffice, the record is `undecided`, and the page says so.
+`Outcomes` reads ahead for these markers, by batch headers alone, up to a bounded number of bytes. If it finds
+no marker within this bound, the record is `undecided`, and the page says so.
 """
 
 from bisect import bisect_right
@@ -38,7 +38,7 @@ class Mark(StrEnum):
 
 
 class Outcomes:
-    """Decides batches of one topic that lie above the last stable offset."""
+    """Determines the marks of batches of one topic that lie above the last stable offset."""
 
     def __init__(self, client: Client, topic: str) -> None:
         self._client = client
@@ -52,7 +52,7 @@ class Outcomes:
         self.read_bytes = 0
 
     def learn(self, partition: int, data: Buffer, begin: int, end: int) -> None:
-        """Note the markers of a fetched range."""
+        """Record the markers of a fetched range."""
         known = self._known.get(partition)
         if known is None or end < known[0] or begin > known[1] or self._kept > MARKERS_KEPT_MAX:
             self._markers[partition] = {}
@@ -74,7 +74,7 @@ class Outcomes:
         self._kept += 1
 
     def mark(self, partition: int, header: BatchHeader) -> Mark:
-        """Return what is known of a batch of data; call `resolve` before for the batches of a piece."""
+        """Return the mark of a data batch, as far as it is known. Call `resolve` for its piece first."""
         if not header.is_transactional:
             return Mark.PLAIN
         offsets, commits = self._markers.get(partition, {}).get(header.producer_id, ([], []))
@@ -87,7 +87,7 @@ class Outcomes:
         return Mark.UNDECIDED
 
     def resolve(self, partition: int, headers: Iterable[BatchHeader], end: int) -> None:
-        """Find out about these batches: ask the leader for open transactions, then look ahead to `end`."""
+        """Determine these marks: ask the leader for open transactions, then read ahead to `end`."""
         undecided = [each for each in headers if self.mark(partition, each) is Mark.UNDECIDED]
         if undecided and partition not in self._open:
             self._open[partition] = self._open_in(partition)
@@ -96,7 +96,7 @@ class Outcomes:
         while undecided and budget > 0:
             at = self._known[partition][1]
             if at >= end:
-                # The log holds no marker of theirs.
+                # The log ends without their markers, so their transactions are open.
                 for each in undecided:
                     self._open[partition].setdefault(each.producer_id, each.base_offset)
                 return
@@ -119,7 +119,7 @@ class Outcomes:
         try:
             producers = Admin(self._client).transactions.producers(self._topic, [partition])
         except (KafkaError, ClientError):
-            return {}  # An old broker, or no right to ask; markers tell as well.
+            return {}  # An old broker, or not authorized: reading ahead decides.
         return {
             each.producer_id: each.transaction_start_offset
             for each in producers.get(partition, [])

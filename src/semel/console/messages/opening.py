@@ -1,8 +1,8 @@
 """Opens a batch: yields its records with bounded memory, whatever is in them.
 
 `wire.payload.walk` decodes all headers of a record, and a record of 32 MiB can hold ten million, which is
-gigabytes of Python objects. Here the first few are decoded and the rest is skipped: a record says how long it
-is. Like `walk`, this refuses damaged records with `ProtocolError`.
+gigabytes of Python objects. This module decodes the first few and skips the rest, because a record starts
+with its length. Like `walk`, it refuses damaged records with `ProtocolError`.
 """
 
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ class OpenRecord(NamedTuple):
 
 
 def open_batch(data: Buffer, at: int, header: BatchHeader, headers_max: int = HEADERS_READ_MAX) -> "Opened":
-    """Check and decompress the batch at `at`. ProtocolError if it is damaged or unpacks to too much."""
+    """Check and decompress the batch at `at`. ProtocolError if it is damaged or too large."""
     if header.record_count < 0:
         raise ProtocolError(f"a batch of {header.record_count} records")
     if not has_valid_crc(data, at, header):
@@ -51,7 +51,7 @@ class Opened:
 
     @property
     def data(self) -> bytes:
-        """What was unpacked: the records as they are on the wire."""
+        """The decompressed records, as they are on the wire."""
         return self._data
 
     def __iter__(self) -> Iterator[OpenRecord]:
@@ -71,7 +71,7 @@ class Opened:
             raise ProtocolError("a batch holds more than the records that it counts")
 
     def _read(self, at: int) -> tuple[OpenRecord, int, int]:
-        """Read one record. This is the inner loop of a search, so numbers of one byte are read in place."""
+        """Read one record. This is the inner loop of a search, so one-byte varints are decoded inline."""
         data, read = self._data, varint.read
         begin = at
         length, at = (data[at] >> 1, at + 1) if data[at] < 0x80 and not data[at] & 1 else read(data, at)

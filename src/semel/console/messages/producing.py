@@ -1,8 +1,8 @@
-"""Writes records: one of a form, the lines of a file, or several as one transaction.
+"""Writes records: one from a form, the lines of a file, or several in one transaction.
 
-Without a transaction every record is written exactly once by an idempotent producer, and a refusal says how
-many were written before it. In a transaction all count or none. It can also be aborted on purpose, to see
-what readers make of it.
+Without a transaction, an idempotent producer writes every record exactly once; after an error, some records
+may have been written. In a transaction, all records count or none. The transaction can also be aborted on
+purpose, to see how readers handle it.
 """
 
 import secrets
@@ -45,7 +45,7 @@ class ProduceError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class NewRecord:
-    """A record to write. Without a partition the key decides."""
+    """A record to write. Without a partition, the key determines it."""
 
     key: bytes | None
     value: bytes | None
@@ -119,14 +119,14 @@ def parse_headers(text: str) -> list[tuple[str, bytes | None]]:
 
 
 def new_transactional_id() -> str:
-    """A name for one transaction of the console."""
+    """Return a transactional id for one transaction of the console."""
     return f"{OWN_PREFIX}{secrets.token_hex(4)}"
 
 
 def in_use(client: Client, transactional_id: str) -> str | None:
-    """Say who would be fenced by a transaction of this id; None if it is new, or the console's own and idle.
+    """Return what a transaction of this id would fence; None if the id is new, or the console's own and idle.
 
-    A coordinator does not tell whether a producer is alive, only that there was one.
+    A coordinator does not know whether a producer is alive, only that there was one.
     """
     try:
         found = Admin(client).transactions.describe(transactional_id)
@@ -146,8 +146,8 @@ def in_use(client: Client, transactional_id: str) -> str | None:
 def write(
     client: Client, topic: str, records: Sequence[NewRecord], outcome: Outcome, transactional_id: str
 ) -> dict[str, Any]:
-    """Write records; return how, and where each of the first hundred is."""
-    client.topic(topic)  # An unknown name is more likely a typo than a topic to come.
+    """Write records; return how they were written, and the positions of the first hundred."""
+    client.topic(topic)  # Fail for an unknown name: it is more likely a typo than a topic to create.
     if outcome is Outcome.PLAIN:
         with Producer(client) as producer:
             deliveries = _send(producer, topic, records)
@@ -179,7 +179,7 @@ def _in_transaction(
         else:
             producer.abort()
     finally:
-        # After an error this aborts what is open; the error says more than one of closing.
+        # After an error, this aborts the open transaction. That error says more than one of closing.
         _end_in_any_case(client)
         with suppress(KafkaError, ClientError):
             producer.close()
@@ -187,7 +187,7 @@ def _in_transaction(
 
 
 def _end_in_any_case(client: Client) -> None:
-    """If nobody waits any more, readers of the topic do: they must not wait for the transaction's timeout."""
+    """Allow requests even after a stop: readers of the topic must not wait for the transaction's timeout."""
     if isinstance(client, StoppableClient):
         client.finish()
 

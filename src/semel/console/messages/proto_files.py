@@ -1,4 +1,4 @@
-"""Reads .proto files as far as their messages are needed for decoding: fields, enums, maps, nested types.
+"""Parses the parts of .proto files that decoding needs: fields, enums, maps, nested types.
 
 Options, services, extensions and reserved ranges are skipped. `ProtoError` says what could not be read.
 """

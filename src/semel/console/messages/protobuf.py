@@ -1,7 +1,7 @@
-"""Decodes Protobuf's binary format with the messages of .proto files, for showing.
+"""Decodes Protobuf's binary format with the messages of .proto files, for display.
 
-Fields that the message does not have are shown as `#` and their number. Like Avro, it is bounded in values
-and depth, and raises `ProtoError` and nothing else.
+Fields that the message does not have are shown as `#` and their number. As in `avro`, the number of values
+and the depth are bounded. Decoding raises `ProtoError` and nothing else.
 """
 
 import struct
@@ -63,7 +63,7 @@ class ProtobufSchema:
         self._enums.update(file.enums)
 
     def message(self, indexes: Sequence[int]) -> ProtoMessage:
-        """Return a message by its position: of the file, then inside the message before."""
+        """Return a message by its indexes: the first in the file, each further one in the message before."""
         found: ProtoMessage | None = None
         for index in indexes or (0,):
             among = self._main.top if found is None else found.nested
@@ -173,7 +173,7 @@ class _Decoder:
 
 
 def message_indexes(data: bytes) -> tuple[list[int], int]:
-    """Read which message follows: a count and its indexes; return the position after them too."""
+    """Read the indexes of the message that follows, which a count precedes; return them and their end."""
     count, at = _zigzag(data, 0)
     if not 0 <= count <= DEPTH_MAX:
         raise ProtoError(f"{count} message indexes")

@@ -4,10 +4,10 @@ r"""The language of the search box: terms that must all hold, separated by space
     "three apples"            the same with spaces
     key:customer-7            in the key; also value:, header: (names and values), header.NAME:
     value:/total=[0-9]{3,}/   a regular expression of RE2, in linear time; /.../i ignores case
-    $.order.total>100         a JSON path with = != < <= > >=, ~ for an expression, or alone if it is there
+    $.order.total>100         a JSON path with = != < <= > >=, ~ for an expression, or alone if it exists
     is:aborted                also is:open, committed, plain, undecided, control, tombstone, unreadable
     producer:42               written by this producer id
-    -key:test                 not
+    -key:test                 negates a term
 
 This module parses; `filters` decides whether a record matches.
 """

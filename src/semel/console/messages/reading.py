@@ -2,7 +2,7 @@
 
 `Reader.fetch` returns pieces: the batches of a partition as they were sent, each with its `Mark`. The records
 of a piece are decoded when they are iterated over, one batch in memory at a time. A batch that cannot be
-opened is one record that says why, so that a damaged or hostile batch hides nothing but itself.
+opened becomes one record that says why, so a damaged or hostile batch hides no other batch.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -49,7 +49,7 @@ class MarkedRecord(NamedTuple):
 
     @property
     def last_offset(self) -> int:
-        """The same as `offset`, or the last record of a batch that cannot be opened."""
+        """The offset of the record, or of the last record of a batch that cannot be opened."""
         return self.batch_end if self.is_unreadable else self.record.offset
 
     @property
@@ -60,7 +60,7 @@ class MarkedRecord(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The offsets of a partition: where it starts, up to where it is decided, where it ends."""
+    """Log start offset, last stable offset and high watermark of a partition."""
 
     start: int
     stable: int
@@ -80,14 +80,14 @@ class Piece:
     batches: list[tuple[int, BatchHeader, Mark]] = field(default_factory=list)
 
     def aborted(self) -> Iterator[tuple[int, int]]:
-        """The offsets of aborted records, batch by batch: the first, and the one after the last."""
+        """Yield the offsets of each aborted batch: the first, and the one after the last."""
         for _, header, mark in self.batches:
             if mark is Mark.ABORTED:
                 yield header.base_offset, header.last_offset + 1
 
 
 def bounds_of(client: Client, topic: str, partitions: list[int]) -> dict[int, Bounds]:
-    """Ask for the offsets of these partitions."""
+    """List the bounds of these partitions."""
     topics = Admin(client).topics
     keys = [(topic, number) for number in partitions]
     starts = topics.offsets(dict.fromkeys(keys, EARLIEST))
@@ -110,7 +110,7 @@ class Reader:
         headers_max: int = HEADERS_READ_MAX,
         may_match: Callable[[bytes], bool] | None = None,
     ) -> None:
-        """`may_match` looks at all bytes of a batch; if it says no, its records are skipped and counted."""
+        """`may_match` gets the decompressed bytes of a batch; if it returns false, the batch is skipped."""
         self.topic = topic
         self.committed = committed
         self._client = client
@@ -125,7 +125,7 @@ class Reader:
     def fetch(
         self, positions: Mapping[int, int], limits: FetchLimits, *, look_ahead: bool = True
     ) -> list[Piece]:
-        """Fetch once at these offsets. Partitions that did not answer are missing; ask again."""
+        """Fetch once at these offsets. Partitions that cannot be read now are missing; fetch them again."""
         decided = {
             (self.topic, number): at
             for number, at in positions.items()
@@ -164,10 +164,10 @@ class Reader:
     def _take(
         self, number: int, at: int, data: PartitionData, isolation: Isolation, look_ahead: bool
     ) -> Piece | None:
-        """Return what a partition answered; None if its leader has moved, or cannot answer now."""
+        """Return the piece of a partition; None if its leader has moved, or cannot answer now."""
         piece = Piece(number, at, at, data.high_watermark, data.last_stable_offset)
         if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE and data.log_start_offset > at:
-            piece.next_offset = data.log_start_offset  # Retention was faster.
+            piece.next_offset = data.log_start_offset  # Retention has deleted the records.
             return piece
         if data.error_code:
             code = KafkaError(data.error_code)
@@ -193,20 +193,20 @@ class Reader:
             self._outcomes.resolve(piece.partition, data_batches, piece.high_watermark)
         for at, header in found:
             mark = Mark.CONTROL if header.is_control else self._outcomes.mark(piece.partition, header)
-            # A tail is at the end of the log: what has no marker yet is open.
+            # A tail is at the end of the log: a transaction without a marker is open.
             if mark is Mark.UNDECIDED and not look_ahead:
                 mark = Mark.OPEN
             piece.batches.append((at, header, mark))
 
     def records(self, piece: Piece, begin: int, end: int) -> Iterator[MarkedRecord]:
-        """Decode the records of a piece within these offsets, as far as they are to be shown."""
+        """Decode the records of a piece within these offsets, except those that this reader does not show."""
         for _, records in self.batches(piece, begin, end):
             yield from records
 
     def batches(
         self, piece: Piece, begin: int, end: int
     ) -> Iterator[tuple[BatchHeader, Iterator[MarkedRecord]]]:
-        """The same by batches, none of which is opened before its records are asked for."""
+        """Do the same by batches. A batch is opened when its records are iterated over."""
         for at, header, mark in piece.batches:
             if header.last_offset < begin or header.base_offset >= end:
                 continue

@@ -1,11 +1,11 @@
-"""A schema registry: finds the schema of a value by the id in front of it (Confluent's wire format).
+"""Decodes values by a schema registry and the schema id in front of them (Confluent's wire format).
 
     0, the id as four bytes, the value            Avro and JSON Schema
     0, the id as four bytes, indexes, the value   Protobuf: which message of the file
 
-Only the configured address is ever asked, for `/schemas/ids/ID` and the subjects that a schema refers to; an
-address inside a record or a schema is never followed, nor is a redirect. Answers are bounded in bytes and
-time, and kept. A registry that does not answer is left alone for a while, so that a page with many records
+Only the configured address is queried, for `/schemas/ids/ID` and the subjects that a schema refers to.
+Addresses inside records and schemas, and redirects, are never followed. Answers are bounded in bytes and
+time, and cached. A registry that fails to answer is not queried for a while, so that a page with many records
 does not wait for each of them.
 """
 
@@ -32,7 +32,7 @@ SOCKET_SECONDS: Final = 2.0
 SCHEMAS_KEPT: Final = 500
 REFERENCES_MAX: Final = 50
 UNKNOWN_SECONDS: Final = 30.0
-"""How long an id stays unknown before it is asked for again: it may be registered by then."""
+"""How long the failure to find a schema is cached: the schema may be registered later."""
 DOWN_SECONDS: Final = 10.0
 
 
@@ -42,7 +42,7 @@ class SchemaProblem(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """A value as plain data, and the schema that says so."""
+    """A value as plain data, and the schema by which it was decoded."""
 
     kind: str  # avro, protobuf or json-schema
     name: str
@@ -58,7 +58,7 @@ class _Schema:
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
     def redirect_request(self, *_: Any, **__: Any) -> None:
-        """Follow nothing: a redirect becomes an error of its status."""
+        """Refuse to follow: a redirect becomes an error with its status."""
 
 
 class Registry:
@@ -82,7 +82,7 @@ class Registry:
         self._down_because = ""
 
     def decode(self, data: bytes) -> Decoded | None:
-        """Decode a value; None if it has no schema id. SchemaProblem if it has, and that does not help."""
+        """Decode a value; None if it has no schema id. SchemaProblem if its schema cannot decode it."""
         if len(data) < PREFIX_BYTES or data[0] != MAGIC:
             return None
         schema_id = int.from_bytes(data[1:PREFIX_BYTES], "big")
@@ -113,7 +113,7 @@ class Registry:
         try:
             found, until = self._load(schema_id), float("inf")
         except SchemaProblem as problem:
-            # Only its text: an exception that is raised again and again keeps the data of every raise.
+            # Keep only the text: an exception that is raised again and again keeps the data of every raise.
             found, until = str(problem), now + UNKNOWN_SECONDS
         with self._lock:
             self._schemas[schema_id] = (found, until)
@@ -137,7 +137,7 @@ class Registry:
         raise SchemaProblem(f"schema {schema_id} is of the unknown type {kind!r}")
 
     def _references(self, answer: dict[str, Any]) -> list[str]:
-        """The schemas that a schema refers to, the innermost first."""
+        """Return the schemas that a schema refers to, directly or not, the innermost first."""
         found: dict[tuple[str, int], str] = {}
         to_come = list(answer.get("references") or [])
         while to_come:

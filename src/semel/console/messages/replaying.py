@@ -1,8 +1,8 @@
 """Sends chosen records again, to the same topic or another one.
 
-Keys, values and headers are copied as they are. Records are read by their offsets, whatever became of their
-transaction: a record of an aborted one may be what somebody wants to send again. A record that is gone, or
-that has too many headers, refuses the whole before anything is written.
+Keys, values and headers are copied as they are. Records are read by offset, whatever the outcome of their
+transaction: a user may want to send a record of an aborted one again. If a record is gone or has too many
+headers, the replay is refused before anything is written.
 """
 
 import re
@@ -17,19 +17,19 @@ from semel.console.messages.reading import MarkedRecord, Reader, bounds_of
 
 _PLACE: Final = re.compile(r"(\d{1,7}):(\d{1,19})")
 _ONE: Final = FetchLimits(max_wait_ms=100, max_bytes=1, partition_max_bytes=1)
-"""A broker sends at least one batch."""
+"""A broker returns at least one batch, whatever the limits."""
 ATTEMPTS_MAX: Final = 5
 
 
 class Place(NamedTuple):
-    """Where a record is."""
+    """The position of a record."""
 
     partition: int
     offset: int
 
 
 def parse_places(text: str) -> list[Place]:
-    """Read a list like `0:12,0:13`. ProduceError if it is none."""
+    """Parse a list like `0:12,0:13`. ProduceError if it is malformed."""
     places = []
     for part in text.replace(" ", "").split(","):
         match = _PLACE.fullmatch(part)
@@ -44,7 +44,7 @@ def parse_places(text: str) -> list[Place]:
 def read_places(
     client: Client, topic: str, places: Sequence[Place], headers_max: int = HEADERS_COPIED_MAX
 ) -> list[MarkedRecord]:
-    """Read these records. ProduceError if one of them is gone or too large."""
+    """Read these records. ProduceError if one of them is gone, or if they are too large together."""
     bounds = bounds_of(client, topic, sorted({place.partition for place in places}))
     reader = Reader(client, topic, bounds, committed=False, control=True, headers_max=headers_max)
     found: dict[Place, MarkedRecord] = {}

@@ -1,4 +1,4 @@
-"""Records as rows: plain data for templates, events and JSON, bounded in size whatever a record holds."""
+"""Formats records as plain data for templates, events and JSON, bounded in size whatever a record holds."""
 
 import shlex
 from typing import Any
@@ -77,7 +77,7 @@ def _head(marked: MarkedRecord) -> dict[str, Any]:
 
 
 def address(topic: str, partition: int, offset: int) -> str:
-    """The page of a record."""
+    """Return the address of a record's page."""
     return f"/topics/{quote(topic, safe='')}/messages/{partition}/{offset}"
 
 
@@ -93,7 +93,7 @@ def _shown(shown: Shown) -> dict[str, Any]:
 
 
 def commands(bootstrap: str, topic: str, partition: int, offset: int, *, committed: bool) -> dict[str, str]:
-    """Commands that show the same record, for `semel` and for `kcat`."""
+    """Return commands of `semel` and `kcat` that show the same record."""
     place, where = f"--partition {partition} --offset {offset} --max 1", shlex.quote(bootstrap)
     name = shlex.quote(topic)
     level = "read_committed" if committed else "read_uncommitted"

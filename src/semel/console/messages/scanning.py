@@ -1,12 +1,12 @@
-"""Scans ranges of a topic for records that match, newest or oldest first, and can be continued.
+"""Scans ranges of a topic for records that match, newest or oldest first; a scan can be continued.
 
-A scan reads in rounds. In each, it looks at a part of every partition and emits the matches in the order of
-their timestamps; within a partition they stay in the order of their offsets. `Scan.left` is exact after every
-round: the ranges that were not looked at yet. So a scan that a limit has stopped continues there, and no
-record is skipped or shown twice.
+A scan reads in rounds. Each round scans a part of every partition and emits the matches in the order of their
+timestamps; within a partition they stay in the order of their offsets. After every round, `Scan.left` is
+exactly the ranges that were not scanned yet. So a scan that stopped at a limit continues there, without
+skipping or repeating a record.
 
 Oldest first, a round is one fetch. Newest first, a round reads a window before the end of each partition; the
-windows grow while little is found, and shrink if records are large.
+windows grow while they hold few bytes, and shrink if they hold many.
 """
 
 import heapq
@@ -25,25 +25,25 @@ from semel.console.messages.reading import MarkedRecord, Piece, Reader
 T = TypeVar("T")
 
 ROWS_PER_ROUND: Final = 4000
-"""Matches of one round over all partitions, which are in memory together: rows of a page."""
+"""The most matches of one round over all partitions, as rows of a page. They are in memory together."""
 RECORDS_PER_ROUND: Final = 20_000
-"""The same for records of an export."""
+"""The same, as records of an export."""
 TAKEN_BYTES_MAX: Final = 16 << 20
-"""What the matches of one round may hold, oldest first: an export keeps whole records."""
+"""The most bytes of the matches of one round, oldest first: an export keeps whole records."""
 WINDOW_FIRST: Final = 64
 WINDOW_MAX: Final = 50_000
 WINDOW_BYTES_MAX: Final = 16 << 20
-"""A window that is larger is read in smaller parts."""
+"""A window with more bytes is made smaller and read again."""
 CHECKED_EVERY: Final = 512
-"""Records between two looks at the limits."""
+"""Records between two checks of the limits."""
 CHECKED_SECONDS: Final = 0.02
-"""The same in time: a search may take a second for one record, and nothing tells before."""
+"""Time between two checks of the limits: a search may take a second for one record, unpredictably."""
 _SMALL: Final = FetchLimits(max_wait_ms=100, max_bytes=8 << 20, partition_max_bytes=1 << 20)
 _LARGE: Final = FetchLimits(max_wait_ms=100, max_bytes=16 << 20, partition_max_bytes=4 << 20)
 
 
 class Stop(Protocol):
-    """Says that nobody waits for the result any more."""
+    """Set when the result is no longer wanted."""
 
     def is_set(self) -> bool:
         """Whether to stop now."""
@@ -72,14 +72,14 @@ class Reason(StrEnum):
 
 @dataclass(slots=True)
 class Range:
-    """Offsets of a partition, without the last."""
+    """Offsets of a partition from `begin` up to, but not including, `end`."""
 
     begin: int
     end: int
 
     @property
     def size(self) -> int:
-        """How many offsets there are."""
+        """The number of offsets in the range."""
         return max(0, self.end - self.begin)
 
     def shared(self, begin: int, end: int) -> int:
@@ -102,15 +102,15 @@ class Progress:
 
 @dataclass(slots=True)
 class _Taken(Generic[T]):
-    """Matches of one partition in one round, in the order of the scan, and up to where it was looked at."""
+    """Matches of one partition in one round, in the order of the scan, and how far it was scanned."""
 
-    rows: list[tuple[int, int, T]] = field(default_factory=list)  # timestamp, offset, what was made
+    rows: list[tuple[int, int, T]] = field(default_factory=list)  # timestamp, offset, row
     covered: int = 0
     aborted: list[Range] = field(default_factory=list)
 
 
 class Scan(Generic[T]):
-    """One scan. Iterate over `rounds`; then `reason` and `left` say where it ended."""
+    """One scan. Iterate over `rounds`; then `reason` says why it ended, and `left` where."""
 
     def __init__(
         self,
@@ -155,7 +155,7 @@ class Scan(Generic[T]):
         )
 
     def rounds(self) -> Iterator[list[T]]:
-        """Scan, and yield the matches of every round, also if there are none."""
+        """Scan, and yield the matches of every round, which may be none."""
         while any(each.size for each in self.left.values()):
             if (reason := self._exceeded()) is not None:
                 if self._is_stuck(reason):
@@ -167,11 +167,11 @@ class Scan(Generic[T]):
             taken = self._forward() if self._order is Order.OLDEST else self._backward()
             yield self._emit(taken)
             if self.progress.scanned == before and self._exceeded() is None:
-                self._stop.wait(0.1)  # A partition has no leader, perhaps; the others are done.
+                self._stop.wait(0.1)  # Perhaps a partition has no leader, and the others are done.
         self.reason = Reason.END
 
     def _is_stuck(self, reason: Reason) -> bool:
-        """Whether no window could be read to its end. To continue would be to try the same again for ever."""
+        """Whether a limit was reached before any window was complete: continuing would never end."""
         by_cost = reason in (Reason.RECORDS, Reason.BYTES, Reason.TIME)
         return by_cost and self._order is Order.NEWEST and self._is_begun and not self.progress.scanned
 
@@ -187,7 +187,7 @@ class Scan(Generic[T]):
             return Reason.RECORDS
         if self._reader.read_bytes >= limits.read_bytes:
             return Reason.BYTES
-        # However late it is, the broker is asked once: a scan that is continued gets on.
+        # Fetch at least once, however late it is: a scan that is continued must make progress.
         is_late = self._is_asked and time.monotonic() - self._began >= limits.seconds
         return Reason.TIME if is_late else None
 
@@ -222,7 +222,7 @@ class Scan(Generic[T]):
             else:
                 at = each.covered if whole else last.get(number, end)
                 left.end = begin = min(end, at)
-            # Only now: what a limit has cut off is read again.
+            # Count only what was passed: what a limit has cut off is read again.
             self._hidden += sum(aborted.shared(begin, end) for aborted in each.aborted)
         return rows
 
@@ -234,7 +234,7 @@ class Scan(Generic[T]):
     # ---- oldest first
 
     def _forward(self) -> dict[int, _Taken[T]]:
-        # What the last round did not get to see is still here.
+        # Keep the pieces that the last round did not finish.
         self._pieces = {
             number: piece
             for number, piece in self._pieces.items()
@@ -272,11 +272,11 @@ class Scan(Generic[T]):
         return taken
 
     def _aborted(self, piece: Piece) -> list[Range]:
-        """The offsets of aborted records that a reader of committed ones does not see."""
+        """Return the offsets of aborted records, which a read_committed scan hides."""
         return [Range(*offsets) for offsets in piece.aborted()] if self._reader.committed else []
 
     def _is_over(self) -> bool:
-        """Whether a limit was reached, if it is time to look again."""
+        """Whether a limit was reached. The limits are checked only from time to time."""
         now = time.monotonic()
         if now < self._next_look and self._records % CHECKED_EVERY:
             return False
@@ -284,10 +284,10 @@ class Scan(Generic[T]):
         return self._exceeded() is not None
 
     def _looked_at(self, piece: Piece, begin: int, end: int) -> Iterator[MarkedRecord]:
-        """Yield records, up to a batch before which a limit was reached: then `_cut` is where that begins.
+        """Yield records. If a limit is reached before a batch, stop and set `_cut` to the start of the batch.
 
-        Batches that yield nothing are work as well. The first of a scan is always opened, so that a scan that
-        is continued again and again comes to its end.
+        Batches that yield nothing are work, too. The first batch of a scan is always opened, so that a scan
+        that is continued again and again comes to its end.
         """
         self._cut = None
         for header, records in self._reader.batches(piece, begin, end):
@@ -309,7 +309,7 @@ class Scan(Generic[T]):
             for number, each in self.left.items()
             if each.size
         }
-        if self._is_least:  # The last record of one partition.
+        if self._is_least:  # As a last resort, only the last offset of one partition.
             number, window = next(iter(windows.items()))
             windows = {number: Range(window.end - 1, window.end)}
         found: dict[int, deque[tuple[int, int, T]]] = {
@@ -359,7 +359,7 @@ class Scan(Generic[T]):
     ) -> bool:
         for marked in self._looked_at(piece, window.begin, window.end):
             if marked.is_unreadable:
-                # Its other records are as unreadable: the next window ends before them.
+                # The rest of its batch is unreadable, too: the next window ends before the batch.
                 window.begin = min(window.begin, marked.offset)
             if self._wanted.matches(marked):
                 if len(found) == found.maxlen:

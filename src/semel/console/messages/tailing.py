@@ -1,4 +1,4 @@
-"""Follows the end of a topic: yields new records as rows while somebody looks.
+"""Follows the end of a topic: yields new records as rows while the page is open.
 
 Records of open transactions are yielded when they are written. When the marker of their transaction arrives,
 an outcome follows, so that the browser can mark them committed or aborted. If more records arrive than a
@@ -21,18 +21,18 @@ from semel.wire.records import read_marker
 WAIT: Final = FetchLimits(max_wait_ms=1000, max_bytes=4 << 20, partition_max_bytes=1 << 20)
 ROUND_SECONDS: Final = 0.4
 RECORDS_MAX: Final = 5000
-"""Records of one round that are searched; beyond, the tail has fallen behind and skips."""
+"""Records that one round searches. With more, the tail has fallen behind, and skips them."""
 
 
 @dataclass(slots=True)
 class Round:
-    """What arrived at once."""
+    """What arrived in one fetch."""
 
     rows: list[Any] = field(default_factory=list)
     outcomes: list[dict[str, Any]] = field(default_factory=list)
     skipped: int = 0
     seen: int = 0
-    #: Where each partition that moved continues.
+    #: The next offset of each partition that advanced.
     next: dict[int, int] = field(default_factory=dict)
 
 
@@ -56,10 +56,10 @@ def tail(
         made.rows = [row for _, row in sorted(kept, key=lambda pair: pair[0])]
         if made.next:
             yield made
-            # The next records wait a moment: a person does not see it, and the broker is asked less often.
+            # Pause: a person does not notice the delay, and the broker is queried less often.
             stop.wait(ROUND_SECONDS)
         elif len(pieces) < len(at):
-            stop.wait(0.5)  # A partition has no leader, and errors do not wait for records.
+            stop.wait(0.5)  # A partition has no leader, and an error is returned without waiting.
 
 
 def _look(
@@ -94,5 +94,5 @@ def _look(
         if wanted.matches(marked):
             if len(kept) == kept.maxlen:
                 made.skipped += 1
-            # As a row at once: rows are small, and records may be large.
+            # Keep the row and not the record: rows are small, and records may be large.
             kept.append((marked.record.timestamp, make(marked)))

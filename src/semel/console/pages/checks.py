@@ -1,7 +1,7 @@
 """Checks: find hanging transactions, read a topic and verify it, compare a pipeline, check a directory.
 
-The page starts a check by a POST whose answer is a stream of events, so that it is refused to other sites. It
-changes nothing in the cluster, so a read-only console may run it.
+The page starts a check by a POST, which is refused to other sites. The response is a stream of events. A
+check changes nothing in the cluster, so a read-only console may run it.
 """
 
 from importlib.util import find_spec

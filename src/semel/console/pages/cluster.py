@@ -1,4 +1,4 @@
-"""The cluster: brokers, their room and certificates, features and settings; for Semel, shards and leases."""
+"""The cluster: brokers, disk space, certificates, features and settings; for Semel, shards and leases."""
 
 import ssl
 import time
@@ -37,7 +37,8 @@ async def cluster(request: Request) -> Response:
     catalogue = await observer.catalogue.get()
     found = await request.app.state.workers.run(request, _describe, catalogue)
     settings: ConsoleSettings = request.app.state.settings
-    # The ledger is read as the console, so the broker is asked whether this principal may know as much.
+    # The console reads the ledger with its own rights, so it shows the result only to principals that the
+    # broker allows to describe log directories.
     may_see = found["reports_directories"] or not settings.needs_login
     shared, problem = await _shared(request, settings) if may_see else (None, None)
     return page(
@@ -46,7 +47,7 @@ async def cluster(request: Request) -> Response:
 
 
 async def _shared(request: Request, settings: ConsoleSettings) -> tuple[Mapping[str, Any] | None, str | None]:
-    """What the ledger of a cluster of Semel knows, or why it could not be asked."""
+    """Return what the ledger of a Semel cluster knows, or why it could not be read."""
     ask = settings.cluster_status
     if ask is None:
         return None, None
@@ -106,7 +107,7 @@ def _broker(client: Client, node: Node, directories: list[LogDirectory]) -> dict
 
 
 def _directories(client: Client) -> list[LogDirectory] | None:
-    """The directories of all brokers; None if they are not reported, or not to this principal."""
+    """Return the directories of all brokers; None if that is unsupported or not authorized."""
     try:
         return log_directories(client)
     except UnsupportedRequest:
@@ -118,7 +119,7 @@ def _directories(client: Client) -> list[LogDirectory] | None:
 
 
 def _certificate_end(client: Client, node: int) -> tuple[int | None, str | None]:
-    """When the certificate of a broker ends, in ms; or why the broker cannot be reached."""
+    """Return when the certificate of a broker expires, in ms, or why the broker cannot be reached."""
     try:
         certificate = client.connection(node).certificate()
     except ClientError as error:

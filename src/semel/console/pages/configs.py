@@ -14,7 +14,7 @@ from semel.console.access import changes
 from semel.console.rendering import page, segment
 
 HELP_MAX = 400
-#: Why a value is what it is, by its source.
+#: Where a value comes from, in words.
 REASONS = {
     "topic": "set on this topic",
     "broker": "set on this broker while it runs",
@@ -26,7 +26,7 @@ REASONS = {
 
 
 async def configs(request: Request) -> Response:
-    """Show the configuration of a topic. `q` filters by name, `all=0` hides defaults."""
+    """Show the configuration of a topic. `q` filters by name, `set=1` hides defaults."""
     name: str = request.path_params["topic"]
     query = request.query_params
     wanted = query.get("q", "").strip().lower()
@@ -44,7 +44,7 @@ def _read(client: Client, name: str) -> list[ConfigValue]:
 
 
 def config_row(each: ConfigValue) -> dict[str, Any]:
-    """A value of a configuration; a secret has none."""
+    """Return a config as a row. The value of a secret is None."""
     return {
         "name": each.name,
         "value": None if each.is_sensitive else each.value,
@@ -58,7 +58,7 @@ def config_row(each: ConfigValue) -> dict[str, Any]:
 
 
 def plain_text(documentation: str) -> str:
-    """What a value means, without the markup that Kafka's documentation has."""
+    """Return the documentation of a config, shortened, without its HTML markup."""
     text = " ".join(unescape(re.sub(r"<[^>]*>", "", documentation)).split())
     return text if len(text) <= HELP_MAX else text[:HELP_MAX].rsplit(" ", 1)[0] + " …"
 

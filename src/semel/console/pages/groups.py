@@ -149,12 +149,12 @@ def _delete(client: Client, group_id: str) -> None:
 
 
 def address(group_id: str) -> str:
-    """The address of a group's page."""
+    """Return the address of a group's page."""
     return f"/groups/{segment(group_id)}"
 
 
 class _OneSegment(Route):
-    """A route for an id that is one segment as it was sent, such as `a%2Freset`: that is no reset of `a`."""
+    """A route for an id that was sent as one segment, such as `a%2Freset`, which does not reset `a`."""
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         if scope.get("raw_path", b"").count(b"/") != self.path.count("/"):

@@ -1,7 +1,7 @@
 """Messages of a topic: a page of records, a search with progress, and a live tail.
 
-The page itself is a short scan, so it comes quickly; what it could not look at in that time is searched on by
-an event stream, with progress, until a limit or the user stops it.
+The page itself is a short scan, so that it appears quickly. An event stream continues the scan, with
+progress, until a limit or the user stops it.
 """
 
 import threading
@@ -33,7 +33,7 @@ from semel.console.rendering import is_json, now_iso, page, segment
 from semel.console.workers import SCAN
 
 FIRST_SECONDS: Final = 0.5
-"""How long a page searches before it is shown; the rest is searched while it is looked at."""
+"""How long a page searches before it is shown; an event stream searches the rest."""
 PROGRESS_SECONDS: Final = 0.2
 AGES: Final = {"15 min": "-15m", "1 h": "-1h", "24 h": "-1d"}
 STOPPED: Final = {
@@ -47,7 +47,7 @@ STOPPED: Final = {
 
 
 def registry_of(request: Request) -> Registry | None:
-    """The schema registry of the settings, whose schemas all requests share."""
+    """Return the schema registry of the settings. All requests share its cache."""
     state = request.app.state
     if not hasattr(state, "registry"):
         url = state.settings.registry
@@ -143,7 +143,7 @@ def _page(
 
 
 def ends_text(asked: Asked, ask: Ask) -> str:
-    """Where a live view begins, so that it misses nothing; empty if that is too long for an address."""
+    """Return where a live view must begin to miss nothing; empty if that is too long for an address."""
     ends = (f"{n}:{each.stable if ask.committed else each.end}" for n, each in asked.bounds.items())
     text = ",".join(ends)
     return text if len(text) <= LEFT_CHARS_MAX else ""
@@ -180,7 +180,7 @@ def _scan(
 
 
 def described(ask: Ask) -> dict[str, Any]:
-    """The state as plain data."""
+    """Return the state as plain data."""
     return {
         "q": ask.q,
         "partition": ask.partition,
@@ -201,7 +201,7 @@ def is_open_ended(ask: Ask) -> bool:
 
 
 def state_of(scan: Scan[Any], ask: Ask) -> dict[str, Any]:
-    """How far a scan is, why it ended, and the query that continues it."""
+    """Return how far a scan is, why it ended, and the query that continues it."""
     made = scan.progress
     is_over = not any(each.size for each in scan.left.values())
     rest = None if is_over else ask.continued(scan.left)
@@ -225,7 +225,7 @@ def state_of(scan: Scan[Any], ask: Ask) -> dict[str, Any]:
 
 
 def _links(topic: str, ask: Ask) -> dict[str, Any]:
-    """Addresses of the same page in another state."""
+    """Return addresses of the same page in other states."""
     base = f"/topics/{segment(topic)}/messages"
     fresh = replace(ask, left="")
 
@@ -252,11 +252,11 @@ def _links(topic: str, ask: Ask) -> dict[str, Any]:
 
 
 async def search(request: Request) -> Response:
-    """Search on with progress, as events: rows, progress, done."""
+    """Continue a search with progress, as events: rows, progress, done."""
     ask = asked_of(request)
     wanted = filter_of(request, ask)
     settings = request.app.state.settings
-    shown = request.query_params.get("shown", "")  # What a page that was shown early has found already.
+    shown = request.query_params.get("shown", "")  # How many records the page has found already.
     limits = replace(
         SEARCH,
         matches=max(1, ask.limit - (int(shown) if is_number(shown) else 0)),
@@ -285,7 +285,7 @@ def _search(
     told = 0.0
     for made in scan.rounds():
         if made:
-            # With where it is, so that who stops here goes on after these rows.
+            # With the state of the scan, so that a user who stops it here can continue after these rows.
             yield "rows", {"rows": made, "state": state_of(scan, ask)}
         elif time.monotonic() - told > PROGRESS_SECONDS:
             told = time.monotonic()
@@ -328,7 +328,7 @@ def _follow(
 
 
 def _positions(at: str, asked: Asked, ask: Ask) -> dict[int, int]:
-    """Where a tail begins: at the ends, or where the page ended, within what the log holds."""
+    """Return where a tail begins: at the ends, or where the page ended, within the bounds of the log."""
     tops = {n: each.stable if ask.committed else each.end for n, each in asked.bounds.items()}
     for part in at.split(",") if at else ():
         number, _, offset = part.partition(":")

@@ -1,4 +1,4 @@
-"""The overview: is the cluster healthy, at one glance; and the events that tell pages to refresh."""
+"""The overview of the cluster's health, and the events that tell pages to refresh."""
 
 import time
 from collections.abc import AsyncGenerator, Mapping
@@ -17,17 +17,17 @@ from semel.console.observing import Observer
 from semel.console.rendering import iso, now_iso, page
 from semel.console.sampling import Catalogue, GroupSample, PartitionEnds, TransactionSample
 
-#: How many rows a list of the overview has.
+#: Rows of each list of the overview.
 ROWS_MAX = 8
-#: Transactions that are named where one of them blocks a partition.
+#: Candidates that are named if it is unknown which transaction blocks a partition.
 ONE_OF_MAX = 3
 EVENT_SECONDS = 3600.0
-#: A reader that waits for longer without a transaction in sight is worth a look.
+#: If readers wait for longer and no open transaction explains it, the overview reports it.
 HELD_MS_MAX = 30_000
 
 
 async def overview(request: Request) -> Response:
-    """Show brokers, topics, rates, open transactions, lag, and who blocks whom."""
+    """Show brokers, topics, rates, open transactions, lag, and what blocks readers."""
     observer: Observer = request.app.state.observers.of(request.state.session)
     catalogue = await observer.catalogue.get()
     ends, transactions, groups = observer.ends.value, observer.transactions.value, observer.groups.value
@@ -107,7 +107,7 @@ def _transactions(sample: TransactionSample | None) -> dict[str, Any]:
 
 
 def _blocked(ends: PartitionEnds | None, sample: TransactionSample | None) -> list[dict[str, Any]]:
-    """The partitions whose readers wait, with what blocks each: its name, or what it may be."""
+    """Return the partitions whose readers wait, each with the blocking transaction or the candidates."""
     if ends is None:
         return []
     rows = []
@@ -151,7 +151,7 @@ def _health(
     sample: TransactionSample | None,
     problems: list[dict[str, Any]],
 ) -> dict[str, Any]:
-    """One word for the state of the cluster, and the sentences behind it; of all that was sampled."""
+    """Return the state of the cluster in one word, and the reasons in sentences, from all samples."""
     bad, odd = [], []
     if catalogue.offline:
         bad.append(f"{catalogue.offline:,} partitions have no leader.")
@@ -174,7 +174,7 @@ def _is_held_by_none(ends: PartitionEnds, open_: Mapping[str, TransactionDescrip
     """Whether readers of a partition have waited for long, and no open transaction can be the reason."""
     # Partitions and transactions are sampled one after the other, so a short transaction may be in one only.
     held = [key for key, since in ends.held.items() if (ends.at - since) * 1000 > HELD_MS_MAX]
-    # As `blockers_of`, for thousands of partitions and transactions at once.
+    # The rule of `blockers_of`, for thousands of partitions and transactions at once.
     writers = {(key, each.producer_id) for each in open_.values() for key in each.partitions}
     written = {key for key, _ in writers}
     return any(
@@ -184,7 +184,7 @@ def _is_held_by_none(ends: PartitionEnds, open_: Mapping[str, TransactionDescrip
 
 
 async def changes(request: Request) -> Response:
-    """Tell a page when what it shows was sampled again."""
+    """Notify a page when the sections that it shows were sampled again."""
     observer: Observer = request.app.state.observers.of(request.state.session)
     names = [name for name in request.query_params.get("of", "").split(",") if name]
     if not names or any(name not in observer.sections for name in names):
@@ -193,7 +193,7 @@ async def changes(request: Request) -> Response:
 
 
 async def _changes(observer: Observer, names: list[str]) -> AsyncGenerator[dict[str, int], None]:
-    """Yield versions until the observer is stopped. The browser connects again then, and finds a new one."""
+    """Yield versions until the observer stops. The browser then reconnects and gets a new observer."""
     versions = observer.versions(dict.fromkeys(names, 0))
     while not observer.is_stopped:
         now = await observer.wait_for_change(versions, EVENT_SECONDS)

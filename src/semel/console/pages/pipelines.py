@@ -51,7 +51,7 @@ def _summary(name: str, sample: PipelineSample) -> dict[str, Any]:
         "lag": found.behind,
         "open": len(found.open),
         "batch_age_ms": found.batch_age_ms,
-        # The first decision may be older than the console, so nobody knows when it was made.
+        # The first decision may be older than the console, so its time is unknown.
         "decided_ms_ago": None if seen is None else int((time.time() - seen.at) * 1000),
     }
 

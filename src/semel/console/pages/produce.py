@@ -1,7 +1,7 @@
 """Writing to a topic: one record, several lines, a file, as a transaction or not; and sending records again.
 
-A form has `kind` one or lines. A file is sent as the body of a request, with the rest of the form in the
-address, so that no byte of it is changed on the way.
+The `kind` of a form is `one` or `lines`. A file is sent as the body of a request, with the rest of the form
+in the address, so that no byte of the file is changed on the way.
 """
 
 from collections.abc import Mapping
@@ -86,7 +86,7 @@ async def produce(request: Request) -> Response:
 
 
 def _check_texts(given: Mapping[str, Any], fields: Mapping[str, str]) -> None:
-    """FormError if a text is some other JSON value: written as JSON, it may not be what was meant."""
+    """Raise FormError if a text is another JSON value: written as JSON, it may not be what was meant."""
     for name in TEXTS:
         if given.get(name) is not None and not isinstance(given[name], str):
             raise FormError(f"{name} must be a text or null; send other JSON values as text")
@@ -95,7 +95,7 @@ def _check_texts(given: Mapping[str, Any], fields: Mapping[str, str]) -> None:
 
 
 def _of_form(fields: Mapping[str, str]) -> dict[str, str]:
-    """What a browser means: an empty key is none, and line ends are not CR LF, as browsers send them."""
+    """Return what the user means: an empty key is no key, and line ends are not the CR LF of browsers."""
     found = {**fields, "value": fields.get("value", "").replace("\r\n", "\n")}
     if not found.get("key"):
         found.pop("key", None)
@@ -121,7 +121,7 @@ def _is_one(fields: Mapping[str, str]) -> bool:
 
 
 def _records(fields: Mapping[str, str]) -> list[NewRecord]:
-    """Read the records. Without a key there is none, and without a value it is a tombstone."""
+    """Read the records. A missing key is null, and a missing value makes a tombstone."""
     if not _is_one(fields):
         return _lines(fields.get("lines", "").encode(), fields)
     form = _of_keys(_format(fields))
@@ -142,7 +142,7 @@ def _records(fields: Mapping[str, str]) -> list[NewRecord]:
 
 
 def _of_keys(form: InputFormat) -> InputFormat:
-    """One record of a form is its key and its value; JSON is then text like any other."""
+    """Return the format of one key or value. The form has separate fields for them, so JSON is plain text."""
     return InputFormat.text if form is InputFormat.json else form
 
 
@@ -182,7 +182,7 @@ async def _write(
 def _guarded(
     client: Client, topic: str, records: list[NewRecord], outcome: Outcome, name: str, fence: bool
 ) -> dict[str, Any]:
-    """Write, unless that would stop an application whose id was given, and nobody has said that it may."""
+    """Write the records. Conflict if that would fence another producer and the user has not confirmed it."""
     client.topic(topic)
     if outcome is not Outcome.PLAIN and not fence and (why := in_use(client, name)) is not None:
         raise forms.Conflict(f"{why}. Choose another id, or confirm that it is fenced (fence=true).")
@@ -190,7 +190,7 @@ def _guarded(
 
 
 def _address(topic: str, found: Mapping[str, Any]) -> str:
-    """Where the user sees what was written."""
+    """Return the address that shows the written records."""
     base = f"/topics/{segment(topic)}/messages"
     if found["outcome"] == Outcome.ABORT:
         return f"{base}?isolation=uncommitted"
@@ -237,7 +237,7 @@ async def replay_form(request: Request) -> Response:
 def _chosen(
     client: Client, topic: str, places: list[Place], decoding: Decoding
 ) -> tuple[list[MarkedRecord], list[dict[str, Any]]]:
-    """Read records, and show the first of them, which may ask a schema registry."""
+    """Read records, and format the first of them, which may query a schema registry."""
     found = read_places(client, topic, places)
     return found, [rows_of.row(each, decoding) for each in found[:SHOWN_MAX]]
 

@@ -95,7 +95,7 @@ def _find(client: Client, topic: str, place: Place) -> MarkedRecord:
 def _shown(
     client: Client, topic: str, place: Place, decoding: Decoding
 ) -> tuple[MarkedRecord, dict[str, Any]]:
-    """Find a record, and show it, which may ask a schema registry."""
+    """Find a record, and format it, which may query a schema registry."""
     marked = _find(client, topic, place)
     return marked, rows_of.whole(marked, decoding)
 
@@ -171,10 +171,10 @@ def _export(
 
 
 class Download(StreamingResponse):
-    """A download whose source is closed in every case, so that a browser that leaves stops the scan."""
+    """A download that always closes its source, so that the scan stops when the browser disconnects."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the file, and close the source. HEAD is answered without the file."""
+        """Send the file, and close the source. A HEAD request gets only the headers."""
         try:
             if scope["method"] == "HEAD":
                 await Response(headers=dict(self.headers))(scope, receive, send)

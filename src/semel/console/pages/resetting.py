@@ -1,6 +1,6 @@
 """Moving a group to other offsets: a preview of what changes, and the change itself.
 
-The form of the preview sends the offsets that it showed, so what was seen is what happens.
+The form of the preview sends the offsets that it showed, so exactly these are applied.
 """
 
 import time
@@ -20,7 +20,7 @@ from semel.console.messages.asking import AskingError, moment
 from semel.console.pages.groups import address
 from semel.console.rendering import page
 
-#: Partitions that an answer names.
+#: Partitions that a message names.
 NAMED_MAX = 5
 WAYS = {
     "earliest": "to the start of the log: read everything again",
@@ -138,7 +138,7 @@ async def reset(request: Request) -> Response:
 
 
 def _reset(client: Client, group_id: str, offsets: dict[Partition, int]) -> dict[Partition, int]:
-    """Move the group, within the log as it is now; return where it is."""
+    """Move the group to the offsets, limited to the log as it is now; return its new offsets."""
     kind = describe_group(client, group_id, "").kind
     moved = reset_targets(client, offsets, offsets, shift_by=0)
     if kind == SHARE:

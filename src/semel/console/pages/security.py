@@ -36,7 +36,7 @@ async def security(request: Request) -> Response:
     if settings.audit_file is None:
         data["audit_problem"] = "Start the console on the broker's machine with --audit FILE, its log."
     elif found["acls"] is None and settings.needs_login:
-        # The file is read by the console, so the broker is asked whether this principal may know as much.
+        # The console reads the file with its own rights, so it shows it only to principals who may list ACLs.
         data["audit_problem"] = "It is shown to those who may list ACLs."
     else:
         try:
@@ -57,7 +57,7 @@ def _filtered(wanted: str, rows: list[dict[str, Any]] | None) -> list[dict[str, 
 
 
 def _read(client: Client) -> dict[str, Any]:
-    """Read each list; one that is refused, or that the broker does not have, is None with its reason."""
+    """Read each list. A list that is refused or unsupported is None, and `problems` has the reason."""
     client.connection()
     problems: dict[str, str] = {}
     found: dict[str, Any] = {"problems": problems}

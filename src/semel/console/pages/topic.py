@@ -1,4 +1,4 @@
-"""One topic: its partitions, its configuration, the groups that read it, and who writes to it."""
+"""One topic: its partitions, the groups that read it, its producers; adding partitions and deleting it."""
 
 import time
 from typing import Any
@@ -109,7 +109,7 @@ def _open(observer: Observer, name: str) -> list[dict[str, Any]]:
 
 
 async def producers(request: Request) -> Response:
-    """Show who has written to a topic, as the leaders of its partitions remember it."""
+    """Show the producers of a topic, as the leaders of its partitions remember them."""
     name: str = request.path_params["topic"]
     data = await request.app.state.workers.run(request, _producers, name, forms.page_number(request))
     observer: Observer = request.app.state.observers.of(request.state.session)
@@ -159,7 +159,7 @@ def _add_partitions(client: Client, name: str, total: int) -> None:
 
 
 async def delete(request: Request) -> Response:
-    """Delete a topic. The name has to be typed: its records are gone for good."""
+    """Delete a topic. The user must type its name, because the records cannot be restored."""
     name: str = request.path_params["topic"]
     fields = await forms.read(request)
     if fields.get("name", "") != name:

@@ -28,7 +28,7 @@ ORDERS = ("name", "partitions", "rate", "records")
 
 
 async def topics(request: Request) -> Response:
-    """List topics. `q` filters by name, `order` sorts, `internal` shows the broker's own."""
+    """List topics. `q` filters by name, `order` sorts, `internal=1` shows internal topics."""
     query = request.query_params
     wanted = query.get("q", "").strip()
     order = query.get("order", "name")
@@ -70,7 +70,7 @@ def _sort(found: list[TopicInfo], order: str, ends: PartitionEnds | None) -> Non
 
 
 def _offsets(topic: TopicInfo, ends: PartitionEnds) -> int:
-    """How many offsets there are between the starts and the ends of a topic's partitions."""
+    """Return the number of offsets between the starts and the ends of a topic's partitions."""
     keys = [(topic.name, each.partition) for each in topic.partitions]
     return sum(ends.high[key] - ends.first[key] for key in keys if key in ends.high)
 
@@ -100,14 +100,14 @@ def _rows(client: Client, shown: list[TopicInfo]) -> list[dict[str, Any]]:
 
 
 def _bytes(sizes: dict[tuple[str, int], int] | None, keys: list[tuple[str, int]]) -> int | None:
-    """The bytes of partitions; None if they are not known of all, because a broker does not answer."""
+    """Return the bytes of partitions; None if those of any are unknown, because a broker does not answer."""
     if sizes is None or any(key not in sizes for key in keys):
         return None
     return sum(sizes[key] for key in keys)
 
 
 def sizes_of(client: Client, names: list[str]) -> dict[tuple[str, int], int] | None:
-    """Return the bytes of partitions; None if the broker does not say, or not to this principal."""
+    """Return the bytes of partitions; None if that is unsupported or not authorized."""
     try:
         return partition_sizes(client, names)
     except UnsupportedRequest:

@@ -39,7 +39,7 @@ async def transactions(request: Request) -> Response:
     sample = await observer.transactions.get()
     size = request.app.state.settings.page_size
     number = forms.page_number(request)
-    # Of transactions that may be over by now, the age must not grow.
+    # While sampling fails, these transactions may have ended, so their age must not grow.
     now_ms = observer.transactions.as_of_ms
     waiting = blocked_by(sample.open, observer.ends.value)
     common = {
@@ -89,7 +89,7 @@ def _key(order: str, waiting: dict[str, int]) -> Any:
 
 
 async def transaction(request: Request) -> Response:
-    """Show one transactional id, and where its open transaction blocks whom."""
+    """Show one transactional id, and the partitions in which its open transaction blocks readers."""
     transactional_id: str = request.path_params["transactional_id"]
     observer: Observer = request.app.state.observers.of(request.state.session)
     found, places = await request.app.state.workers.run(request, _describe, transactional_id)
@@ -114,7 +114,7 @@ async def transaction(request: Request) -> Response:
 
 
 def _describe(client: Client, transactional_id: str) -> tuple[TransactionDescription, list[dict[str, Any]]]:
-    client.connection()  # A coordinator is searched for a while; a broker that is away is reported at once.
+    client.connection()  # Report an unreachable broker at once; the search for a coordinator takes a while.
     found = Admin(client).transactions.describe(transactional_id)
     keys = data_partitions(found)
     if found.state != blocking.OPEN_STATE or not keys:
@@ -150,8 +150,8 @@ def _describe(client: Client, transactional_id: str) -> tuple[TransactionDescrip
 async def abort(request: Request) -> Response:
     """Abort the open transaction of an id, and fence its producer.
 
-    The form sends the `producer_id`, `epoch` and `since_ms` that it showed: the next transaction of the id
-    may be open by now, and nobody has asked to abort that one.
+    The form sends the `producer_id`, `epoch` and `since_ms` that it showed. The next transaction of the id
+    may be open by now, and the user has not asked to abort that one.
     """
     transactional_id: str = request.path_params["transactional_id"]
     fields = await forms.read(request)

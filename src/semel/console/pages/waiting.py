@@ -1,4 +1,4 @@
-"""Why does this reader wait: the last stable offset of a partition explained, and what ends the wait."""
+"""Explains why a reader waits: what holds back the last stable offset, and what ends the wait."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from semel.console.rendering import iso, now_iso, page, segment
 
 
 async def chosen(request: Request) -> Response:
-    """Go to the explanation of the partition that a form names, as TOPIC/PARTITION or in two fields."""
+    """Redirect to the explanation of the partition that a form names as TOPIC/PARTITION."""
     query = request.query_params
     topic, slash, number = query.get("partition", "").strip().rpartition("/")
     if not slash or not number.isdecimal() or len(number) > 10:
@@ -57,7 +57,7 @@ def _open_row(each: blocking.Open) -> dict[str, Any]:
         "hangs": owner is None,
         "two_phase": owner is not None and owner.is_two_phase,
         "producer_id": each.producer.producer_id,
-        # An abort of the owner's transaction compares with what the coordinator says.
+        # An abort of the owner's transaction compares the epoch with that of the coordinator.
         "epoch": each.producer.epoch if owner is None else owner.epoch,
         "since": None if owner is None else iso(owner.started_ms),
         "since_ms": None if owner is None else owner.started_ms,

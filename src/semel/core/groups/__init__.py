@@ -2,14 +2,14 @@
 
 ``model`` is the durable part of a group, ``session`` the volatile part, ``commands`` the requests.
 ``classic_join``, ``classic_members`` and ``classic_rebalance`` are the classic protocol; ``consumer``,
-``reconcile``, ``targets`` and ``assignors`` are KIP-848; ``patterns`` matches topic names; ``lifecycle`` is
-the rest.
+``reconcile``, ``targets`` and ``assignors`` are KIP-848; ``patterns`` matches topic names; ``lifecycle``
+describes, deletes and expires groups.
 
 A plain heartbeat writes nothing to the ledger: it is a ``SessionChanged`` and no ``GroupChanged``. Neither
 does a join while a classic group prepares its next generation (``GroupGathered``); only the complete
 generation is written.
 
-``migration`` takes a group from one protocol to the other with its members, and ``classic_in_consumer`` has
+``migration`` converts a group with its members from one protocol to the other. ``classic_in_consumer`` has
 the rules for members of the classic protocol in a consumer group. ``overdue`` expires members before a
 command is decided.
 

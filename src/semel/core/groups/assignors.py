@@ -4,7 +4,7 @@ An assignor is a function of the members' subscriptions, the topics, and the pre
 deterministic, so every broker computes the same assignment for the same group.
 
 - ``uniform`` spreads partitions evenly (counts differ by at most one when all subscriptions are equal) and
-  keeps the previous owner as far as that is even.
+  keeps previous owners as far as the balance allows.
 - ``range`` gives each member adjacent partitions of each topic, with the same ranges for topics of the same
   size, as joins over several topics require. It ignores the previous assignment.
 """
@@ -54,7 +54,7 @@ def assign_uniform(
 def _assign_evenly(
     wanted: Wanted, topics: Mapping[str, TopicShape], previous: Mapping[str, Assignment]
 ) -> dict[str, Assignment]:
-    """All subscriptions are equal: each member gets its share and keeps as many of its partitions as fit."""
+    """Equal subscriptions: give each member its share, and let it keep as many of its partitions as fit."""
     names = next(iter(wanted.values()))
     sizes = {shape.topic_id: shape.partitions for name, shape in topics.items() if name in names}
     share, extra = divmod(sum(sizes.values()), len(wanted))
@@ -89,7 +89,7 @@ def _assign_evenly(
 def _assign_by_load(
     wanted: Wanted, topics: Mapping[str, TopicShape], previous: Mapping[str, Assignment]
 ) -> dict[str, Assignment]:
-    """Subscriptions differ: topics with few subscribers first, each partition to the least loaded member."""
+    """Different subscriptions: topics with few subscribers first, partitions to the least loaded member."""
     order = {member_id: index for index, member_id in enumerate(wanted)}
     eligible = {name: [each for each, names in wanted.items() if name in names] for name in topics}
     owner: dict[Owned, str] = {}
@@ -130,7 +130,7 @@ def _fill(shape: TopicShape, heap: Heap, owner: dict[Owned, str], load: dict[str
 
 
 def _even_out(shape: TopicShape, heap: Heap, owner: dict[Owned, str], load: dict[str, int]) -> None:
-    """Move partitions of a topic from loaded to less loaded members, while that evens out the load."""
+    """Move partitions of a topic from more to less loaded members, while that evens out the load."""
     for partition in range(shape.partitions):
         giver = owner.get((shape.topic_id, partition))
         # A heap entry is stale when its member has given away partitions since; push it with its current

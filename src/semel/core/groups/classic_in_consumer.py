@@ -1,12 +1,12 @@
 """Members of the classic protocol in a consumer group: JoinGroup, SyncGroup, Heartbeat, LeaveGroup.
 
-They are there while a group moves from one protocol to the other (``migration``). The broker assigns their
-partitions as those of all other members; a member epoch is the generation that such a member sees. JoinGroup
-is one step of the member towards its target (``reconcile``) and is answered at once, without a leader.
-SyncGroup returns what the member owns. Heartbeat says REBALANCE_IN_PROGRESS when there is a reason to join
-again: a new group epoch, partitions to revoke, or partitions that have become free.
+A group has such members while it migrates from one protocol to the other (``migration``). The broker assigns
+their partitions like those of all other members; they see their member epoch as the generation. JoinGroup is
+one step of the member towards its target (``reconcile``) and is answered at once, without a leader. SyncGroup
+returns what the member owns. Heartbeat answers REBALANCE_IN_PROGRESS when there is a reason to join again: a
+new group epoch, partitions to revoke, or partitions that have become free.
 
-A member that was told to join again, or has joined and not synced, is removed after its rebalance timeout.
+A member that has to join again, or has joined and not synced, is removed after its rebalance timeout.
 """
 
 from collections.abc import Mapping
@@ -42,7 +42,7 @@ from semel.wire.errors import ProtocolError
 
 
 def join(turn: ConsumerTurn, command: JoinGroup) -> Decision:
-    """Let a member of the classic protocol join, or take its next step."""
+    """Let a member of the classic protocol join, or take its next step towards its target."""
     error = _check_join(turn, command)
     if error is not ErrorCode.NONE:
         return Decision(Joined(error, command.member_id))
@@ -67,7 +67,7 @@ def _check_join(turn: ConsumerTurn, command: JoinGroup) -> ErrorCode:
         return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     classic = sum(member.classic is not None for member in group.members.values())
     if not any(session.protocols.get(name, 0) == classic for name, _ in command.protocols):
-        # All members of the classic protocol need one in common, or they could not be a classic group again.
+        # Members of the classic protocol need one in common, or the group could not become classic again.
         return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     known = group.members.get(command.member_id)
     if known is None and len(group.members) >= command.members_max:
@@ -90,11 +90,11 @@ def _promise(turn: ConsumerTurn, command: JoinGroup) -> Decision:
 
 
 def _find(turn: ConsumerTurn, command: JoinGroup, *, claims: bool) -> ConsumerMember | ErrorCode:
-    """A new member, a known one, or a static one that resumes its place."""
+    """Return the joining member: a new one, a known one, or a static one that resumes its place."""
     member_id, group = command.member_id, turn.group
     if command.instance_id is None:
         if claims and member_id and member_id not in group.members and member_id not in turn.session.promised:
-            # It was a member, and its partitions are lost: with a new epoch it could commit them.
+            # It was removed and has lost the partitions that it lists. With a new epoch it could commit them.
             return ErrorCode.UNKNOWN_MEMBER_ID
         known = group.members.get(member_id) or ConsumerMember(member_id or command.new_member_id)
         is_other = known.member_id in group.members and known.classic is None
@@ -128,7 +128,7 @@ def _step(
     )
     turn.put_member(before, member)
     if turn.must_become_classic:
-        # The last member of the consumer protocol came back with the classic one.
+        # The last member of the consumer protocol rejoined with the classic one.
         classic = turn.become_classic()
         classic.park_join(member.member_id, command.ticket)
         classic.rebalance()
@@ -154,7 +154,7 @@ def _step(
 def _member(
     group: ConsumerGroup, member_id: str, instance_id: str | None
 ) -> tuple[ConsumerMember, ClassicPart] | ErrorCode:
-    """The member with this id that speaks the classic protocol, and owns its instance id."""
+    """Return the member with this id, if it uses the classic protocol and owns its instance id."""
     if instance_id is not None:
         owner = group.static_member(instance_id)
         if owner is None:
@@ -177,7 +177,7 @@ def sync(turn: ConsumerTurn, command: SyncGroup) -> Decision:
         return Decision(Synced(ErrorCode.ILLEGAL_GENERATION))
     names = [None, *(name for name, _ in classic.protocols)]
     if command.protocol_type not in (None, CONSUMER_PROTOCOL) or command.protocol_name not in names:
-        # Any of its protocols: the group may have chosen another than the first when it was classic.
+        # Accept any of its protocols: when the group was classic, it may have chosen another than the first.
         return Decision(Synced(ErrorCode.INCONSISTENT_GROUP_PROTOCOL))
     if turn.group.epoch > member.epoch and member.state is not MemberState.UNREVOKED:
         _call_back(turn, member)
@@ -191,7 +191,7 @@ def sync(turn: ConsumerTurn, command: SyncGroup) -> Decision:
 
 
 def heartbeat(turn: ConsumerTurn, command: Heartbeat) -> Decision:
-    """Keep the member alive, and tell it to join again if there is a reason."""
+    """Extend the session of a member; answer REBALANCE_IN_PROGRESS if it must join again."""
     found = _member(turn.group, command.member_id, command.instance_id)
     if isinstance(found, ErrorCode):
         return Decision(found)

@@ -1,9 +1,9 @@
 """JoinGroup: how a member joins and rejoins a classic group.
 
-A member without an id is given one. Dynamic members must join again with it before they count (KIP-394), so
-that a client that gave up waiting leaves no ghost member behind. A static member (KIP-345) is identified by
-its instance id: when it rejoins without a member id it replaces its older self, and a stable group does not
-rebalance.
+A member without an id is given one. A dynamic member must join again with this id before it counts (KIP-394),
+so that a client that gave up waiting leaves no ghost member behind. A static member (KIP-345) is identified
+by its instance id: when it rejoins without a member id it replaces its older self, and a stable group does
+not rebalance.
 
 A known member may send JoinGroup again, because it lost an answer or because it wants a rebalance. If nothing
 changed, it gets the current generation. The leader of a stable group always gets a rebalance, since it may
@@ -55,7 +55,7 @@ def decide_join(state: "BrokerState", command: JoinGroup, now: int) -> Decision:
     group = as_classic(command.group_id, known)
     turn = ClassicTurn(group, state.sessions.get(command.group_id), now)
     if not _has_room(group, turn.session, command):
-        # An existing member that is refused is removed, in line with the answer it gets.
+        # An existing member that is refused is removed, as its answer implies.
         if command.member_id in group.members:
             turn.remove_members((command.member_id,))
             turn.rebalance()
@@ -153,7 +153,7 @@ def _add(turn: ClassicTurn, command: JoinGroup, member_id: str) -> Decision:
 
 
 def _return_static(turn: ClassicTurn, command: JoinGroup, older: ClassicMember) -> Decision:
-    """A static member rejoined: a stable group stays as it is, unless the protocol would change."""
+    """Let a static member rejoin. A stable group stays as it is, unless the protocol would change."""
     member_id = command.new_member_id
     leader_before = turn.group.leader or ""
     turn.replace_static(older.member_id, _member(command, member_id, older.assignment))
@@ -163,7 +163,8 @@ def _return_static(turn: ClassicTurn, command: JoinGroup, older: ClassicMember) 
         joined = turn.joined(member_id)
         if not command.can_skip_assignment:
             # A leader that cannot skip the assignment must not learn that it is the leader: it would compute
-            # an assignment that the group does not wait for. It gets its old id as the leader, as in Kafka.
+            # an assignment for which the group does not wait. As in Kafka, the answer names its old id as the
+            # leader.
             joined = joined.but(leader=leader_before, members=())
         elif member_id == group.leader:
             joined = joined.but(skip_assignment=True)
@@ -192,7 +193,7 @@ def _join_with_id(turn: ClassicTurn, command: JoinGroup) -> Decision:
     if group.state is ClassicState.STABLE and is_same and member_id != group.leader:
         turn.heard(member_id)
         return turn.decision(turn.joined(member_id))
-    # Until the next generation it may commit with the number that it knows.
+    # Keep its member epoch: until the next generation it may commit with that.
     turn.put_member(_member(command, member_id, member.assignment).but(epoch=member.epoch))
     turn.park_join(member_id, command.ticket)
     turn.rebalance(command.initial_delay_ms)

@@ -1,8 +1,8 @@
 """SyncGroup, Heartbeat, LeaveGroup and timeouts of classic groups.
 
 SyncGroup ends a rebalance: the leader's request carries all assignments, the other members wait for it.
-Assignments are durable before any member gets one. So a broker that is killed right after finds a stable
-group, and its members notice nothing.
+Assignments are durable before any member gets one. So if the broker is killed right after, the group is
+stable after the restart, and its members notice nothing.
 """
 
 from collections.abc import Mapping
@@ -82,7 +82,7 @@ def _check_sync(turn: ClassicTurn | None, command: SyncGroup) -> ErrorCode:
     if command.generation != group.generation_of(command.member_id):
         return ErrorCode.ILLEGAL_GENERATION
     if group.state is ClassicState.PREPARING:
-        # First: the member may know another protocol from the time when this was a consumer group.
+        # Checked before the protocol: after a downgrade from a consumer group the member may know another.
         return ErrorCode.REBALANCE_IN_PROGRESS
     if command.protocol_type not in (None, group.protocol_type):
         return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
@@ -92,7 +92,7 @@ def _check_sync(turn: ClassicTurn | None, command: SyncGroup) -> ErrorCode:
 
 
 def _assign(turn: ClassicTurn, command: SyncGroup) -> None:
-    """The leader sent the assignments: the group is stable, and all parked requests are answered."""
+    """Apply the assignments of the leader: the group becomes stable, and parked requests are answered."""
     turn.group = turn.group.but(
         state=ClassicState.STABLE,
         members={
@@ -120,7 +120,7 @@ def _synced(turn: ClassicTurn, member_id: str) -> Synced:
 
 
 def decide_heartbeat(state: "BrokerState", command: Heartbeat, now: int) -> Decision:
-    """Record that a member is alive; tell it to rejoin if necessary."""
+    """Extend the session of a member; answer REBALANCE_IN_PROGRESS if it must rejoin."""
     if not command.group_id:
         return Decision(ErrorCode.INVALID_GROUP_ID)
     if (consumer := _consumer_turn(state, command, now)) is not None:

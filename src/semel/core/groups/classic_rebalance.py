@@ -2,8 +2,8 @@
 
 A rebalance has two phases. *Joining*: every member sends JoinGroup and waits. When all have, or when the
 rebalance timeout has passed, the next generation starts, a protocol is chosen by vote, and all are answered.
-*Syncing*: the leader computes assignments and sends them with SyncGroup; the others wait for them. An empty
-group waits a little longer for more members to join (the initial delay).
+*Syncing*: the leader computes assignments and sends them with SyncGroup; the others wait for them. The first
+rebalance of an empty group waits for more members to join (the initial delay).
 
 ``ClassicTurn`` holds the group and the session while one command is decided. It replaces values and never
 changes them, so the state it read is unaffected; ``decision`` derives the facts by comparison.
@@ -59,7 +59,7 @@ class ClassicTurn:
         self._has_replaced = False
 
     def convert_from(self, group: Group, session: Session | None) -> None:
-        """The group was another one before this turn, with this session."""
+        """Set the state before this turn: a group of another protocol that was converted, and its session."""
         self._group_before, self._session_before = group, session
 
     def decision(self, answer: Any, ticket: Ticket | None = None) -> Decision:
@@ -85,9 +85,9 @@ class ClassicTurn:
         return tuple(facts)
 
     def _is_gathering(self) -> bool:
-        """Whether the only change is in the members of a generation in preparation, which nobody was told of.
+        """Whether only members of an unannounced generation changed.
 
-        A static member that rejoined is visible to others under its new id, so that is written.
+        The new id of a static member that rejoined is visible to other members, so it is written.
         """
         before = self._group_before
         if not isinstance(before, ClassicGroup) or self._has_replaced:
@@ -111,7 +111,7 @@ class ClassicTurn:
         )
 
     def park_join(self, member_id: str, ticket: Ticket) -> None:
-        """Park a member's JoinGroup until the next generation, in place of an older one of the member."""
+        """Park a member's JoinGroup until the next generation. It replaces an older one of the member."""
         session = self.session
         self._reply(session.joins.get(member_id), Joined(ErrorCode.REBALANCE_IN_PROGRESS, member_id))
         session = session.but(
@@ -140,7 +140,7 @@ class ClassicTurn:
         self.group = self.group.but(members=members, leader=leader)
 
     def replace_static(self, old_id: str, member: ClassicMember) -> None:
-        """A static member rejoined under a new id; the old one is fenced (KIP-345)."""
+        """Replace a static member that rejoined under a new id; the old id is fenced (KIP-345)."""
         session = self.session
         self._reply(session.joins.get(old_id), Joined(ErrorCode.FENCED_INSTANCE_ID, old_id))
         self._reply(session.syncs.get(old_id), Synced(ErrorCode.FENCED_INSTANCE_ID))
@@ -189,7 +189,7 @@ class ClassicTurn:
         ).settled()
 
     def _call_back_syncs(self) -> None:
-        """The leader will not assign any more: drop all assignments and make all members rejoin."""
+        """Drop all assignments and make all members rejoin: the leader's assignment is no longer accepted."""
         group = self.group
         members = {member_id: member.but(assignment=b"") for member_id, member in group.members.items()}
         self.group = group.but(members=members)
@@ -209,7 +209,7 @@ class ClassicTurn:
             return
         if session.initial_remaining_ms >= 0:
             return
-        # A client with a promised member id is about to join; going on without it would cost another
+        # A client with a promised member id is about to join. Completing without it would cause another
         # rebalance.
         if not session.promised and all(member_id in session.joins for member_id in self.group.members):
             self.complete_join()
@@ -235,7 +235,7 @@ class ClassicTurn:
         if self.group.members and self.group.leader not in self.session.joins:
             joined = next((each for each in self.group.members if each in self.session.joins), None)
             if joined is None:
-                # Only static members that are away are left. They rejoin, or their sessions expire.
+                # Only absent static members remain. They rejoin, or their sessions expire.
                 self._await_joins()
                 return
             self.group = self.group.but(leader=joined)
@@ -296,7 +296,7 @@ class ClassicTurn:
 
 
 def _without_epochs(members: Mapping[str, ClassicMember]) -> Mapping[str, ClassicMember]:
-    """From the first generation after a migration on, all members know the same number."""
+    """Drop the member epochs: from the first generation after a migration, all members use the generation."""
     if all(member.epoch < 0 for member in members.values()):
         return members
     return {member_id: member.but(epoch=-1) for member_id, member in members.items()}
@@ -327,7 +327,7 @@ def select_protocol(group: ClassicGroup) -> str | None:
 
 
 def static_owners(group: ClassicGroup | ConsumerGroup) -> dict[str, str]:
-    """The member ids of static members, by instance id."""
+    """Return the member ids of static members, by instance id."""
     return {
         each.instance_id: each.member_id for each in group.members.values() if each.instance_id is not None
     }
@@ -336,7 +336,7 @@ def static_owners(group: ClassicGroup | ConsumerGroup) -> dict[str, str]:
 def leaving_id(
     group: ClassicGroup | ConsumerGroup, leaving: LeavingMember, owners: Mapping[str, str]
 ) -> str | ErrorCode:
-    """Who leaves; static members may be named by their instance id alone."""
+    """Return the id of the member that leaves. A static member may be named by its instance id alone."""
     member_id = leaving.member_id
     if leaving.instance_id is not None:
         member_id = owners.get(leaving.instance_id, "")

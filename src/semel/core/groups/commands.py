@@ -16,11 +16,11 @@ from semel.core.types import ErrorCode, GroupKey, Key, OffsetKey, PendingKey, Ti
 if TYPE_CHECKING:
     from semel.core.state import BrokerState
 
-# ``sessions_max`` in the commands that add a member: how many groups may be active at the same time. An
-# active session cannot be evicted from memory, so further groups have to wait.
+# ``sessions_max`` in the commands that add a member: how many groups may have a session at the same time. A
+# session cannot be evicted from memory, so further groups have to wait.
 
-# ``consumer_session_timeout_ms`` in the commands of the classic protocol: in a consumer group, the members of
-# the consumer protocol get this much time if the session of the group begins now.
+# ``consumer_session_timeout_ms`` in the commands of the classic protocol: if the command begins the session
+# of a consumer group, this is the session timeout of the members that use the consumer protocol.
 
 GROUP_TICK_MS: Final = 100
 """How often ``GroupTick`` should be submitted: the precision of deadlines."""
@@ -62,9 +62,10 @@ class JoinGroup(Data):
 
 
 class TopicsNeeded(Data):
-    """The answer to a ``JoinGroup`` to a consumer group that came without these topics. Nothing happened.
+    """The answer to a command that needs topics which the caller has not looked up. Nothing has changed.
 
-    The caller looks them up and submits the command again. A classic group needs no topics.
+    The caller looks them up and submits the command again. They are needed for ``JoinGroup`` to a consumer
+    group, and for a ``ConsumerHeartbeat`` that makes a classic group a consumer group.
     """
 
     names: frozenset[str]
@@ -92,7 +93,7 @@ class Joined(Data):
 
 
 class SyncGroup(Data):
-    """Send (the leader) or wait for (all others) assignments. The answer is ``Synced``."""
+    """Send the assignments (leader) or wait for them (other members). The answer is ``Synced``."""
 
     group_id: str
     generation: int
@@ -173,9 +174,9 @@ class ConsumerHeartbeat(Data):
     topic_regex: str | None = None
     assignor: str | None = None
     owned: Assignment | None = None
-    """The partitions that the member says it owns; None if it did not say."""
+    """The partitions that the member lists as owned; None if it sent no list."""
     connection_id: int = 0
-    """By which the heartbeat came."""
+    """The connection of the heartbeat."""
     topics: Mapping[str, TopicShape | None] = NOTHING
     """The group's subscribed topics as the caller looked them up; None for topics that do not exist."""
     regex_matches: Mapping[str, tuple[str, ...]] = NOTHING
@@ -216,7 +217,7 @@ class ReadSubscriptions(Data):
 
     group_id: str
     may_upgrade: bool = True
-    """Whether the heartbeat may make a classic group a consumer group, which needs its topics, too."""
+    """Whether the heartbeat may make a classic group a consumer group; then its topics are needed, too."""
 
     def keys(self) -> Iterable[Key]:
         """The group."""
@@ -227,7 +228,7 @@ class Subscriptions(Data):
     """The answer to ``ReadSubscriptions``."""
 
     topic_names: frozenset[str] = frozenset()
-    """Includes the topics that a regular expression matched the last time."""
+    """Includes the topics that regular expressions matched the last time."""
     regexes: frozenset[str] = frozenset()
     """The expressions that should be matched now."""
 
@@ -274,7 +275,7 @@ class GroupTick(Data):
 
 
 class ExpireOffsets(Data):
-    """Expire the offsets that are not newer than a given time, if the group had no members since.
+    """Expire the offsets committed at or before a given time, if the group has had no members since.
 
     ``forget_group`` means that the caller saw no other offsets of the group; then an empty group is deleted
     too.

@@ -7,12 +7,13 @@ come.
 
 A member with a wrong epoch is fenced: it drops its partitions and joins again with epoch 0. One mismatch is
 accepted: the previous epoch together with no more than the assigned partitions, because then only an answer
-was lost. An answer may also be lost while the epoch stays: so a member that comes by another connection is
-told its assignment again, which Kafka does only if the member lists what it owns. Epoch 0 from a known member
-is a rejoin: the member owns nothing and starts again.
+was lost. An answer may also be lost while the epoch stays the same. So a heartbeat on another connection than
+the last one is answered with the assignment; Kafka does this only if the member lists what it owns. Epoch 0
+from a known member is a rejoin: the member owns nothing and starts again.
 
-Static members: leaving with epoch -2 keeps the place (and the partitions) until the session expires; another
-member id may take it over with epoch 0. Until the place is released, that is UNRELEASED_INSTANCE_ID.
+Static members: leaving with epoch -2 keeps the member's place and partitions until the session expires.
+Another member id may take them over with epoch 0. As long as the old member has not left, that is refused
+with UNRELEASED_INSTANCE_ID.
 
 A classic group becomes a consumer group when a consumer member joins (``migration``). Its members go on with
 the classic protocol until they are replaced (``classic_in_consumer``).
@@ -59,7 +60,7 @@ def _refuse(error: ErrorCode, message: str) -> Decision:
 
 
 def decide_read_subscriptions(state: "BrokerState", command: ReadSubscriptions, now: int) -> Decision:
-    """Return all subscriptions of a group's members."""
+    """Return the subscribed topics of a group, and the regular expressions that are due to be matched."""
     group = state.groups[GroupKey(command.group_id)]
     if isinstance(group, ClassicGroup) and command.may_upgrade and state.migration.upgrade:
         return Decision(Subscriptions(known_topics(group)))
@@ -70,7 +71,7 @@ def decide_read_subscriptions(state: "BrokerState", command: ReadSubscriptions, 
     regexes = wanted_regexes(group) if is_due else frozenset()
     facts: tuple[Fact, ...] = ()
     if session is not None and (session.subscribed is None or regexes):
-        # The caller matches them for all: other heartbeats need not, while it does.
+        # This caller matches the expressions for all members: other heartbeats need not do so meanwhile.
         checked_ms = now if regexes else session.regexes_checked_ms
         subscribed = wanted_names(group) if session.subscribed is None else session.subscribed
         session = session.but(subscribed=subscribed, regexes_checked_ms=checked_ms)
@@ -111,8 +112,8 @@ def _turn(state: "BrokerState", command: ConsumerHeartbeat, now: int) -> Consume
     if group is None and command.epoch != JOIN:
         return _refuse(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} does not exist.")
     if isinstance(group, ClassicGroup) and command.epoch != JOIN and state.migration.upgrade:
-        # It was a member before the group became classic, and may join again, unless its name is taken.
-        # Clients take GROUP_ID_NOT_FOUND for the end.
+        # It was a member before the group became classic, and may join again unless its instance id is taken.
+        # Clients treat GROUP_ID_NOT_FOUND as fatal.
         is_fenced = group.static_member(command.instance_id) is not None
         error = ErrorCode.FENCED_INSTANCE_ID if is_fenced else ErrorCode.UNKNOWN_MEMBER_ID
         return _refuse(error, f"Group {group_id} is a classic group by now.")
@@ -126,7 +127,7 @@ def _turn(state: "BrokerState", command: ConsumerHeartbeat, now: int) -> Consume
         return _refuse(ErrorCode.GROUP_ID_NOT_FOUND, message)
     needed = known_topics(group) if group.members else frozenset()
     if not needed <= command.topics.keys():
-        # The group has changed since the caller read it. A topic that was not looked up has owners, too.
+        # The group has changed since the caller read it. Partitions of unknown topics would lose their owner.
         return Decision(TopicsNeeded(needed))
     turn = ConsumerTurn(to_consumer(group, command.topics), None, now, timeout_ms, state.migration)
     turn.convert_from(group, session)
@@ -187,7 +188,7 @@ def _check_identity(group: ConsumerGroup, command: ConsumerHeartbeat) -> ErrorCo
         if owner is None:
             return ErrorCode.UNKNOWN_MEMBER_ID
     member = group.members.get(command.member_id)
-    # A member of the classic protocol starts as another one when it changes to this protocol.
+    # A member of the classic protocol that changes to this protocol joins as a new member.
     return ErrorCode.UNKNOWN_MEMBER_ID if member is None or member.classic else ErrorCode.NONE
 
 
@@ -250,16 +251,16 @@ def _too_large(
 
 
 def _join(turn: ConsumerTurn, command: ConsumerHeartbeat) -> ConsumerMember | ErrorCode:
-    """A new member, a known one that starts again, or a static one that resumes its place."""
+    """Return the joining member: a new one, a known one that rejoins, or a static one that returns."""
     group = turn.group
     member = group.members.get(command.member_id) or ConsumerMember(command.member_id)
     older = group.static_member(command.instance_id)
     if older is not None and older.member_id != command.member_id:
-        # A member of the classic protocol does not say that it will come back: it is replaced at once.
+        # A member of the classic protocol does not announce that it will return, so it is replaced at once.
         if older.epoch != LEAVE_FOR_A_MOMENT and older.classic is None:
             return ErrorCode.UNRELEASED_INSTANCE_ID
         if command.member_id in group.members:
-            # The id of another member: taking its place would lose that one.
+            # Another member has this id already, and would be overwritten.
             return ErrorCode.INVALID_REQUEST
         member = turn.replace_static(older, command.member_id)
     return member.but(epoch=0, previous_epoch=0, state=MemberState.STABLE, revoking=NO_ASSIGNMENT)

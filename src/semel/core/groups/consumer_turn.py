@@ -1,8 +1,8 @@
 """ConsumerTurn: a consumer group and its session while one command is decided.
 
 It replaces values and never changes them, so the state it read is unaffected; ``decision`` derives the facts
-by comparison. If the last member of the consumer protocol has gone in this turn and members of the classic
-protocol are left, ``decision`` makes the group a classic one (``migration``).
+by comparison. If the last member of the consumer protocol leaves in this turn and only members of the classic
+protocol remain, ``decision`` makes the group a classic one (``migration``).
 """
 
 from collections.abc import Collection
@@ -38,7 +38,7 @@ class ConsumerTurn:
         self._has_lost_members = False
 
     def convert_from(self, group: Group, session: Session | None) -> None:
-        """The group was another one before this turn, with this session."""
+        """Set the state before this turn: a group of another protocol that was converted, and its session."""
         self._group_before, self._session_before = group, session
 
     def decision(self, answer: object) -> Decision:
@@ -66,14 +66,14 @@ class ConsumerTurn:
     def put_member(self, before: ConsumerMember | None, member: ConsumerMember) -> None:
         """Add a member, or replace the one with the same id."""
         if before is not None and before.classic is None and member.classic is not None:
-            # It speaks the classic protocol from now on.
+            # It uses the classic protocol from now on.
             self._has_lost_members = True
         if member != before:
             self.session = self.session.counting(before, member)
             self.group = self.group.but(members=put(self.group.members, member.member_id, member))
 
     def replace_static(self, older: ConsumerMember, member_id: str) -> ConsumerMember:
-        """A static member came back under a new id: it takes the older one's place and partitions."""
+        """Give the place and partitions of a static member to its new id."""
         group = self.group
         member = older.but(member_id=member_id)
         target = dict(drop(group.target, (older.member_id,)))
@@ -106,7 +106,7 @@ class ConsumerTurn:
     def pass_time(self) -> None:
         """Remove members whose session expired, or that did not take their next step in time."""
         session = self.session
-        # While the group is empty, member ids of the classic protocol may be promised.
+        # Member ids may be promised to clients that join with the classic protocol.
         overdue = [each for each, deadline in session.promised.items() if deadline <= self.now]
         if overdue:
             self.session = session.without(overdue)
@@ -123,7 +123,7 @@ class ConsumerTurn:
         self.session = self.session.heard(member_id, self.now + session_timeout_ms)
 
     def came_by(self, member_id: str, connection_id: int) -> bool:
-        """Note the connection of a heartbeat. Returns whether it is not that of the heartbeat before."""
+        """Record the connection of a heartbeat. Returns whether it differs from that of the previous one."""
         if self.session.connections.get(member_id) == connection_id:
             return False
         connections = put(self.session.connections, member_id, connection_id)
@@ -139,7 +139,7 @@ class ConsumerTurn:
         )
 
     def expect_no_step(self, member_id: str) -> None:
-        """The member took its step."""
+        """Clear the rebalance deadline of a member, which took its step."""
         deadlines = drop(self.session.rebalance_deadlines, (member_id,))
         if deadlines is not self.session.rebalance_deadlines:
             self.session = self.session.but(rebalance_deadlines=deadlines)
@@ -148,7 +148,7 @@ class ConsumerTurn:
 
     @property
     def must_become_classic(self) -> bool:
-        """Whether nothing but members of the classic protocol is left, and the group may follow them."""
+        """Whether only members of the classic protocol remain, and the policy allows a downgrade."""
         members = self.group.members
         return (
             self._has_lost_members

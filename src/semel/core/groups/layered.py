@@ -3,7 +3,7 @@
 Groups and sessions are immutable values with mappings by member id, and every join, sync and heartbeat makes
 new ones. Copying ten thousand entries each time would make the work of a group quadratic in its size. So a
 mapping is a large shared dictionary with a small one layered over it, and only the small one is copied. When
-that holds about the square root of all entries the two are merged.
+the small one holds about the square root of all entries, the two are merged.
 
 The order is that of a dictionary: insertion order, with a replaced entry at its old position.
 """
@@ -78,7 +78,7 @@ class Layered(Mapping[K, V]):
     def _changed(self, key: K, value: V, size: int) -> "Layered[K, V]":
         base, over = self._base, self._over
         if len(over) >= max(SMALL, isqrt(self._size)) or over.get(key) is _GONE:
-            # In the second case the entry is inserted again, so it must not get its old position back.
+            # In the second case a removed entry is inserted again, and must not get its old position back.
             base, over = self._merged(), {}
         return Layered(base, {**over, key: value}, size)
 

@@ -68,7 +68,7 @@ def apply_changed(state: "BrokerState", fact: GroupChanged | GroupGathered) -> N
 
 
 def apply_deleted(state: "BrokerState", fact: GroupDeleted) -> None:
-    """Remove the group. Its offsets are marked absent: the ledger may still hold them in this tick."""
+    """Remove the group. Mark its offsets as absent: the ledger has them until this tick is committed."""
     state.groups[GroupKey(fact.group_id)] = None
     state.sessions.pop(fact.group_id, None)
     state.pending[PendingKey(fact.group_id)] = None

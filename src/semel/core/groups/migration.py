@@ -1,19 +1,19 @@
 """Online migration of a group between the classic protocol and that of KIP-848, with its members.
 
-*Up*: the first heartbeat of a consumer member makes a classic group a consumer group. Its members stay, with
-their assignments, and go on with JoinGroup, SyncGroup and Heartbeat (``classic_in_consumer``) until they are
-replaced one by one. Epochs continue from the generation, so that a number which a client has seen is never
-reused. A member owns what it was assigned, and what it said it owns when it last joined: in the middle of a
-rebalance, a cooperative member has not given that up. Requests that wait for the rebalance of the classic
-group are answered such that their members join again and find the consumer group.
+*Upgrade*: the first heartbeat of a consumer member makes a classic group a consumer group. Its members stay,
+with their assignments, and go on with JoinGroup, SyncGroup and Heartbeat (``classic_in_consumer``) until they
+are replaced one by one. Epochs continue from the generation, so that a number which a client has seen is
+never reused. A member owns the partitions that it was assigned and those that it listed as owned when it last
+joined: in the middle of a rebalance, a cooperative member has not revoked those. Parked requests of the
+classic group are answered so that their members join again and find the consumer group.
 
-*Down*: when the last member of the consumer protocol has gone, the others are a classic group again, which
-begins a rebalance. Until its next generation, each member goes on with its own epoch: it still owns its
-partitions, may commit, and hears of the rebalance. (Kafka answers ILLEGAL_GENERATION, and the member loses
-what it could not commit.)
+*Downgrade*: when the last member of the consumer protocol leaves, the group becomes classic again and begins
+a rebalance. Until the next generation, each member keeps its own epoch: it still owns its partitions, may
+commit, and hears of the rebalance. (Kafka answers ILLEGAL_GENERATION, and the member loses what it could not
+commit.)
 
-Committed offsets belong to the group's name, so both ways keep them. A group is one value in the ledger, so a
-crash leaves it before or after the change.
+Committed offsets belong to the group id, so both directions keep them. A group is one value in the ledger, so
+after a crash it is either unchanged or migrated.
 """
 
 from collections.abc import Mapping
@@ -51,7 +51,8 @@ Shapes = Mapping[str, TopicShape | None]
 
 
 TOPICS_MAX: Final = 10_000
-"""Topics in the subscription of a classic member of a consumer group: the broker looks each of them up."""
+"""Maximum number of topics to which a classic member of a consumer group may subscribe: the broker looks each
+of them up."""
 
 
 class Migration(Data):
@@ -69,7 +70,7 @@ class Migration(Data):
         return cls(up, down, classic_members_max, consumer_members_max)
 
     def may_downgrade(self, members: int) -> bool:
-        """Whether a consumer group with so many members may become a classic one."""
+        """Whether a consumer group with this number of members may become a classic one."""
         return self.downgrade and 0 < members <= self.classic_members_max
 
 
@@ -105,8 +106,8 @@ def known_topics(group: ClassicGroup) -> frozenset[str]:
 def to_consumer(group: ClassicGroup, topics: Shapes) -> ConsumerGroup:
     """Return a classic group as a consumer group, with its members and their assignments.
 
-    Its epoch is ahead of its target, so that the next step computes one: the classic group may have been in
-    the middle of a rebalance, or its leader about to notice a new partition.
+    Its epoch is ahead of the epoch of its target, so that the next step computes a new target: the classic
+    group may have been in the middle of a rebalance, or its leader about to notice a new partition.
     """
     members: dict[str, ConsumerMember] = {}
     names: set[str] = set()
@@ -141,14 +142,14 @@ def to_consumer(group: ClassicGroup, topics: Shapes) -> ConsumerGroup:
 
 
 def _owned(read: "list[_Read]", topics: Shapes) -> dict[str, Assignment]:
-    """What each member owns. A partition has one owner; assignors of clients may see it differently."""
+    """Return what each member owns. A partition has one owner, even if a client's assignor gave it two."""
     taken: set[tuple[bytes, int]] = set()
     owned: dict[str, Assignment] = {}
     for member, _, partitions in read:
         owned[member.member_id] = owned_in(partitions, topics) - taken
         taken |= owned[member.member_id]
     for member, subscription, _ in read:
-        # What was assigned to another since then counts more than what a member said when it joined.
+        # A member listed these when it joined. A partition that was assigned to another since is not its own.
         still = owned_in(subscription.owned, topics) - taken
         owned[member.member_id] |= still
         taken |= still
@@ -156,10 +157,10 @@ def _owned(read: "list[_Read]", topics: Shapes) -> dict[str, Assignment]:
 
 
 def called_back(group: ConsumerGroup, session: Session | None) -> list[tuple[Ticket, Any]]:
-    """Return the answers to the requests that wait for the rebalance of the group, which was classic.
+    """Return the answers to the requests that were parked while the group was classic.
 
-    Joins are answered with the number that the member has already, and its SyncGroup with
-    REBALANCE_IN_PROGRESS. Not every client expects that error from JoinGroup.
+    A JoinGroup is answered with the epoch that the member already has, a SyncGroup with
+    REBALANCE_IN_PROGRESS: not every client expects that error from JoinGroup.
     """
     if session is None:
         return []
@@ -174,7 +175,7 @@ def called_back(group: ConsumerGroup, session: Session | None) -> list[tuple[Tic
 
 
 def to_classic(group: ConsumerGroup) -> ClassicGroup:
-    """Return a consumer group as a classic one. All its members speak the classic protocol."""
+    """Return a consumer group as a classic one. All its members use the classic protocol."""
     members: dict[str, ClassicMember] = {}
     for member in group.members.values():
         assert member.classic is not None
@@ -186,7 +187,8 @@ def to_classic(group: ConsumerGroup) -> ClassicGroup:
             member.classic.session_timeout_ms,
             member.rebalance_timeout_ms,
             member.classic.protocols,
-            # Not its target: if the group goes back before the member has joined again, this is what counts.
+            # What it owns, not its target: if the group is upgraded again before the member rejoins, the
+            # upgrade reads this.
             assignment_bytes(group, member.classic, member.assigned | member.revoking),
             member.epoch,
         )
@@ -202,7 +204,7 @@ def to_classic(group: ConsumerGroup) -> ClassicGroup:
 
 
 def assignment_bytes(group: ConsumerGroup, classic: ClassicPart, owned: Assignment) -> bytes:
-    """Encode an assignment for a member of the classic protocol, in the version that it speaks itself."""
+    """Encode an assignment for a member of the classic protocol, in the version of its subscription."""
     names = {shape.topic_id: name for name, shape in group.topics.items()}
     partitions: dict[str, list[int]] = {}
     for topic_id, partition in owned:
@@ -222,7 +224,7 @@ def owned_in(partitions: Mapping[str, list[int]], topics: Shapes) -> Assignment:
 
 
 def subscription_of(protocols: tuple[tuple[str, bytes], ...]) -> Subscription:
-    """Read what a member subscribes to. ProtocolError if it is malformed, or more than a group can have."""
+    """Read what a member subscribes to. Raises ProtocolError if it is malformed or has too many topics."""
     # Every protocol of a member carries the same subscription.
     subscription = decode_subscription(protocols[0][1] if protocols else b"")
     if len(subscription.topics) > TOPICS_MAX:
@@ -231,7 +233,7 @@ def subscription_of(protocols: tuple[tuple[str, bytes], ...]) -> Subscription:
 
 
 def _members(group: ClassicGroup) -> "list[_Read]":
-    """Read the metadata of all members. ProtocolError if it is malformed, or too much."""
+    """Read the metadata of all members. Raises ProtocolError if it is malformed or has too many entries."""
     # Most members of a group send the same bytes.
     read: dict[bytes, Subscription] = {}
     found: list[_Read] = []

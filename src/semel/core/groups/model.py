@@ -1,6 +1,6 @@
 """The durable part of classic groups and of consumer (KIP-848) groups.
 
-It holds everything that a member must find again after the broker was killed: members, generation or epochs,
+It holds everything that members rely on after the broker was killed: members, generation or epochs,
 assignments, leader, protocol. Volatile state (deadlines, parked requests) is in ``session``. Values are
 immutable: a change makes a new one, and mappings are never modified.
 
@@ -54,7 +54,7 @@ class ClassicMember(Data):
     protocols: tuple[tuple[str, bytes], ...]
     assignment: bytes = b""
     epoch: int = -1
-    """Its member epoch in the consumer group that the group was, until the next generation; or -1."""
+    """After a downgrade from a consumer group: the member epoch, used until the next generation. Else -1."""
 
     @property
     def metadata_bytes(self) -> int:
@@ -78,7 +78,7 @@ class ClassicGroup(Data):
     members: Mapping[str, ClassicMember] = NOTHING
     """By member id, in the order in which they joined."""
     idle_since_ms: int = 0
-    """When the group became empty, or an outside commit was last noted; meaningless while it has members."""
+    """When the group became empty, or last noted a commit while empty. Meaningless while it has members."""
 
     @property
     def kind(self) -> str:
@@ -100,7 +100,7 @@ class ClassicGroup(Data):
         return packing.pack_classic(self)
 
     def generation_of(self, member_id: str) -> int:
-        """Return the generation that a member knows."""
+        """Return the generation that a member has to present."""
         epoch = self.members[member_id].epoch
         return self.generation if epoch < 0 else epoch
 
@@ -117,13 +117,13 @@ class MemberState(Enum):
     STABLE = "stable"
     """It owns everything it should own at its epoch."""
     UNREVOKED = "unrevoked"
-    """It was told to revoke partitions and has not confirmed it."""
+    """It must revoke partitions and has not confirmed that."""
     UNRELEASED = "unreleased"
     """It waits for partitions that other members have not revoked."""
 
 
 class ClassicPart(Data):
-    """What a member of a consumer group still has of the classic protocol, which it speaks."""
+    """The classic part of a member that uses the classic protocol in a consumer group."""
 
     session_timeout_ms: int
     protocols: tuple[tuple[str, bytes], ...]
@@ -148,7 +148,7 @@ class ConsumerMember(Data):
     topic_regex: str | None = None
     assignor: str | None = None
     epoch: int = 0
-    """-2 while a static member is temporarily away."""
+    """The member epoch; -2 while a static member is temporarily away."""
     previous_epoch: int = 0
     state: MemberState = MemberState.STABLE
     assigned: Assignment = NO_ASSIGNMENT
@@ -156,7 +156,7 @@ class ConsumerMember(Data):
     since: Mapping[int, Assignment] = NOTHING
     """The partitions that it owns, by the member epoch in which it got them (KIP-1251)."""
     classic: ClassicPart | None = None
-    """None if the member speaks the consumer protocol."""
+    """None if the member uses the consumer protocol."""
 
     @property
     def metadata_bytes(self) -> int:
@@ -185,14 +185,14 @@ class ConsumerGroup(Data):
     group_id: str
     epoch: int = 0
     target_epoch: int = 0
-    """The group epoch for which ``target`` was computed; behind ``epoch`` until the next heartbeat."""
+    """The group epoch for which ``target`` was computed; behind ``epoch`` until a heartbeat computes it."""
     assignor: str = ""
     members: Mapping[str, ConsumerMember] = NOTHING
     target: Mapping[str, Assignment] = NOTHING
     topics: Mapping[str, TopicShape] = NOTHING
-    """Every subscribed topic that exists, as it was when the target was computed."""
+    """Every subscribed topic that exists, as it was when it was last looked up."""
     regex_matches: Mapping[str, tuple[str, ...]] = NOTHING
-    """The names that each subscribed regular expression matched then."""
+    """The names that each subscribed regular expression matched when it was last looked up."""
     idle_since_ms: int = 0
 
     @property

@@ -1,7 +1,7 @@
-"""Expire what is overdue in a group before a command about it is decided.
+"""Expire what is overdue in a group before a command on the group is decided.
 
 Housekeeping expires sessions every ``GROUP_TICK_MS``. A command that comes in between must not find a member
-whose session is over: an administrator who waits for the session timeout and deletes the group is right.
+whose session is over: an administrator may wait for the session timeout and then delete the group.
 """
 
 from copy import copy
@@ -20,7 +20,7 @@ _TICK = GroupTick()
 
 
 def expiring(decide: Decide) -> Decide:
-    """Return the rule that first expires what is overdue in the group of its command."""
+    """Return a rule that expires what is overdue in the group of its command before it decides."""
 
     def decide_after_expiry(state: "BrokerState", command: Any, now: int) -> Decision:
         session = state.sessions.get(command.group_id)
@@ -31,7 +31,7 @@ def expiring(decide: Decide) -> Decide:
         return decision.but(
             facts=expired.facts + decision.facts,
             replies=expired.replies + decision.replies,
-            # Members that are gone are not part of a transaction.
+            # The removal of members is not part of a transaction, so it must be flushed.
             defers_sync=decision.defers_sync and not expired.facts,
         )
 
@@ -39,7 +39,7 @@ def expiring(decide: Decide) -> Decide:
 
 
 def _after(state: "BrokerState", group_id: str, facts: tuple[Fact, ...]) -> "BrokerState":
-    """The state after these facts about a group. Deciding changes nothing, so the rest is shared."""
+    """Return the state after these facts about a group. Deciding changes nothing, so the rest is shared."""
     after: Any = copy(state)
     groups, sessions = _shared(state.groups), _shared(state.sessions)
     for fact in facts:

@@ -1,7 +1,7 @@
 """Regular expressions over topic names and transactional ids, in time linear in the name.
 
-Clients send these expressions (KIP-848, KIP-1152), so they must not be able to stop the broker with one that
-backtracks. Kafka uses RE2 for the same reason; this is the same library.
+Clients send these expressions (KIP-848, KIP-1152). With an engine that backtracks, one expression could stall
+the broker. Kafka uses RE2 for the same reason; this is the same library.
 """
 
 from typing import Final
@@ -14,7 +14,7 @@ _PROGRAM_BYTES_MAX: Final = 1 << 20
 
 
 class PatternError(ValueError):
-    """Not a valid expression; the text says why."""
+    """An expression is invalid; the message says why."""
 
 
 class NamePattern:

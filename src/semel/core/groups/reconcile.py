@@ -15,7 +15,7 @@ from semel.core.groups.model import NO_ASSIGNMENT, Assignment, ConsumerGroup, Co
 
 
 def reconcile(group: ConsumerGroup, member: ConsumerMember, owned: Assignment | None) -> ConsumerMember:
-    """Return the member after this heartbeat; ``owned`` is what it says it owns, None if it did not say."""
+    """Return the member after this heartbeat; ``owned`` are the partitions it lists, None without a list."""
     if member.state is MemberState.STABLE and member.epoch == group.target_epoch:
         return member
     if member.state is not MemberState.UNREVOKED:
@@ -52,8 +52,8 @@ def _step(
 
 
 def _since(member: ConsumerMember, owned: Assignment, epoch: int) -> Mapping[int, Assignment]:
-    """Date what the member got in this step, and keep the dates of what it has kept."""
-    # A static member that was away for a moment has given up what it was revoking.
+    """Record the epoch of partitions that the member got in this step; keep the epochs of those it kept."""
+    # A static member that was temporarily away has given up what it was revoking.
     kept = owned & (member.assigned | member.revoking)
     before = {first: some & kept for first, some in member.since.items()}
     new = owned.difference(*before.values())

@@ -4,9 +4,9 @@ Nothing in here is written to the ledger. After a restart a group has no session
 touches it starts a new one (``begin``), with every deadline counted from then: live members notice nothing,
 and dead ones are removed one timeout later than otherwise.
 
-``next_deadline_ms`` is never later than the earliest deadline. It may be earlier: a heartbeat moves one
-deadline and does not search for the new earliest, which keeps it cheap; the next tick that finds nothing due
-does. Counts over the members are kept here for the same reason: a join must not visit all of them.
+``next_deadline_ms`` is never later than the earliest deadline. It may be earlier: to keep a heartbeat cheap,
+it moves one deadline and does not search for the new earliest one. When ``next_deadline_ms`` has passed, the
+next tick does. Counts over the members are kept here for the same reason: a join must not visit all of them.
 """
 
 from collections import Counter
@@ -40,7 +40,8 @@ class Session(Data):
     """The volatile part of a group. Each of the mappings is by member id."""
 
     deadlines: Mapping[str, int] = NOTHING
-    """When a member is removed unless it is heard from. Members with a parked request have none."""
+    """When a member is removed unless it is heard from. A member with a parked request has none, unless it is
+    a newcomer."""
     next_deadline_ms: int = NEVER
 
     # Classic groups.
@@ -62,19 +63,19 @@ class Session(Data):
     unsynced: Mapping[str, bool] = NOTHING
     """Members that have not sent SyncGroup in this generation."""
     protocols: Mapping[str, int] = NOTHING
-    """How many members support each classic protocol; in a consumer group, of those that speak it."""
+    """How many members support each classic protocol. Those that use the consumer protocol do not count."""
 
     metadata_bytes: int = 0
     """The size of all members' metadata."""
 
     # Consumer groups.
     rebalance_deadlines: Mapping[str, int] = NOTHING
-    """When a member is removed unless it has taken its next step: revoked partitions, or, if it speaks the
+    """When a member is removed unless it has taken its next step: revoked partitions, or, if it uses the
     classic protocol, sent JoinGroup or SyncGroup."""
     connections: Mapping[str, int] = NOTHING
-    """By which connection the last heartbeat of a member came."""
+    """The connection of each member's last heartbeat."""
     subscribed: frozenset[str] | None = None
-    """The topics that members subscribe to by name; None if they have to be collected."""
+    """The topics that members subscribe to by name; None if they must be collected from the members."""
     assigned_ms: int = -1
     """When the target assignment was last computed."""
     regexes_checked_ms: int = -1
@@ -127,7 +128,7 @@ class Session(Data):
 
 
 def _protocols(member: Member | None) -> set[str]:
-    """The names of the classic protocols that a member supports."""
+    """Return the names of the classic protocols that a member supports."""
     spoken = member.classic if isinstance(member, ConsumerMember) else member
     return (
         {name for name, _ in spoken.protocols} if isinstance(spoken, ClassicMember | ClassicPart) else set()

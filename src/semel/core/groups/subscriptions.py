@@ -1,7 +1,8 @@
 """The topics that the members of a group subscribe to.
 
-The broker knows this of consumer groups. In a classic group only the members know. Those with the protocol
-type "consumer" state it in their protocol metadata (``semel.wire.consumer_protocol``).
+The broker knows the subscriptions of consumer groups and share groups. In a classic group only the members
+know them. Members with the protocol type "consumer" send them in their protocol metadata
+(``semel.wire.consumer_protocol``).
 """
 
 from semel.core.groups.model import CONSUMER_PROTOCOL, ClassicGroup, Group

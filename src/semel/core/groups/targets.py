@@ -1,7 +1,8 @@
 """The target assignment of a consumer group: its inputs, and when it is computed (KIP-848).
 
 The group epoch is bumped when subscriptions or topics change. An assignor computes the target for an epoch
-from all members; so the target of a large group is not computed again for every member that joins.
+from all members. This is expensive, so the target of a large group is not computed for every member that
+joins.
 """
 
 from collections import Counter
@@ -65,10 +66,11 @@ def refresh(
 
 
 def _is_target_due(turn: "ConsumerTurn") -> bool:
-    """Whether the target may be computed. The time grows with the group, so large groups wait.
+    """Whether the target may be computed now. The cost grows with the group, so large groups wait.
 
-    A group of a thousand members is assigned at most ten times a second, one with 100,000 partitions every
-    two seconds. A member that joins in between owns nothing until one of its next heartbeats.
+    The target of a group of a thousand members is computed at most ten times a second, that of a group with
+    100,000 partitions every two seconds. A member that joins in between owns nothing until one of its next
+    heartbeats.
     """
     members = len(turn.group.members)
     partitions = sum(shape.partitions for shape in turn.group.topics.values())
@@ -104,7 +106,7 @@ def _shapes(
 def _with_target(group: ConsumerGroup) -> ConsumerGroup:
     votes = Counter(member.assignor for member in group.members.values() if member.assignor)
     name = min(votes, key=lambda each: (-votes[each], each)) if votes else DEFAULT_ASSIGNOR
-    # Static members are served in the order of their instance ids, so that a restart changes nothing.
+    # Assign to static members in the order of their instance ids, so that a restart changes nothing.
     members = sorted(group.members.values(), key=lambda each: each.instance_id or each.member_id)
     wanted = {member.member_id: group.subscription(member) for member in members}
     target = ASSIGNORS[name](wanted, group.topics, group.target)

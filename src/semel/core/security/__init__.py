@@ -1,1 +1,1 @@
-"""Who may do what: ACLs, users and quotas, as pure rules and plain data."""
+"""Access control: ACLs, users and quotas, as pure rules and plain data."""

@@ -5,8 +5,8 @@ bindings that match its resource: the literal name, every prefix of it, and ``*`
 
 1. A super user may do everything.
 2. A matching DENY forbids, whatever else matches.
-3. A matching ALLOW allows. To allow Read, Write, Delete or Alter also allows Describe, and to allow
-   AlterConfigs also allows DescribeConfigs. To deny them does not deny the implied one.
+3. A matching ALLOW allows. Read, Write, Delete and Alter imply Describe, and AlterConfigs implies
+   DescribeConfigs: an ALLOW for them also allows the implied operation. A DENY has no such effect.
 4. If no binding is about the resource at all, ``allow.everyone.if.no.acl.found`` decides. Otherwise the
    request is forbidden.
 """
@@ -46,7 +46,7 @@ IMPLYING: Final = {
     Operation.DESCRIBE: (Operation.READ, Operation.WRITE, Operation.DELETE, Operation.ALTER),
     Operation.DESCRIBE_CONFIGS: (Operation.ALTER_CONFIGS,),
 }
-"""Operations that are allowed together with others."""
+"""The operations that are implied by others, and by which."""
 
 OPERATIONS_OF: Final = {
     ResourceType.TOPIC: (
@@ -79,7 +79,7 @@ OPERATIONS_OF: Final = {
     ResourceType.DELEGATION_TOKEN: (Operation.DESCRIBE,),
     ResourceType.USER: (Operation.CREATE_TOKENS, Operation.DESCRIBE_TOKENS),
 }
-"""The operations that have a meaning for a resource: those of which clients are told whether they may."""
+"""The operations that apply to each type of resource. Responses with authorized operations report these."""
 
 
 class AclBinding(Data, order=True):
@@ -107,7 +107,7 @@ class AclFilter(Data):
 
     @property
     def only(self) -> AclBinding | None:
-        """The binding that is meant, if it can be only one."""
+        """The single binding that the filter can match; None if it can match several."""
         if (
             None in (self.resource_name, self.principal, self.host)
             or self.resource_type == ResourceType.ANY
@@ -119,7 +119,7 @@ class AclFilter(Data):
         return AclBinding(*self.values())
 
     def matches(self, binding: AclBinding) -> bool:
-        """Whether a binding is meant."""
+        """Whether the filter matches a binding."""
         return (
             self.resource_type in (ResourceType.ANY, binding.resource_type)
             and self._matches_name(binding)
@@ -134,7 +134,7 @@ class AclFilter(Data):
             return False
         if self.resource_name is None or self.resource_name == binding.resource_name:
             return True
-        # MATCH finds the bindings that a request for this name would meet.
+        # MATCH finds all bindings that apply to a resource of this name.
         if self.pattern_type != PatternType.MATCH:
             return False
         if binding.pattern_type == PatternType.LITERAL:
@@ -143,13 +143,13 @@ class AclFilter(Data):
 
 
 class Acls:
-    """All bindings, arranged for decisions."""
+    """All bindings, indexed for decisions."""
 
     def __init__(self, bindings: Iterable[AclBinding] = ()) -> None:
         self._literal: dict[tuple[int, str], set[AclBinding]] = {}
         self._prefixed: dict[tuple[int, str], set[AclBinding]] = {}
         self._prefix_lengths: dict[int, dict[int, int]] = {}
-        """Of each resource type: the lengths of its prefixes, and how many there are of each length."""
+        """For each resource type: the lengths of its prefixes, and the number of prefixes of each length."""
         for each in bindings:
             self.add(each)
 
@@ -176,7 +176,7 @@ class Acls:
         self._prefixed[place].add(binding)
 
     def remove(self, binding: AclBinding) -> None:
-        """Remove a binding, and nothing else of its resource."""
+        """Remove exactly this binding; no change if it is not there."""
         place = (binding.resource_type, binding.resource_name)
         is_literal = binding.pattern_type == PatternType.LITERAL
         table = self._literal if is_literal else self._prefixed
@@ -193,7 +193,7 @@ class Acls:
                 del lengths[length]
 
     def about(self, resource_type: int, name: str) -> Iterator[AclBinding]:
-        """The bindings that apply to a resource."""
+        """Yield the bindings that apply to a resource."""
         yield from self._literal.get((resource_type, name), ())
         if name != ANY_NAME:
             yield from self._literal.get((resource_type, ANY_NAME), ())
@@ -235,9 +235,9 @@ class Acls:
         *,
         if_none_found: bool = False,
     ) -> bool:
-        """Whether there could be a resource on which this is allowed: InitProducerId asks it about topics.
+        """Whether the operation may be allowed on some resource of a type: for InitProducerId, on some topic.
 
-        An allowed pattern counts unless a denied one covers all of it.
+        A pattern with an ALLOW counts unless a pattern with a DENY covers all of it.
         """
         bindings = [each for each in self if each.resource_type == resource_type]
         names = [each.resource_name for each in bindings if each.pattern_type == PatternType.LITERAL]
@@ -259,7 +259,7 @@ class Acls:
 
 
 def _covers(wide: AclBinding, narrow: AclBinding) -> bool:
-    """Whether every resource of one pattern is also one of the other."""
+    """Whether every resource of the narrow pattern is also one of the wide pattern."""
     if wide.pattern_type == PatternType.LITERAL:
         is_same = wide.resource_name == narrow.resource_name and narrow.pattern_type == PatternType.LITERAL
         return is_same or wide.resource_name == ANY_NAME

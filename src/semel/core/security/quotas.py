@@ -1,7 +1,7 @@
 """Quotas: Kafka's rules for the limits of clients, as pure functions and one index.
 
 A quota belongs to an entity: a user, a client id, both together, or the address of a client. Each of them may
-also be the default, which stands for all that have no quota of their own. A quota has one or more limits.
+also be the default, which stands for all names without a quota of their own. A quota has one or more limits.
 
 | limit | of | counts |
 | --- | --- | --- |
@@ -11,8 +11,8 @@ also be the default, which stands for all that have no quota of their own. A quo
 | ``controller_mutation_rate`` | user, client id | partitions created and deleted per second |
 | ``connection_creation_rate`` | address | connections accepted per second |
 
-Each limit is looked up on its own: the most specific entity that has this limit decides. Clients that get it
-from the same user share it. A default is the amount that each of them gets, not an amount that they share.
+Each limit is looked up on its own: the most specific entity that has this limit decides. All clients of that
+entity share the limit. A default is not shared: each user, client id or address gets the full amount.
 
 `semel.server.throttling` measures the rates.
 """
@@ -57,9 +57,9 @@ _INTEGERS: Final = {
     CONSUMER_BYTE_RATE: float(2**63 - 1),
     CONNECTION_CREATION_RATE: float(2**31 - 1),
 }
-"""The limits that have no fraction, and their largest values as the protocol has them."""
+"""The limits that must be whole numbers, and the largest values that the protocol allows."""
 _FRACTION_MAX: Final = 1e-6
-"""A smaller fraction comes from computing with floats and is ignored."""
+"""A smaller fraction is a rounding error of floats and is ignored."""
 
 Operations: TypeAlias = tuple[tuple[str, float | None], ...]
 """Limits to set; None removes a limit."""
@@ -74,26 +74,26 @@ class QuotaRefused(Exception):
 
 
 class QuotaEntity(Data):
-    """Whom a quota is for. None: the quota does not depend on it. `DEFAULT`: all that have no own quota."""
+    """What a quota applies to. None: any value. `DEFAULT`: all values without a quota of their own."""
 
     user: str | None = None
     client_id: str | None = None
     ip: str | None = None
 
     def __lt__(self, other: "QuotaEntity") -> bool:
-        """Order by user, client id, address. What is absent comes first, then the default, then names."""
+        """Order by user, client id, address. Absent parts come first, then the default, then names."""
         return self._place() < other._place()
 
     def _place(self) -> list[tuple[bool, str]]:
         return [(each is not None, each or "") for each in self.values()]
 
     def named(self, entity_type: str) -> str | None:
-        """The name of one type of entity."""
+        """Return the name of one type of entity."""
         name: str | None = getattr(self, _FIELDS[entity_type])
         return name
 
     def parts(self) -> list[tuple[str, str | None]]:
-        """The types and names as the protocol has them: there, None is the default."""
+        """Return types and names as in the protocol, where None is the default."""
         named = [(each, self.named(each)) for each in _FIELDS]
         return [(each, name or None) for each, name in named if name is not None]
 
@@ -106,17 +106,17 @@ class Quota(Data):
 
 
 class Limit(NamedTuple):
-    """One limit, and who shares it: all traffic of this entity counts together."""
+    """One limit, and the entity whose traffic is counted together against it."""
 
     value: float
     shared_by: QuotaEntity
 
 
-# -- what a client may ask for --------------------------------------------------------------------------
+# -- valid entities and limits --------------------------------------------------------------------------
 
 
 def address(text: str) -> str | None:
-    """The usual spelling of an address; None if it is none. IPv4 in IPv6 is IPv4, and zones do not count."""
+    """Return the canonical form of an address (IPv4-mapped IPv6 as IPv4, no zone); None if it is invalid."""
     try:
         parsed = ip_address(text.partition("%")[0])
     except ValueError:
@@ -126,9 +126,9 @@ def address(text: str) -> str | None:
 
 
 def entity_of(parts: Iterable[tuple[str, str | None]]) -> QuotaEntity:
-    """The entity that a request names by types and names (None: the default). QuotaRefused if there is none.
+    """Return the entity that a request describes by types and names (None: the default).
 
-    A user and a client id can be combined; an address stands alone.
+    A user and a client id can be combined; an address stands alone. Raises QuotaRefused if it is invalid.
     """
     names: dict[str, str] = {}
     for entity_type, name in parts:
@@ -160,7 +160,7 @@ def _checked_address(name: str) -> str:
 
 
 def check_operations(entity: QuotaEntity, operations: Operations) -> None:
-    """QuotaRefused if these limits cannot be set for the entity. Removing is always possible."""
+    """Raise QuotaRefused if these limits cannot be set for the entity. Any limit can be removed."""
     known = CLIENT_LIMITS if entity.ip is None else IP_LIMITS
     seen: set[str] = set()
     for key, value in operations:
@@ -188,7 +188,7 @@ def _check_value(key: str, value: float) -> None:
 
 
 def altered(entity: QuotaEntity, quota: Quota | None, operations: Operations) -> Quota | None:
-    """The quota of an entity after these operations. None if no limit is left."""
+    """Return the quota of an entity after these operations; None if no limit remains."""
     limits = dict(quota.limits) if quota is not None else {}
     for key, value in operations:
         if value is None:
@@ -198,7 +198,7 @@ def altered(entity: QuotaEntity, quota: Quota | None, operations: Operations) ->
     return Quota(entity, limits) if limits else None
 
 
-# -- which quotas a client asks about -------------------------------------------------------------------
+# -- filters of quotas to describe ----------------------------------------------------------------------
 
 
 class Match(IntEnum):
@@ -214,10 +214,10 @@ class QuotaFilter(Data):
 
     components: tuple[tuple[str, int, str | None], ...]
     strict: bool
-    """Whether entities with other types than those named are left out."""
+    """Whether to exclude entities that have types which the filter does not name."""
 
     def matches(self, entity: QuotaEntity) -> bool:
-        """Whether an entity is meant."""
+        """Whether the filter matches an entity."""
         if self.strict and len(entity.parts()) != len(self.components):
             return False
         return all(_matches(match, name, entity.named(each)) for each, match, name in self.components)
@@ -228,12 +228,12 @@ def _matches(match: int, wanted: str | None, name: str | None) -> bool:
         return name is not None
     if match == Match.DEFAULT:
         return name == DEFAULT
-    # An empty name is none, and must not find the default.
+    # An empty name is invalid, and must not find the default.
     return bool(wanted) and name == wanted
 
 
 def filter_of(components: Iterable[tuple[str, int, str | None]], *, strict: bool) -> QuotaFilter:
-    """The filter that a request describes. QuotaRefused if it is invalid."""
+    """Return the filter that a request describes. Raises QuotaRefused if it is invalid."""
     checked: dict[str, tuple[str, int, str | None]] = {}
     for entity_type, match, name in components:
         if not entity_type:
@@ -257,18 +257,18 @@ def filter_of(components: Iterable[tuple[str, int, str | None]], *, strict: bool
     return QuotaFilter(tuple(checked.values()), strict)
 
 
-# -- which quota a client has ---------------------------------------------------------------------------
+# -- the limits that apply to a client ------------------------------------------------------------------
 
 
 class Quotas:
-    """All quotas, arranged for lookups."""
+    """All quotas, indexed for lookups."""
 
     def __init__(self, quotas: Iterable[Quota] = ()) -> None:
         self._entities: dict[QuotaEntity, dict[str, float]] = {}
         self.kinds: dict[str, dict[QuotaEntity, float]] = {}
-        """The limits by kind, then by entity. Empty if there is no quota, so a check of it is enough then."""
+        """The limits by kind, then by entity. A kind without limits is absent, which is quick to check."""
         self.version = 0
-        """Changes with every change."""
+        """Incremented with every change."""
         for each in quotas:
             self.add(each)
 
@@ -281,7 +281,7 @@ class Quotas:
         return len(self._entities)
 
     def get(self, entity: QuotaEntity) -> Quota | None:
-        """The quota of exactly this entity."""
+        """Return the quota of exactly this entity."""
         limits = self._entities.get(entity)
         return None if limits is None else Quota(entity, dict(limits))
 
@@ -303,10 +303,10 @@ class Quotas:
         _set_in(self.kinds, kind, entity, value)
 
     def limit(self, kind: str, user: str, client_id: str | None) -> Limit | None:
-        """The limit that applies to a client, and the entity that shares it. None: unlimited.
+        """Return the limit that applies to a client, and the entity that shares it. None: unlimited.
 
         A client without an id gets the default of client ids, and shares it with all others without one.
-        In Kafka it has no quota then, so that any client could evade its quota.
+        In Kafka such a client has no quota, so that any client could evade its quota.
         """
         limits = self.kinds.get(kind)
         if not limits:
@@ -329,7 +329,7 @@ class Quotas:
         return None
 
     def connection_rate(self, host: str) -> Limit | None:
-        """The limit of connections from an address. None: unlimited."""
+        """Return the limit of connections from an address. None: unlimited."""
         limits = self.kinds.get(CONNECTION_CREATION_RATE)
         if not limits:
             return None
@@ -339,7 +339,7 @@ class Quotas:
 
 
 def _set_in(table: dict[Any, dict[Any, float]], outer: object, inner: object, value: float | None) -> None:
-    """Set one value of a table of tables, or remove it; no inner table is left empty."""
+    """Set one value of a table of tables, or remove it together with an inner table that becomes empty."""
     if value is not None:
         table.setdefault(outer, {})[inner] = value
     elif outer in table:

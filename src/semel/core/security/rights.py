@@ -5,11 +5,11 @@ from typing import Final
 from semel.core.security.acls import OPERATIONS_OF, Acls, Operation, ResourceType
 
 REMEMBERED_MAX: Final = 1_000
-"""Decisions remembered for one principal. A client that asks about more topics pays for them again."""
+"""Decisions remembered for one principal. When there are more, all are forgotten and decided again."""
 NAME_CHARS_MAX: Final = 249
-"""Longer names are not those of topics, and are not remembered."""
+"""Longer names cannot be those of topics. Decisions about them are not remembered."""
 ANY_OF_THEM: Final = "\0" * (NAME_CHARS_MAX + 1)
-"""No decision about a resource is remembered under this name, because it is too long."""
+"""The name under which ``may_any`` remembers its decisions: too long to be that of a remembered resource."""
 
 
 class Rights:
@@ -62,5 +62,5 @@ class Rights:
         self._known[question] = answer
 
     def operations(self, resource_type: ResourceType, name: str) -> int:
-        """The allowed operations as a bit field, as clients ask for it."""
+        """Return the allowed operations as a bit field, for the authorized operations of a response."""
         return sum(1 << each for each in OPERATIONS_OF[resource_type] if self.may(each, resource_type, name))

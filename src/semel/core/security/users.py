@@ -1,8 +1,8 @@
-"""Users that authenticate with SCRAM (RFC 5802): what a broker stores of a password, and how it compares.
+"""Users that authenticate with SCRAM (RFC 5802): the stored credential, and how it verifies a password.
 
-A credential does not contain the password. It suffices to verify a client that knows it, and to prove to this
-client that the broker knows the user. Whoever reads a credential can search for the password, but cannot
-authenticate with what was read.
+A credential does not contain the password. It suffices to verify a client that knows the password, and to
+prove to this client that the broker knows the user. An attacker who reads a credential can try passwords
+against it, but cannot authenticate with it.
 
 The text of user and password is not normalised (no SASLprep), as in Kafka.
 """
@@ -18,13 +18,13 @@ DIGESTS: Final = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 MECHANISMS: Final = tuple(DIGESTS)
 
 ITERATIONS_MIN: Final = 4_096
-"""As in Kafka: with fewer, a password is too easy to guess for somebody who has read the credential."""
+"""As in Kafka: with fewer, an attacker who has read the credential can guess the password too easily."""
 ITERATIONS_MAX: Final = 16_384
 """As in Kafka: more would keep clients busy for too long."""
 SALT_BYTES: Final = 32
-"""The length of the salts that Semel's client generates. Other clients choose another."""
+"""The length of the salts that Semel's client generates. Other clients choose other lengths."""
 USER_BYTES_MAX: Final = 1_024
-"""Longest name of a user in UTF-8."""
+"""Maximum length of a user name in UTF-8."""
 
 
 class ScramCredential(Data):
@@ -60,7 +60,7 @@ def user_problem(user: str) -> str | None:
 
 
 def salted(mechanism: str, password: str, salt: bytes, iterations: int) -> bytes:
-    """Return the salted password: the step that takes milliseconds on purpose."""
+    """Return the salted password. Deliberately slow: it takes milliseconds."""
     return hashlib.pbkdf2_hmac(DIGESTS[mechanism], password.encode(), salt, iterations)
 
 
@@ -89,7 +89,7 @@ def credential_of_password(
 
 
 def matches_password(credential: ScramCredential, password: str) -> bool:
-    """Whether this is the user's password. Slow; the time says nothing about the password."""
+    """Whether this is the user's password. Slow; the time taken reveals nothing about the password."""
     made = credential_of_password(
         credential.user, credential.mechanism, credential.salt, credential.iterations, password
     )

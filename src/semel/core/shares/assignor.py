@@ -1,8 +1,8 @@
-"""The simple assignor (KIP-932): every partition has members, and members are spread evenly.
+"""The simple assignor (KIP-932): give every partition members, and spread members evenly.
 
-Members of a share group can have the same partition. So each partition gets its share of the members that
-subscribe to its topic, and if there are more partitions than members, each member gets its share of those.
-Members keep their partitions as far as that is even.
+Members of a share group can have the same partition. If a topic has more subscribers than partitions, each
+member gets one partition; otherwise each partition gets one member. Both are spread evenly. Members keep
+their previous partitions as far as the balance allows.
 """
 
 from collections.abc import Mapping
@@ -32,7 +32,7 @@ def _spread_members(
     members: list[str],
     previous: Mapping[str, Assignment],
 ) -> None:
-    """More members than partitions: each member gets one, and the numbers differ by one at most."""
+    """More members than partitions: give each member one; members per partition differ by one at most."""
     share, extra = divmod(len(members), shape.partitions)
     counts = [0] * shape.partitions
     waiting: list[str] = []
@@ -59,7 +59,7 @@ def _spread_partitions(
     members: list[str],
     previous: Mapping[str, Assignment],
 ) -> None:
-    """No more members than partitions: each partition gets one, and the numbers differ by one at most."""
+    """Enough partitions for all members: give each partition one; member loads differ by one at most."""
     share, extra = divmod(shape.partitions, len(members))
     free = dict.fromkeys(range(shape.partitions))
     room: dict[str, int] = {}

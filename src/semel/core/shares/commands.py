@@ -18,7 +18,7 @@ SHARE_TICK_MS: Final = 100
 
 
 class AcknowledgeType(IntEnum):
-    """What a member says of a record, with the numbers of Kafka."""
+    """How a member acknowledges a record, with Kafka's numbers."""
 
     GAP = 0
     """There is no record at the offset."""
@@ -26,20 +26,20 @@ class AcknowledgeType(IntEnum):
     RELEASE = 2
     REJECT = 3
     RENEW = 4
-    """The member is not finished: its lock is to last longer (KIP-1222)."""
+    """The member is not finished: extend its lock (KIP-1222)."""
 
 
 class DeliveryLimits(Data):
     """The configs of a share group that concern deliveries."""
 
     locks_max: int = 2_000
-    """Records between the start offset and the last delivered one (share.partition.max.record.locks)."""
+    """Most records from the start offset to the last delivered one (share.partition.max.record.locks)."""
     delivery_limit: int = 5
     lock_ms: int = 30_000
 
 
 class StartShare(Data):
-    """Begin to deliver from an offset, unless that has begun. The answer is an ErrorCode."""
+    """Set the start offset, unless the share-partition has one. The answer is an ErrorCode."""
 
     key: ShareKey
     offset: int
@@ -50,7 +50,7 @@ class StartShare(Data):
 
 
 class LookAtShare(Data):
-    """Find out what could be acquired next. The answer is ``ShareLook``."""
+    """Find the next offset that could be acquired. The answer is ``ShareLook``."""
 
     key: ShareKey
     limits: DeliveryLimits = DeliveryLimits()
@@ -67,25 +67,25 @@ class ShareLook(Data):
     is_started: bool = True
     """Whether the start offset is known; if not, see ``StartShare``."""
     offset: int | None = None
-    """The first record that can be acquired, or that will be the next one; None if too many are in flight."""
+    """The first record that can be acquired, or the next one to arrive; None if too many are in flight."""
 
 
 class ReadBatch(Data):
-    """A batch that was read: its offsets."""
+    """The offsets of a batch that was read."""
 
     first: int
     last: int
 
 
 class AcquireFrom(Data):
-    """What was read from one partition, in order."""
+    """The batches that were read from one partition, in order."""
 
     key: ShareKey
     offset: int
-    """Where the read began. Offsets from there on that are in no batch do not exist any more."""
+    """Where the read began. Offsets between there and the last batch that are in no batch no longer exist."""
     batches: tuple[ReadBatch, ...]
     aborted: frozenset[int] = frozenset()
-    """The first offsets of batches of aborted transactions: nobody needs them."""
+    """The first offsets of batches of aborted transactions, which are archived instead of acquired."""
 
 
 class Acquire(Data):
@@ -94,7 +94,7 @@ class Acquire(Data):
     member_id: str
     reads: tuple[AcquireFrom, ...]
     records_max: int
-    """Reached or exceeded by whole batches, unless ``is_strict``."""
+    """Unless ``is_strict``, a batch is acquired as a whole even if that exceeds this number."""
     batch_size: int = 500
     is_strict: bool = False
     limits: DeliveryLimits = DeliveryLimits()
@@ -120,7 +120,7 @@ class Acquired(Data):
 
 
 class AcknowledgedRun(Data):
-    """What a member says of a run of records: one type for all of them, or one for each."""
+    """The acknowledgement of a run of records: one type for all of them, or one for each."""
 
     first: int
     last: int
@@ -160,7 +160,7 @@ class AcknowledgeInTransaction(Data):
 
 
 class ReleaseMember(Data):
-    """Make everything available that a member has acquired. The answer is whether there was anything."""
+    """End all locks of a member on a share-partition. The answer is whether it had any."""
 
     key: ShareKey
     member_id: str
@@ -171,14 +171,14 @@ class ReleaseMember(Data):
 
 
 class ShareTick(Data):
-    """End the locks whose time is over. The answer are the share-partitions that had some."""
+    """End the locks whose time is over. The answer is the share-partitions that were due."""
 
     def keys(self) -> Iterable[Key]:
-        """Nothing that is known before."""
+        """None in advance."""
         return ()
 
     def more_keys(self, state: "BrokerState") -> Iterable[Key]:
-        """Share-partitions with locks are in memory, unless another broker has just changed them."""
+        """Share-partitions with locks that are not in memory: another broker has just changed them."""
         return [
             key
             for each in state.share_locks
@@ -198,7 +198,7 @@ class ReadShares(Data):
 
 
 class ReadShare(Data):
-    """The answer to ``ReadShares`` for one of them."""
+    """The part of the answer to ``ReadShares`` for one share-partition."""
 
     start_offset: int
     settled: int

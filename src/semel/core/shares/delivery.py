@@ -1,10 +1,10 @@
-"""The rules of delivery (KIP-932): who gets which record, for how long, and what becomes of it.
+"""The rules of delivery (KIP-932): which member gets which record, for how long, and with what outcome.
 
 A record is *available*, or *acquired* by one member until its lock ends, or settled: *acknowledged* if a
 member accepted it, *archived* if it was rejected, was delivered too often, or does not exist. A lock ends
-when the member acknowledges the record, when its share session ends, or when its time is over. Every delivery
-counts, whatever its end. A record that was acknowledged inside a transaction is *pending* until that ends
-(``pending``).
+when the member acknowledges the record, when the member's share session ends, or when the lock times out.
+Every delivery counts, however its lock ends. A record that was acknowledged inside a transaction is *pending*
+until the transaction ends (``pending``).
 
 Invariants:
 
@@ -13,8 +13,8 @@ Invariants:
 - Runs and locks together cover every offset from the start to the last delivered one.
 - A settled record never becomes available again, unless an administrator moves the start offset.
 
-``ShareTurn`` holds a share-partition and its locks while a command is decided. It first does what time and
-the log have made true: locks that are over end, and offsets below the log start are forgotten.
+``ShareTurn`` holds a share-partition and its locks while a command is decided. It first catches up with the
+clock and the log: it ends overdue locks and drops offsets below the log start.
 """
 
 from collections.abc import Iterable, Iterator
@@ -119,7 +119,7 @@ class ShareTurn:
         self.change([self.released(each) for each in locks])
 
     def released(self, lock: Lock) -> Run:
-        """Return what becomes of the records of a lock that ends."""
+        """Return the new state of the records of a lock that ends."""
         state = AVAILABLE if lock.deliveries < self.delivery_limit else ARCHIVED
         return Run(lock.first, lock.last, state, lock.deliveries)
 
@@ -131,13 +131,13 @@ class ShareTurn:
             self._settle()
 
     def suspended(self, lock: Lock, producer_id: int, *, is_accepted: bool) -> Run:
-        """Return records that wait for the end of a producer's transaction."""
+        """Return the records of a lock as pending until a producer's transaction ends."""
         is_last = lock.deliveries >= self.delivery_limit
         pending = PendingAcknowledgement(producer_id, is_accepted, is_last, lock.member_id)
         return Run(lock.first, lock.last, PENDING, lock.deliveries, pending)
 
     def renew(self, locks: list[Lock], deadline_ms: int) -> None:
-        """Let locks, or parts of them, last longer."""
+        """Extend locks, or parts of them."""
         if locks:
             renewed = [each.but(deadline_ms=deadline_ms) for each in locks]
             self._set_locks(sorted([*unlocked(self.locks, locks), *renewed], key=_first))
@@ -199,7 +199,7 @@ def decide_look(state: "BrokerState", command: LookAtShare, now: int) -> Decisio
 
 
 def decide_acquire(state: "BrokerState", command: Acquire, now: int) -> Decision:
-    """Lock records for a member, partition by partition, until it has enough."""
+    """Lock records for a member, partition by partition, until it has as many as it requested."""
     left = command.records_max
     answers: list[Acquired] = []
     facts: list[Fact] = []
@@ -221,7 +221,7 @@ def _acquire(turn: ShareTurn, command: Acquire, read: AcquireFrom, records_max: 
     start = turn.share.start_offset
     bound = max(start + limits.locks_max, turn.end_offset)
     deadline_ms = turn.now + limits.lock_ms
-    # What compaction has removed may be more than what can be in flight.
+    # Compaction may have removed more offsets than may be in flight.
     reach = max(bound, read.batches[-1].first) if read.batches else bound
     available = FreeRanges(free(turn.share, turn.locks, max(read.offset, start), reach - 1))
     acquired: list[AcquiredRun] = []
@@ -234,7 +234,7 @@ def _acquire(turn: ShareTurn, command: Acquire, read: AcquireFrom, records_max: 
         if count >= records_max:
             break
         if expected < batch.first and expected <= bound:
-            # Compaction has removed what was there.
+            # Compaction has removed these records.
             archived += _archived(available.within(max(expected, start), batch.first - 1))
         if batch.first >= bound:
             break
@@ -261,7 +261,7 @@ def _archived(free_: list[Free]) -> list[Run]:
 
 
 def _add(acquired: list[AcquiredRun], run: AcquiredRun, batch_size: int) -> None:
-    """Add a run, joined to the one before it as long as that is shorter than what the client prefers."""
+    """Add a run, or extend the previous one while that is shorter than the batch size of the client."""
     if acquired:
         before = acquired[-1]
         if (
@@ -284,7 +284,7 @@ def decide_acknowledge(state: "BrokerState", command: Acknowledge, now: int) -> 
     changes: list[Run] = []
     renewed: list[Lock] = []
     for first, last, kind in all_ranges(command.runs):
-        # What was deleted from the log meanwhile needs no acknowledgement.
+        # Records that were deleted from the log or settled in the meantime need no acknowledgement.
         first = max(first, start)
         if first <= last:
             held = within(turn.locks, first, last)
@@ -348,7 +348,7 @@ def decide_tick(state: "BrokerState", command: ShareTick, now: int) -> Decision:
 
 
 def decide_read(state: "BrokerState", command: ReadShares, now: int) -> Decision:
-    """Return start offsets, and how much comes after them."""
+    """Return start offsets, the number of settled records after them, and high watermarks."""
     return Decision(tuple(_read(state, key, now) for key in command.shares))
 
 

@@ -1,12 +1,12 @@
 """Membership of share groups (KIP-932): heartbeats, epochs, and the assignment of partitions to members.
 
-A heartbeat joins (epoch 0), goes on, or leaves (-1). The group epoch is bumped when a member joins, leaves or
-changes its subscription, and when one of the topics changes; then the target assignment is computed at once.
-A member with a wrong epoch is fenced and joins again. The epoch before the last is accepted, because then
-only an answer was lost.
+A heartbeat joins (epoch 0), continues, or leaves (-1). The group epoch is bumped when a member joins, leaves
+or changes its subscription, and when one of the topics changes; then the target assignment is computed at
+once. A member with a wrong epoch is fenced and joins again. The member's previous epoch is accepted, because
+then only an answer was lost.
 
-The heartbeat that first sees a topic also adds the share-partitions of the group, in the same commit. So a
-partition that is assigned has one, and no other process has to be told.
+The heartbeat that first sees a topic also adds the share-partitions of the group, in the same commit. So
+every assigned partition has a share-partition, and no other process has to create it.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -55,7 +55,7 @@ class ShareHeartbeat(Data):
         return (GroupKey(self.group_id),)
 
     def more_keys(self, state: "BrokerState") -> Iterable[Key]:
-        """The share-partitions to add, and their topics, which may be gone by now."""
+        """The share-partitions to add, and their topics, which may have been deleted since."""
         group = state.groups[GroupKey(self.group_id)]
         shared = group.shared if isinstance(group, ShareGroup) else NOTHING
         keys: list[Key] = []
@@ -185,7 +185,7 @@ def _unknown(command: ShareHeartbeat) -> Decision:
 
 
 def _unwelcome(turn: ShareGroupTurn, command: ShareHeartbeat, member: ShareMember | None) -> Decision | None:
-    """Refuse a member that there is no room for, or whose epoch is wrong."""
+    """Refuse a member if the group has no room for it, or if its epoch is wrong."""
     if member is None:
         if command.epoch != JOIN:
             return _unknown(command)
@@ -270,14 +270,14 @@ def _topics(group: ShareGroup, command: ShareHeartbeat) -> dict[str, TopicShape]
 
 
 def _share(state: "BrokerState", turn: ShareGroupTurn, topics: dict[str, TopicShape]) -> None:
-    """Add the share-partitions that topics need. Topics that are gone by now are not assigned."""
+    """Add missing share-partitions. Topics that were deleted since are dropped, so they are not assigned."""
     shared = dict(turn.group.shared)
     for name, shape in list(topics.items()):
         if shared.get(name) == shape:
             continue
         topic = state.topics.get(TopicKey(name))
         if topic is None or topic.topic_id != shape.topic_id or topic.partitions < shape.partitions:
-            # Deleted since the caller looked. The next heartbeat sees it.
+            # Deleted since the caller looked it up. The next heartbeat sees that.
             del topics[name]
             continue
         keys = missing(turn.group.group_id, shared.get(name), shape)

@@ -1,7 +1,7 @@
-"""The offsets of share groups: an administrator moves them, or has a group forget a topic (KIP-932).
+"""The offsets of share groups: an administrator moves them, or deletes those of a topic (KIP-932).
 
-Both need a group without members. The share-partitions may belong to other brokers than the group does; they
-change in the same commit as the group.
+Both need a group without members. The share-partitions and the group may belong to different brokers; all of
+them change in one commit.
 """
 
 from collections.abc import Iterable, Mapping
@@ -36,14 +36,14 @@ class AlterShareOffsets(Data):
 
 
 class ShareOffsetsAltered(Data):
-    """The answer to ``AlterShareOffsets`` and ``DeleteShareOffsets``: an error, or one for each topic."""
+    """The answer to ``AlterShareOffsets`` and ``DeleteShareOffsets``: one error, or one for each topic."""
 
     error: ErrorCode
     topics: Mapping[str, ErrorCode] = {}
 
 
 class DeleteShareOffsets(Data):
-    """Have a group forget topics. The answer is ``ShareOffsetsAltered``."""
+    """Delete a group's share-partitions of topics. The answer is ``ShareOffsetsAltered``."""
 
     group_id: str
     topics: tuple[str, ...]
@@ -66,7 +66,7 @@ def _all(group_id: str, shape: TopicShape) -> list[ShareKey]:
 
 
 def decide_alter(state: "BrokerState", command: AlterShareOffsets, now: int) -> Decision:
-    """Set start offsets. Every record from there on is available again, and has never been delivered."""
+    """Set start offsets. Records from there on become available, and count as never delivered."""
     if not is_usable(command.group_id):
         return Decision(ShareOffsetsAltered(ErrorCode.INVALID_GROUP_ID))
     group = state.groups[GroupKey(command.group_id)]
@@ -99,7 +99,7 @@ def decide_alter(state: "BrokerState", command: AlterShareOffsets, now: int) -> 
 
 
 def decide_delete(state: "BrokerState", command: DeleteShareOffsets, now: int) -> Decision:
-    """Delete the share-partitions of topics. A member that subscribes again begins as if it were new."""
+    """Delete the share-partitions of topics. If a member subscribes again, they are created anew."""
     group = state.groups[GroupKey(command.group_id)]
     if not isinstance(group, ShareGroup):
         return Decision(ShareOffsetsAltered(ErrorCode.GROUP_ID_NOT_FOUND))

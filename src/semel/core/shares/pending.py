@@ -1,13 +1,13 @@
 """Acknowledgements of share groups inside transactions. Kafka has none (ADR 0048).
 
 The records that a member acknowledges lose their lock, and are *pending* until the transaction ends: a commit
-settles them, an abort makes them available again (``semel.core.share_partition.end_pending``). In between
+settles them, an abort makes them available again (``semel.core.share_partition.end_pending``). Until then
 they count as in flight, and no member gets them.
 
-Stricter than an acknowledgement outside of a transaction: the member must hold every record. One below the
-start offset may have been settled by another member, in another transaction, and the results would count
-twice. A repeated request finds its records pending for the same producer and member, which is no error. If
-they are pending for another member, that one has the record: two results would be in one transaction.
+The rule is stricter than outside a transaction: the member must hold every record. A record below the start
+offset may have been settled by another member in another transaction, and its results would count twice. A
+repeated request is accepted, because it finds its records pending for the same producer and member. Records
+that are pending for another member are refused: one transaction would contain the results of both.
 """
 
 from bisect import bisect_left
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def decide_in_transaction(state: "BrokerState", command: AcknowledgeInTransaction, now: int) -> Decision:
-    """Let records wait for the end of a transaction, which the share-partition joins; all or nothing."""
+    """Make acquired records pending, all or none of them; the share-partition joins the transaction."""
     transaction = state.transactions[TransactionKey(command.transactional_id)]
     error, joined = join_by_writing(
         state,
@@ -46,7 +46,8 @@ def decide_in_transaction(state: "BrokerState", command: AcknowledgeInTransactio
     assert transaction is not None
     assert joined is not None
     if is_open(transaction) and transaction.version != 2:
-        # Its epoch outlives it, so a delayed request could acknowledge records in the next transaction.
+        # In version 1 the epoch outlives the transaction, so a delayed request could acknowledge records in
+        # the next one.
         return Decision(ErrorCode.INVALID_TXN_STATE)
     turn = turn_of(state, command.key, now)
     if turn is None or turn.share.start_offset == UNSTARTED:
@@ -68,7 +69,7 @@ def decide_in_transaction(state: "BrokerState", command: AcknowledgeInTransactio
 def _are_all(
     turn: ShareTurn, mine: Iterable[Lock], repeated: tuple[int, bool, str], first: int, last: int
 ) -> bool:
-    """Whether each of these offsets is held by the member, or was acknowledged by it in this transaction."""
+    """Whether the member holds each of these offsets, or has acknowledged it so in this transaction."""
     found = [(each.first, each.last) for each in mine]
     runs = turn.share.runs
     for run in islice(runs, bisect_left(runs, first, key=attrgetter("last")), None):

@@ -1,4 +1,4 @@
-"""Runs: several transactions with one outcome. A pipeline needs them and Kafka does not have them.
+"""Runs: several transactions with one outcome. Pipelines need them; Kafka does not have them.
 
 The *driver* of a pipeline has a transactional id of its own. Each InitProducerId for it starts a *run*, which
 is identified by the producer id and epoch that the driver got. The tasks of a run write in transactions of
@@ -6,8 +6,8 @@ their own, its *attempts*. The driver commits the successful attempts together w
 
 - ``BeginAttempt`` gives an attempt its producer id and epoch, if the run is the driver's current one and has
   not committed yet. The attempt is open from then on, before it has written anything. So a search for the
-  leftovers of a run, after its commit or when the next run starts, finds all of them, and none can be opened
-  later. Its transactional id is used once.
+  open attempts of a run, after its commit or when the next run starts, finds all of them, and none can be
+  opened later. The transactional id of an attempt is used once.
 - ``CommitTransactions`` commits transactions and offsets in one decision, or refuses all of them with the
   reasons. Only the current run of the driver may send it.
 
@@ -15,10 +15,10 @@ A commit of several transactions is decided on a copy of its entities, one trans
 each has to see the ones before it: two of them may write markers to one partition. The copy is discarded; the
 facts are the decision.
 
-Retries: an attempt that begins again gets the same producer id and epoch until it has written. After that it
-is refused, so that a delayed request does not harm the open attempt. A repeated CommitTransactions finds its
-transactions committed by the epochs it presents, writes the same offsets once more, and gets the same answer.
-A run commits once, so this cannot undo a later commit.
+Retries: a repeated BeginAttempt gets the same producer id and epoch until the attempt has written. After that
+it is refused, so that a delayed request does not harm the open attempt. A repeated CommitTransactions finds
+its transactions committed by the epochs it presents, writes the same offsets once more, and gets the same
+answer. A run commits once, so this cannot undo a later commit.
 """
 
 from collections.abc import Iterable
@@ -71,7 +71,7 @@ class Producer(Data):
 class BeginAttempt(Data):
     """Start a task attempt of a run. The answer is ``ProducerGiven``.
 
-    This sets no latest connection: an attempt outlives its writer and is ended by the driver.
+    This sets no latest connection: an attempt outlives its writer, and the driver ends it.
     """
 
     transactional_id: str
@@ -82,7 +82,7 @@ class BeginAttempt(Data):
     """The transaction version in which the attempt will write."""
 
     def keys(self) -> Iterable[Key]:
-        """Both ids, and the counter of producer ids."""
+        """Both transactional ids, and the counter of producer ids."""
         return (
             TransactionKey(self.transactional_id),
             TransactionKey(self.driver.transactional_id),
@@ -96,7 +96,7 @@ class CommitTransactions(Data):
     driver: Producer
     """The driver and its run."""
     transactions: tuple[Producer, ...]
-    """With the producer ids and epochs that wrote them. No id twice, and not the driver's."""
+    """With the producer ids and epochs that wrote them. Each transactional id once, without the driver's."""
     group_id: str = ""
     offsets: tuple[tuple[OffsetKey, CommittedOffset], ...] = ()
     """Only partitions that exist. The decision fills in the commit time."""
@@ -104,7 +104,7 @@ class CommitTransactions(Data):
     connection: int = NO_CONNECTION
 
     def keys(self) -> Iterable[Key]:
-        """The ids, the group, and the counter of producer ids."""
+        """The transactional ids, the group, and the counter of producer ids."""
         ids = [TransactionKey(each.transactional_id) for each in (self.driver, *self.transactions)]
         return (*ids, GroupKey(self.group_id), PendingKey(self.group_id), ClusterKey())
 
@@ -125,7 +125,7 @@ def begin_attempt(state: "BrokerState", command: BeginAttempt, now: int) -> Deci
     """Start an attempt if its run is the current one. The attempt is open at once."""
     error = _check_run(state, command.driver)
     if error is ErrorCode.NONE and _has_decided(state, command.driver):
-        # A speculative copy of a task, started when the others were nearly done: nothing would ever end it.
+        # A speculative copy of a task, started when the run was nearly done: nothing would ever end it.
         error = ErrorCode.INVALID_TXN_STATE
     if error is not ErrorCode.NONE:
         return Decision(ProducerGiven(error))
@@ -163,10 +163,10 @@ def commit_transactions(state: "BrokerState", command: CommitTransactions, now: 
     refused: list[tuple[str, ErrorCode]] = []
     for each in command.transactions:
         known = draft.transactions[TransactionKey(each.transactional_id)]
-        # It ends with the version in which it was written, by which a retry is recognised.
+        # End the transaction in the version in which it was written, so that a retry is recognised.
         version = max(1, known.version) if known is not None else 1
         if has_decided and known is not None and is_open(known):
-            # A run decides once: only a retry, whose transactions are committed, may follow.
+            # A run commits once. After that only a retry is accepted, and its transactions are committed.
             refused.append((each.transactional_id, ErrorCode.INVALID_TXN_STATE))
             continue
         decision = draft.decide(_end(each, version), now)
@@ -192,7 +192,7 @@ def _has_decided(state: "BrokerState", driver: Producer) -> bool:
 
 
 def _decided(state: "BrokerState", driver: Producer, now: int) -> tuple[Fact, ...]:
-    """The run is over. Its previous epoch is not a retry any more: its holder did not commit."""
+    """Mark the run as committed. The previous epoch is no longer a retry: its holder did not commit."""
     known = state.transactions[TransactionKey(driver.transactional_id)]
     if known is None or known.state is not TransactionState.EMPTY:
         return ()
@@ -203,7 +203,7 @@ def _decided(state: "BrokerState", driver: Producer, now: int) -> tuple[Fact, ..
 
 
 def _check_run(state: "BrokerState", driver: Producer) -> ErrorCode:
-    """Check that this is the current run. Any term will do: InitProducerId is flushed before its answer."""
+    """Check that this is the current run, of any term: InitProducerId is flushed before its answer."""
     known = state.transactions[TransactionKey(driver.transactional_id)]
     return check_pair(known, ProducerIdAndEpoch(driver.producer_id, driver.epoch))
 
@@ -230,7 +230,7 @@ def _end(each: Producer, version: int) -> EndTransaction:
 
 
 def _offsets(command: CommitTransactions) -> CommitOffsets:
-    """As in a transaction: without a member, even while the group has members."""
+    """Return the commit of offsets: as in a transaction, it names no member even if the group has some."""
     return CommitOffsets(
         command.group_id,
         Committer(),

@@ -41,11 +41,11 @@ def init_producer(state: "BrokerState", command: InitProducer, now: int) -> Deci
         if command.keep_prepared:
             return _hand_over(update, command)
         update.fence(EndReason.FENCED)
-        # The presented epoch is now the previous one, unless the broker fenced without recovery.
+        # The presented epoch is now the previous one, unless ``fence`` does not allow recovery (version 1).
         if shown is not None:
             comes_again = shown == pair_before(update.transaction)
             if not comes_again:
-                # The transaction is aborted all the same, as in Kafka.
+                # The transaction is aborted even so, as in Kafka.
                 return update.decision(ProducerGiven(ErrorCode.PRODUCER_FENCED))
     if not comes_again:
         _advance(update, recovers=shown is not None)
@@ -84,7 +84,7 @@ def _create(state: "BrokerState", command: InitProducer, now: int) -> Decision:
 
 
 def _advance(update: TransactionUpdate, *, recovers: bool) -> None:
-    """Bump the epoch. Only a recovering producer may retry with the previous one: others do not have it."""
+    """Bump the epoch. Only a recovering producer can retry with the previous epoch: others do not know it."""
     before = update.transaction
     last_epoch = before.epoch if recovers else NO_EPOCH
     if is_exhausted(before.epoch):
@@ -99,9 +99,10 @@ def _advance(update: TransactionUpdate, *, recovers: bool) -> None:
 
 
 def _hand_over(update: TransactionUpdate, command: InitProducer) -> Decision:
-    """Give the new producer an epoch that may end the transaction, and tell it the epoch that wrote it.
+    """Return an epoch with which the new producer may end the transaction, and the epoch that wrote it.
 
-    The last epoch cannot be bumped. This does no harm, because its holder can only end the transaction.
+    If the epochs are used up, the epoch stays the same. This is harmless, because a producer with this epoch
+    can only end the transaction.
     """
     before = update.transaction
     written = before.prepared_epoch if before.prepared_epoch >= 0 else before.epoch
@@ -122,7 +123,7 @@ def _with_options(transaction: Transaction, command: InitProducer) -> Transactio
 
 
 def _speaks(state: "BrokerState", command: InitProducer, *, comes_again: bool) -> tuple[Fact, ...]:
-    """Set the latest connection: after a bump only this one has the epoch, even if a newer one was used."""
+    """Set the latest connection. After a bump only this one has the epoch, even if it is not the newest."""
     if comes_again or command.connection == NO_CONNECTION:
         return spoken(state, command.transactional_id, command.connection)
     return (LatestConnectionChanged(command.transactional_id, command.connection),)

@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 
 NO_EPOCH: Final = -1
 NO_CONNECTION: Final = -1
-"""The broker itself, which no newer connection can supersede."""
+"""A command of the broker itself, which no connection supersedes."""
 
 
 class Superseded(Data):
-    """The answer to a request on an old connection, after a newer one was used for the id.
+    """The result of a request on an old connection, after a newer one was used for the transactional id.
 
     The request may have been delayed for any time and could end a transaction that its sender does not know
-    of (KAFKA-17754). It is not answered; its connection is closed.
+    of (KAFKA-17754). The client gets no response; its connection is closed.
     """
 
 
@@ -58,14 +58,14 @@ def keys_of(state: "BrokerState", transactional_id: str) -> list[Key]:
 class InitProducer(Data):
     """Initialise a producer. The answer is ``ProducerGiven``.
 
-    A newer connection does not supersede it: it bumps the epoch, so it is the newest itself.
+    No newer connection supersedes this command: it bumps the epoch, so its connection becomes the latest.
     """
 
     transactional_id: str
     timeout_ms: int
     producer_id: int = NO_PRODUCER
     epoch: int = NO_EPOCH
-    """The epoch that the producer has, if it recovers (KIP-360)."""
+    """The current epoch of a producer that recovers (KIP-360)."""
     timeout_max_ms: int = 900_000
     is_two_phase: bool = False
     keep_prepared: bool = False
@@ -79,7 +79,7 @@ class InitProducer(Data):
         return (TransactionKey(self.transactional_id), ClusterKey())
 
     def more_keys(self, state: "BrokerState") -> Iterable[Key]:
-        """An open transaction is aborted."""
+        """Everything that the open transaction touched, because it is aborted."""
         return keys_of(state, self.transactional_id)
 
 
@@ -117,7 +117,7 @@ class AddPartitions(Data):
 
 
 class VerifyPartitions(Data):
-    """Check that partitions are in the transaction. The answer is one ErrorCode each, in the same order."""
+    """Check that partitions are in the transaction. The answer is one ErrorCode per partition, in order."""
 
     transactional_id: str
     producer_id: int
@@ -146,7 +146,7 @@ class AddOffsets(Data):
 class CommitPending(Data):
     """Commit offsets as part of a transaction.
 
-    The answer is one ErrorCode each, in the same order, or ``SUPERSEDED``.
+    The answer is one ErrorCode per offset, in the same order, or ``SUPERSEDED``.
     """
 
     transactional_id: str
@@ -189,18 +189,18 @@ class EndTransaction(Data):
 
 
 class AbortOpen(Data):
-    """Abort the open transaction and fence the producer, by the broker. The answer is whether it did.
+    """Abort the open transaction and fence its producer, on behalf of the broker. Answer: whether it did.
 
-    The conditions below are checked again when the command is decided:
+    The conditions below are checked again when the command is decided.
     """
 
     transactional_id: str
     overdue_only: bool = False
     """Only if its deadline has passed."""
     connection: int = NO_CONNECTION
-    """Only if this connection, which is closed, is the latest of the id."""
+    """Only if this connection, which was closed, is the latest of the transactional id."""
     before_term: int = 0
-    """Only if it belongs to an older term than this."""
+    """If not 0: only if the transaction belongs to an older term than the current one."""
 
     def keys(self) -> Iterable[Key]:
         """The id, and the counter of producer ids."""
@@ -212,7 +212,7 @@ class AbortOpen(Data):
 
 
 class ForgetTransaction(Data):
-    """Forget an id that is unused since a time and has nothing open. The answer is whether it was."""
+    """Forget an unused transactional id, if it has no open transaction. The answer is whether it did."""
 
     transactional_id: str
     unused_since_ms: int
@@ -245,7 +245,7 @@ class WriteMarker(Data):
     """Whether the topic has journal visibility, which has no markers."""
 
     def keys(self) -> Iterable[Key]:
-        """The partition, and its state of the producer."""
+        """The partition, and the producer on it."""
         return (
             self.partition,
             ProducerKey(self.partition.topic_id, self.partition.index, self.producer_id),
@@ -263,7 +263,7 @@ class ChangeFeature(Data):
 
 
 class ReadFeatures(Data):
-    """The answer is the Cluster."""
+    """Read the features of the cluster. The answer is the Cluster."""
 
     def keys(self) -> Iterable[Key]:
         """The cluster."""

@@ -1,14 +1,14 @@
 """The transaction coordinator: the decisions on commands to add, end, abort and describe.
 
 It combines the rules of ``states`` (transitions) and ``model`` (which producer and connection may act). A
-command is decided in one step with all its consequences (``ending``), so no request has to wait: a producer
-that is initialised over an open transaction aborts it and gets its answer at once.
+command is decided in one step with all its consequences (``ending``), so no request has to wait: an
+InitProducerId that finds an open transaction aborts it and is answered at once.
 
-Retries. Every request may come twice, because its answer may be lost:
+Retries: a client may send every request twice, because the answer may be lost.
 
 - InitProducerId with the current epoch: the retry presents the previous epoch and gets the same answer;
 - adding: partitions and groups that are in the transaction stay in it;
-- ending: version 2 recognises the previous epoch; version 1 repeats the answer until something else happens.
+- ending: version 2 recognises the previous epoch; version 1 repeats the answer until the state changes.
 """
 
 from collections.abc import Callable
@@ -192,19 +192,20 @@ def forget_transaction(state: "BrokerState", command: ForgetTransaction, now: in
 
 
 def describe_transaction(state: "BrokerState", command: DescribeTransaction, now: int) -> Decision:
-    """Return the id as it is."""
+    """Return the current state of the transactional id."""
     return Decision(state.transactions[TransactionKey(command.transactional_id)])
 
 
 def write_marker(state: "BrokerState", command: WriteMarker, now: int) -> Decision:
-    """End a producer's transaction in one partition: an administrator's way to end a hanging transaction."""
+    """End a producer's transaction in one partition. Administrators use it to end hanging transactions."""
     partition = state.partitions[command.partition]
     if partition is None:
         return Decision(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     key = ProducerKey(command.partition.topic_id, command.partition.index, command.producer_id)
     producer = state.producers[key] or ProducerState()
     epoch = command.epoch
-    # Version 2 ends with a higher epoch. The same epoch is a retry, unless a transaction is open.
+    # In version 2 a marker has a higher epoch than the transaction. The same epoch is stale if a transaction
+    # is open, else a retry.
     is_stale = epoch < producer.epoch
     if command.version >= 2 and producer.has_open_transaction and epoch < model.EPOCH_MAX:
         is_stale = epoch <= producer.epoch
@@ -237,7 +238,7 @@ def change_feature(state: "BrokerState", command: ChangeFeature, now: int) -> De
 
 
 def read_features(state: "BrokerState", command: ReadFeatures, now: int) -> Decision:
-    """Return the cluster as it is."""
+    """Return the current features of the cluster."""
     return Decision(state.cluster[ClusterKey()] or Cluster())
 
 

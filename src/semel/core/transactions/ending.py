@@ -1,10 +1,10 @@
 """The end of a transaction: all its consequences as the facts of one decision.
 
-In a partition with marker visibility the end is a control batch after the transaction's records, and readers
-stop waiting for it. In one with journal visibility the staged batches get their offsets, or are dropped. In a
-group the pending offsets become its position, or are dropped. In a share-partition the pending records are
-settled, or available again. A partition without writes gets no marker: some clients would mistake it for the
-end of something.
+In a partition with marker visibility, a control batch is appended after the transaction's records, and
+readers no longer wait for them. In one with journal visibility the staged batches get their offsets, or are
+dropped. In a group the pending offsets become its position, or are dropped. In a share-partition the pending
+records are settled, or available again. A partition without writes gets no marker: some clients would take it
+for the end of a transaction.
 
 All of it is written in one ledger commit, with the outcome and the next epoch. So a transaction is never half
 ended, and the next one never has to wait.
@@ -42,19 +42,19 @@ class Ending:
         self._markers: dict[tuple[int, int, int], Buffer] = {}
 
     def everywhere(self, transaction: Transaction, epoch: int) -> None:
-        """End the transaction in everything that has joined it; markers carry this epoch."""
+        """End the transaction in everything that has joined it. Markers carry the given epoch."""
         producer_id = transaction.producer_id
         for key in transaction.partitions:
             partition = self._state.partitions[key]
             producer = self._state.producers[ProducerKey(key.topic_id, key.index, producer_id)]
-            # None if the topic was deleted meanwhile, or if nothing was written there.
+            # The partition is None if its topic was deleted; the producer, if nothing was written there.
             if partition is not None and producer is not None and producer.has_open_transaction:
                 self.in_partition(key, partition, producer_id, producer, epoch, self._state.term)
         for group_id in transaction.groups:
             self.facts += settle(self._state, group_id, producer_id, is_commit=self._is_commit)
         for share_key in transaction.shares:
             share = self._state.shares[share_key]
-            # None if the topic or the group was deleted, or its offsets were.
+            # None if the topic, the group or its share-partitions of the topic were deleted.
             if share is not None:
                 ended = end_pending(share, producer_id, is_commit=self._is_commit)
                 if ended is not share:
@@ -71,7 +71,7 @@ class Ending:
         *,
         has_markers: bool = True,
     ) -> None:
-        """End the transaction in one partition. If nothing is open there, older epochs are still fenced."""
+        """End the transaction in one partition. Older epochs are fenced even if nothing is open there."""
         if producer.staged is not None:
             self._unstage(key, partition, producer_id, producer)
         elif has_markers:

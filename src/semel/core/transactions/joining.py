@@ -1,8 +1,8 @@
 """Partitions and groups join a transaction: by request (version 1) or by being written to (version 2).
 
-``join`` is the only way in which a transaction starts and grows. ``join_by_writing`` is for batches, offsets
-and acknowledgements of share groups: they are verified or added in the step that writes them, so nothing can
-come in between (KIP-890 needs a guard for that; a single decision needs none).
+``join`` starts and extends transactions. ``join_by_writing`` is for batches, offsets and acknowledgements of
+share groups: the partition or group is verified or added in the decision that writes, so nothing can come in
+between (KIP-890 needs a guard for that; a single decision needs none).
 """
 
 from collections.abc import Collection
@@ -28,7 +28,7 @@ def join(
     version: int,
     block_max_ms: int = -1,
 ) -> Transaction:
-    """Return the transaction with these added: the same object if they are in it already."""
+    """Return the transaction with these added; the same object if all of them are in it already."""
     opened = is_open(transaction)
     present: Collection[PartitionKey] = transaction.partitions if opened else ()
     if len(partitions) > 1 and present:
@@ -56,7 +56,7 @@ def join(
 
 
 def _deadline(transaction: Transaction, opened: bool, started: int, block_max_ms: int) -> int:
-    """Return the deadline. Activity does not move it; a topic's ``semel.transaction.block.max.ms`` does."""
+    """Return the deadline. Activity does not extend it; ``semel.transaction.block.max.ms`` may shorten it."""
     if transaction.is_two_phase:
         return -1
     deadline = transaction.deadline_ms if opened else started + transaction.timeout_ms
@@ -77,7 +77,7 @@ def join_by_writing(
     version: int,
     block_max_ms: int = -1,
 ) -> tuple[ErrorCode, Transaction | None]:
-    """Check that the producer may write there; return the transaction as it is then."""
+    """Check that the producer may write there; return the transaction with what has joined."""
     error = check_writer(state, transaction, pair)
     if error is not ErrorCode.NONE:
         return error, None

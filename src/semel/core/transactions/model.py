@@ -28,7 +28,7 @@ EPOCH_MAX = 32_767
 """Given to no client: it is the epoch of the marker that ends the last transaction of a producer id."""
 
 NEVER_MS: Final = 2**31 - 1
-"""The timeout of a transaction without one, as Kafka writes it."""
+"""The timeout that stands for no timeout, as in Kafka."""
 
 
 def is_exhausted(epoch: int) -> bool:
@@ -37,7 +37,7 @@ def is_exhausted(epoch: int) -> bool:
 
 
 def pair_before(transaction: Transaction) -> ProducerIdAndEpoch | None:
-    """Return the producer id and epoch before the last bump, which a retry of that request presents."""
+    """Return the producer id and epoch before the last bump; a retry of the request that bumped has these."""
     if transaction.last_epoch < 0:
         return None
     was_rotated = transaction.epoch == 0 and transaction.previous_producer_id != NO_PRODUCER
@@ -46,7 +46,7 @@ def pair_before(transaction: Transaction) -> ProducerIdAndEpoch | None:
 
 
 def check_pair(transaction: Transaction | None, pair: ProducerIdAndEpoch) -> ErrorCode:
-    """Check that this is the current producer id and epoch of the id."""
+    """Check that this is the current producer id and epoch of the transactional id."""
     if transaction is None or pair.producer_id != transaction.producer_id:
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING
     if pair.epoch != transaction.epoch:
@@ -62,7 +62,7 @@ def is_of_old_term(state: "BrokerState", transaction: Transaction) -> bool:
 def check_writer(
     state: "BrokerState", transaction: Transaction | None, pair: ProducerIdAndEpoch
 ) -> ErrorCode:
-    """Check that this producer may add to the transaction of the id, or start one."""
+    """Check that this producer may add to the open transaction, or start one."""
     if transaction is None or pair.producer_id != transaction.producer_id:
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING
     if pair.epoch != transaction.epoch or is_of_old_term(state, transaction):
@@ -73,7 +73,7 @@ def check_writer(
 def is_superseded(
     state: "BrokerState", transactional_id: str, connection: int, *, for_offsets: bool = False
 ) -> bool:
-    """Whether a newer connection was used for the id."""
+    """Whether a newer connection was used for the transactional id."""
     latest_connections = state.latest_offset_connections if for_offsets else state.latest_connections
     return connection != NO_CONNECTION and connection < latest_connections.get(
         transactional_id, NO_CONNECTION
@@ -83,7 +83,7 @@ def is_superseded(
 def spoken(
     state: "BrokerState", transactional_id: str, connection: int, *, for_offsets: bool = False
 ) -> tuple[Fact, ...]:
-    """Set the latest connection of the id, unless a newer one is set."""
+    """Set the latest connection of the transactional id, unless it or a newer one is set."""
     latest_connections = state.latest_offset_connections if for_offsets else state.latest_connections
     if connection <= latest_connections.get(transactional_id, NO_CONNECTION):
         return ()
@@ -91,5 +91,5 @@ def spoken(
 
 
 def is_open(transaction: Transaction | None) -> bool:
-    """Whether the id has an open transaction."""
+    """Whether the transactional id has an open transaction."""
     return transaction is not None and transaction.state is TransactionState.ONGOING

@@ -2,8 +2,8 @@
 
 The pending offsets of a group are one value, in order of arrival. They are not the group's position, and a
 fetch that requires stable offsets has to wait for them. When their transaction commits they become the
-position, unless the same partition was committed later: the later commit wins, whatever the order of the
-ends. So a commit marks earlier pending offsets as superseded.
+position, unless the same partition was committed later: the later commit wins, in whatever order the
+transactions end. So a commit marks earlier pending offsets as superseded.
 
 Deleting a group or topic deletes its pending offsets; a later commit does not bring them back.
 """

@@ -45,9 +45,9 @@ _ALL: Final = (
     Transition(None, Event.INIT, EMPTY),
     Transition(EMPTY, Event.INIT, EMPTY),
     Transition(EMPTY, Event.ADD, ONGOING),
-    # A driver that has written nothing itself.
+    # The driver of a run, which has written nothing itself.
     Transition(EMPTY, Event.COMMIT, COMMITTED),
-    # Version 2: a client aborts when it cannot know whether the broker saw anything of a transaction.
+    # Version 2: a client aborts when it cannot know whether the broker has seen any part of a transaction.
     Transition(EMPTY, Event.ABORT, ABORTED),
     Transition(EMPTY, Event.FORGET, None),
     Transition(ONGOING, Event.ADD, ONGOING),

@@ -1,4 +1,4 @@
-"""One decision about one transactional id: its new value, and the facts so far."""
+"""Collect the effects of one decision about a transactional id: its new value, and the facts so far."""
 
 from typing import TYPE_CHECKING
 
@@ -34,7 +34,7 @@ class TransactionUpdate:
         return producer_id
 
     def end(self, event: Event, *, version: int, reason: EndReason = EndReason.CLIENT) -> None:
-        """End the open or an empty transaction. Bumps the epoch, unless a client ends in version 1."""
+        """End the open or an empty transaction. Bumps the epoch, except when a client ends in version 1."""
         before = self.transaction
         bumps = version == 2 or event is Event.FENCE
         epoch = min(before.epoch + 1, model.EPOCH_MAX) if bumps else before.epoch

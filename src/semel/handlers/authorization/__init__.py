@@ -1,9 +1,9 @@
-"""Authorization: a guard for each API, which asks for rights before the handler is called, as Kafka does.
+"""Authorization: a guard for each API, which checks rights before it calls the handler, as Kafka does.
 
 The handlers know nothing of rights. With `semel.authorizer=acl` the server uses the table that `guarded`
-makes of theirs; without it nothing of this package runs. A guard refuses a request, or takes the denied parts
-out of it, has the handler do the rest, and adds the denied parts to the response. There is one module per
-family of APIs; `access` is what they share, and `audit` writes denials to the log.
+makes of the handlers; without it no guard runs. A guard refuses a request; or it removes the denied parts,
+has the handler process the rest, and adds the denied parts to the response. There is one module per family of
+APIs; `access` is what they share, and `audit` writes denials to the log.
 """
 
 from collections.abc import Awaitable, Mapping
@@ -43,12 +43,12 @@ GUARDS: Final[dict[int, Guard]] = {
 }
 
 FREE: Final = frozenset({17, 18, 36, 38, 39, 40, 41})
-"""SaslHandshake, ApiVersions, SaslAuthenticate: they come before a principal is known. Delegation tokens:
-there are none, and nobody needs a right to be told so."""
+"""APIs without a guard: SaslHandshake, ApiVersions and SaslAuthenticate, which come before the principal is
+known, and the APIs of delegation tokens, which are always refused."""
 
 
 def guarded(handlers: Mapping[int, Handler]) -> dict[int, Handler]:
-    """The handlers, each behind the guard of its API."""
+    """Put each handler behind the guard of its API."""
     unguarded = handlers.keys() - GUARDS.keys() - FREE
     if unguarded:
         raise LookupError(f"no guard decides who may use API {sorted(unguarded)}")

@@ -1,6 +1,6 @@
-"""Access: what the sender of one request may do, and how a guard passes the request on.
+"""Holds what the sender of one request may do, and passes the request on to the handler.
 
-A guard gets an ``Access`` and the request. It answers what is denied, and passes the rest on to the handler.
+A guard gets an ``Access`` and the request. It answers the denied parts and passes the rest on to the handler.
 """
 
 from collections.abc import Awaitable, Callable, Iterable
@@ -31,7 +31,7 @@ MESSAGES: Final = {
     CLUSTER_DENIED: "Cluster authorization failed.",
     ID_DENIED: "Transactional Id authorization failed.",
 }
-"""The texts that Kafka's clients know, where a response has room for one."""
+"""Kafka's error messages, for responses that have a field for one."""
 
 
 class Access:
@@ -50,18 +50,18 @@ class Access:
         self._is_counted = False
 
     def may(self, operation: Operation, resource_type: ResourceType, name: str) -> bool:
-        """Whether this is allowed; a denial is recorded. ``rights.may`` asks without a record."""
+        """Whether this is allowed; records a denial. ``rights.may`` checks without recording."""
         if self.rights.may(operation, resource_type, name):
             return True
         self.deny(operation, resource_type, name)
         return False
 
     def may_cluster(self, operation: Operation) -> bool:
-        """The same for the cluster."""
+        """Like ``may``, for the cluster."""
         return self.may(operation, CLUSTER, CLUSTER_NAME)
 
     def may_now(self, operation: Operation, resource_type: ResourceType, name: str) -> bool:
-        """The same with the rights of this moment: they may have changed while the request waited."""
+        """Like ``may``, with the current rights, which may have changed while the request waited."""
         self.rights = self.broker.policies.rights(self.context.principal, self.context.client_host)
         return self.may(operation, resource_type, name)
 
@@ -73,7 +73,7 @@ class Access:
         denied(self.broker, self.context, self.api, operation, resource_type, name)
 
     def pass_on(self, request: Any) -> Awaitable[Any]:
-        """Have the handler answer the request, or what is left of it."""
+        """Have the handler answer the request, or its remaining parts."""
         return self.handler(self.broker, request, self.context)
 
 
@@ -82,6 +82,6 @@ Guard: TypeAlias = Callable[[Access, Any], Awaitable[Any]]
 
 
 def except_for(items: Iterable[T], others: Iterable[T]) -> list[T]:
-    """The items that are not among others, compared by identity: messages have no hash."""
+    """The items that are not in ``others``, compared by identity: messages have no hash."""
     identities = set(map(id, others))
     return [each for each in items if id(each) not in identities]

@@ -2,8 +2,8 @@
 
 A line has a constant sentence and fields, like those of `semel.server.logs`, which this layer may not import.
 A client can cause any number of lines, so they are limited: one line per principal, API and resource in ten
-seconds, and at most a hundred lines per principal. The next line that is written carries the number of those
-that were not. What is remembered for this is bounded.
+seconds, and at most a hundred lines per principal. The next line of the principal carries the number of lines
+that were suppressed. The memory for this is bounded.
 """
 
 import logging
@@ -21,11 +21,11 @@ V = TypeVar("V")
 
 PERIOD_MS: Final = 10_000
 LINES_MAX: Final = 100
-"""Of one principal in a period, whatever the number of resources that it names."""
+"""Lines per principal and period, whatever the number of resources that it names."""
 REMEMBERED_MAX: Final = 1_000
-"""Lines of a period, and principals. If there are more, the oldest is forgotten and may be written again."""
+"""The most lines, and principals, that are remembered. The oldest are forgotten; a line may then recur."""
 NAME_CHARS_MAX: Final = 249
-"""Names from requests may have 32,767 characters; those of topics have at most this many."""
+"""The longest name in a line, and of a topic. Names from requests may have 32,767 characters."""
 
 
 class _Lines:
@@ -71,7 +71,7 @@ def denied(
     resource_type: ResourceType,
     name: str,
 ) -> None:
-    """Write that an operation on a resource was denied, unless the same was written a moment ago."""
+    """Log that an operation on a resource was denied, unless the line is suppressed."""
     lines = _LINES.get(broker)
     if lines is None:
         lines = _LINES[broker] = _Lines()

@@ -40,7 +40,7 @@ _DENIED: Final[dict[int, tuple[ResourceType, ErrorCode]]] = {
     BROKER_LOGGER: (CLUSTER, CLUSTER_DENIED),
     CLIENT_METRICS: (CLUSTER, CLUSTER_DENIED),
 }
-"""The resource to ask about and the error, by the type of the config resource. Others the handler refuses."""
+"""By type of config resource: the ACL resource to check, and the error. The handler refuses other types."""
 
 
 def _error(access: Access, operation: Operation, kind: int, name: str) -> ErrorCode:
@@ -75,9 +75,9 @@ async def describe_configs(access: Access, request: DescribeConfigsRequest) -> D
 def _take_denied(
     access: Access, request: AlterConfigsRequest | IncrementalAlterConfigsRequest
 ) -> list[tuple[ErrorCode, int, str]]:
-    """Take the resources that may not be altered out of a request; returns them with their errors.
+    """Remove the resources that may not be altered from a request; returns them with their errors.
 
-    Repeated resources stay in it: the handler refuses them.
+    Repeated resources stay in the request, because the handler refuses them.
     """
     times = Counter((each.resource_type, each.resource_name) for each in request.resources)
     denied: list[tuple[ErrorCode, int, str]] = []

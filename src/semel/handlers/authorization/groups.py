@@ -1,7 +1,7 @@
-"""Groups: Read to be a member, Describe to look at them, Delete to delete them.
+"""Groups: Read for members, Describe to describe groups, Delete to delete them.
 
-A member of the consumer protocol also needs Describe on the topics it subscribes to, and who describes such a
-group on all topics that are assigned in it.
+A member of the consumer protocol also needs Describe on the topics it subscribes to. Describing a consumer
+group also needs Describe on all topics that are assigned in it.
 """
 
 from collections.abc import Awaitable, Callable
@@ -44,7 +44,7 @@ from semel.wire.schema import Response
 
 DESCRIBE: Final = Operation.DESCRIBE
 PROTOCOL_REQUIRED: Final = 5
-"""The version from which SyncGroup must have a protocol; the handler checks that before all else."""
+"""The version from which SyncGroup must have a protocol, which the handler checks first."""
 HAS_DENIED_TOPICS: Final = "A topic of this group may not be described."
 
 
@@ -61,7 +61,7 @@ def _not_joined(version: int) -> JoinGroupResponse:
 
 
 def sync_group(access: Access, request: SyncGroupRequest) -> Awaitable[Any]:
-    """Read on the group, after the protocol is known to be there."""
+    """Read on the group. A request that lacks its protocol is left to the handler, which refuses it."""
     if access.context.version >= PROTOCOL_REQUIRED and None in (request.protocol_type, request.protocol_name):
         return access.pass_on(request)
     return member(lambda _: SyncGroupResponse(error_code=GROUP_DENIED), access, request)
@@ -80,10 +80,10 @@ def consumer_group_heartbeat(access: Access, request: ConsumerGroupHeartbeatRequ
 async def _assign_describable(
     access: Access, request: ConsumerGroupHeartbeatRequest
 ) -> ConsumerGroupHeartbeatResponse:
-    """A regular expression matches topics that the member may describe, and no others.
+    """Match regular expressions only against topics that the member may describe.
 
-    As in Kafka, it is looked at with the rights of any member of the group. So the assignment may have topics
-    that this member may not describe, which it is not told of.
+    As in Kafka, a regular expression is matched with the rights of any member of the group. So the assignment
+    may contain topics that this member may not describe; the response omits them.
     """
     handler: Any = access.handler
     may_describe = partial(access.rights.may, DESCRIBE, TOPIC)

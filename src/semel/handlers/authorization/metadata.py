@@ -1,7 +1,7 @@
-"""Metadata, DescribeTopicPartitions, DescribeCluster, FindCoordinator: what may be described.
+"""Metadata, DescribeTopicPartitions, DescribeCluster, FindCoordinator: Describe on what is returned.
 
-A list of all topics has those that may be described. A named topic that may not is refused, whether it exists
-or not. Bits of authorized operations are set here; the handlers, which know no rights, set all of them.
+A list of all topics contains those that may be described. A named topic that may not be described is refused,
+whether it exists or not. The guards set the bits of authorized operations; the handlers set all of them.
 """
 
 from collections.abc import Awaitable, Iterable
@@ -63,7 +63,7 @@ def metadata(access: Access, request: MetadataRequest) -> Awaitable[Any]:
 
 
 async def _all_topics(access: Access, request: MetadataRequest) -> MetadataResponse:
-    """The handler has one response for all clients, which is not for this one: ask it for single topics."""
+    """Ask the handler for the allowed topics by name: its cached response contains all topics."""
     names = [each.name for each in await _describable(access)]
     request.topics = [MetadataRequestTopic(name=each) for each in names]
     request.allow_auto_topic_creation = False
@@ -92,7 +92,7 @@ async def _named_topics(
         if name is None or access.may(DESCRIBE, TOPIC, name):
             allowed.append(each)
         elif each.topic_id != NO_TOPIC_ID:
-            # An id is not a secret, a name is.
+            # The id is not secret, but the name is.
             refused.append(MetadataResponseTopic(error_code=TOPIC_DENIED, name=None, topic_id=each.topic_id))
         else:
             refused.append(MetadataResponseTopic(error_code=TOPIC_DENIED, name=name))
@@ -118,7 +118,7 @@ async def _ask(access: Access, request: MetadataRequest) -> MetadataResponse:
 def _uncreatable(
     access: Access, request: MetadataRequest, topics: Iterable[MetadataRequestTopic]
 ) -> list[MetadataRequestTopic]:
-    """The topics that this request would create, if they do not exist, and may not."""
+    """The topics that this request would create if missing, without the right to create them."""
     may = access.rights.may
     creates = request.allow_auto_topic_creation and access.broker.settings.auto_create_topics_enable
     if not creates or may(Operation.CREATE, CLUSTER, CLUSTER_NAME):
@@ -133,7 +133,7 @@ def _uncreatable(
 async def _existing(
     access: Access, request: MetadataRequest, topics: list[MetadataRequestTopic]
 ) -> tuple[list[MetadataResponseTopic], list[MetadataResponseTopic]]:
-    """Ask without creating: returns the topics that exist, and a refusal for each of the others."""
+    """Ask without creating topics; returns those that exist, and a refusal for each of the others."""
     request.topics = topics
     request.allow_auto_topic_creation = False
     response = await _ask(access, request)
@@ -167,7 +167,7 @@ def _cluster_operations(access: Access) -> int:
 
 
 async def describe_cluster(access: Access, request: DescribeClusterRequest) -> DescribeClusterResponse:
-    """No right is needed; the authorized operations are told to those who may describe the cluster."""
+    """No right is needed, except Describe on the cluster for the authorized operations."""
     response: DescribeClusterResponse = await access.pass_on(request)
     if request.include_cluster_authorized_operations and not response.error_code:
         response.cluster_authorized_operations = _cluster_operations(access)
@@ -188,7 +188,7 @@ async def describe_topic_partitions(
     if is_of_all:
         room = max(1, min(request.response_partition_limit, PARTITIONS_PER_RESPONSE_MAX))
         names = [each.name for each in await _describable(access) if each.name >= first]
-        # A topic has a partition at least. The last name is for the cursor of the next page.
+        # Every topic has a partition, so ``room`` names fill the page; one more is for the next cursor.
         names = names[: room + 1]
     else:
         wanted = sorted({each.name for each in request.topics if each.name >= first})
@@ -211,7 +211,7 @@ async def describe_topic_partitions(
 
 
 def _is_valid(request: DescribeTopicPartitionsRequest) -> bool:
-    """As the handler sees it: the cursor is at a valid name, which is one of the requested ones."""
+    """As in the handler: the cursor is at a valid name, which is one of the requested ones."""
     cursor = request.cursor
     if cursor is None:
         return True

@@ -1,4 +1,7 @@
-"""Committed offsets: Read on the group to commit, Describe to fetch, Delete to delete; topics likewise."""
+"""Committed offsets: Read on the group and on topics to commit, Describe on both to fetch.
+
+Deleting needs Delete on the group and Read on topics.
+"""
 
 from collections.abc import Awaitable, Iterable
 from typing import Any, Final
@@ -88,7 +91,7 @@ def _not_committed(
 
 
 def offset_fetch(access: Access, request: OffsetFetchRequest) -> Awaitable[Any]:
-    """Describe on each group and on each topic. If all topics are wanted, those denied are left out."""
+    """Describe on each group and on each topic. Without a list of topics, denied ones are left out."""
     return (
         _fetch_groups(access, request)
         if access.context.version >= SEVERAL_GROUPS
@@ -151,7 +154,7 @@ async def _fetch_groups(access: Access, request: OffsetFetchRequest) -> OffsetFe
 
 
 async def _take_denied(access: Access, group: OffsetFetchRequestGroup) -> list[OffsetFetchRequestTopics]:
-    """Take the denied topics out of the request for a group."""
+    """Remove the denied topics from the request for a group; returns them."""
     denied = []
     for each in group.topics or ():
         name = await _name(access, each.name, each.topic_id)

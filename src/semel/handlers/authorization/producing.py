@@ -1,8 +1,8 @@
 """Produce: Write on each topic; for transactional batches also Write on the transactional id.
 
-A request that is allowed costs one lookup per topic, and the handler's own promise is returned. Topics are
-named by id from version 13 on; if one is not in memory, it is loaded as work to be awaited first
-(``Promise.first``), as the handler does it.
+An allowed request costs one lookup per topic, and the guard returns the handler's own promise. From version
+13 on topics are named by id; a topic that is not in memory is loaded first (``Promise.first``), as in the
+handler.
 """
 
 from collections.abc import Iterable
@@ -38,9 +38,9 @@ WRITE: Final = Operation.WRITE
 
 
 def produce(access: Access, request: ProduceRequest) -> Promise[Any]:
-    """All batches are refused if one is transactional and its id is denied, else those of denied topics."""
+    """Refuse all batches if one is transactional and its id is denied; else those of denied topics."""
     transactional_id = request.transactional_id
-    # Kafka asks for the id only if there is a transactional batch. To look for one takes longer than to ask.
+    # Kafka checks the id only if there is a transactional batch. Finding one takes longer than the check.
     if (
         transactional_id is not None
         and not access.rights.may(WRITE, TRANSACTIONAL_ID, transactional_id)
@@ -61,7 +61,7 @@ def produce(access: Access, request: ProduceRequest) -> Promise[Any]:
 
 
 async def _look_up(access: Access, request: ProduceRequest, promise: Promise[Any]) -> None:
-    """Find the topics that are not in memory."""
+    """Load the topics that are not in memory, then continue as with known topics."""
     catalog = access.broker.catalog
     topics = [await catalog.topic_by_id(each.topic_id) for each in request.topic_data]
     decided = _write_others(access, request, _refused_of(access, request, topics), _names_of(topics))
@@ -88,11 +88,11 @@ def _names_of(topics: list[Topic | None]) -> dict[bytes, str]:
 def _write_others(
     access: Access, request: ProduceRequest, refused: list[TopicProduceData], names: dict[bytes, str]
 ) -> Promise[Any]:
-    """Have all topics written but the refused ones. Those that are given by id have the ``names``."""
+    """Pass on all topics but the refused ones. ``names`` has the names of topics that are given by id."""
     if not refused:
         return _pass_on(access, request, names)
     if request.transactional_id is None and _has_transactional(refused):
-        # The handler would not see these batches, which let it refuse the whole request.
+        # Transactional batches without an id refuse the whole request, but the handler would not see these.
         return _refuse_all(request)
     request.topic_data = except_for(request.topic_data, refused)
     answer: Promise[Any] = resolved(ProduceResponse())
@@ -110,7 +110,7 @@ def _pass_on(access: Access, request: ProduceRequest, names: dict[bytes, str]) -
 
 
 def _may_still(access: Access, request: ProduceRequest, names: dict[bytes, str]) -> bool:
-    """Whether all that is left of a request is still allowed."""
+    """Whether the topics that were passed on, and the transactional id, are still allowed."""
     rights = access.broker.policies.rights(access.context.principal, access.context.client_host)
     if request.transactional_id is not None and not rights.may(
         WRITE, TRANSACTIONAL_ID, request.transactional_id

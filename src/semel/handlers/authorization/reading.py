@@ -1,7 +1,7 @@
 """Fetch: Read on each topic. ListOffsets and OffsetForLeaderEpoch: Describe.
 
-Fetch sessions remember partitions whatever the rights are, so the handler itself asks which topics may be
-read: when a request begins, and again when it is answered. A request that claims to be a replica's needs
+Fetch sessions keep partitions regardless of rights, so the handler itself checks which topics may be read:
+when a request begins, and again when it is answered. A request that claims to come from a replica needs
 ClusterAction (CVE-2018-1288).
 """
 

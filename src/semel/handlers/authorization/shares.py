@@ -1,8 +1,8 @@
-"""Share groups: Read on the group to be a member, Describe to look at it, Delete to have it forget topics.
+"""Share groups: Read on the group for members, Describe to describe it, Delete to delete its offsets.
 
-Members also need Describe on the topics they subscribe to, and Read on those they fetch from. As for Fetch,
-sessions remember partitions whatever the rights are, so the handlers ask which topics may be read. Semel's
-own TxnShareAcknowledge also needs Write on the transactional id.
+Members also need Describe on the topics they subscribe to, and Read on those they fetch from. As with Fetch,
+sessions keep partitions regardless of rights, so the handlers check which topics may be read. Semel's own
+TxnShareAcknowledge also needs Write on the transactional id.
 """
 
 from collections.abc import Awaitable
@@ -135,7 +135,7 @@ def txn_share_acknowledge(access: Access, request: TxnShareAcknowledgeRequest) -
 async def describe_share_group_offsets(
     access: Access, request: DescribeShareGroupOffsetsRequest
 ) -> DescribeShareGroupOffsetsResponse:
-    """Describe on each group and each topic; topics that were not named are left out."""
+    """Describe on each group and each topic. Without a list of topics, denied ones are left out."""
     refused = [each for each in request.groups if not access.may(DESCRIBE, GROUP, each.group_id)]
     request.groups = except_for(request.groups, refused)
     denied: list[list[DescribeShareGroupOffsetsTopic]] = []

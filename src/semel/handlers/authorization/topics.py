@@ -1,7 +1,7 @@
-"""Topics: Create, Delete and Alter on each topic; Create and Delete on the cluster are for all of them.
+"""Topics: Create, Delete and Alter on each topic; Create and Delete on the cluster cover all topics.
 
-The handlers refuse topics that are named twice, or both by name and by id: Kafka does so before it asks for
-rights.
+Topics that are named twice, or both by name and by id, are left to the handlers, which refuse them: Kafka
+does so before it checks rights.
 """
 
 from collections import Counter
@@ -41,7 +41,7 @@ TOPIC_IDS: Final = 6
 
 
 async def create_topics(access: Access, request: CreateTopicsRequest) -> CreateTopicsResponse:
-    """Create on the cluster or on each topic. Its configs are told to those who may describe them."""
+    """Create on the cluster or on each topic. The response has configs only with DescribeConfigs."""
     times = Counter(each.name for each in request.topics)
     may_all = access.rights.may(Operation.CREATE, CLUSTER, CLUSTER_NAME)
     denied = [
@@ -64,7 +64,7 @@ async def create_topics(access: Access, request: CreateTopicsRequest) -> CreateT
 
 
 async def delete_topics(access: Access, request: DeleteTopicsRequest) -> DeleteTopicsResponse:
-    """Delete on the cluster or on each topic. Without Describe it is not told whether a topic exists."""
+    """Delete on the cluster or on each topic. Without Describe, the response hides whether a name exists."""
     rights = access.rights
     is_enabled = access.broker.settings.delete_topic_enable
     if not is_enabled or rights.may(Operation.DELETE, CLUSTER, CLUSTER_NAME):
@@ -97,7 +97,7 @@ async def delete_topics(access: Access, request: DeleteTopicsRequest) -> DeleteT
 
 
 async def _not_deleted(access: Access, wanted: DeleteTopicState) -> DeletableTopicResult | None:
-    """The answer for a topic that may not be deleted; None if the handler has to answer."""
+    """The result for a topic that may not be deleted; None if the handler decides."""
     name = wanted.name
     by_id = wanted.topic_id != NO_TOPIC_ID
     if by_id == (name is not None):

@@ -1,4 +1,4 @@
-"""Inspecting transactions: Describe on transactional ids, Read on topics; writing markers: the cluster."""
+"""Inspecting transactions: Describe on ids, Read on topics. Writing markers: Alter or ClusterAction."""
 
 from collections.abc import Awaitable
 from typing import Any, Final
@@ -93,7 +93,7 @@ async def describe_transactions(
 
 
 def _not_described(transactional_id: str) -> wire.TransactionState:
-    # With an error Kafka has 0 as the time of the start, and -1 only without a transaction.
+    # With an error, Kafka returns start time 0; -1 means that there is no transaction.
     return wire.TransactionState(
         transactional_id=transactional_id, error_code=ID_DENIED, transaction_start_time_ms=0
     )

@@ -1,7 +1,7 @@
-"""The APIs of a transaction: Write on the transactional id, and the rights of what is added to it.
+"""Transactions: Write on the transactional id, and the rights for what is added to the transaction.
 
-Those between brokers need ClusterAction. Semel's own CommitTransactions and BeginAttempt need Write on every
-transactional id, and what TxnOffsetCommit needs for the offsets.
+Requests between brokers need ClusterAction. Semel's own CommitTransactions and BeginAttempt need Write on
+every transactional id; offsets need the same rights as in TxnOffsetCommit.
 """
 
 from collections.abc import Awaitable, Iterable
@@ -63,9 +63,9 @@ WRITE: Final = Operation.WRITE
 
 
 def init_producer_id(access: Access, request: InitProducerIdRequest) -> Awaitable[Any]:
-    """With an id Write on it, and TwoPhaseCommit if it is wanted.
+    """With a transactional id: Write on it, and TwoPhaseCommit if requested.
 
-    Without one IdempotentWrite on the cluster, or Write on any topic.
+    Without one: IdempotentWrite on the cluster, or Write on any topic.
     """
     transactional_id = request.transactional_id
     if transactional_id is None:
@@ -102,7 +102,7 @@ def add_partitions_to_txn(access: Access, request: AddPartitionsToTxnRequest) ->
 async def _refuse_partitions(
     access: Access, request: AddPartitionsToTxnRequest, denied: set[str]
 ) -> AddPartitionsToTxnResponse:
-    """All are added or none: those that could be added were not attempted."""
+    """Refuse all partitions: those that could be added are OPERATION_NOT_ATTEMPTED."""
     allowed = {each.name for each in request.v3_and_below_topics} - denied - INTERNAL_TOPICS
     found = await access.broker.catalog.topics(allowed)
     errors = dict.fromkeys(denied | INTERNAL_TOPICS, TOPIC_DENIED)
@@ -153,7 +153,7 @@ def end_txn(access: Access, request: EndTxnRequest) -> Awaitable[Any]:
 
 
 def txn_offset_commit(access: Access, request: TxnOffsetCommitRequest) -> Awaitable[Any]:
-    """Write on the id, Read on the group and on each topic. The offsets of other topics are committed."""
+    """Write on the id, Read on the group and on each topic. The offsets of allowed topics are committed."""
     if not access.may(WRITE, TRANSACTIONAL_ID, request.transactional_id):
         return resolved(TxnOffsetCommitResponse(topics=_not_committed(request.topics, ID_DENIED)))
     if not access.may(READ, GROUP, request.group_id):

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 MECHANISMS: Final = (plain.NAME, *SCRAM, oauthbearer.NAME)
 LOOK_SECONDS: Final = 10.0
-"""How often it is checked whether the keys of tokens have to be read again."""
+"""How often to check whether the keys of tokens must be read again."""
 
 
 class Authenticators:
@@ -43,11 +43,11 @@ class Authenticators:
     ) -> None:
         """ValueError names a setting that is missing or wrong.
 
-        Passwords are hashed with `run_beside`. `wait_beside` is for reading the keys of tokens, which can
-        take seconds: on a thread of the former it would hold up others.
+        `run_beside` hashes passwords. `wait_beside` reads the keys of tokens, which can take seconds: on the
+        thread of `run_beside` it would delay logins.
         """
         self.mechanisms = _enabled(settings.sasl_enabled_mechanisms)
-        """In the order of the setting."""
+        """The enabled mechanisms, in the order of the setting."""
         self._credentials = credentials
         self._clock = clock
         self._run_beside = run_beside
@@ -65,7 +65,7 @@ class Authenticators:
             await self._verifier.keys.start()
 
     async def refresh(self) -> None:
-        """Read the keys of tokens again if it is time. If that fails, it is logged and the old ones stay."""
+        """Read the keys of tokens again if it is time. A failure is logged, and the old keys stay in use."""
         if self._verifier is not None:
             await self._verifier.keys.refresh()
 
@@ -113,7 +113,7 @@ def _verifier(settings: Settings, clock: Clock, wait_beside: RunBeside) -> "Toke
     if problem := oauth_problem(settings):
         raise ValueError(problem)
     try:
-        # Here, because it loads a library that nothing else needs.
+        # Imported here, because it loads a library that nothing else needs.
         from semel.server.sasl.tokens import TokenVerifier
     except ModuleNotFoundError as error:
         raise ValueError(

@@ -2,8 +2,8 @@
 
 A certificate has a distinguished name, a list of attributes. It is written as Java writes it (RFC 2253: the
 last attribute first), because rules and ACLs of Kafka contain such names. The rules are tried in order, and
-the first whose pattern matches the whole name makes the user of it. Patterns are those of RE2, which take
-time linear in the name: no certificate can make a rule hang.
+the first rule whose pattern matches the whole name turns it into the user. Patterns are matched by RE2 in
+time linear in the name, so no certificate can make a rule hang.
 """
 
 import re
@@ -50,14 +50,14 @@ _NUMBERS: Final = {
     "jurisdictionStateOrProvinceName": ("1.3.6.1.4.1.311.60.2.1.2", _UTF8),
     "jurisdictionCountryName": ("1.3.6.1.4.1.311.60.2.1.3", _PRINTABLE),
 }
-"""The number of other attributes, and the type of text that OpenSSL gives their values."""
+"""The object identifiers of other attributes, and the string types that OpenSSL gives their values."""
 
 _ESCAPED: Final = re.compile(r'[,=+<>#;"\\]')
 _SPACES: Final = re.compile(r"\A[ \r]+|[ \r]+\Z")
 
 
 class NoRuleMatches(ValueError):
-    """The client has no name here, and must be refused."""
+    """No rule maps the certificate to a user, so the client must be refused."""
 
 
 def distinguished_name(certificate: Mapping[str, Any]) -> str:
@@ -69,15 +69,15 @@ def distinguished_name(certificate: Mapping[str, Any]) -> str:
 def _attribute(name: str, value: str) -> str:
     if name in _SHORT:
         return f"{_SHORT[name]}={_escaped(value)}"
-    # Java writes an attribute without a short name as its number and the bytes of the certificate. The type
-    # of the text in these bytes is not known here; it is the usual one.
+    # Java writes an attribute without a short name as its object identifier and the bytes of the certificate.
+    # The string type in these bytes is not known here, so the usual type is assumed.
     number, kind = _NUMBERS.get(name, (name, _UTF8))
     content = value.encode()
     return f"{number}=#{(bytes([kind]) + _length(len(content)) + content).hex()}"
 
 
 def _length(size: int) -> bytes:
-    """Return a length as DER has it."""
+    """Encode a length in DER."""
     if size < 128:
         return bytes([size])
     digits = size.to_bytes((size.bit_length() + 7) // 8, "big")
@@ -99,7 +99,7 @@ class _Rule(NamedTuple):
     def apply(self, name: str) -> str | None:
         if self.pattern.fullmatch(name) is None:
             return None
-        # As in Java: what the pattern finds in the name is replaced, not the match of the whole name.
+        # As in Java: each match of a search in the name is replaced, not the match of the whole name.
         result, end = "", 0
         for found in self.pattern.finditer(name):
             result += name[end : found.start()]
@@ -169,7 +169,7 @@ def _rule(pattern: str, replacement: str, case: str) -> _Rule:
 
 
 def _parts(replacement: str, groups: int) -> tuple[str | int, ...]:
-    """Read a replacement: ``$1`` is a group, and after a backslash every character is itself.
+    """Parse a replacement: ``$1`` is a group, and a backslash makes the next character literal.
 
     As in Kafka, ``$12`` is group 1 and a 2 if there are fewer than 12 groups, and ``$4`` is text if there are
     fewer than 4.

@@ -1,4 +1,4 @@
-"""The authentication of one connection: which messages may come, and what they change.
+"""The state machine of one connection's authentication: which messages it allows, and what they change.
 
     handshake required ──SaslHandshake──▶ rounds ──SaslAuthenticate…──▶ authenticated
                                             ▲                                 │
@@ -7,9 +7,9 @@
 Everything else leads to *failed*: the connection must be closed after the answer. After a handshake of
 version 0 the rounds are raw bytes instead of requests.
 
-A session can end, when the client's credential does or after ``connections.max.reauth.ms``, whichever is
-first. Before that the client authenticates again, as the same principal and with the same mechanism. It keeps
-its principal meanwhile.
+A session ends when the client's credential expires or after ``connections.max.reauth.ms``, whichever is
+first; with neither, it does not end. Before its end the client re-authenticates, as the same principal and
+with the same mechanism. It keeps its principal meanwhile.
 """
 
 from collections.abc import Callable
@@ -28,13 +28,13 @@ from semel.wire.messages import (
 )
 
 REAUTHENTICATION_PAUSE_MS: Final = 1_000
-"""As in Kafka: a client cannot keep the broker busy by authenticating all the time."""
+"""As in Kafka, so that a client cannot keep the broker busy by re-authenticating all the time."""
 
 _AUTHENTICATION: Final = (SaslHandshakeRequest.api_key, SaslAuthenticateRequest.api_key)
 
 
 class State(Enum):
-    """What the broker expects."""
+    """What the broker expects next."""
 
     HANDSHAKE_REQUIRED = "handshake required"
     ROUNDS = "rounds"
@@ -43,7 +43,7 @@ class State(Enum):
 
 
 class SaslExchange:
-    """The state of one connection. Messages are given one after another: the next after the last answer."""
+    """The state of one connection. Pass messages one at a time, each after the answer to the previous one."""
 
     def __init__(
         self,
@@ -66,15 +66,15 @@ class SaslExchange:
         self.mechanism = ""
         """The name of the mechanism of the last handshake."""
         self.principal: str | None = None
-        """Who the client is; None before it has authenticated."""
+        """The principal of the client; None before it has authenticated."""
         self.expires_at: int | None = None
-        """When the session ends, by `Clock.now`; None if it does not."""
+        """When the session ends, by `Clock.now`; None if it does not end."""
         self.failure: AuthenticationFailed | None = None
-        """Why it failed, for the log."""
+        """Why the authentication failed, for the log."""
 
     @property
     def is_authenticated(self) -> bool:
-        """Whether requests are served. False also while the client authenticates again."""
+        """Whether the client is authenticated. Also False while it re-authenticates."""
         return self.state is State.AUTHENTICATED
 
     @property
@@ -96,11 +96,11 @@ class SaslExchange:
         )
 
     def is_expired(self, now: int) -> bool:
-        """Whether the session has ended. Then only the requests of a new authentication may be served."""
+        """Whether the session has ended. If so, only authentication requests may be served."""
         return self.expires_at is not None and now >= self.expires_at
 
     def handshake(self, mechanism: str, version: int) -> SaslHandshakeResponse:
-        """Begin an authentication, or the next one."""
+        """Begin an authentication or a re-authentication."""
         if self.state is State.AUTHENTICATED and not self._may_reauthenticate():
             return SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE)
         if self.state not in (State.HANDSHAKE_REQUIRED, State.AUTHENTICATED) or self._is_busy:
@@ -121,7 +121,7 @@ class SaslExchange:
         return SaslHandshakeResponse(mechanisms=offered)
 
     async def authenticate(self, auth_bytes: bytes, version: int) -> SaslAuthenticateResponse:
-        """Take the client's message of one round. The lifetime is only encoded from version 1 on."""
+        """Process the client's message of one round. The lifetime is only encoded from version 1 on."""
         if self.state is State.AUTHENTICATED:
             return SaslAuthenticateResponse(
                 error_code=ErrorCode.ILLEGAL_SASL_STATE,
@@ -144,7 +144,7 @@ class SaslExchange:
         )
 
     async def raw(self, message: bytes) -> bytes:
-        """Take a message after a handshake of version 0; the answer is sent even if it is empty.
+        """Process a message after a handshake of version 0; the answer is sent even if it is empty.
 
         AuthenticationFailed: close the connection without an answer.
         """
@@ -186,7 +186,7 @@ class SaslExchange:
         limits = [self._max_reauth_ms] if self._max_reauth_ms else []
         if known.expires_ms is not None:
             limits.append(known.expires_ms - self._clock.time_of_day())
-        # At least 1, because 0 says that there is no end. The skew of clocks lets a token be over already.
+        # At least 1, because 0 means no end. With clock skew, an accepted token may have expired already.
         lifetime_ms = max(1, min(limits)) if limits else 0
         self.expires_at = self._clock.now() + lifetime_ms if limits else None
         self.principal = known.principal
@@ -195,13 +195,13 @@ class SaslExchange:
         return lifetime_ms
 
     def _may_reauthenticate(self) -> bool:
-        """As in Kafka: only if the session ends, and not all the time."""
+        """Whether the client may re-authenticate: as in Kafka, if the session ends, and not too often."""
         if self.expires_at is None:
             return False
         return self._again_at is None or self._clock.now() - self._again_at >= REAUTHENTICATION_PAUSE_MS
 
     def _told(self, error: AuthenticationFailed) -> str:
-        """Return what the client is told."""
+        """Return the error message for the client."""
         if not isinstance(error, InvalidCredentials):
             return str(error)
         which = "authentication" if self.principal is None else "re-authentication"

@@ -1,7 +1,7 @@
-"""What the mechanisms have in common: their steps and their outcome.
+"""The interface of the SASL mechanisms: their steps and their outcome.
 
-A mechanism takes the client's messages one by one, and answers each with a message until it knows who the
-client is. A new one is made for each authentication.
+A mechanism takes the client's messages one by one, and answers each with a message until it has authenticated
+the client. A new mechanism object is made for each authentication.
 """
 
 from collections.abc import Awaitable, Callable
@@ -23,21 +23,21 @@ class RunBeside(Protocol):
 
 
 class Authenticated(NamedTuple):
-    """The client is known."""
+    """The outcome of a successful authentication."""
 
     principal: str
-    """As in ACLs, such as ``User:alice``."""
+    """The principal as in ACLs, such as ``User:alice``."""
     expires_ms: int | None = None
-    """The time of day when the client's credential ends; None if it does not."""
+    """The time of day when the client's credential expires; None if it does not."""
     message: bytes = b""
     """The last message to the client."""
 
 
 class AuthenticationFailed(Exception):
-    """The client is not who it says, or the messages are malformed.
+    """The client could not prove its identity, or its messages are malformed.
 
-    The text is sent to the client: it does not say whether a user exists. `detail` is for the broker's log,
-    and contains no secret either.
+    The text is sent to the client, so it does not reveal whether a user exists. `detail` is for the broker's
+    log. Neither contains a secret.
     """
 
     def __init__(self, message: str, detail: str = "") -> None:
@@ -46,12 +46,12 @@ class AuthenticationFailed(Exception):
 
 
 def wrong_password(user: str, *, is_known: bool) -> str:
-    """The detail for the log. The name of nobody is left out: it may be a password in the wrong place."""
+    """Return the detail for the log, without unknown user names: users type passwords there by mistake."""
     return f"wrong password of user {user!r}" if is_known else "there is no such user"
 
 
 class InvalidCredentials(AuthenticationFailed):
-    """The client gets one sentence for every reason, which the exchange knows."""
+    """A failure for which `exchange` sends the client a fixed message. Only the log gets the reason."""
 
     def __init__(self, detail: str) -> None:
         super().__init__("invalid credentials", detail)
@@ -61,7 +61,7 @@ class Mechanism(Protocol):
     """One authentication in progress."""
 
     async def step(self, message: bytes) -> bytes | Authenticated:
-        """Take a message of the client; return the answer, or the outcome. AuthenticationFailed ends it."""
+        """Process a message of the client; return the answer, or the outcome. Raises AuthenticationFailed."""
 
 
 def principal_of(user: str) -> str:

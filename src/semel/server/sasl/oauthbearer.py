@@ -1,7 +1,7 @@
-"""OAUTHBEARER (RFC 7628, KIP-255, KIP-768): the client sends a token that somebody else has signed.
+"""OAUTHBEARER (RFC 7628, KIP-255, KIP-768): the client sends a token that an issuer has signed.
 
-`tokens` verifies it. If it is refused, the client is told so in a JSON message, answers with a byte 1, and
-then the authentication fails: that is how RFC 7628 lets a client read the reason.
+`tokens` verifies it. If the broker refuses a token, it sends a JSON message, the client answers with a byte
+1, and then the authentication fails: RFC 7628 lets a client read the reason this way.
 """
 
 import difflib
@@ -25,7 +25,7 @@ log = logging.getLogger("semel.server")
 NAME: Final = "OAUTHBEARER"
 TOKEN_BYTES_MAX: Final = 16_384
 MESSAGE_BYTES_MAX: Final = TOKEN_BYTES_MAX + 4_096
-"""A token and its extensions."""
+"""The size limit of a token with its extensions."""
 
 PUBLIC_KEY_ALGORITHMS: Final = (
     *("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"),
@@ -45,30 +45,30 @@ class TokenRefused(Exception):
 
 
 class VerifiedToken(NamedTuple):
-    """What a valid token says."""
+    """The user and the expiry of a valid token."""
 
     user: str
     expires_ms: int
 
 
 class Verifier(Protocol):
-    """Knows who signs tokens."""
+    """Verifies tokens."""
 
     async def verify(self, token: str) -> VerifiedToken:
-        """Return what the token says; TokenRefused if it is not valid."""
+        """Return the user and the expiry of a token; TokenRefused if the token is not valid."""
 
 
 class OAuthBearer:
     """One authentication with OAUTHBEARER."""
 
     def __init__(self, verifier: Verifier, limit: RateLimit) -> None:
-        """Take the limit of the log, which is that of all connections."""
+        """``limit`` limits log lines; all connections share it."""
         self._verifier = verifier
         self._limit = limit
         self._refused: str | None = None
 
     async def step(self, message: bytes) -> bytes | Authenticated:
-        """Verify the token of the first message. A second one only follows a refusal."""
+        """Verify the token of the first message. A second message only follows a refused token."""
         if self._refused is not None:
             raise AuthenticationFailed(_FAILED, self._refused)
         acting_as, token = _read(message)

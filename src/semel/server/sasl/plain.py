@@ -1,8 +1,8 @@
-"""PLAIN (RFC 4616): the client sends user and password. Only sensible with TLS.
+"""PLAIN (RFC 4616): the client sends user and password. Use it with TLS only.
 
 The password is compared with the user's SCRAM credentials, of either mechanism, so no password is stored.
-This takes milliseconds of hashing, which run beside the event loop. For a user that does not exist the same
-work is done with a made-up credential: neither the answer nor the time says whether a user exists, as long as
+This takes milliseconds of hashing, which run outside of the event loop. For an unknown user the same work is
+done with a made-up credential: neither the answer nor the time reveals whether a user exists, as long as
 credentials have the usual number of iterations.
 """
 
@@ -80,6 +80,6 @@ def _read(message: bytes) -> tuple[str, str]:
 
 
 def _made_up(mechanism: str) -> ScramCredential:
-    """Return a credential that no password matches: its key is no hash of anything."""
+    """Return a credential that no password matches: its key is zero, which is not the hash of a password."""
     size = hashlib.new(DIGESTS[mechanism]).digest_size
     return ScramCredential("", mechanism, bytes(SALT_BYTES), bytes(size), bytes(size), ITERATIONS_MIN)

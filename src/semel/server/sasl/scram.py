@@ -1,8 +1,8 @@
 """SCRAM-SHA-256 and SCRAM-SHA-512 (RFC 5802, RFC 7677), without channel binding.
 
-Neither side sends a password: the client proves that it knows it, and the broker that it knows the user. For
-a user that does not exist the broker invents a challenge, the same one each time, and fails at the proof with
-the same words as for a wrong password.
+Neither side sends a password: the client proves that it knows the password, and the broker that it knows the
+user. For an unknown user the broker makes up a challenge, with the same salt each time, and rejects the proof
+with the same message as for a wrong password.
 
 The limits are Kafka's: no channel binding (the first message starts with ``n``), no normalisation of names
 except the escapes of ``=`` and ``,``. Delegation tokens (the extension ``tokenauth``) are refused. Unlike in
@@ -44,7 +44,7 @@ _LAST: Final = re.compile(
 
 
 class _Challenged(NamedTuple):
-    """What was said in the first round."""
+    """The state after the first round."""
 
     user: str
     header: str
@@ -62,7 +62,7 @@ class Scram:
     def __init__(
         self, mechanism: str, credentials: Credentials, secret: bytes, random: Callable[[int], bytes]
     ) -> None:
-        """Take what made-up salts are derived from, and the source of the nonce."""
+        """Made-up salts are derived from ``secret``; ``random`` is the source of the nonce."""
         self._mechanism = mechanism
         self._digest = DIGESTS[mechanism]
         self._credentials = credentials
@@ -129,7 +129,7 @@ class Scram:
         return Authenticated(principal_of(asked.user), message=b"v=" + base64.b64encode(verifier))
 
     def _made_up(self, user: str) -> ScramCredential:
-        """Return what is shown for a user that does not exist: the same each time, like that of a user."""
+        """Return the made-up credential of an unknown user: the same each time, like that of a user."""
         salt = hmac.digest(self._secret, f"{self._mechanism}:{user}".encode(), "sha256")[:SALT_BYTES]
         key = bytes(hashlib.new(self._digest).digest_size)
         return ScramCredential(user, self._mechanism, salt, key, key, ITERATIONS_MIN)

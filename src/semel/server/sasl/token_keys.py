@@ -1,8 +1,8 @@
 """The keys that sign tokens: a JSON Web Key Set (RFC 7517) at a file or an HTTPS URL of the settings.
 
-The set is read at the start, periodically, and when a token names a key that is not in it: issuers begin to
-use new keys at any time. Clients choose which keys tokens name, so the latter happens at most once in a few
-seconds. If the set cannot be read again, the previous keys stay in use.
+The set is read at startup, periodically, and when a token names a key that is not in it, because issuers
+begin to use new keys at any time. Clients choose which keys tokens name, so tokens cause a read at most every
+`PAUSE_MS`. If the set cannot be read again, the previous keys stay in use.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ SIZE_MAX: Final = 1 << 20
 PAUSE_MS: Final = 10_000
 """The shortest time between two reads, however many tokens name unknown keys."""
 CANDIDATES_MAX: Final = 4
-"""Keys that are tried for one token. An issuer with more keys of the same name does not exist."""
+"""The most keys that are tried for one token. No issuer has more keys of the same name."""
 
 RSA_BITS_MIN: Final = 2_048
 SECRET_BYTES_MIN: Final = 32
@@ -39,7 +39,7 @@ _PUBLIC: Final = {
     "OKP": ("crv", "x"),
     "oct": ("k",),
 }
-"""The members that make a key. Private ones and certificates are not even read."""
+"""The members that define a key. Private members and certificates are not even read."""
 
 
 class _SigningKey(NamedTuple):
@@ -77,8 +77,8 @@ class TokenKeys:
             await self.look_again()
 
     async def look_again(self) -> None:
-        """Read the keys again, unless that was tried a moment ago."""
-        # Whoever waits for the lock finds that the keys have just been read.
+        """Read the keys again, unless that was tried within the last `PAUSE_MS`."""
+        # A task that waited for the lock finds that the keys have just been read.
         async with self._lock:
             if self._clock.now() - self._tried_at < PAUSE_MS:
                 return
@@ -122,7 +122,7 @@ def _keys_of(content: bytes, kinds: set[str]) -> tuple[_SigningKey, ...]:
 
 
 def _key_of(member: Any, kinds: set[str]) -> _SigningKey | None:
-    """Return a key, or None if it is of no use here: sets also have keys for other purposes."""
+    """Return a key, or None if it cannot verify tokens: sets also have keys for other purposes."""
     kind = _text(member, "kty")
     if kind not in kinds or _text(member, "use") not in (None, "sig"):
         return None
@@ -137,7 +137,7 @@ def _key_of(member: Any, kinds: set[str]) -> _SigningKey | None:
 
 
 def _is_strong(kind: str, made: dict[str, str]) -> bool:
-    """Whether the key is too long to be guessed. The curves of the others are."""
+    """Whether an RSA key or a secret is long enough. The curves of other keys are always strong enough."""
     least = {"RSA": ("n", RSA_BITS_MIN // 8), "oct": ("k", SECRET_BYTES_MIN)}.get(kind)
     if least is None:
         return True

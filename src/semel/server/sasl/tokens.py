@@ -1,8 +1,8 @@
 """Verifies tokens: JSON Web Tokens (RFC 7519) that are signed by the configured issuer for this broker.
 
 A token is only compared with the settings and with the keys of `token_keys`. Nothing that it names is read:
-no URL, no certificate and no key of its header. Whoever chooses what a broker reads can read its files and
-reach its network (CVE-2025-27817).
+no URL, no certificate and no key of its header. A client that chooses what a broker reads could read its
+files and reach its network (CVE-2025-27817).
 """
 
 from typing import Any, Final
@@ -20,9 +20,9 @@ from semel.server.sasl.oauthbearer import TOKEN_BYTES_MAX, TokenRefused, Verifie
 from semel.server.sasl.token_keys import TokenKeys
 
 _LAST_SECOND: Final = 253_402_300_799
-"""The end of the year 9999. A later time is not meant as one."""
+"""The end of the year 9999. A greater number is not a time."""
 _WRONG: Final = (JoseError, ValueError, TypeError, KeyError, AttributeError, RecursionError)
-"""What a token of a stranger can raise in the library and in the JSON decoder."""
+"""The exceptions that a malformed token can cause in the library and in the JSON decoder."""
 
 
 class TokenVerifier:
@@ -45,7 +45,7 @@ class TokenVerifier:
         )
 
     async def verify(self, token: str) -> VerifiedToken:
-        """Return user and end of a valid token; TokenRefused says why it is not valid."""
+        """Return the user and the expiry of a valid token; TokenRefused says why it is not valid."""
         if len(token) > TOKEN_BYTES_MAX:
             raise TokenRefused(f"it is longer than {TOKEN_BYTES_MAX} bytes")
         algorithm, name = self._header(token)
@@ -106,7 +106,7 @@ class TokenVerifier:
 
 
 class _Registry(JWSRegistry):
-    """The allowed algorithms, and bounds for headers that real issuers keep."""
+    """The allowed algorithms, and size limits that tokens of real issuers do not reach."""
 
     max_header_length = 8_192
     max_payload_length = TOKEN_BYTES_MAX

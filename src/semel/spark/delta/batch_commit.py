@@ -1,13 +1,13 @@
-"""How a batch is written to a table exactly once: plan, write, commit, follow.
+"""Writes a batch to a table exactly once: plan, write, commit, follow.
 
 1. **Plan** (driver, before the tasks start). Open the table, or create it. It says how many commits it has of
-   the pipeline and up to which offsets. A batch that it contains is not written again; one that does not
+   the pipeline and up to which offsets. A batch that it contains is not written again; a batch that does not
    start where the last commit ended is refused. The group is moved to the position of the table.
-2. **Write** (task attempt). Parquet files with unique names, for the next number. See `files`. 3. **Commit**
-(driver, when all tasks are done). One commit of the table adds the winners' files, and records
+2. **Write** (task attempt). Parquet files with unique names, for the next number. See `files`.
+3. **Commit** (driver, when all tasks are done). One commit of the table adds the winners' files, and records
    the number, the batch and its end offsets. See `position`. Delta refuses another commit of the same number:
    of two copies of a pipeline one continues. If other programs have changed the table meanwhile, the batch is
-   committed to what it is now, provided that it still fits.
+   committed to its current version, provided that it still fits.
 4. **Follow**. Commit the offsets of the group. After an interruption the next start does it.
 
 Spark's checkpoint is not trusted; it may be old or lost. Nothing is cleaned up when a batch fails, because a
@@ -54,7 +54,7 @@ from semel.spark.versions import NO_BATCH, NO_QUERY, fingerprint
 
 
 def plan_stream(options: DeltaOptions, schema: StructType, checkpoint: Checkpoint) -> Plan:
-    """Determine whether and for which number the query's current batch is to be written."""
+    """Plan the query's current batch: whether it is written, and as which commit number."""
     query_id, batch_id = checkpoint.query_id(), checkpoint.newest_batch()
     step = checkpoint.step(batch_id)
     if not step.end:
@@ -70,7 +70,7 @@ def plan_stream(options: DeltaOptions, schema: StructType, checkpoint: Checkpoin
     table = _open(options, schema)
     name = TableName(table.table_id, table.location)
     _check_table(group, name, app)
-    # The group knows the partitions that the pipeline read once, also those that it does not read any more.
+    # The group also has the partitions that the pipeline has read before and no longer reads.
     position = read_position(table, app, query_id, {*step.start, *step.end, *group.offsets})
     check_not_restored(table, position, f"pipeline {app!r}", NEW_PIPELINE)
     if position.number > 0 and position.number not in position.recent and is_of_versions(table, app):
@@ -86,7 +86,7 @@ def plan_stream(options: DeltaOptions, schema: StructType, checkpoint: Checkpoin
         for key, offset in position.offsets.items()
         if key in step.end and not _is_other_topic(position, step, key[0])
     }
-    # Also if the batch is refused: then a new checkpoint starts where the table is.
+    # Before the check: if the batch is refused, a new checkpoint starts at the position of the table.
     follow(client, app, group.offsets, name, known)
     is_done = _check(position, app, query_id, batch_id, step)
     new = {key: step.start.get(key, 0) for key in step.end if key not in known}
@@ -154,7 +154,7 @@ def _other_table_text(pipeline_id: str, known: TableName, location: str) -> str:
 
 
 def _check_may_be_made(options: DeltaOptions, group: Group, batch_id: int) -> None:
-    """Make a table only for a pipeline that has none: an empty one in place of a lost one hides the loss."""
+    """Refuse to create a table for a pipeline that had one: an empty table would hide the loss."""
     known = group.table
     if known is not None and known.location != options.location:
         raise PipelineMismatch(_other_table_text(options.pipeline_id, known, options.location))
@@ -193,7 +193,7 @@ def _check(position: Position, pipeline_id: str, query_id: str, batch_id: int, s
                 "to read the new topic"
             )
         if reached is None or is_other_topic:
-            # A query that the table knows would include the partition.
+            # If the table knows the query but not the partition, it has no records of the partition.
             reached = 0 if position.batch_id != NO_BATCH and key in step.start else start
         if start != reached:
             raise PipelineMismatch(_mismatch_text(position, pipeline_id, batch_id, step, key))
@@ -201,7 +201,7 @@ def _check(position: Position, pipeline_id: str, query_id: str, batch_id: int, s
 
 
 def _check_same(position: Position, pipeline_id: str, batch_id: int, step: Step) -> None:
-    """Check that a batch in the table is that very batch, and not another one made from an old checkpoint."""
+    """Check that this is the batch in the table, and not another one made from an old checkpoint."""
     is_last = batch_id == position.batch_id
     for key, (start, end) in sorted(step.spans.items()):
         has = (position.starts.get(key), position.offsets.get(key))
@@ -215,7 +215,7 @@ def _is_other_topic(position: Position, step: Step, topic: str) -> bool:
 
 
 def _kept(position: Position, step: Step) -> PartitionOffsets:
-    """Where the pipeline stays in what the batch does not read. A topic created again was not read at all."""
+    """Return the position of the pipeline before the batch; 0 in topics that were created again."""
     return {
         key: 0 if _is_other_topic(position, step, key[0]) else offset
         for key, offset in position.offsets.items()
@@ -261,13 +261,13 @@ def commit(
     table = commit_to_table(options, schema, plan, note, added)
     if plan.query_id != NO_QUERY:
         _follow(options, table, plan)
-    # The next plan deletes what cannot be deleted now.
+    # The next plan deletes the files that cannot be deleted now.
     with suppress(TableUnreachable):
         leftovers.clear(table.storage, plan.app, plan.number, {plan.number: winners})
 
 
 def _follow(options: DeltaOptions, table: Table, plan: Plan) -> None:
-    # The group is where the plan has put it, so only partitions that moved need a commit.
+    # The plan has moved the group to the start of the batch, so only partitions that moved need a commit.
     moved = {key: plan.end[key] for key, begin in plan.begin.items() if plan.end[key] != begin}
     try:
         follow(_client(options), plan.app, {}, TableName(table.table_id, table.location), moved)
@@ -278,7 +278,7 @@ def _follow(options: DeltaOptions, table: Table, plan: Plan) -> None:
         ) from error
 
 
-# ---- what others left
+# ---- leftovers
 
 
 def _clear(table: Table, app: str, position: Position) -> None:

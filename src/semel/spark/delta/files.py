@@ -1,4 +1,4 @@
-"""Writes the rows of one task to Parquet files. They are in the table's directory, but in no commit yet.
+"""Writes the rows of one task to Parquet files in the table's directory. No commit names them yet.
 
 Every attempt has unique file names, so that attempts cannot overwrite each other's files. A file is announced
 before it is created (`leftovers`), so that it can be found if it is never committed.
@@ -69,7 +69,7 @@ class TaskFiles:
         paths = self._announce([values for values, _ in parts if values not in self._open])
         for values, part in parts:
             if values not in self._open:
-                # A file that was open a moment ago may have been closed to make room.
+                # The file of these values may have been closed since, to make room for another.
                 path = paths.get(values) or self._announce([values])[values]
                 self._begin(values, path, part.schema)
             file = self._open[values]
@@ -111,7 +111,7 @@ class TaskFiles:
             self._finish(next(iter(self._open)))
         stream = self._storage.open(path)
         footers: list[Any] = []
-        # Without Arrow's own schema: the table's is the one that counts.
+        # Without Arrow's own schema: readers use that of the table.
         writer = pq.ParquetWriter(stream, schema, store_schema=False, metadata_collector=footers)
         self._open[values] = _Open(path, stream, writer, footers)
 

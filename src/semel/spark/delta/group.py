@@ -1,8 +1,8 @@
-"""The consumer group of a pipeline that writes to a table. The table is the truth; the group follows it.
+"""Reads and moves the consumer group of a pipeline that writes to a table. The group follows the table.
 
-It lets lag tools show the position of the pipeline, and a source find its start when the checkpoint is lost.
-A note with the offsets names the table, so that a new start can read the position there. The note is written
-before the first commit of the table.
+From the group, lag tools show the position of the pipeline, and a source finds its start when the checkpoint
+is lost. A note with the offsets names the table, so that a new start can read the position there. The note is
+written before the first commit of the table.
 """
 
 import json

@@ -1,8 +1,8 @@
-"""Files that no commit names, from attempts that lost or runs that died. Only these are deleted.
+"""Deletes files that no commit names, and no others: those of attempts that lost or runs that died.
 
 Commits of a pipeline are numbered, and every file is written for one number. Once the table has a commit of a
-number, only its winners count, and other files written for the number can never be committed. That is the
-whole rule; files for later numbers are left alone, because they may still be committed.
+number, only its winners count, and other files written for the number can never be committed. Files for later
+numbers are kept, because they may still be committed.
 
 To find files without listing a table, every attempt announces the files that it is about to write, in a small
 file below `_semel` that readers of Delta ignore. Announcements are deleted when their number is committed, so
@@ -26,7 +26,7 @@ _NAME = re.compile(r"(\d+)-([0-9a-f]+-\d+\.\d+)-\d+\.json")
 class Attempt(NamedTuple):
     """One attempt of one task to write for a number."""
 
-    app: str  # under which the table numbers the commits
+    app: str  # the name under which the table numbers commits
     number: int
     run: str
     task: int
@@ -34,7 +34,7 @@ class Attempt(NamedTuple):
 
     @property
     def key(self) -> str:
-        """What distinguishes it from all others of its number."""
+        """The text that distinguishes this attempt from all others of its number."""
         return f"{self.run}-{self.task}.{self.attempt_id}"
 
 
@@ -67,7 +67,7 @@ def _announced(storage: Storage, path: str) -> list[str]:
     try:
         return [str(each) for each in json.loads(storage.read(path) or b"[]")]
     except ValueError:
-        return []  # its writer died before it was complete, and so before it wrote anything else
+        return []  # The attempt died while it wrote the announcement, before it wrote any announced file.
 
 
 def file_name(app: str, number: int, key: str, index: int) -> str:

@@ -29,7 +29,7 @@ def split(batch: pa.RecordBatch, columns: Sequence[str]) -> Iterator[tuple[Value
         return
     codes = _codes(batch, columns)
     order = pc.sort_indices(codes)
-    # Stable counts of a sorted column: every run of one code is one partition.
+    # `value_counts` keeps the order of a sorted column, so each count is the length of one partition.
     counted = pc.value_counts(codes.take(order))
     rows = batch.take(order)
     rest = [name for name in batch.schema.names if name not in columns]

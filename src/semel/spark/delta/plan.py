@@ -12,7 +12,7 @@ from semel.spark.versions import NO_BATCH, NO_QUERY, Version
 class Plan:
     """The driver's plan for a batch, made before its tasks start. The tasks receive it and return it."""
 
-    app: str  # under which the table numbers commits
+    app: str  # the name under which the table numbers commits
     number: int
     table_id: str
     partition_by: tuple[str, ...]
@@ -23,7 +23,7 @@ class Plan:
     end: PartitionOffsets = field(default_factory=dict)  # the position after this batch
     starts: PartitionOffsets = field(default_factory=dict)  # where this batch starts
     ids: TopicIds = field(default_factory=dict)
-    is_done: bool = False  # the table has it, so that nothing is written again
+    is_done: bool = False  # the table contains the batch, so nothing is written again
     version: Version | None = None  # of a batch write that has one
     mark: Mark | None = None  # of the log that was read
     done_in: str | None = None  # the run of a streaming query that has written the version

@@ -1,24 +1,24 @@
-"""The position of a pipeline in a table: number of commits, last batch, offsets.
+"""Stores the position of a pipeline in a table: number of commits, last batch, offsets.
 
-It is stored in Delta's transaction identifiers. They are made for this, are written in the same commit as the
-files, and survive when old commits are removed: one for the number of the commit (`billing`), one for the
-batch of a query (`billing/batch/<query>`), two for the start and end of every input partition
+The position is stored in Delta's transaction identifiers. They are made for this, are written in the same
+commit as the files, and survive when old commits are removed: one for the number of the commit (`billing`),
+one for the batch of a query (`billing/batch/<query>`), two for the start and end of every input partition
 (`billing/start/orders/0`, `billing/offset/orders/0`), and one for every input topic, made from its id
 (`billing/topic/orders`). Two commits that change the same identifier cannot both succeed, so a number is used
 once.
 
 A batch write with `txnAppId` and `txnVersion` sets the identifier of that name, as Delta's own writers do. It
 also sets `<app>/versions`, which distinguishes the name from that of a streaming pipeline. If it is a batch
-of a stream, `<app>/versions/query` and `<app>/versions/input` say what it has read, for the version in
-`<app>/versions/number`: another writer may set the next one without them.
+of a stream, `<app>/versions/query` and `<app>/versions/input` say what it has read. They are valid only for
+the version in `<app>/versions/number`: another writer may set the next version without them.
 
-To look identifiers up one by one takes time, so a commit also has them as a note (`userMetadata`, which every
-tool shows in a table's history). It is looked for as far back as the history goes. A note may lack partitions
-that the pipeline does not read any more, because the note before it was not found. Identifiers lack none, so
-what is not in the note is looked up.
+Looking up identifiers one by one takes time, so a commit also has them as a note (`userMetadata`, which every
+tool shows in a table's history). The note of the last commit is searched as far back as the history goes. A
+note may lack partitions that the pipeline no longer reads, because the note before it was not found. The
+identifiers are complete, so what the note lacks is looked up there.
 
 A table that is restored to an older version loses rows and keeps its identifiers. So the history is also
-looked through for a RESTORE that has taken the last commit of the pipeline back.
+searched for a RESTORE that has undone the last commit of the pipeline.
 """
 
 import json
@@ -35,9 +35,9 @@ from semel.spark.versions import BatchRead, Version, fingerprint
 T = TypeVar("T")
 
 MARK = "semel"
-#: How many commits are looked at for the last one of a pipeline: the newest first, then times as many.
+#: How many of the newest commits are searched for a pipeline's last one, and the factor for each next search.
 RECENT, FURTHER = 16, 8
-#: The version to which a table was restored by a time.
+#: Stands for the version of a RESTORE to a point in time, which is not recorded.
 UNKNOWN = -1
 #: The identifiers that say what a version has read.
 _READ = ("number", "query", "input")
@@ -59,7 +59,7 @@ class KnowsTransactions(Protocol):
         ...
 
     def history(self, limit: int | None) -> list[Commit]:
-        """The newest commits, or all that are kept, the newest first."""
+        """Return the newest commits, or all that are kept, the newest first."""
         ...
 
 
@@ -128,7 +128,7 @@ NOWHERE = Position(0, -1, {}, {})
 def read_position(
     table: KnowsTransactions, app: str, query_id: str = "", keys: Iterable[Partition] = ()
 ) -> Position:
-    """How far a pipeline is. Offsets and topics are those of these partitions, or more."""
+    """Return the position of a pipeline, with the offsets and topics of at least these partitions."""
     number = table.transaction_version(app)
     if number is None:
         return NOWHERE
@@ -155,7 +155,7 @@ def streams_of(table: KnowsTransactions) -> set[str]:
 
 
 def _search(table: KnowsTransactions, app: str, number: int) -> list[Commit]:
-    """The newest commits, as many as it takes to find this one of a pipeline, or all that are kept."""
+    """Return the newest commits, at least back to this one of the pipeline, or all that are kept."""
     limit = RECENT
     while True:
         found = table.history(limit)
@@ -166,8 +166,8 @@ def _search(table: KnowsTransactions, app: str, number: int) -> list[Commit]:
 
 
 def _lost_by(commits: Iterable[Commit], last: int) -> int | None:
-    """The RESTORE by which a table is without what it had at a version, if there is one."""
-    at: int | None = None  # what came after this version was taken back itself
+    """Return the version of the RESTORE that undid the table's version `last`, if there is one."""
+    at: int | None = None  # a later RESTORE has undone all commits after this version
     for each in commits:
         if each.version > last and each.restored_to is not None and (at is None or each.version <= at):
             if each.restored_to < last:
@@ -197,7 +197,7 @@ def is_of_stream(table: KnowsTransactions, app: str) -> bool:
 
 
 def read_of_version(table: KnowsTransactions, app: str, number: int) -> BatchRead | None:
-    """What a version has read, the last one of its application; None if it is not known."""
+    """Return what the last version of an application has read; None if it is not known."""
     of, query, entry = (table.transaction_version(f"{_versions(app)}/{name}") for name in _READ)
     return None if query is None or entry is None or of != number else BatchRead(query, entry)
 

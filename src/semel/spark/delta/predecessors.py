@@ -20,7 +20,7 @@ from semel.spark.versions import fingerprint
 def check_predecessors(
     client: Client, table: Table, pipeline_id: str, relations: Relations, step: Step
 ) -> None:
-    """PipelineMismatch if the table has what this pipeline is about to read, under another id."""
+    """PipelineMismatch if the table has, under another id, what this pipeline is about to read."""
     if relations.is_new:
         return
     names = {*streams_of(table), *_followers(client, table, pipeline_id)} - {pipeline_id}
@@ -43,7 +43,7 @@ def _followers(client: Client, table: Table, pipeline_id: str) -> Iterable[str]:
 
 
 def _writer(name: str, position: Position, step: Step) -> Writer:
-    """Return a pipeline as the table knows it. Of the id of a topic, the table has a fingerprint."""
+    """Return a pipeline as the table records it. Of a topic id, the table has only a fingerprint."""
     of_others = {topic for topic, known in position.topics.items() if _is_other(known, step.ids.get(topic))}
     offsets = {key: offset for key, offset in position.offsets.items() if key[0] not in of_others}
     return Writer(name, offsets, {}, {})

@@ -1,8 +1,8 @@
-"""Where a query starts if its pipeline writes to a table, and the checkpoint is new or lost.
+"""Finds where a query starts if its pipeline writes to a table, and the checkpoint is new or lost.
 
 The source starts at the offsets of the pipeline's group. If a driver died after the commit of the table and
-before that of the group, the group is behind. So the position is read from the table first, which the group
-names.
+before that of the group, the group is behind. So the reader first moves the group to the position in the
+table, which the group names.
 """
 
 from contextlib import suppress
@@ -28,7 +28,7 @@ class ResumingReader(StreamReader):
         pipeline_id = self._options.pipeline_id
         if self._options.start is Where.COMMITTED and pipeline_id is not None:
             client = connect(self._options.address)
-            # A pipeline to topics, or a table that cannot be reached from here: then the sink decides.
+            # The pipeline may write to topics, or its table may be unreachable from here: the sink decides.
             with suppress(PipelineError, ModuleNotFoundError):
                 mark = _ask_table(client, pipeline_id, read_group(client, pipeline_id))
                 if mark is not None and self._options.fail_on_data_loss:
@@ -37,7 +37,7 @@ class ResumingReader(StreamReader):
 
 
 def _ask_table(client: Client, pipeline_id: str, group: Group) -> Mark | None:
-    """Put the group where the table is. The mark is that of the log which the table has records of."""
+    """Move the group to the position of the table. Return the mark of the log that was read, if any."""
     if group.table is None:
         return None
     from semel.spark.delta.position import read_position
@@ -52,6 +52,6 @@ def _ask_table(client: Client, pipeline_id: str, group: Group) -> Mark | None:
     last = position.recent.get(position.number)
     if last is None or last.mark is None:
         return None
-    # A topic that was created again is noticed by its id.
+    # A topic that was created again is detected by its id, not by the mark.
     ids = topic_ids(client.describe([last.mark.topic]).topics)
     return None if recreated(last.ids, ids) else last.mark

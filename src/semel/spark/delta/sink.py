@@ -1,7 +1,7 @@
-"""The sink as Spark calls it: rows become Parquet files, and `batch_commit` commits them exactly once.
+"""Writes rows to Parquet files: the sink as Spark calls it. `batch_commit` commits the files exactly once.
 
-As in the sink for topics, a writer is created for every batch in a process of the driver and pickled for the
-tasks. The plan is made when it is pickled, and returns with the messages of the tasks.
+As in the sink for topics, Spark creates a writer for every batch in a process of the driver and pickles it
+for the tasks. Pickling makes the plan, which the tasks return with their messages.
 """
 
 from collections.abc import Iterator, Sequence
@@ -34,8 +34,8 @@ class Written(WriterCommitMessage):
     plan: Plan
     key: str
     added: tuple[Added, ...] = ()
-    stream_run: str | None = None  # of the query whose foreachBatch writes
-    has_skipped: bool = False  # rows, because the table has them
+    stream_run: str | None = None  # the run of the streaming query whose foreachBatch writes
+    has_skipped: bool = False  # whether the task skipped rows that the table contains
 
 
 @faces_spark

@@ -1,4 +1,4 @@
-"""File statistics in a commit, with which readers can skip files: counts, minimum and maximum values.
+"""Computes the file statistics of a commit, so that readers can skip files: counts, minimum, maximum.
 
 They come from the Parquet footer. A bound that cannot be exact in JSON is left out: a missing bound is
 harmless, but a wrong one would make readers skip rows.

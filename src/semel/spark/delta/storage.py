@@ -1,7 +1,7 @@
-"""The files of a table, in a directory or behind a URL that both pyarrow and deltalake support.
+"""Reads and writes the files of a table, in a directory or at a URL that both pyarrow and deltalake support.
 
-In a directory, files are also flushed, because a commit must not outlive the files that it names. Behind a
-URL, the store is responsible for that. Credentials come from the environment, as both libraries read them.
+In a directory, files are also flushed, because a commit must not outlive the files that it names. At a URL,
+the store is responsible for that. Credentials come from the environment, as both libraries read them.
 """
 
 import os
@@ -17,8 +17,8 @@ from pyarrow import fs
 
 from semel.spark.errors import OptionError, TableUnreachable
 
-#: What deltalake takes for the end of a path, for another separator, or for another character, in some of its
-#: parts: the log is then written in one place and looked for in another.
+#: Characters that some parts of deltalake misread as the end of a path, as a separator or as an escape. The
+#: log would then be written in one place and looked for in another.
 _MISREAD = re.compile(r"[#?\\\x00-\x1f\x7f]|%[0-9A-Fa-f]{2}")
 #: The same in a URL, in which pyarrow does not accept these and spaces.
 _MISREAD_IN_URLS = re.compile(r"[#?\\\x00-\x20\x7f]")

@@ -1,7 +1,7 @@
-"""A Delta table as the driver sees it: open, create, commit.
+"""Opens and creates Delta tables, and commits to them, in the driver.
 
 Only this module uses `deltalake`. A process keeps its tables open, because loading a large one is slow;
-before each use it reads the commits that others have made since.
+before each use it reads the commits that were made since.
 """
 
 import json
@@ -79,12 +79,12 @@ class Table:
             return self._table.transaction_version(app_id)
 
     def history(self, limit: int | None) -> list[Commit]:
-        """The newest commits, the newest first; without a limit all that are kept."""
+        """Return the newest commits, the newest first; without a limit all that are kept."""
         with _explained(self.location):
             return [_commit_of(each) for each in self._table.history(limit)]
 
     def has_rows_of_unknown_origin(self) -> bool:
-        """Whether it has rows from before its history begins, so that nobody knows who has written them."""
+        """Whether it has rows from before its history begins, whose writer is unknown."""
         with _explained(self.location):
             oldest = min((each["version"] for each in self._table.history(None)), default=0)
             return oldest > 0 and bool(self._table.file_uris())

@@ -1,9 +1,10 @@
-"""The commit of a batch to a table that other programs change at any time.
+"""Commits a batch to a table that other programs may change at any time.
 
-Delta refuses a commit if another one was made since the table was opened on which it might depend: a DELETE,
-an overwrite, another schema. An append depends on none of the rows that are there. So the table is opened
-again, and the commit is made to what it is now, if the rows that were written still fit. If they do not, the
-query stops: its restart plans again, and writes the batch for the table as it is then or says why it cannot.
+Delta refuses a commit if, since the table was opened, another commit was made that it might depend on: a
+DELETE, an overwrite, a change of the schema. An append depends on none of the existing rows. So the table is
+opened again, and the commit is made to its current version, if the rows that were written still fit. If they
+do not, the query stops. Its restart plans again, and writes the batch for the table as it is then or says why
+it cannot.
 
 Delta does not compare the commits between the plan and the last opening. So everything that the plan has
 found is checked once more: the table, its columns, the number of the commit, the version.
@@ -31,14 +32,14 @@ from semel.spark.errors import OptionError, PipelineFenced, PipelineMismatch, Ta
 from semel.spark.foreach_batch import is_repeated
 from semel.spark.versions import NO_QUERY, Version
 
-#: How often a commit is tried while others change the table. An attempt fails only if they have committed.
+#: How often a commit is tried while other programs change the table. It fails only if one has committed.
 ATTEMPTS_MAX = 20
 
 
 def commit_to_table(
     options: DeltaOptions, schema: StructType, plan: Plan, note: Note, added: Sequence[Added]
 ) -> Table:
-    """Commit to the table as it is now; again if others have changed it at the same moment."""
+    """Commit to the current version of the table; retry if another program commits at the same moment."""
     failure: DeltaError | None = None
     for _ in range(ATTEMPTS_MAX):
         table = _table_now(options, schema, plan)
@@ -51,7 +52,7 @@ def commit_to_table(
         except CommitFailedError as error:
             failure = error
         except (DeltaError, OSError, TableUnreachable) as error:
-            # It may have been made all the same.
+            # The commit may have been made despite the error.
             if _is_in(table := _table_now(options, schema, plan), note):
                 return table
             raise TableUnreachable(f"the table {options.location} cannot be reached: {error}") from error
@@ -64,7 +65,7 @@ def commit_to_table(
 
 
 def _table_now(options: DeltaOptions, schema: StructType, plan: Plan) -> Table:
-    """Return the table. TableChanged if what was written does not fit it: only a new plan can tell why."""
+    """Return the table. TableChanged if the written rows do not fit it: only a new plan can tell why."""
     table = open_table(options.location)
     changed = f"nothing was committed: while this batch was written, the table {options.location} was "
     if table is None:
@@ -85,13 +86,13 @@ def _table_now(options: DeltaOptions, schema: StructType, plan: Plan) -> Table:
 
 
 def _is_in(table: Table, note: Note) -> bool:
-    """Whether the table has this very commit: an answer was lost, or Spark commits once more."""
+    """Whether the table has this very commit: a response was lost, or Spark commits a second time."""
     found = read_position(table, note.app).recent.get(note.number)
     return found is not None and (found.run, found.winners) == (note.run, note.winners)
 
 
 def _check_files(table: Table, added: Sequence[Added]) -> None:
-    """Check that no VACUUM has taken files for leftovers that are about to be committed."""
+    """Check that the files still exist: VACUUM may have deleted them, because no commit names them yet."""
     if missing := table.storage.missing([each.path for each in added]):
         raise TableChanged(
             f"nothing was committed: {missing[0]}, which this batch has written to {table.location}, is "
@@ -144,7 +145,7 @@ NEW_APP = "choose a new txnAppId, and go on with the first version that is not i
 
 
 def check_not_restored(table: Table, position: Position, who: str, advice: str) -> None:
-    """PipelineMismatch if a RESTORE has taken back rows of the one who asks."""
+    """PipelineMismatch if a RESTORE has removed rows that `who` has written."""
     if position.lost_by is not None:
         raise PipelineMismatch(
             f"the table {table.location} was restored to an older version, by its commit {position.lost_by}, "

@@ -1,4 +1,4 @@
-"""The bytes of a cluster's batches: of small commits in PostgreSQL, of large ones in objects.
+"""Hold the bytes of a cluster's batches: of small commits in PostgreSQL, of large ones in objects.
 
 A chunk holds the bytes of one commit and never changes. The roller moves small ones to an object later
 (``roller``).
@@ -41,7 +41,7 @@ class ClusterChunks:
     # -- writing ------------------------------------------------------------------------------------------
 
     async def write(self, batches: Sequence[Buffer]) -> tuple[list[BatchLocation], Bytes]:
-        """Return the locations of batches after a commit with these ``Bytes``. StoreRefused."""
+        """Prepare batches. Return their locations after a commit with these ``Bytes``. StoreRefused."""
         if sum(map(len, batches)) > self._settings.semel_inline_bytes_max:
             return await self.put(batches)
         chunk_id = await self.numbers.chunk()
@@ -50,11 +50,11 @@ class ClusterChunks:
         return _locations(chunk_id, batches), Bytes(inline=[(chunk_id, data)])
 
     async def put(self, batches: Sequence[Buffer]) -> tuple[list[BatchLocation], Bytes]:
-        """Upload batches, as ``write`` does if there are many bytes. StoreRefused.
+        """Upload batches to objects, as ``write`` does if there are many bytes. StoreRefused.
 
-        It needs nothing that a decision determines, so it may come before. Uploads are under way at the same
-        time, those of one call and of several. A commit with these ``Bytes`` may leave some batches out; it
-        must follow soon, else it is refused. Without a commit the objects are deleted later.
+        The upload does not depend on the decision, so it may precede it. All uploads run concurrently, within
+        a call and between calls. The commit with these ``Bytes`` may omit some batches. It must follow soon,
+        or it is refused. Without a commit the objects are deleted later.
         """
         groups = list(_groups(batches, self._settings.semel_object_bytes))
         numbers = [await self.numbers.object() for _ in groups]
@@ -103,16 +103,16 @@ class ClusterChunks:
         return bytearray().join(await self.read(locations))
 
     def forget(self, location: BatchLocation) -> None:
-        """Let go of cached bytes that are damaged, so that the next read asks for them again."""
+        """Drop cached bytes that are damaged, so that the next read fetches them again."""
         self.cache.drop(location.chunk_id)
         if location.chunk_id in self._places:
             self.cache.drop_range(_range(self._places, location))
 
     async def _find(self, unknown: list[int], inline: dict[int, bytes], places: dict[int, _Place]) -> None:
-        """Look chunks up. One that is neither inline nor in an object was moved meanwhile: look again.
+        """Look up where chunks are, again for those found neither inline nor in an object: they were moved.
 
-        A truncated table looks empty to a query that began before, so such a query may see the old place of a
-        chunk and no bytes there. A second one sees the new place.
+        A truncated table looks empty to a query that began before, so such a query may see the old location
+        of a chunk and no bytes there. A second query sees the new location.
         """
         for _ in range(2):
             rows = await self._database.fetch(
@@ -129,7 +129,7 @@ class ClusterChunks:
                     inline[chunk_id] = data
                     self.cache.keep(chunk_id, data)
                 elif object_id is not None and size is None:
-                    # Its bytes may be there, but nobody may rely on that: see reconciling.
+                    # The object may exist, but no reader may rely on that: see ``reconciling``.
                     raise LookupError(f"the ledger has lost the row of object {object_id:016x}")
                 elif object_id is not None:
                     places[chunk_id] = _Place(object_id, position, size)
@@ -142,7 +142,7 @@ class ClusterChunks:
     # -- housekeeping -------------------------------------------------------------------------------------
 
     async def release(self, locations: Sequence[BatchLocation]) -> None:
-        """Nothing: the bytes of a chunk are deleted together, when the last of them is swept."""
+        """Do nothing: the bytes of a chunk are deleted together, when the last of them is swept."""
 
     async def delete(self, chunk_id: int) -> None:
         """Forget a chunk, which the ledger has deleted."""
@@ -155,7 +155,7 @@ class ClusterChunks:
         return [(chunk_id, size) for chunk_id, size in rows]
 
     async def close(self) -> None:
-        """End the threads."""
+        """Wait for the requests under way, and stop the threads."""
         await self.cache.close()
         self.objects.close()
 
@@ -175,7 +175,7 @@ def _locations(chunk_id: int, batches: Iterable[Buffer]) -> list[BatchLocation]:
 
 
 def _groups(batches: Sequence[Buffer], bytes_max: int) -> Iterable[list[Buffer]]:
-    """Batches in groups of some size, or single ones that are larger."""
+    """Group batches up to a size. A larger batch is a group by itself."""
     group: list[Buffer] = []
     size = 0
     for batch in batches:

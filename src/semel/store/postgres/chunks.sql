@@ -19,7 +19,7 @@ CREATE INDEX chunks_by_object ON chunks (object_id) WHERE object_id IS NOT NULL;
 -- Every object that may be in the object store. It has a row before it is uploaded and until its deletion is confirmed.
 -- uploading: reserved by a broker, which may use the number for a while. stored: chunks are in it. unused: no chunk is in
 -- it any more, but a reader may have looked it up before. abandoned: reserved before a time without any broker. deleting:
--- nobody may refer to it again. since: the beginning of the state, by the clock of this database.
+-- no commit may refer to it again. since: the beginning of the state, by the clock of this database.
 CREATE TABLE objects (
     object_id  bigint NOT NULL PRIMARY KEY CHECK (object_id >= 1),
     size_bytes bigint NOT NULL CHECK (size_bytes >= 0),
@@ -84,8 +84,8 @@ CREATE TABLE merged (
     PRIMARY KEY (topic_id, partition_index)
 ) WITH (fillfactor = 70);
 
--- Ends and lengths of all batches, also of those within a run. row_offset is the base offset of their row, and number
--- their place in it.
+-- Ends and lengths of all batches, including those within a run. row_offset is the base offset of their row, and number
+-- their position in it.
 CREATE VIEW batch_sizes AS
     SELECT topic_id, partition_index, base_offset AS row_offset, base_offset + each.ends AS last_offset,
         each.length, each.number
@@ -94,8 +94,8 @@ CREATE VIEW batch_sizes AS
         coalesce(run_lengths, ARRAY[length::integer])
     ) WITH ORDINALITY AS each (ends, length, number);
 
--- The batches of a row: itself, or those within the run. The peak of the run is good enough for all of them, because a
--- search by time then only begins earlier.
+-- The batches of a row: the single batch, or those within the run. All of them get the peak of the run, because a search
+-- by time then only begins earlier.
 CREATE FUNCTION batches_in(stored batches) RETURNS SETOF batches LANGUAGE sql IMMUTABLE AS $$
     SELECT stored.* WHERE stored.run_ends IS NULL
     UNION ALL
@@ -110,7 +110,7 @@ CREATE FUNCTION batches_in(stored batches) RETURNS SETOF batches LANGUAGE sql IM
     WINDOW earlier AS (ORDER BY each.number);
 $$;
 
--- Gives the batches of runs that hold these offsets rows of their own again. Their bytes stay where they are.
+-- Splits the runs that hold these offsets into one row per batch. Their bytes stay where they are.
 CREATE FUNCTION split_runs(my_topic bytea, my_index integer, offsets bigint[]) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     first bigint := (SELECT min(each) FROM unnest(offsets) AS each);

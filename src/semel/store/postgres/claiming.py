@@ -1,15 +1,15 @@
-"""Whether a ledger and an object store belong together.
+"""Check that a ledger and an object store belong together.
 
-A ledger has a folder of its own in the object store, also if two ledgers have one cluster id: a data
-directory may be migrated twice. The first broker marks the folder with a file, and every broker looks for it
-before it writes there. Without it, the address is wrong, or a directory is not mounted: records that were
+Each ledger has its own folder in the object store, even if two ledgers have the same cluster id: a data
+directory may be migrated twice. The first broker marks the folder with a file, and every broker looks for the
+mark before it writes there. If it is missing, the address is wrong or a directory is not mounted, and records
 written there would be missed later.
 
-An object store must not let anybody create the same object twice: it is the witness of terms (``terms``).
-That is tried at the mark.
+The object store must refuse to create an object twice, because it is the witness of terms (``terms``). The
+check tries that with the mark.
 
-A ledger that was restored from a backup may be older than its objects. The numbers of objects would be used
-again, and newer ones would look like strangers. So a broker does not start if there are newer objects.
+A ledger that was restored from a backup may be older than its objects. It would use their numbers again, and
+take newer objects for strangers (``reconciling``). So a broker does not start if there are newer objects.
 """
 
 import logging
@@ -24,7 +24,7 @@ log = logging.getLogger("semel.store")
 
 
 async def folder_of(database: Database, cluster_id: str) -> str:
-    """The folder of a ledger in its object store. StoreRefused."""
+    """Return the folder of a ledger in its object store. StoreRefused."""
     own: str = await database.value("SELECT value FROM meta WHERE name = 'folder'")
     return f"{cluster_id}-{own[:8]}"
 
@@ -32,13 +32,13 @@ async def folder_of(database: Database, cluster_id: str) -> str:
 async def connect_objects(
     database: Database, objects: Objects, cluster_id: str, terms: Terms | None = None
 ) -> None:
-    """Have brokers use the folder of this ledger. StoreMisconfigured if it is not there, or newer.
+    """Use the folder of this ledger. StoreMisconfigured if it is missing, or newer than the ledger.
 
-    If the object store is away, that is found out before the first object is written.
+    If the object store is unreachable, this is checked before the first object is written.
     """
     objects.belong_to(await folder_of(database, cluster_id), partial(_claim, database, objects))
     if terms is not None:
-        # First: a server that was left behind lacks the newest objects, too, but it is no restored backup.
+        # Terms first: a server that was left behind also lacks the newest objects, but is no restored backup.
         await terms.check(objects)
     try:
         await objects.claim()
@@ -47,10 +47,10 @@ async def connect_objects(
 
 
 async def _claim(database: Database, objects: Objects) -> None:
-    """StoreMisconfigured, StoreRefused."""
+    """Mark the folder if no broker has, then check it. StoreMisconfigured, StoreRefused."""
     try:
         async with database.transaction() as connection:
-            # Brokers that start at the same time wait for the first.
+            # Brokers that start at the same time wait here for the first.
             await connection.execute("SELECT FROM meta WHERE name = 'folder' FOR UPDATE")
             marked = "SELECT EXISTS (SELECT FROM meta WHERE name = 'folder_marked')"
             if not await connection.fetchval(marked):
@@ -73,11 +73,11 @@ async def _claim(database: Database, objects: Objects) -> None:
 
 
 async def _check_age(database: Database, objects: Objects) -> None:
-    """StoreMisconfigured if objects are newer than the ledger. OSError."""
+    """Raise StoreMisconfigured if objects are newer than the ledger. OSError."""
     newest = 0
     async for page in objects.pages(await _last_number(database)):
         newest = page[-1].number
-    # Looked up again: other brokers count on meanwhile.
+    # Read it again: other brokers reserve numbers meanwhile.
     if newest > await _last_number(database):
         raise StoreMisconfigured(
             f"the ledger is older than its objects, of which the newest is {newest:016x}. Is this the right"
@@ -86,6 +86,6 @@ async def _check_age(database: Database, objects: Objects) -> None:
 
 
 async def _last_number(database: Database) -> int:
-    """The largest number that was reserved for an object."""
+    """Return the largest number that was reserved for an object."""
     last: int = await database.value("SELECT last_object FROM numbering")
     return last

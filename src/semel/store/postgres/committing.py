@@ -1,12 +1,12 @@
-"""Commits of one broker in PostgreSQL: fenced, numbered, and repeated until their outcome is known.
+"""Write the commits of one broker to PostgreSQL: fenced, numbered, and repeated until the outcome is known.
 
-Every commit writes its number into the broker's row (``fencing.sql``), if the row has its epoch and its
-session. So a process whose place was taken can write nothing, and a process that lost its connection finds
-out what became of its commit: it begins another session, which waits for a commit that is under way and
-refuses one that arrives later, and reads the number.
+Every commit writes its number into the broker's row (``fencing.sql``), if the row has the commit's epoch and
+session. So a process that was replaced can write nothing. A process that lost its connection begins another
+session, which waits for a commit that is under way and refuses one that arrives later. The number in the row
+then shows whether the commit was written.
 
-A commit that need not be durable at once is not flushed. The next commit that is flushed makes it durable,
-because the write-ahead log of PostgreSQL is one stream.
+A commit that need not be durable at once is not flushed. The next flushed commit makes it durable, because
+the write-ahead log of PostgreSQL is one stream.
 """
 
 import logging
@@ -49,7 +49,7 @@ FEATURES_MOVED: Final = "SM004"
 """Errors of the database's functions."""
 
 _AT_ONCE: Final = {WRITE_ROWS: "commit_rows", WRITE_SHARES: "commit_shares"}
-"""The functions that do a whole commit of one call."""
+"""For a commit of a single call: the function that makes the whole commit."""
 
 _LAST_COMMITS: Final = """
     SELECT slot, newest.epoch, newest.sequence, EXISTS (SELECT FROM term WHERE term = $1) AS goes_on
@@ -62,11 +62,11 @@ _COUNT_ON: Final = """
     UPDATE commits SET sequence = $4
     WHERE broker_id = $1 AND epoch = $2 AND session = $3 AND sequence >= last_commit($1) AND sequence < $4
 """
-"""Numbers of commits that were lost with a term are not used again."""
+"""Skips the numbers of commits that were lost with a term, so that they are not used again."""
 
 
 class Committer:
-    """One commit at a time."""
+    """Writes the commits of one broker, one at a time."""
 
     def __init__(self, database: Database, place: Place, term: int) -> None:
         self._database = database
@@ -75,11 +75,11 @@ class Committer:
         self.term = term
         self.locks = Locks(database)
         self._sequence = place.sequence
-        # Taking the place was flushed, and everything before it.
+        # ``take_place`` was flushed, and everything before it.
         self._durable: dict[int, int] = {place.slot: place.sequence}
-        """The last commit of each broker, by slot, that need not be flushed any more."""
+        """The last commit of each broker, by slot, that needs no flush any more."""
         self._flushed: dict[int, int] = {place.slot: place.sequence}
-        """The last one that was flushed. Those after it are lost if the term ends."""
+        """The last flushed commit of each broker, by slot. Later ones may be lost when the term ends."""
         database.servers.check_history = self._check_history
 
     @property
@@ -112,12 +112,12 @@ class Committer:
                 await self._try((*claim, fold.next_producer_id), expectations, calls)
                 break
             except COLLIDED:
-                # It was rolled back for certain.
+                # The commit was certainly rolled back.
                 continue
             except ConnectionLost as error:
                 log.warning("PostgreSQL was lost during a commit, which is looked for: %s", error)
                 if await self._reached() >= number:
-                    # The session was begun after it, and flushed.
+                    # The new session began after the commit, and its beginning was flushed.
                     is_synced = True
                     break
         self._sequence = number
@@ -126,11 +126,11 @@ class Committer:
         return number
 
     def version(self, number: int) -> int:
-        """Return the version of what a commit of this broker writes."""
+        """Return the version of the entities that a commit of this broker writes."""
         return self._place.slot << SLOT_SHIFT | number
 
     async def make_durable(self, versions: Iterable[int], connection: Any) -> None:
-        """Flush what this connection has seen with these versions, if that may not have happened yet."""
+        """Flush the commits of these versions, which this connection has read, unless they are flushed."""
         seen: dict[int, int] = {}
         for version in versions:
             slot, number = version >> SLOT_SHIFT, version & ((1 << SLOT_SHIFT) - 1)
@@ -174,7 +174,7 @@ class Committer:
 
     @asynccontextmanager
     async def _connection(self) -> AsyncIterator[tuple[Any, bool]]:
-        """The transaction that holds locks, or a connection without one."""
+        """Yield the connection that holds locks, or another one, and whether it is in a transaction."""
         if self.locks.are_held:
             async with self.locks.release() as connection:
                 yield connection, True
@@ -184,7 +184,7 @@ class Committer:
                 yield connection, False
 
     async def _explain(self, error: asyncpg.PostgresError, expectations: Expectations) -> None:
-        """Raise what an error of a commit means. It was rolled back for certain."""
+        """Raise the exception that an error of a commit means. The commit was certainly rolled back."""
         if error.sqlstate == MOVED:
             raise Conflict(expectations.moved(error.detail)) from None
         if error.sqlstate == FEATURES_MOVED:
@@ -193,7 +193,7 @@ class Committer:
             await self._begin_term()
             raise TermEnded(str(error)) from None
         if isinstance(error, asyncpg.UniqueViolationError) and error.table_name == "topics":
-            # A commit that did not say which topics it expects.
+            # The commit did not name the topic among its expected versions.
             raise Conflict from error
         refused = refusal(error)
         if isinstance(refused, StoreFenced):
@@ -201,8 +201,8 @@ class Committer:
         raise refused or StoreBroken(f"a commit in PostgreSQL failed: {error}") from error
 
     async def _check_history(self, at: "Database | Any") -> None:
-        """StoreDamaged if a server lacks commits that were confirmed: at the database, or by a session."""
-        # As of before the server is asked.
+        """Raise StoreDamaged if a server lacks confirmed commits. ``at`` is the database or a session."""
+        # Copy before asking the server, because its answer need not include later commits.
         flushed, last = dict(self._flushed), {self._place.slot: self._sequence}
         rows = await at.fetch(_LAST_COMMITS, self.term)
         found = {row["slot"]: (row["epoch"], row["sequence"]) for row in rows}
@@ -215,11 +215,11 @@ class Committer:
         place = self._place
         await self._database.row(_COUNT_ON, place.broker_id, place.epoch, place.session, self._sequence)
         self.term = term
-        # What was not flushed is lost, or recovered and flushed.
+        # Unflushed commits are lost, or recovered and flushed.
         self._durable[self._place.slot] = self._sequence
 
     async def _reached(self) -> int:
-        """Return the number of the last commit, after which no commit of the old session can come."""
+        """Begin a new session, so that the old one can commit no more. Return the last commit's number."""
         place = self._place
         async for _ in pauses():
             try:
@@ -233,7 +233,7 @@ class Committer:
             except asyncpg.PostgresError as error:
                 refused = refusal(error)
                 if isinstance(refused, StoreRefused):
-                    # It has no room or allows no writes for a while, and the outcome is still unknown.
+                    # PostgreSQL has no room or allows no writes for now, and the outcome is still unknown.
                     continue
                 raise refused or StoreBroken(f"PostgreSQL does not tell about a commit: {error}") from error
             if row is None:
@@ -244,10 +244,10 @@ class Committer:
 
 
 def check_loss(place: Place, known: Mapping[int, int], found: Mapping[int, tuple[int, int]]) -> None:
-    """StoreDamaged if the ledger is older than what this broker has seen in it.
+    """Raise StoreDamaged if the ledger is older than what this broker has seen in it.
 
-    ``known`` has the last commit of brokers that cannot be lost, by slot; ``found`` their epochs and last
-    commits.
+    ``known`` has, by slot, the last commit of each broker that cannot be lost; ``found`` has the epoch and
+    last commit of each broker in the ledger.
     """
     for slot, number in known.items():
         epoch, last = found.get(slot, (0, 0))
@@ -273,7 +273,7 @@ async def _called(connection: Any, call: Call) -> Any:
     marks = ", ".join(f"${number}" for number in range(1, len(call.arguments) + 1))
     row = await connection.fetchrow(f"SELECT * FROM {call.function}({marks})", *call.arguments)
     if call.returns is not None and tuple(row) != call.returns:
-        # It is rolled back. The core has counted what was staged, so some of that is lost.
+        # The commit is rolled back. The core counts staged batches, so the ledger has lost some of them.
         raise LedgerDamaged(
             f"the ledger has lost staged batches of partition {call.arguments[1]} of topic id"
             f" {call.arguments[0].hex()}: producer {call.arguments[2]} cannot commit them. See 'semel cluster"

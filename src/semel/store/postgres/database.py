@@ -1,7 +1,7 @@
-"""Connections to PostgreSQL that survive its restarts.
+"""Keep connections to PostgreSQL, and repeat queries across its restarts.
 
-A query is repeated when its connection was lost: it changes nothing, or the same again. A commit is not,
-because its outcome is unknown then (``committing``).
+A query whose connection was lost is repeated, because it changes nothing, or the same again. A commit is not
+repeated here, because its outcome is unknown (``committing``).
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from semel.store.interface import LedgerDamaged, StoreFenced, StoreFull, StoreRe
 T = TypeVar("T")
 
 QUERY_PATIENCE_SECONDS: Final = 10.0
-"""How long a query is repeated. Then its client gets an error that it can retry."""
+"""How long a query is repeated. Then its client gets a retriable error."""
 PAUSE_SECONDS: Final = 0.05
 PAUSE_MAX_SECONDS: Final = 1.0
 
@@ -33,31 +33,31 @@ COLLIDED: Final = (
     asyncpg.DeadlockDetectedError,
     asyncpg.LockNotAvailableError,
 )
-"""Others were in the way. Nothing was done, so it can be repeated."""
+"""Another transaction was in the way. Nothing was done, so the work can be repeated."""
 _FENCED: Final = "SM001"
 """The error of the database's functions if the broker was replaced."""
 EXPIRED: Final = "SM010"
 """The error of ``store_objects``: the object was uploaded too long ago, and may be deleted."""
 FLUSH: Final = "SELECT pg_logical_emit_message(true, 'semel', '')"
-"""A transaction that changes nothing. It has a record in the write-ahead log, so its end flushes the log, and
-waits for the synchronous standby."""
+"""A transaction that changes nothing, but has a record in the write-ahead log. So its commit flushes the log,
+and waits for the synchronous standby."""
 
 
 class ConnectionLost(Exception):
-    """The server did not answer, so it is not known whether it has done what was asked."""
+    """The server did not answer, so it is unknown whether it has executed the statement."""
 
 
 @contextmanager
 def confirmed(session: Any) -> Iterator[None]:
-    """ConnectionLost at the end if the wait of a commit for the synchronous standby was cancelled.
+    """Raise ConnectionLost at the end if a commit's wait for the synchronous standby was cancelled.
 
-    An administrator or a timeout may cancel it. PostgreSQL then says that the commit has succeeded, with a
-    warning: it is not known whether the standby has it.
+    An administrator or a timeout may cancel the wait. PostgreSQL then reports success, with a warning, and it
+    is unknown whether the standby has the commit.
     """
     cancelled: list[str] = []
 
     def listen(_: Any, message: Any) -> None:
-        # The text of the warning may be in any language.
+        # Not by its text: the warning may be in any language.
         if message.server_source_function == "SyncRepWaitForLSN":
             cancelled.append(str(message))
 
@@ -67,32 +67,32 @@ def confirmed(session: Any) -> Iterator[None]:
         if cancelled:
             raise ConnectionLost(f"a commit was not confirmed by the synchronous standby: {cancelled[0]}")
     finally:
-        # The pool may have taken it back, because it was closed.
+        # The pool may have taken a closed session back.
         with suppress(asyncpg.InterfaceError):
             session.remove_log_listener(listen)
 
 
 class Newest(Protocol):
-    """Keeps connections from servers that were left behind (``servers``)."""
+    """Keeps this process away from servers that were left behind (``servers``)."""
 
     check_history: Callable[[Any], Awaitable[None]] | None
-    """StoreDamaged if the server of a session lacks what was confirmed."""
+    """Raises StoreDamaged if the server of a session lacks confirmed commits."""
 
     @property
     def silent(self) -> Sequence[str]:
         """The hosts of the address that have not answered."""
 
     def learn(self, number: int, term: str) -> None:
-        """Refuse servers without this term, which the one in use has."""
+        """Refuse servers without this term, which the server in use has."""
 
     def check_settings(self, unsafe: Sequence[str]) -> None:
-        """StoreMisconfigured if the server in use gives durability away by these settings."""
+        """Raise StoreMisconfigured if these settings of the server in use endanger durability."""
 
     def require(self, number: int, term: str) -> None:
         """Refuse servers without this term, and end all connections."""
 
     async def look_around(self) -> None:
-        """Move to another server if it has gone on for longer than the one in use."""
+        """Move to another server if it is newer than the one in use."""
 
 
 class Database:
@@ -123,7 +123,7 @@ class Database:
         return await patiently(work, QUERY_PATIENCE_SECONDS)
 
     async def row_within(self, seconds: float, query: str, *arguments: Any) -> Any:
-        """Like `row`, but an answer that takes longer is of no use."""
+        """Like `row`, but StoreRefused if the answer takes longer than this."""
 
         async def work() -> Any:
             async with self.connection() as connection:
@@ -133,7 +133,7 @@ class Database:
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[Any]:
-        """A connection for several statements. ConnectionLost if the server is away, or goes away."""
+        """Yield a connection for several statements. ConnectionLost if the server is away, or goes away."""
         try:
             connection = await self._acquire()
             try:
@@ -144,11 +144,11 @@ class Database:
                 _terminate(connection)
                 raise ConnectionLost(str(error)) from error
             except TimeoutError as error:
-                # To cancel the query would take another connection to a server that may be silent.
+                # Cancelling the query would take another connection to a server that may be silent.
                 _terminate(connection)
                 raise ConnectionLost("no answer in time") from error
             except asyncpg.InterfaceError as error:
-                # Raised for wrong use too, which must not be repeated.
+                # Also raised for wrong use, which must not be repeated.
                 if not _is_closed(connection):
                     raise
                 raise ConnectionLost(str(error)) from error
@@ -165,12 +165,12 @@ class Database:
         except (asyncpg.InternalClientError, asyncpg.InterfaceError) as error:
             if self._pool.is_closing():
                 raise
-            # The server ended a session at its beginning.
+            # The server ended the session as it began.
             raise ConnectionLost(str(error)) from error
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Any]:
-        """A transaction that need not happen now. StoreRefused if the server is away, or busy."""
+        """Yield a connection in a transaction that may fail: StoreRefused if the server is away, or busy."""
         try:
             async with self.connection() as connection, connection.transaction():
                 yield connection
@@ -190,7 +190,7 @@ def _is_closed(connection: Any) -> bool:
     try:
         return bool(connection.is_closed())
     except asyncpg.InterfaceError:
-        # The pool has taken it back, because it was closed.
+        # The pool has taken back the closed connection.
         return True
 
 
@@ -200,7 +200,7 @@ def _terminate(connection: Any) -> None:
 
 
 async def patiently(work: Callable[[], Awaitable[T]], seconds: float) -> T:
-    """Repeat something until it works, for so long. StoreRefused if it does not, StoreFenced."""
+    """Repeat ``work`` until it succeeds, for this long. Then StoreRefused. StoreFenced."""
     deadline = asyncio.get_running_loop().time() + seconds
     async for pause in pauses():
         try:
@@ -216,7 +216,7 @@ async def patiently(work: Callable[[], Awaitable[T]], seconds: float) -> T:
 
 
 def refusal(error: asyncpg.PostgresError) -> StoreRefused | StoreFenced | None:
-    """Return what an error means that PostgreSQL raises instead of doing something; None if it is a bug."""
+    """Translate an error with which PostgreSQL refuses a statement. Return None if it is a bug."""
     if error.sqlstate == _FENCED:
         return StoreFenced(str(error))
     if error.sqlstate == EXPIRED:
@@ -233,7 +233,7 @@ def refusal(error: asyncpg.PostgresError) -> StoreRefused | StoreFenced | None:
 
 
 async def pauses() -> AsyncIterator[float]:
-    """Wait between two tries, longer each time: yields before each try how long the next pause would be."""
+    """Wait between attempts, longer each time. Before each attempt, yield the length of the next pause."""
     pause = PAUSE_SECONDS
     while True:
         yield pause

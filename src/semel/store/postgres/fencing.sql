@@ -4,7 +4,7 @@
 -- epoch is that of the row in brokers and changes with it. A new session means that the broker lost its connection during
 -- a commit, which can no longer arrive.
 --
--- It is a table of its own because it changes so often: leases are renewed in brokers, and everybody looks there. The index
+-- It is a separate table because it changes so often: leases are renewed in brokers, which all brokers read. The index
 -- leads to the newest version of a row, as those of other tables do (generation in schema.sql).
 CREATE TABLE commits (
     broker_id        integer NOT NULL,
@@ -15,9 +15,9 @@ CREATE TABLE commits (
     PRIMARY KEY (broker_id, sequence)
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
 
--- Writes the number of a commit into the row of its broker. Every commit does this last: it fails if the term is over,
--- if the broker was replaced, or if the last commit is not the one before: an older copy of the server has another. Then
--- nothing of it is written.
+-- Writes the number of a commit into the row of its broker. Every commit does this last. It fails if the term is over, if
+-- the broker was replaced, or if the last commit is not the one before this (an older copy of the server has another).
+-- Then nothing of the commit is written.
 CREATE OR REPLACE FUNCTION count_commit(mine claim) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     IF NOT EXISTS (SELECT FROM term WHERE term.term = mine.term) THEN
@@ -42,8 +42,8 @@ CREATE FUNCTION last_commit(my_id integer) RETURNS bigint LANGUAGE sql STABLE AS
     SELECT sequence FROM commits WHERE broker_id = my_id ORDER BY sequence DESC LIMIT 1;
 $$;
 
--- Lets a commit that was sent before fail if it arrives later, and returns the number of the last one. It waits for a commit
--- that is being written.
+-- Begins a session: a commit that was sent before fails if it arrives later. Waits for a commit that is being written.
+-- Returns the number of the last commit.
 CREATE FUNCTION begin_session(my_id integer, my_epoch bigint, OUT session bigint, OUT sequence bigint)
 RETURNS SETOF record LANGUAGE sql AS $$
     UPDATE commits SET session = session + 1
@@ -51,7 +51,7 @@ RETURNS SETOF record LANGUAGE sql AS $$
     RETURNING session, sequence;
 $$;
 
--- Lets commits of the last epoch fail, and waits for one that is being written.
+-- Begins an epoch: commits of the last one fail. Waits for one that is being written.
 CREATE FUNCTION fence_commits(my_id integer, new_epoch bigint) RETURNS void LANGUAGE sql AS $$
     UPDATE commits SET epoch = new_epoch WHERE broker_id = my_id AND sequence >= last_commit(my_id);
 $$;

@@ -1,8 +1,8 @@
 """Fold the facts of one commit into calls of the database's functions (``functions.sql``).
 
 As in ``semel.store.fold``, each entity is written once, with its last value, and the rows of a table are
-written together. Almost every commit becomes one call. A fact that changes rows which it does not contain is
-a call of its own, after everything before it: a deleted topic, staged batches of earlier commits, compaction.
+written together. Almost every commit becomes one call. A fact that changes rows which it does not contain (a
+deleted topic, staged batches of earlier commits, compaction) becomes a separate call, after all facts before.
 
 This module contains no rules. A fact carries the complete new value of its entity.
 """
@@ -73,7 +73,7 @@ from semel.store.rows import (
 WRITE_ROWS: Final = "write_rows"
 WRITE_SHARES: Final = "write_shares"
 _ALONE: Final = (None, None, None)
-"""A batch is no run until it is merged."""
+"""The columns of a run, in the row of a single batch."""
 
 
 class Call(NamedTuple):
@@ -82,11 +82,11 @@ class Call(NamedTuple):
     function: str
     arguments: tuple[Any, ...]
     returns: Row | None = None
-    """The row that it must return, if that is known."""
+    """The row that the function must return; None if any."""
 
 
 class Bytes(NamedTuple):
-    """Where a commit's bytes are: a chunk in the ledger itself, or in an object of the same number."""
+    """Where a commit's chunks are: inline in the ledger, or each in an object of the same number."""
 
     inline: Sequence[tuple[int, bytes]] = ()
     objects: Sequence[tuple[int, int]] = ()
@@ -94,7 +94,7 @@ class Bytes(NamedTuple):
 
 
 class Fold:
-    """The facts of one commit. Used once."""
+    """Gathers the facts of one commit. Used once."""
 
     def __init__(self, locations: Sequence[BatchLocation], contents: Bytes, version: int) -> None:
         self.calls: list[Call] = []
@@ -129,7 +129,7 @@ class Fold:
             if write is not None:
                 calls = len(self.calls)
                 write(self, fact)
-                # A call flushed before it, and nothing was gathered since.
+                # A fact that became a call has flushed the others, and is not gathered itself.
                 self._is_empty = self._is_empty and len(self.calls) > calls
         self._flush()
         assert next(self._locations, None) is None, "every location belongs to a batch"
@@ -303,7 +303,7 @@ class Fold:
             list(self._groups.values()),
             [(*key.values(), below) for key, below in self._left_below.items()],
             self._dropped,
-            # An object whose batches were all refused stays unknown, and is deleted later.
+            # An object whose batches were all refused stays uncommitted, and is deleted later.
             [(number, size, None, None) for number, size in self._bytes.objects if number in self._chunks],
             self._rows_of_chunks(),
             self._bytes.inline,

@@ -57,7 +57,7 @@ BEGIN
 END
 $$;
 
--- Writes the new value of the feature, if nobody else has written one meanwhile.
+-- Writes the new value of the feature, if no other commit has written one meanwhile.
 CREATE FUNCTION write_features(new_version integer, new_epoch bigint) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     UPDATE cluster SET transaction_version = new_version, features_epoch = new_epoch

@@ -1,6 +1,6 @@
-"""Look at a cluster from outside, by its ledger, and ask brokers to give their shards away.
+"""Inspect a cluster through its ledger, and ask brokers to give their shards away.
 
-Used by ``semel cluster``. Nothing here makes tables or takes a place among the brokers.
+Used by ``semel cluster``. Nothing here creates tables or takes a place among the brokers.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ class BrokerStatus(NamedTuple):
     epoch: int
     commits: int
     notices: int
-    """What other brokers have left for it in the ledger, because they could not reach it."""
+    """Notices that other brokers wrote to the ledger for it, because they could not reach it."""
     endpoints: Mapping[str, tuple[str, int]]
     internal: tuple[str, int]
     rack: str | None
@@ -54,13 +54,13 @@ class BytesStatus(NamedTuple):
     objects: int
     object_bytes: int
     unused_objects: int
-    """Objects that nothing refers to any more, and that are not deleted yet."""
+    """Objects that are not needed any more, and not deleted yet."""
     unused_bytes: int
     inline_chunks: int
     """Small commits whose bytes are still in PostgreSQL."""
     inline_bytes: int
     inline_since_ms: int | None
-    """For how long some of them have waited to be moved to an object; None if there are none."""
+    """How long some of them have waited to be moved to an object; None if there are none."""
 
 
 class TableStatus(NamedTuple):
@@ -72,20 +72,20 @@ class TableStatus(NamedTuple):
 
 
 class ClusterStatus(NamedTuple):
-    """A cluster as of one moment."""
+    """A cluster, as one snapshot of its ledger shows it."""
 
     cluster_id: str
     term: int | None
     """None after a crash of PostgreSQL, until a broker begins the next term."""
     server_version: str
     unsafe: Sequence[str]
-    """Settings of PostgreSQL that give durability away."""
+    """Settings of PostgreSQL that endanger durability."""
     shards: int
     unowned_shards: int
     brokers: Sequence[BrokerStatus]
     bytes: BytesStatus
     snapshots: Snapshots
-    """Who else keeps PostgreSQL from removing old versions of rows."""
+    """Who, apart from brokers, keeps PostgreSQL from removing old versions of rows."""
     tables: Sequence[TableStatus]
 
 
@@ -112,7 +112,7 @@ async def cluster_status(dsn: str, schema: str) -> ClusterStatus:
 async def set_draining(dsn: str, schema: str, broker_id: int, is_leaving: bool) -> None:
     """Ask a broker to give its shards away and take no others, or to take shards again.
 
-    The broker finds it with its next renewal. StoreRefused if it does not run, or no other broker can take
+    The broker learns of it at its next renewal. StoreRefused if it does not run, or no other broker can take
     its shards.
     """
     async with connected(dsn, schema) as connection, connection.transaction():
@@ -132,7 +132,7 @@ async def set_draining(dsn: str, schema: str, broker_id: int, is_leaving: bool) 
 
 
 async def shards_left(dsn: str, schema: str, broker_id: int) -> AsyncIterator[int]:
-    """Yield how many shards a broker owns, again and again until it owns none. StoreRefused if it stops."""
+    """Poll and yield how many shards a broker owns, until none. StoreRefused if it stops draining."""
     async with connected(dsn, schema) as connection:
         while True:
             shards, state = await connection.fetchrow(
@@ -152,7 +152,7 @@ async def shards_left(dsn: str, schema: str, broker_id: int) -> AsyncIterator[in
 
 @asynccontextmanager
 async def connected(dsn: str, schema: str) -> AsyncIterator[Any]:
-    """A connection to the ledger of a cluster. StoreMisconfigured if there is none, StoreRefused."""
+    """Connect to the ledger of a cluster. StoreMisconfigured if there is none, StoreRefused."""
     connection = await connect(dsn, schema, "semel cluster")
     try:
         if await connection.fetchval("SELECT to_regclass('meta') IS NULL"):
@@ -174,7 +174,7 @@ async def connected(dsn: str, schema: str) -> AsyncIterator[Any]:
     except asyncpg.PostgresError as error:
         raise StoreRefused(f"PostgreSQL refuses: {error}") from error
     finally:
-        # A server that is silent would not answer to a farewell either.
+        # A silent server would not answer a graceful close either.
         connection.terminate()
 
 

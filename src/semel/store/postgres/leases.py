@@ -1,8 +1,8 @@
-"""Whether the leases of other brokers are over, by the own monotonic clock.
+"""Decide whether the leases of other brokers are over, by this broker's monotonic clock.
 
 A broker serves for one lease after it has sent a renewal. If another broker has seen a renewal in the ledger,
-and finds no later one when it looks again a whole lease afterwards, the lease is over: the renewal was sent
-before it was seen. So it does not matter if the clock of PostgreSQL is set.
+and finds no later one when it looks again a whole lease afterwards, the lease is over, because the renewal
+was sent before it was seen. So setting PostgreSQL's clock does no harm.
 """
 
 from collections.abc import Callable
@@ -11,15 +11,16 @@ from typing import Final, NamedTuple
 from semel.store.sharing import lease_clock
 
 LEASE_RUNS: Final = "lease_until > clock_timestamp() AND lease_until <= clock_timestamp() + lease"
-"""Whether the lease of a row of ``brokers`` runs, for who looks once and decides nothing by it.
+"""Whether the lease of a row of ``brokers`` runs, for a single look on which no safety depends.
 
-By the clock of PostgreSQL. If it was set back, a lease that ends later than a whole lease from now was not
-renewed since. So a broker may be taken for dead until its next renewal, or for live for a lease.
+Uses PostgreSQL's clock. If that was set back, a lease that ends later than a whole lease from now was not
+renewed since. So a live broker may be taken for dead until its next renewal, or a dead one for live for a
+lease.
 """
 
 
 class _Renewal(NamedTuple):
-    """The newest renewal of a broker that was seen."""
+    """The newest renewal that was seen of a broker."""
 
     epoch: int
     number: int
@@ -34,16 +35,16 @@ class Leases:
         self._renewals: dict[int, _Renewal] = {}
 
     def saw(self, broker_id: int, epoch: int, number: int, lease_seconds: float) -> None:
-        """The ledger has just told that this was the last renewal."""
+        """Note the last renewal of a broker, which was just read from the ledger."""
         known = self._renewals.get(broker_id)
         if known is None or known[:2] != (epoch, number):
             self._renewals[broker_id] = _Renewal(epoch, number, self.clock() + lease_seconds)
 
     def over(self, broker_id: int, epoch: int, asked_at: float) -> int | None:
-        """The number of the renewal after which the lease is over, if the ledger tells no later one.
+        """Return the renewal whose lease is over, if the ledger has no later one. None if it may still run.
 
-        ``asked_at`` is before the ledger is asked: an answer may be older than it seems, because this process
-        was paused. None if the broker may still serve.
+        ``asked_at`` must be a time before the ledger was asked: if this process was paused, the answer is
+        older than it seems.
         """
         known = self._renewals.get(broker_id)
         is_over = known is not None and known.epoch == epoch and known.over_at <= asked_at

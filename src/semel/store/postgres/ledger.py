@@ -1,4 +1,4 @@
-"""The ledger in PostgreSQL. Implements ``interface.Ledger``.
+"""Implement ``interface.Ledger`` in PostgreSQL.
 
 A commit is one transaction, usually one call (``fold``). Commits (``committing``) and queries (``database``)
 survive a restart of PostgreSQL.
@@ -58,7 +58,7 @@ CONNECTIONS_MAX: Final = 8
 LEASE_SECONDS: Final = 3.0
 TOPIC_COLUMNS: Final = "name, topic_id, partitions, configs"
 PAGE_FIRST: Final = 32
-"""Batches in the first page: most answers need one page, and few batches are read for nothing."""
+"""Batches in the first page: enough for most answers, and few are read in vain."""
 PAGE_MAX: Final = 1024
 
 
@@ -84,7 +84,7 @@ class PostgresLedger:
     ) -> "PostgresLedger":
         """Open the ledger, and take the place of the last process with this id.
 
-        ``unsafe`` are settings of PostgreSQL that need not be durable (``sessions``).
+        ``unsafe`` are settings of PostgreSQL that may endanger durability (``sessions``).
 
         StoreBroken, StoreDamaged; StoreLocked if another process runs with this id.
         """
@@ -104,7 +104,7 @@ class PostgresLedger:
     async def close(self) -> None:
         """End the lease, and close the connections."""
         await self.committer.locks.give_up()
-        # If the server is away, or must not be used, the lease ends by itself.
+        # If the server is away, or must not be used, the lease expires.
         with suppress(ConnectionLost, asyncpg.PostgresError, StoreBroken):
             async with self.database.connection() as connection:
                 await connection.execute("SELECT end_lease($1, $2)", self.place.broker_id, self.place.epoch)
@@ -131,11 +131,11 @@ class PostgresLedger:
     async def load(self, keys: Sequence[Key]) -> list[Value | None]:
         """Return the entities with these keys in the same order, None for those that do not exist.
 
-        What clients may read of partitions is durable when it is returned.
+        Partitions are durable when they are returned, because clients may read what they show.
         """
 
         async def work() -> list[Versioned]:
-            # By one connection, which no crash survives: what was seen cannot be lost before the flush.
+            # One connection, which survives no crash: what it has read cannot be lost before the flush.
             async with self.database.connection() as connection:
                 found = await load(connection.fetch, keys, self.place.broker_id)
                 shown = zip(keys, found, strict=True)
@@ -236,7 +236,7 @@ class PostgresLedger:
     async def producers_unseen_since(
         self, before_ms: int, *, after: ProducerKey | None = None, limit: int
     ) -> list[ProducerKey]:
-        """Return producers, in order of their keys, without an open transaction and not seen since."""
+        """Return producers, ordered by key, without an open transaction and last seen before this time."""
         return await list_unseen_producers(self.database, before_ms, after, limit)
 
     async def transactions(
@@ -247,7 +247,7 @@ class PostgresLedger:
         state: TransactionState | None = None,
         shards: Collection[int] | None = None,
     ) -> list[Transaction]:
-        """Return transactional ids in order, all or those in one state, of all or some shards."""
+        """Return transactions ordered by transactional id, in any state or one, of all shards or some."""
         return await list_transactions(self.database, after, limit, state, shards)
 
     async def transactions_unused_since(self, before_ms: int, *, after: str = "", limit: int) -> list[str]:
@@ -259,7 +259,7 @@ class PostgresLedger:
     async def find_batches(
         self, partition: PartitionKey, offset: int, *, before: int, bytes_max: int, batches_max: int
     ) -> list[StoredBatch]:
-        """Return batches from the one that holds ``offset`` up to offset ``before`` (exclusive)."""
+        """Return batches from the one that holds ``offset``, or the next, that end below ``before``."""
         found: list[StoredBatch] = []
         page_size = PAGE_FIRST
         while len(found) < batches_max:
@@ -308,7 +308,7 @@ class PostgresLedger:
         return None if row is None else batch_of(row)
 
     async def offset_at_size(self, partition: PartitionKey, size_bytes: int) -> int:
-        """Return the smallest offset from which the partition is no larger than this; at a batch boundary."""
+        """Return the smallest batch boundary from which the partition has at most this size."""
         found: int | None = await self.database.value(
             f"""
             SELECT CASE WHEN size_bytes <= $3 THEN log_start_offset ELSE coalesce(

@@ -1,7 +1,7 @@
 """List groups, transactional ids and producers in order, of all shards or of some.
 
-A group may have offsets only. Their ids are found by skipping from one to the next in an index, because a
-group has many offsets.
+A group may have only offsets. The ids of such groups are found by skipping from one to the next in an index,
+because a group has many offsets.
 """
 
 from collections.abc import Collection
@@ -81,7 +81,7 @@ async def list_transactions(
     state: TransactionState | None,
     shards: Collection[int] | None,
 ) -> list[Transaction]:
-    """Return transactional ids in order, all or those in one state, of all or some shards."""
+    """Return transactions ordered by transactional id, in any state or one, of all shards or some."""
     of_shards = "" if shards is None else "AND shard = ANY ($4)"
     rows = await database.fetch(
         f"""
@@ -100,7 +100,7 @@ async def list_transactions(
 async def list_unseen_producers(
     database: Database, before_ms: int, after: ProducerKey | None, limit: int
 ) -> list[ProducerKey]:
-    """Return producers, in order of their keys, without an open transaction and not seen since."""
+    """Return producers, ordered by key, without an open transaction and last seen before this time."""
     rows = await database.fetch(
         """
         SELECT topic_id, partition_index, producer_id FROM producers JOIN partitions

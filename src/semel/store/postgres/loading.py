@@ -1,7 +1,7 @@
 """Load entities and their versions by key: one query for each kind of key.
 
-The version of a group's pending offsets also covers its committed ones. It is loaded before them, so what is
-newer than its version has been seen too late, which a commit finds out, and never too early.
+The version of a group's pending offsets also covers its committed offsets. The version is loaded first, so
+committed offsets may be newer than it, which a commit detects, but never older.
 """
 
 import asyncio
@@ -59,7 +59,7 @@ async def load(
 ) -> list[Versioned]:
     """Return the entities with these keys in the same order, and their versions. LedgerDamaged.
 
-    ``at_once`` if ``fetch`` has several connections, so that the queries need not wait for one another.
+    ``at_once``: ``fetch`` has several connections, so the queries run concurrently.
     """
     by_kind: defaultdict[type, list[Any]] = defaultdict(list)
     for key in keys:
@@ -297,4 +297,4 @@ _LOADERS: Final[dict[type, Callable[[Fetch, list[Any]], Awaitable[Found]]]] = {
     PolicyKey: _policies,
     ShareKey: _shares,
 }
-"""All but committed offsets, which are loaded last."""
+"""All kinds but the cluster, and committed offsets, which are loaded last."""

@@ -1,7 +1,7 @@
-"""Locks that one broker holds on entities, from loading them to the next commit.
+"""Lock entities for one broker, from loading them to its next commit.
 
-They are row locks of a transaction that is open meanwhile. PostgreSQL ends it if the broker is silent for
-too long. Nothing is written then: the commit finds out, and compares versions as any other commit does.
+The locks are row locks of a transaction that stays open. PostgreSQL ends it if the broker is silent for too
+long. Nothing is written then: the commit notices, and compares versions as any other commit does.
 """
 
 from collections.abc import AsyncIterator, Iterable
@@ -33,10 +33,10 @@ class Locks:
 
     @asynccontextmanager
     async def taken(self, keys: Iterable[Key]) -> AsyncIterator[Any]:
-        """Lock these entities too; the connection of the transaction. ConnectionLost ends it, as all errors.
+        """Lock these entities too. Yield the transaction's connection. ConnectionLost. Errors roll it back.
 
-        Locks are taken in the same order by all brokers, but not if there are several calls. After an error
-        the next call takes all locks again, in order.
+        All brokers take the locks of one call in the same order, but not those of several calls. After an
+        error the next call takes all locks again, in order.
         """
         wanted = dict.fromkeys(keys)
         is_new = self._open is None
@@ -54,7 +54,7 @@ class Locks:
 
     @asynccontextmanager
     async def release(self) -> AsyncIterator[Any]:
-        """The connection of the transaction, which ends with this: committed, or rolled back by an error."""
+        """Yield the transaction's connection. Commit the transaction at the end, or roll back on an error."""
         assert self._open is not None
         stack, self._open = self._open, None
         self._keys.clear()

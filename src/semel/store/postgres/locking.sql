@@ -2,8 +2,8 @@
 -- of a row is looked up by its generation (schema.sql).
 
 -- Locks entities until the end of the transaction, all brokers in the same order: first the shards of those that do not
--- exist, then rows by kind and key. If a commit writes any row of a kind, it locks all of that kind for writing: two
--- commits that each write what the other reads would else wait for each other. Returns whether all have the expected
+-- exist, then rows by kind and key. If a commit writes any row of a kind, it locks all of that kind for writing. Otherwise
+-- two commits that each write what the other reads would wait for each other. Returns whether all have the expected
 -- versions.
 CREATE OR REPLACE FUNCTION lock_entities(wanted expectations)
 RETURNS boolean LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan AS $$

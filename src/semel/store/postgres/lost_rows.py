@@ -1,4 +1,4 @@
-"""Counts and logs queries that met a row that the ledger has lost."""
+"""Count and log queries that needed a row that the ledger has lost."""
 
 import logging
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ log = logging.getLogger("semel.damage")
 
 
 class LostRows:
-    """What one broker has met."""
+    """The lost rows that one broker has met."""
 
     def __init__(self) -> None:
         self.met = 0

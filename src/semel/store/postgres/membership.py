@@ -1,11 +1,11 @@
-"""The brokers that share a ledger in PostgreSQL. Implements ``sharing.Membership``.
+"""Implement ``sharing.Membership`` for the brokers that share a ledger in PostgreSQL.
 
-Each call is one call of a function in the database (``membership.sql``), which checks that this broker was
-not replaced. Whether others live is told by ``leases``.
+Each method calls one function of the database (``membership.sql``), which checks that this broker was not
+replaced. ``leases`` decides whether other brokers live.
 
-The ledger has a row for each shard. One that is lost counts as a shard without an owner, so every broker
+The ledger has a row for each shard. A shard whose row is lost counts as one without an owner, so every broker
 stops serving it with its next renewal, or when its lease is over. A broker that has missed the row for longer
-than a lease writes it again: nobody serves the shard then.
+than a lease writes it again: no broker serves the shard then.
 """
 
 import json
@@ -24,12 +24,12 @@ from semel.store.sharing import ClusterView, Peer, Shard
 log = logging.getLogger("semel.store")
 
 EPOCHS_AHEAD: Final = 1_000
-"""A shard whose row was lost continues with an epoch that is certainly new: all shards change about equally
-often."""
+"""How far the epoch of a shard whose row was lost jumps ahead of all others. It is certainly new, because all
+shards change about equally often."""
 
 
 class PostgresMembership:
-    """The place of this process among the brokers."""
+    """The membership of this process."""
 
     def __init__(self, database: Database, place: Place, lease_seconds: float, secret: bytes) -> None:
         self._database = database
@@ -40,7 +40,7 @@ class PostgresMembership:
         self.secret = secret
         self._leases = Leases()
         self._lost: dict[int, float] = {}
-        """Shards without a row, and since when this broker has missed it."""
+        """Shards without a row, and when this broker first missed it."""
 
     async def join(
         self, endpoints: Mapping[str, tuple[str, int]], internal: tuple[str, int], rack: str | None
@@ -49,7 +49,7 @@ class PostgresMembership:
         await self._call("join_cluster", self._lease, json.dumps(endpoints), json.dumps(internal), rack)
 
     async def renew(self, now_ms: int = 0) -> ClusterView:
-        """Prolong the own lease."""
+        """Renew this broker's lease. Return the state of the cluster."""
         asked_at = self._leases.clock()
         # An answer that takes longer than a lease is of no use.
         row = await self._database.row_within(
@@ -73,7 +73,7 @@ class PostgresMembership:
         )
 
     async def _whole(self) -> list[Shard]:
-        """Return all shards, though some have no row. Write a row that was missed for longer than a lease."""
+        """Return all shards, even those without a row. Write rows again that were missed for a lease."""
         rows = await self._database.fetch("SELECT shard, owner, epoch FROM shards")
         found = {number: Shard(owner, epoch) for number, owner, epoch in rows}
         now = time.monotonic()
@@ -107,7 +107,7 @@ class PostgresMembership:
         return bool(is_taken)
 
     async def hand_over(self, owners: Mapping[int, int], epochs: Mapping[int, int]) -> None:
-        """Give own shards, and shards without an owner, to these brokers, if they still have these epochs."""
+        """Give own shards, and those without an owner, to these brokers, if the shards have these epochs."""
         await self._call("hand_over", *_columns(owners), [epochs[shard] for shard in owners])
 
     async def leave(self, owners: Mapping[int, int]) -> None:
@@ -115,16 +115,16 @@ class PostgresMembership:
         await self._call("leave_cluster", *_columns(owners))
 
     async def announce_leaving(self) -> None:
-        """Tell the others to give this broker no more shards."""
+        """Ask other brokers to give this one no more shards."""
         await self._call("announce_leaving")
 
     async def leave_notice(self, peer: Peer, notice: bytes) -> int:
-        """Leave a notice for a broker that cannot be reached. Return its number."""
+        """Write a notice to the ledger for a broker that cannot be reached. Return its number."""
         (number,) = await self._call("leave_notice", peer.broker_id, peer.epoch, notice)
         return int(number)
 
     async def is_noticed(self, peer: Peer, number: int) -> bool:
-        """Whether the broker has seen the notice, or will before it serves anybody again."""
+        """Whether the broker has seen the notice, or will see it before it serves clients again."""
         over = self._leases.over(peer.broker_id, peer.epoch, self._leases.clock())
         row = await self._call("is_noticed", peer.broker_id, peer.epoch, over, number)
         is_noticed, renewals, lease_seconds = row
@@ -133,7 +133,7 @@ class PostgresMembership:
         return bool(is_noticed)
 
     async def drop_notices(self, numbers: Sequence[int]) -> None:
-        """Forget own notices, which were carried out."""
+        """Delete notices to this broker, which were carried out."""
         await self._call("drop_notices", list(numbers))
 
     def _peer(self, row: Any, asked_at: float) -> Peer:

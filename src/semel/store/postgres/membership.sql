@@ -1,15 +1,15 @@
--- Who is in the cluster, and who owns which shard. Also run by an upgrade (opening.py).
+-- The members of the cluster, and the owners of shards. Also run by an upgrade (opening.py).
 --
--- Whether the lease of another broker is over, brokers find out by their own clocks (semel.store.postgres.leases): they
--- name the number of the renewal that was the last for too long, over_renewals. The clock of the database may be set.
+-- Brokers decide by their own clocks whether the lease of another broker is over (semel.store.postgres.leases), because the
+-- clock of the database may be set. over_renewals is the number of the renewal whose lease is over.
 
 CREATE TYPE member AS (
     broker_id integer, epoch bigint, endpoints text, internal text, rack text, renewals bigint,
     lease_seconds double precision, is_leaving boolean
 );
 
--- Takes the place of the last process with this id, unless its lease is not over. is_taken tells whether it worked; it
--- also does if this process has taken the place before, and the answer was lost.
+-- Takes the place of the last process with this id, if its lease is over. is_taken: whether this process has the place. It
+-- is also true if this process has taken the place before, and the answer was lost.
 CREATE OR REPLACE FUNCTION take_place(my_id integer, my_instance bytea, my_lease interval, over_renewals bigint)
 RETURNS TABLE (
     is_taken boolean, slot integer, epoch bigint, session bigint, sequence bigint, renewals bigint,
@@ -58,8 +58,8 @@ BEGIN
 END
 $$;
 
--- Locks the rows of brokers, everybody in the same order: no commit of theirs is under way then. Fails if the broker
--- was replaced.
+-- Locks the rows of brokers, always in the same order: no commit of theirs is under way then. Fails if the broker was
+-- replaced.
 CREATE OR REPLACE FUNCTION lock_brokers(my_id integer, my_epoch bigint, others integer[]) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM FROM brokers WHERE broker_id = my_id OR broker_id = ANY (others) ORDER BY broker_id FOR UPDATE;
@@ -87,8 +87,8 @@ BEGIN
 END
 $$;
 
--- Prolongs the lease, and returns the cluster. Notices are read after that: who finds the lease over, waits for a
--- renewal under way (is_noticed).
+-- Renews the lease, and returns the cluster. Notices are read after the renewal: a broker that finds the lease over waits
+-- for a renewal under way (is_noticed).
 CREATE OR REPLACE FUNCTION renew_lease(
     my_id integer, my_epoch bigint, my_lease interval, my_now_ms bigint,
     OUT members member[], OUT owners integer[], OUT epochs bigint[], OUT notice_ids bigint[], OUT bodies bytea[],
@@ -133,7 +133,7 @@ RETURNS void LANGUAGE sql AS $$
 $$;
 
 -- Gives own shards, and shards without an owner, to members that do not leave, perhaps to the broker itself. Shards whose
--- owner has changed since the broker looked, as it tells by their epochs, stay where they are.
+-- owner has changed since the broker looked, and so their epochs, stay where they are.
 CREATE OR REPLACE FUNCTION hand_over(
     my_id integer, my_epoch bigint, given_shards integer[], new_owners integer[], seen_epochs bigint[]
 ) RETURNS void LANGUAGE plpgsql AS $$
@@ -148,8 +148,7 @@ END
 $$;
 
 -- Replaces a broker whose lease is over, unless it has renewed it since. Its commits fail from now on; this waits for one
--- that is being written. Shards that nobody was named for, or nobody who is a member, have no owner afterwards. Returns
--- false if the broker lives.
+-- that is being written. Shards for which no member was named have no owner afterwards. Returns false if the broker lives.
 CREATE OR REPLACE FUNCTION take_over(
     my_id integer, my_epoch bigint, dead_id integer, dead_epoch bigint, over_renewals bigint,
     given_shards integer[], new_owners integer[]
@@ -182,7 +181,7 @@ BEGIN
 END
 $$;
 
--- Tells the others to give this broker no more shards.
+-- Asks other brokers to give this one no more shards.
 CREATE OR REPLACE FUNCTION announce_leaving(my_id integer, my_epoch bigint) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     UPDATE brokers SET is_leaving = true WHERE broker_id = my_id AND epoch = my_epoch;
@@ -190,7 +189,7 @@ BEGIN
 END
 $$;
 
--- Leaves a notice for a broker, and returns its number; 0 if the broker was replaced, so that nobody needs the notice.
+-- Leaves a notice for a broker, and returns its number; 0 if the broker was replaced, so that the notice is not needed.
 CREATE OR REPLACE FUNCTION leave_notice(my_id integer, my_epoch bigint, peer_id integer, peer_epoch bigint, new_body bytea)
 RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
@@ -204,7 +203,7 @@ BEGIN
 END
 $$;
 
--- Whether a broker has seen a notice, or will before it serves anybody again; and its last renewal.
+-- Whether a broker has seen a notice, or will see it before it serves clients again; and its last renewal.
 CREATE OR REPLACE FUNCTION is_noticed(
     my_id integer, my_epoch bigint, peer_id integer, peer_epoch bigint, over_renewals bigint, number bigint,
     OUT is_noticed boolean, OUT peer_renewals bigint, OUT lease_seconds double precision
@@ -226,7 +225,7 @@ BEGIN
 END
 $$;
 
--- Deletes own notices, which were carried out.
+-- Deletes notices to this broker, which were carried out.
 CREATE OR REPLACE FUNCTION drop_notices(my_id integer, my_epoch bigint, numbers bigint[]) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM check_place(my_id, my_epoch);

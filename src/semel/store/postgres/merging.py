@@ -1,13 +1,13 @@
-"""Merging rewrites old batches: those of one partition next to one another, in large objects, and with one
-row of the ledger for a run of them (``runs``).
+"""Merge old batches: move those of a partition side by side into large objects, with one row per run.
 
-Bytes of many partitions are mixed as they came, and every batch has a row. Without merging, a reader of one
-partition would read the others' bytes too, and the ledger would grow with every batch that is kept.
+A run is a row of the ledger for many batches (``runs``). Commits mix the bytes of many partitions, and every
+batch has a row. Without merging, a reader of one partition would read the others' bytes too, and the ledger
+would grow with every batch that is kept.
 
-Readers do not notice: neither batches nor offsets change, and the old bytes stay for a while. The swap is one
+Readers notice nothing: batches and offsets stay the same, and the old bytes stay for a while. The swap is one
 transaction. It locks the rows that it replaces and compares them with those that were read, because the log
-start may have moved, or compaction or another broker may have replaced them. It does not touch partitions, so
-compaction locks these rows too before it reads them (``replacing.sql``).
+start may have moved, or compaction or another broker may have replaced them. It does not change rows of
+``partitions``, so compaction locks rows of ``batches`` too before it reads them (``replacing.sql``).
 
 Topics with compaction are not merged, because compaction rewrites batches anyway. If a topic gets that policy
 later, compaction splits the runs that it changes.
@@ -37,7 +37,7 @@ RUN_BATCHES: Final = 1_000
 OBJECT_BYTES: Final = 32 * 1024 * 1024
 """The size of a merged object, which is in memory while it is made."""
 PARTITIONS: Final = 100
-"""Partitions that are looked up at once."""
+"""Partitions per query."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,7 +62,7 @@ class Merger:
         self._policy = settings.log_cleanup_policy
 
     async def run(self, is_mine: Callable[[], bool] = always) -> None:
-        """Merge until cancelled, whenever it is this broker's work."""
+        """Merge at intervals until cancelled, while the job is this broker's."""
         while self._interval_seconds > 0:
             await asyncio.sleep(self._interval_seconds)
             try:
@@ -91,7 +91,7 @@ class Merger:
         return merged
 
     async def _candidates(self, after: tuple[bytes, int]) -> list[tuple[PartitionKey, int]]:
-        """Return partitions that may have enough for a run, and the offset from which they are not merged."""
+        """Return partitions that may have enough for a run, and the first offset that is not merged."""
         rows = await self._database.fetch(
             """
             SELECT topic_id, partition_index, first_offset
@@ -138,7 +138,7 @@ class Merger:
             *key.values(),
             first_offset,
             self._age_seconds,
-            # One more, so that a run of the most batches is seen to be complete.
+            # One more row, which shows that a run of the most batches is complete.
             RUN_BATCHES * 4 + 1,
         )
         found: list[Merging | None] = []
@@ -161,7 +161,7 @@ class Merger:
         for run in runs:
             pieces = [next(data) for _ in run]
             if not all(map(_is_whole, pieces)):
-                # They stay where they are: it may be the reading that went wrong.
+                # They stay where they are: perhaps only this read was damaged.
                 first = run[0].batch.base_offset
                 log.error("damaged batches of %s are not merged, from offset %d", key, first)
                 continue
@@ -193,8 +193,7 @@ class Merger:
         return sum(len(run.rows) for run in same)
 
     async def _unchanged(self, connection: Any, runs: Sequence[_Run]) -> list[_Run]:
-        """Lock the rows of runs. Return the runs that are as they were read, up to the first other one of
-        each partition."""
+        """Lock the rows of runs. Return each partition's runs up to the first one that was changed."""
         rows = await connection.fetch(
             """
             SELECT topic_id, partition_index, base_offset, last_offset, max_timestamp,

@@ -1,13 +1,12 @@
 """Make a cluster from the data directory of a stopped broker.
 
-The copy is made in a schema of its own, ``semel_migration``, with objects of its own. When everything was
-copied, read back and compared, one statement renames the schema to ``semel``. So there is the whole cluster,
-or none: after a failure nothing is in the place where brokers look. The next try deletes what an interrupted
-one has left, and starts again. Objects that are at another address stay there, and it says so. The directory
-stays as it is.
+The copy is made in a separate schema, ``semel_migration``, with separate objects. When everything was copied,
+read back and compared, one statement renames the schema to ``semel``. So brokers find the whole cluster, or
+none. After a failure, the next attempt deletes what the interrupted one has left, and starts again. It leaves
+objects at another address there, and reports them. The data directory does not change.
 
-Meanwhile an advisory lock keeps brokers from making a cluster in the same database, and another one keeps a
-second migration away.
+Meanwhile an advisory lock keeps brokers from creating a cluster in the same database, and another one
+excludes a second migration.
 """
 
 import logging
@@ -52,7 +51,7 @@ async def migrate(
 ) -> Migrated:
     """Copy a data directory to a database without a cluster and an object store.
 
-    ``tell`` is called with a sentence if something was left behind elsewhere.
+    ``tell`` is called with a sentence if an interrupted migration has left objects at another address.
 
     StoreRefused, StoreLocked, StoreBroken: nothing has changed for brokers.
     """
@@ -92,7 +91,7 @@ async def _migrate(
     staging = _staging(place)
     database = await open_database(place.ledger, staging, 1)
     try:
-        # Before anybody asks for it: the names of objects may contain it.
+        # Before the target is opened, because the names of objects may contain the id.
         await database.row("UPDATE meta SET value = $1 WHERE name = 'cluster_id'", source.cluster_id)
     finally:
         await database.close()
@@ -121,7 +120,7 @@ def _staging(place: Remote) -> str:
 
 
 async def _discard(place: Remote, staging: str, guard: Any, tell: Callable[[str], None]) -> None:
-    """Delete what an interrupted migration has left. Its objects may be gone, or at another address."""
+    """Delete what an interrupted migration left. Its objects may be gone, or at another address."""
     if await guard.fetchval("SELECT to_regclass($1) IS NULL", f'"{staging}".meta'):
         return
     database = await open_database(place.ledger, staging, 1)

@@ -1,7 +1,7 @@
-"""Numbers of chunks and objects. They are taken in blocks, so a commit needs no round trip for them.
+"""Reserve numbers of chunks and objects, in blocks, so that a commit needs no round trip for them.
 
-The number of an object is written down before the object is uploaded (``chunks.sql``: objects), and a commit
-can refer to it only as long as it is. So an object whose commit never came is known, and can be deleted.
+The number of an object gets a row before the object is uploaded (``chunks.sql``: objects), and a commit can
+refer to it only while it has that row. So an object whose commit never came is known, and can be deleted.
 """
 
 import asyncio
@@ -11,9 +11,9 @@ from typing import Final
 from semel.store.postgres.database import Database
 
 BLOCK: Final = 1_000
-"""Numbers that the sequence counts on at once."""
+"""The increment of the sequence of chunk numbers."""
 RESERVED: Final = 50
-"""Numbers of objects that are reserved at once. Those that are not used in time are rows to delete."""
+"""Numbers of objects that are reserved at once. Each one that is not used in time is a row to delete."""
 
 
 class Numbers:
@@ -37,7 +37,7 @@ class Numbers:
         return number
 
     async def object(self) -> int:
-        """Return a number for an object, and for the chunk that it is uploaded for. StoreRefused."""
+        """Return a number for an object and for its chunk. StoreRefused."""
         clock = asyncio.get_running_loop().time
         number = next(self._objects, None)
         if number is None or clock() > self._valid_until:
@@ -49,10 +49,10 @@ class Numbers:
         return number
 
     async def object_now(self) -> int:
-        """Like `object`, for work in the background: reserved at this moment, however long that takes."""
+        """Like `object`, for background work: reserve the number now, which takes a round trip."""
         number: int = await self._database.value("SELECT reserve_objects(1)")
         return number
 
     def forget(self) -> None:
-        """Use no number that was reserved before: the ledger has refused one."""
+        """Discard the reserved numbers of objects, because the ledger has refused one."""
         self._objects = iter(())

@@ -1,4 +1,4 @@
-"""Open a ledger in PostgreSQL: connect, check that the server can hold it, make the tables or find them."""
+"""Open a ledger in PostgreSQL: connect, check that the server can hold it, create or upgrade the tables."""
 
 import logging
 import secrets
@@ -25,7 +25,7 @@ _UPGRADES: Final = {
         "references.sql",
     ),
 }
-"""What upgrades each version to the next."""
+"""The files that upgrade each version to the next."""
 SERVER_VERSION_MIN: Final = 140_000
 CONNECT_SECONDS: Final = 10.0
 COMMAND_SECONDS: Final = 20.0
@@ -36,29 +36,30 @@ SESSION: Final = {
     "client_min_messages": "warning",
     # A broker that sleeps in a transaction must not keep others waiting.
     "idle_in_transaction_session_timeout": "3s",
-    # Longer than that, so that a lock comes free in time.
+    # Longer than the timeout above, so that a lock comes free in time.
     "lock_timeout": "5s",
     "statement_timeout": "15s",
-    # Everything is looked up by key. A plan that was made when a table was small, and is kept by a session,
-    # must not read all of the table when it has grown.
+    # Everything is looked up by key. A session keeps plans, and one that was made when a table was small must
+    # not scan the table after it has grown.
     "enable_seqscan": "off",
     "enable_hashjoin": "off",
     "enable_mergejoin": "off",
-    # Nor all old versions of a row (generation in schema.sql), if the index looks too large for its few rows.
+    # Nor may a plan read all old versions of a row (generation in schema.sql), because the index looks too
+    # large for its few rows.
     "enable_bitmapscan": "off",
     "enable_sort": "off",
-    # What has no index is small, but the planner takes it for expensive now.
+    # Tables without an index are small, but with the settings above the planner takes them for expensive.
     "jit": "off",
-    # The server ends sessions of brokers that are gone.
+    # So that the server ends the sessions of brokers that are gone.
     "tcp_keepalives_idle": "5",
     "tcp_keepalives_interval": "2",
     "tcp_keepalives_count": "3",
 }
 _HERE: Final = Path(__file__).parent
-# The pool logs a traceback whenever it cannot connect. Whoever needs a connection then says so.
+# The pool logs a traceback whenever it cannot connect. The caller that needs the connection reports that.
 logging.getLogger("asyncpg.pool").setLevel(logging.ERROR)
 _LOCK: Final = 0x53454D454C
-"""An advisory lock for those who make the tables: several brokers may start at once."""
+"""An advisory lock around the creation of tables: several brokers may start at once."""
 
 
 LOST_BASICS: Final = """
@@ -71,15 +72,15 @@ LOST_BASICS: Final = """
     SELECT 'terms ' || term FROM term WHERE NOT EXISTS (SELECT FROM terms WHERE terms.term = term.term)
     UNION ALL SELECT 'commits of broker ' || broker_id FROM brokers WHERE last_commit(broker_id) IS NULL
 """
-"""The rows that every ledger has, as far as they are lost."""
+"""Returns those rows that every ledger must have and that are lost."""
 
 
 async def open_database(
     dsn: str, schema: str, connections_max: int, unsafe: Collection[str] | None = None
 ) -> Database:
-    """Connect to a ledger, whose tables are made if there are none. StoreBroken, StoreDamaged.
+    """Connect to a ledger, and create its tables if there are none. StoreBroken, StoreDamaged.
 
-    ``unsafe`` are settings of the server that need not be durable (``servers``).
+    ``unsafe`` are settings of the server that may endanger durability (``servers``). None allows all.
     """
     try:
         servers = Servers(dsn, unsafe)
@@ -97,7 +98,7 @@ async def open_database(
             await _prepare(connection, schema)
     except asyncpg.PostgresError as error:
         await pool.close()
-        # The user lacks rights, or tables of somebody else are there.
+        # The user lacks rights, or the schema has tables of another application.
         kind = StoreMisconfigured if isinstance(error, asyncpg.SyntaxOrAccessError) else StoreBroken
         raise kind(f"the tables of the ledger cannot be made or read: {error}") from error
     except BaseException:
@@ -134,11 +135,11 @@ def _explained(error: Exception) -> str:
 
 
 async def _leave(connection: Any) -> None:
-    """Give a connection back as it is: nothing changes its session, and resetting it takes a round trip."""
+    """Reset nothing: no statement changes the session, and resetting it would take a round trip."""
 
 
 async def _prepare(connection: Any, schema: str) -> None:
-    """Check the server, and make the tables if there are none."""
+    """Check the server, and create or upgrade the tables."""
     version = int(await connection.fetchval("SHOW server_version_num"))
     if version < SERVER_VERSION_MIN:
         raise StoreMisconfigured(f"PostgreSQL {version // 10_000} is too old: at least 14 is needed")
@@ -153,7 +154,7 @@ async def _prepare(connection: Any, schema: str) -> None:
             " database. Some services set it when their disk is almost full"
         )
     async with connection.transaction():
-        # Others may be making the tables.
+        # Wait for another broker that is creating the tables.
         await connection.execute("SET LOCAL lock_timeout = 0")
         await connection.execute("SELECT pg_advisory_xact_lock($1)", _LOCK)
         if await connection.fetchval("SELECT to_regclass('meta') IS NULL"):
@@ -171,10 +172,10 @@ async def _prepare(connection: Any, schema: str) -> None:
 
 
 async def _upgrade(connection: Any) -> None:
-    """Bring tables of an older version up to date. StoreMisconfigured if brokers of that version run.
+    """Upgrade tables of an older version. StoreMisconfigured if brokers of that version run.
 
-    They would call functions that are gone, and know nothing of ACLs. Up to version 7, a lease runs for
-    everybody until the clock of PostgreSQL says that it is over.
+    Those brokers would call functions that are gone, and know nothing of ACLs. Up to version 7, all brokers
+    judge a lease by PostgreSQL's clock.
     """
     found = await connection.fetchval("SELECT value FROM meta WHERE name = 'schema_version'")
     if found in map(str, range(1, SCHEMA_VERSION)) and await connection.fetchval(
@@ -199,7 +200,7 @@ _TABLES: Final = (
 
 
 async def _make_tables(connection: Any, schema: str) -> None:
-    # Whoever may create tables in a schema that exists need not be allowed to create one.
+    # A user who may create tables in an existing schema need not be allowed to create a schema.
     if not await connection.fetchval("SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = $1)", schema):
         await connection.execute(f'CREATE SCHEMA "{schema}"')
     for name in _TABLES:

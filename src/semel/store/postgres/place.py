@@ -1,8 +1,9 @@
-"""The place of a process in the ledger: the row of its broker, with an epoch of its own.
+"""Take the place of a process in the ledger: the row of its broker, with a new epoch.
 
-A process that starts takes the place of the last one with the same id. It waits for the lease of that one,
-which is over at once after a clean stop: by the clock of PostgreSQL, or if that was set back, when a whole
-lease has passed since it was seen. If somebody renews it meanwhile, two processes have one id.
+A process that starts takes the place of the last one with the same id. It waits until the lease of that one
+is over. After a clean stop, it is over at once. Otherwise PostgreSQL's clock decides; if it was set back, the
+lease is over when a whole lease has passed since it was first seen. If the lease is renewed meanwhile, two
+processes have the same id.
 """
 
 import asyncio
@@ -23,12 +24,12 @@ _ABANDON: Final = f"""
     UPDATE objects SET state = 'abandoned', since = clock_timestamp()
     WHERE state = 'uploading' AND NOT EXISTS (SELECT FROM brokers WHERE {LEASE_RUNS})
 """
-"""Nobody is there who could still commit them (``reconciling``). If somebody is there after all, because the
-clock of PostgreSQL was set, its commit is refused, and the client sends the records again."""
+"""No broker lives that could still commit these objects (``reconciling``). If one lives after all, because
+PostgreSQL's clock was set, its commit is refused, and the client sends the records again."""
 
 
 class Place(NamedTuple):
-    """The row of a broker, as of when it was taken."""
+    """The row of a broker, as this process took it."""
 
     broker_id: int
     slot: int

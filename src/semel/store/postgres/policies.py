@@ -1,4 +1,4 @@
-"""Policies of a cluster whose brokers do not run."""
+"""Write policies of a cluster whose brokers do not run."""
 
 from collections.abc import Sequence
 
@@ -9,9 +9,9 @@ from semel.store.postgres.texts import stored
 
 
 async def put_policies(address: str, schema: str, changes: Sequence[PolicyChanged]) -> int:
-    """Write policies to a ledger, whose tables are made if there are none. StoreRefused, StoreBroken.
+    """Write policies to a ledger, and create its tables if there are none. StoreRefused, StoreBroken.
 
-    Return how many of them there were before. Running brokers would not notice, so there must be none.
+    Return how many of the policies existed before. No broker may run, because it would not notice.
     """
     database = await open_database(address, schema, 1)
     try:

@@ -1,7 +1,7 @@
-"""Reach a PostgreSQL server, or say why not: it is away, or it refuses this client.
+"""Connect to a PostgreSQL server, or report why not: it is away, or it refuses this client.
 
-A server that is away comes back, so whoever needs it waits. One that refuses the user, the password or the
-database does so again and again, so an operator has to change something.
+A server that is away comes back, so callers may wait for it. A server that refuses the user, the password or
+the database refuses again, until an operator changes something.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ log = logging.getLogger("semel.store")
 
 PAUSE_SECONDS: Final = 0.5
 SAY_SECONDS: Final = 5.0
-"""The least time between two log lines that say that the server is away."""
+"""Minimum time between two log lines about a server that is away."""
 
 _AWAY: Final = (
     OSError,
@@ -45,7 +45,7 @@ async def connect(dsn: str, schema: str, purpose: str) -> Any:
                 "application_name": purpose,
                 "client_min_messages": "warning",
                 "search_path": f'"{schema}"',
-                # An idle connection must survive what forgets idle connections on the way.
+                # Keepalives, so that NATs and firewalls do not drop an idle connection.
                 "tcp_keepalives_idle": "30",
             },
         )
@@ -73,7 +73,7 @@ async def connect(dsn: str, schema: str, purpose: str) -> Any:
 
 
 def _check_files(dsn: str) -> None:
-    """Check the files that an address names: a missing one looks like a server that is away."""
+    """Check the files that an address names. Otherwise a missing file looks like a server that is away."""
     try:
         given = parse_qs(urlsplit(dsn).query)
     except ValueError:
@@ -87,7 +87,7 @@ def _check_files(dsn: str) -> None:
 
 
 async def wait_for_server(dsn: str) -> None:
-    """Return when the server answers. It may start after this process, or be away for a while.
+    """Wait until the server answers. It may start after this process, or be away for a while.
 
     StoreMisconfigured if it refuses.
     """

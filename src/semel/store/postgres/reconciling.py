@@ -1,17 +1,18 @@
-"""Deletes objects that nobody needs, and compares the objects with the ledger.
+"""Delete objects that are not needed, and compare the objects with the ledger.
 
 Every object has a row before it is uploaded and until its deletion is confirmed (``chunks.sql``). An object
-is deleted when it has been unused, or reserved without a commit, for ``semel.object.delete.delay.ms``: a
-reader of another broker may have looked it up just before. The first step is a state after which no commit
-can refer to it, so a late commit is refused instead of losing its bytes. An object that was reserved before a
-time without any broker is kept for a day: the ledger may have been restored from the wrong backup.
+is deleted when it has been unused, or reserved without a commit, for ``semel.object.delete.delay.ms``,
+because a reader of another broker may have looked it up just before. The object first gets a state in which
+no commit can refer to it, so a late commit is refused instead of losing its bytes. An object that was
+reserved before a time without any broker is kept for a day: the ledger may have been restored from the wrong
+backup.
 
-An object without a row can still appear, if a delayed upload arrives after the deletion. And objects may
-vanish, if somebody deletes them behind Semel's back. So the list of objects is compared with the ledger now
-and then. Strangers are deleted, missing objects are reported and never forgotten.
+An object without a row, a *stranger*, can still appear if a delayed upload arrives after the deletion. And
+objects vanish if another program deletes them. So the list of objects is compared with the ledger at
+intervals. Strangers are deleted. Missing objects are reported, and keep their rows.
 
-What a chunk is in is never deleted, whatever the row of the object says. If that row is lost, it is written
-again; an object without any chunk is kept, because the row of its chunk may be what is lost.
+An object with a chunk is never deleted, whatever its row says. If its row is lost, it is written again. An
+object in use without any chunk is kept, because the row of its chunk may be what is lost.
 """
 
 import asyncio
@@ -29,13 +30,13 @@ log = logging.getLogger("semel.store")
 
 AT_ONCE: Final = 1_000
 REPORTED_MAX: Final = 20
-"""Missing objects that are named in the log."""
+"""Objects that a report names in the log."""
 _LAST: Final = 2**63 - 1
 ABANDONED_SECONDS: Final = 86_400.0
 """How long objects are kept that were reserved, but not committed, before a time without any broker.
 
-If the ledger was restored from a backup, its last brokers may have committed them after the backup. A day is
-time to notice that it was the wrong backup.
+If the ledger was restored from a backup, its last brokers may have committed them after the backup. A day
+leaves time to notice that it was the wrong backup.
 """
 
 
@@ -51,7 +52,7 @@ class Reconciler:
         """Objects that the ledger needs and the last listing lacks."""
 
     async def run(self, is_mine: Callable[[], bool] = always) -> None:
-        """Reconcile until cancelled, whenever it is this broker's work."""
+        """Reconcile at intervals until cancelled, while the job is this broker's."""
         while True:
             await asyncio.sleep(self._interval_seconds)
             if is_mine():
@@ -61,7 +62,7 @@ class Reconciler:
                     log.warning("the objects cannot be compared with the ledger now: %s", error)
 
     async def delete_unused(self) -> list[int]:
-        """Delete objects that nobody needs any more. Return their numbers."""
+        """Delete objects that are not needed any more. Return their numbers."""
         deleted: list[int] = []
         while numbers := await self._condemned():
             try:
@@ -69,7 +70,7 @@ class Reconciler:
             except StoreRefused as error:
                 log.warning("%d unused objects are deleted later: %s", len(numbers), error)
                 break
-            # Forgotten only now that the object store has confirmed.
+            # Delete the rows only now, after the object store has confirmed.
             await self._database.row(
                 """
                 DELETE FROM objects WHERE object_id = ANY ($1)
@@ -81,9 +82,9 @@ class Reconciler:
         return sorted(deleted)
 
     async def _condemned(self) -> list[int]:
-        """Return objects that are to be deleted, and that no commit can refer to from now on."""
+        """Mark objects to delete, so that no commit can refer to them any more. Return their numbers."""
         async with self._database.transaction() as connection:
-            # The clock was set back. That readers are given enough time is certain only if it begins anew.
+            # If the clock was set back, begin the delay anew, so that readers certainly have enough time.
             await connection.execute(
                 """
                 UPDATE objects SET since = clock_timestamp()
@@ -111,9 +112,9 @@ class Reconciler:
         return [number for (number,) in rows]
 
     async def reconcile_once(self) -> list[int]:
-        """Compare the objects with the ledger. Return the numbers of strangers, which were deleted."""
+        """Compare the objects with the ledger, and delete strangers. Return their numbers."""
         await self._report_idle()
-        # Numbers that were not reserved when the listing begins are none of our business.
+        # Ignore objects whose numbers were not reserved when the listing began.
         last: int | None = await self._database.value("SELECT last_object FROM numbering")
         if last is None:
             raise LedgerDamaged("the ledger has lost the row of numbering")
@@ -132,9 +133,9 @@ class Reconciler:
         return strangers
 
     async def _report_idle(self) -> None:
-        """Report objects that no chunk is in. They are kept, because their chunks may be what was lost.
+        """Report objects in use without any chunk. They are kept: the rows of their chunks may be lost.
 
-        Whoever deletes the last chunk in an object also marks it as unused, so there are none.
+        Otherwise there are none, because deleting the last chunk of an object also marks it as unused.
         """
         rows = await self._database.fetch(
             """
@@ -149,7 +150,7 @@ class Reconciler:
         )
 
     async def _between(self, after: int, last: int) -> tuple[set[int], set[int]]:
-        """Return the objects that the ledger needs, and all that it knows, within these numbers."""
+        """Return the objects in a range of numbers: those that the ledger needs, and all that it knows."""
         rows = await self._database.fetch(
             "SELECT object_id, state FROM objects WHERE object_id > $1 AND object_id <= $2", after, last
         )
@@ -170,7 +171,7 @@ class Reconciler:
         return strangers
 
     async def _restored(self, strange: dict[int, int]) -> set[int]:
-        """Write the rows of objects again that chunks are in: the rows were lost. Return their numbers."""
+        """Write the lost rows of objects that have chunks again. Return the numbers of these objects."""
         rows = await self._database.fetch(
             """
             INSERT INTO objects
@@ -187,7 +188,7 @@ class Reconciler:
         return set(restored)
 
     async def _certainly(self, numbers: list[int]) -> list[int]:
-        """Return those that are still missing, and still needed: both may have changed since the listing."""
+        """Return the objects still missing and still needed. Both may have changed since the listing."""
         suspects, rest = numbers[:AT_ONCE], numbers[AT_ONCE:]
         gone = [number for number in suspects if not await self._objects.has(number)] + rest
         rows = await self._database.fetch(
@@ -198,7 +199,7 @@ class Reconciler:
 
 
 def _report(text: str, numbers: list[int]) -> None:
-    """Log something of each of these objects, as long as they are few."""
+    """Log a line for each object, up to ``REPORTED_MAX``, and the number of the others."""
     for number in numbers[:REPORTED_MAX]:
         log.error(text, f"{number:016x}")
     if len(numbers) > REPORTED_MAX:

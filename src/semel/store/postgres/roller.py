@@ -1,12 +1,12 @@
-"""The roller moves the bytes of small commits from PostgreSQL to objects.
+"""Move the bytes of small commits from PostgreSQL to objects.
 
 Commits write their bytes to one of a few tables, the current generation. When it is large or old enough, the
-roller makes the next table current. It moves the rows of the others to objects, many to an object, and then
-truncates the tables. One transaction per object says where the chunks are from now on.
+roller makes the next table current. It moves the rows of the other tables to objects, many to an object, and
+then truncates the tables. One transaction per object records the new locations of its chunks.
 
 Several rollers at once are harmless: a chunk is moved once, and an object without a chunk is deleted later. A
-table is truncated only if nothing in it has to be moved, which is checked while nobody can write to it. Until
-then the bytes of a moved chunk are in both places.
+table is truncated only if no chunk in it has to be moved, which is checked under a lock against writers.
+Until then the bytes of a moved chunk are in both places.
 """
 
 import asyncio
@@ -24,15 +24,15 @@ log = logging.getLogger("semel.store")
 
 GENERATIONS: Final = 4
 CHECKS: Final = 4
-"""How often the roller looks within ``semel.roll.interval.ms``."""
+"""How often the roller checks within ``semel.roll.interval.ms``."""
 PAGE: Final = 2_000
 """Chunks of one object at most."""
 LOCK_MS: Final = 50
-"""How long readers may have to wait for the roller, while it waits for readers that came before."""
+"""How long the roller waits for earlier readers of a table. Later readers wait behind it meanwhile."""
 
 
 def always() -> bool:
-    """Whether this broker does the work: the default of ``run``."""
+    """Return that the job is this broker's: the default of ``run``."""
     return True
 
 
@@ -54,7 +54,7 @@ class Roller:
         self._interval_seconds = settings.semel_roll_interval_ms / 1000
 
     async def run(self, is_mine: Callable[[], bool] = always) -> None:
-        """Roll until cancelled, whenever it is this broker's work. Not at all if the interval is 0."""
+        """Roll at intervals until cancelled, while the job is this broker's. Never if the interval is 0."""
         while self._interval_seconds > 0:
             await asyncio.sleep(self._interval_seconds / CHECKS)
             if is_mine():
@@ -64,7 +64,7 @@ class Roller:
                     log.warning("the bytes of small commits stay in PostgreSQL for now: %s", error)
 
     async def roll_once(self) -> int:
-        """Move what is due. Return the number of chunks. StoreRefused."""
+        """Move the chunks that are due. Return their number. StoreRefused."""
         look = await self._look()
         current, filled = look.current, list(look.filled)
         moved = 0
@@ -98,7 +98,7 @@ class Roller:
         return _Look(current, is_due, filled)
 
     async def _advance(self, current: int) -> None:
-        """Have commits write to the next table, unless another roller has done it."""
+        """Make the next table current, unless another roller has done so."""
         await self._database.row(
             """
             UPDATE inline_generation SET generation = $2, since = clock_timestamp() WHERE generation = $1
@@ -129,7 +129,7 @@ class Roller:
         return moved
 
     async def _move(self, generation: int, ids: list[int]) -> int:
-        """Move chunks to one object. Return how many of them were still to be moved."""
+        """Move chunks to one object. Return how many were moved; others were moved or deleted meanwhile."""
         rows = await self._database.fetch(
             f"SELECT chunk_id, bytes FROM inline_{generation} WHERE chunk_id = ANY ($1) ORDER BY chunk_id",
             ids,
@@ -154,7 +154,7 @@ class Roller:
                 [chunk_id for chunk_id, _ in rows],
             )
             if found:
-                # First, because it is refused if the object may be deleted.
+                # First, because this is refused if the object may be deleted.
                 await connection.execute("SELECT store_objects($1)", [(number, size, None, None)])
                 await connection.execute(
                     """
@@ -169,10 +169,10 @@ class Roller:
         return len(found)
 
     async def _is_truncated(self, generation: int) -> bool:
-        """Truncate a table if all its chunks are moved or deleted, and nobody reads it for long."""
+        """Truncate a table if all its chunks are moved or deleted, unless a long read holds it."""
         with contextlib.suppress(StoreRefused):
             async with self._database.transaction() as connection:
-                # Readers that come meanwhile wait behind the lock, so it is not waited for.
+                # Later readers wait behind this lock, so do not wait for it long.
                 await connection.execute(f"SET LOCAL lock_timeout = {LOCK_MS}")
                 await connection.execute(f"LOCK TABLE inline_{generation} IN ACCESS EXCLUSIVE MODE")
                 # A commit may have written here after the generation has changed.

@@ -1,7 +1,7 @@
-"""Runs: rows of the ledger that stand for many batches.
+"""Convert batches to runs and back. A run is one row of the ledger that stands for many batches.
 
-The batches of a run follow one another, in offsets and in bytes. So arrays with their ends, lengths and
-timestamps are enough to tell where each of them is, and readers see batches, whichever way they are stored.
+The batches of a run are adjacent, in offsets and in bytes. So arrays of their ends, lengths and timestamps
+suffice to locate each batch, and readers see batches, however they are stored.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,7 +11,7 @@ from semel.store.interface import BatchLocation, StoredBatch
 
 
 def batches_of(row: Mapping[str, Any]) -> Iterator[StoredBatch]:
-    """The batches of a row of batches."""
+    """Yield the batches of a row of ``batches``."""
     chunk_id, position = row["chunk_id"], row["position"]
     base_offset: int = row["base_offset"]
     if row["run_ends"] is None:
@@ -37,7 +37,7 @@ class Merging(NamedTuple):
 
 
 def columns_of(run: Sequence[Merging]) -> tuple[Any, ...]:
-    """The columns from run_ends on: none for a single batch."""
+    """Return the columns from run_ends on: None for a single batch."""
     if len(run) == 1:
         return None, None, None
     base_offset = run[0].batch.base_offset
@@ -51,7 +51,7 @@ def columns_of(run: Sequence[Merging]) -> tuple[Any, ...]:
 def runs_in(rows: Sequence[Merging | None], bytes_max: int, batches_max: int) -> list[list[Merging]]:
     """Divide consecutive rows into runs. None stands for rows that are not merged.
 
-    The rows after the last complete run are left out: others will follow.
+    The rows after the last complete run are left out, because more will follow.
     """
     runs: list[list[Merging]] = []
     run: list[Merging] = []

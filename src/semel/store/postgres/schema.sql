@@ -8,10 +8,10 @@
 -- row_version is the id of the commit that wrote a row last: the slot of its broker, shifted by 44 bits, and the
 -- sequence of the commit. It is never used twice. An entity without a row has version 0.
 --
--- generation: while anybody holds a snapshot, PostgreSQL keeps every older version of a row, and a search by key looks at
--- all of them. So the index of rows that change all the time ends in a number that grows with one change in 16, and the
--- newest version is found from its end. So no index makes their keys unique, only keys of one generation, which catches two
--- who add the same row at once: whoever adds a row has locked its shard (ADR 0052).
+-- generation: while any session holds a snapshot, PostgreSQL keeps every older version of a row, and a search by key looks
+-- at all of them. So the index of rows that change all the time ends in a number that grows with one change in 16, and the
+-- newest version is found from its end. Such an index makes a key unique only within one generation. That catches two
+-- commits that add the same row at once. A commit that adds a row has locked its shard besides (ADR 0052).
 
 -- What the ledger records of itself: schema_version, cluster_id, the secret that only its brokers know, and the folder of
 -- its objects, which has been marked if there is folder_marked (semel.store.postgres.claiming).
@@ -40,9 +40,9 @@ CREATE UNLOGGED TABLE term (
 -- endpoints is a JSON object: the host and port that clients of each listener get; internal is a JSON array, the
 -- address for other brokers. A broker is a member from when it joins until it leaves or is replaced.
 --
--- Its lease is so long, from the moment it was last renewed on; 0 if it was ended. renewals counts how often that was, so
--- that others notice when it is not renewed any more. lease_until is for people, and for the next process with this id.
--- now_ms is the time by which the broker counted deadlines then, 0 if it had none yet.
+-- lease is the length of its lease, from the last renewal on; 0 if the lease was ended. renewals counts the renewals, so
+-- that other brokers notice when there are no more. lease_until is for operators, and for the next process with this id.
+-- now_ms is the time by which the broker counted deadlines at the last renewal, 0 if it had none yet.
 CREATE TABLE brokers (
     broker_id        integer NOT NULL PRIMARY KEY CHECK (broker_id >= 0),
     slot             integer NOT NULL UNIQUE GENERATED ALWAYS AS IDENTITY (MINVALUE 0 START WITH 0 MAXVALUE 524287),
@@ -66,7 +66,7 @@ CREATE TABLE shards (
     epoch bigint NOT NULL CHECK (epoch >= 0)
 ) WITH (fillfactor = 50);
 
--- What brokers could not tell others, which find it here with their next renewal.
+-- Notices for brokers that could not be reached. They read them here with their next renewal.
 CREATE TABLE notices (
     notice_id bigint NOT NULL PRIMARY KEY GENERATED ALWAYS AS IDENTITY,
     to_broker integer NOT NULL,

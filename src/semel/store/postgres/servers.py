@@ -1,13 +1,13 @@
-"""The servers of a ledger: all connections of a process reach one, and never one that was left behind.
+"""Keep all connections of a process at one server of a ledger, and never at one that was left behind.
 
-After a failover there may be two servers that take writes: the promoted standby, and the old primary that a
-service manager has started again. Everything that the old one confirms would be lost. Two things tell them
-apart. A promotion begins another *timeline* of PostgreSQL. And a crash or a promotion ends the *term* of the
-cluster; the next one gets an id, which the other server does not have. So a server whose timeline is older
-than one that was seen, or that lacks the newest term, is refused, and a newer server takes all connections.
+After a failover two servers may accept writes: the promoted standby, and the old primary that a service
+manager has started again. Everything that the old one confirms would be lost. Two things tell them apart. A
+promotion begins another *timeline* of PostgreSQL. And a crash or a promotion ends the *term* of the cluster;
+the next term gets an id, which the other server does not have. So a process refuses a server whose timeline
+is older than one that it has seen, or that lacks the newest term. It moves all connections to a newer server.
 
 A process that starts has no memory. If the address has several hosts, it looks at all of them and takes the
-newest. What other processes have seen it learns from the object store (``terms``).
+newest. It learns from the object store what other processes have seen (``terms``).
 """
 
 import asyncio
@@ -27,9 +27,9 @@ from semel.store.postgres.sessions import UNSAFE, Server, begin, check_unsafe, i
 log = logging.getLogger("semel.store")
 
 OTHERS_SECONDS: Final = 1.0
-"""How long other hosts may take when one has answered. Who was silent is left to `look_around`."""
+"""How long other hosts may take after one has answered. Silent hosts are left to `look_around`."""
 SAY_SECONDS: Final = 5.0
-"""The least time between two log lines about servers that are refused."""
+"""Minimum time between two log lines about servers that are refused."""
 READ_BACK: Final = ("application_name", "search_path", "client_min_messages")
 """Settings of a session that a pooler may lose; PostgreSQL shows them as they were given."""
 
@@ -37,7 +37,7 @@ _CLIENT_ERRORS: Final = (asyncpg.InterfaceError, asyncpg.InternalClientError)
 
 
 class Seen(NamedTuple):
-    """The newest that a process knows."""
+    """The newest server and term that a process has seen."""
 
     system: str | None = None
     timeline: int = 0
@@ -48,7 +48,7 @@ class Seen(NamedTuple):
 
 
 def why_refused(seen: Seen, server: Server) -> str | None:
-    """Why a server must not be used by a process that has seen this; None if it may."""
+    """Return why a process that has seen this must not use a server; None if it may."""
     if None not in (seen.system, server.system) and seen.system != server.system:
         return "it is another database system"
     if server.is_standby and seen != Seen():
@@ -61,13 +61,13 @@ def why_refused(seen: Seen, server: Server) -> str | None:
 
 
 def seen_at(seen: Seen, server: Server) -> Seen:
-    """What a process knows that uses this server."""
+    """Return what a process has seen after it uses this server."""
     timeline = max(seen.timeline, server.timeline)
     return seen._replace(system=server.system or seen.system, timeline=timeline)
 
 
 def newest(servers: Sequence[Server]) -> int:
-    """The index of the server that has gone on for longest."""
+    """Return the index of the newest server: a primary, the latest timeline, the most terms."""
     return max(range(len(servers)), key=lambda at: _age(servers[at]))
 
 
@@ -76,7 +76,7 @@ def _age(server: Server) -> tuple[bool, int, int]:
 
 
 def addresses(dsn: str) -> list[str]:
-    """Divide the address of several hosts into one for each. ValueError if it is malformed."""
+    """Split an address with several hosts into one for each host. ValueError if it is malformed."""
     parts = urlsplit(dsn)
     user, at, hosts = parts.netloc.rpartition("@")
     if "," in hosts:
@@ -105,7 +105,7 @@ class Servers:
     def __init__(self, dsn: str, unsafe: Collection[str] | None = None) -> None:
         self._addresses = addresses(dsn)
         self._unsafe = unsafe
-        """Settings that may be unsafe. None: all, because nothing is served."""
+        """Settings that may be unsafe. None allows all, because this process does not serve."""
         self._said: set[str] = set()
         self._seen = Seen()
         self._current: Server | None = None
@@ -113,7 +113,7 @@ class Servers:
         self._say_at = 0.0
         self._options: dict[str, Any] = {}
         self.check_history: Callable[[Any], Awaitable[None]] | None = None
-        """Asked of each server that was started since, or is another. StoreDamaged."""
+        """Called with a session of each server that was restarted, or is another one. StoreDamaged."""
         self._silent: set[str] = set()
         """The addresses that did not answer at the last look."""
 
@@ -123,9 +123,10 @@ class Servers:
         return [_host(each) for each in self._addresses if each in self._silent]
 
     async def connect(self, _dsn: str | None = None, **options: Any) -> Any:
-        """Open a session at the newest server. ConnectionLost if only others answer, StoreMisconfigured.
+        """Open a session at the newest server. ConnectionLost if only older ones answer, StoreMisconfigured.
 
-        StoreDamaged if the newest lacks what was confirmed. What `asyncpg.connect` raises if none answers.
+        StoreDamaged if the newest server lacks confirmed commits. If no server answers, the error is that of
+        `asyncpg.connect`.
         """
         self._options = options
         return await self._connect(waits=False)
@@ -141,10 +142,10 @@ class Servers:
         return self._taken(found)
 
     async def _look(self, options: Mapping[str, Any], *, waits: bool) -> _Found:
-        """Look at all hosts. The newest that may be used.
+        """Ask all hosts. Return the newest that may be used.
 
-        Hosts that were silent before are not waited for if the server in use answers, unless `waits` is true:
-        another session there changes nothing.
+        If the server in use answers, hosts that were silent before are not waited for, unless `waits` is
+        true: another session at the same server changes nothing.
         """
         tasks = [asyncio.ensure_future(self._open(each, options)) for each in self._addresses]
         try:
@@ -174,7 +175,7 @@ class Servers:
         found = [each.result() for each in ordered if each.exception() is None]
         if not found:
             raise _telling([error for each in ordered if (error := each.exception()) is not None])
-        # Of copies that are equally old, the one in use.
+        # Of equally new servers, prefer the one in use.
         found.sort(key=lambda each: not self._is_current(each.server))
         best = found[newest([each.server for each in found])]
         for other in found:
@@ -183,7 +184,7 @@ class Servers:
         return best
 
     async def _open(self, address: str, options: Mapping[str, Any]) -> _Found:
-        """Open a session, and have it prove what it is."""
+        """Open a session, and check it and its server."""
         given = options["server_settings"]
         try:
             session = await asyncpg.connect(address, **options)
@@ -205,10 +206,10 @@ class Servers:
         return _Found(session, server, address)
 
     def _taken(self, found: _Found) -> Any:
-        """Use a session, and end all others that are at another server."""
+        """Use a session, and end all sessions at other servers."""
         session, server, address = found
         if (why := why_refused(self._seen, server)) is not None:
-            # Something newer was seen while this one was opened.
+            # A newer timeline or term was seen while this session was opened.
             session.terminate()
             raise ConnectionLost(f"the server at {_host(address)} is not used: {why}")
         if self._current is not None and not _is_same(self._current, server):
@@ -223,10 +224,7 @@ class Servers:
         return session
 
     def check_settings(self, unsafe: Sequence[str]) -> None:
-        """StoreMisconfigured if a server gives durability away by these settings, and they are not allowed.
-
-        It is logged if they are.
-        """
+        """Raise StoreMisconfigured if these unsafe settings are not allowed. Log those that are."""
         check_unsafe(unsafe, self._unsafe)
         if unsafe and set(unsafe) - self._said:
             self._said.update(unsafe)
@@ -244,17 +242,17 @@ class Servers:
                 session.terminate()
 
     def learn(self, number: int, term: str) -> None:
-        """Refuse servers without this term, which the one in use has."""
+        """Refuse servers without this term, which the server in use has."""
         if number > self._seen.number:
             self._seen = self._seen._replace(term=term, number=number)
 
     def require(self, number: int, term: str) -> None:
-        """Refuse servers without this term, with which another has gone on. End all sessions."""
+        """Refuse servers without this term, which has begun at another server. End all sessions."""
         self._seen = self._seen._replace(term=term, number=number)
         self._end_others(None)
 
     async def look_around(self) -> None:
-        """Move to another host if it has gone on for longer than the one in use."""
+        """Move to another host if its server is newer than the one in use."""
         if len(self._addresses) > 1 and self._options:
             with suppress(OSError, ConnectionLost, asyncpg.PostgresError, *_CLIENT_ERRORS):
                 session = await self._connect(waits=True)
@@ -272,19 +270,19 @@ def _is_same(one: Server, other: Server) -> bool:
 
 
 def _host(address: str) -> str:
-    """The part of an address that has no secret."""
+    """Return the part of an address that contains no secret."""
     parts = urlsplit(address)
     return parts.netloc.rpartition("@")[2] or dict(parse_qsl(parts.query)).get("host", "the default host")
 
 
 def _discard(task: "asyncio.Future[_Found]") -> None:
-    """End the session of a task that nobody waits for any more."""
+    """End the session of a task whose result is not needed any more."""
     if not task.cancelled() and task.exception() is None:
         task.result().session.terminate()
 
 
 def _telling(errors: Sequence[BaseException]) -> BaseException:
-    """The error of several hosts that tells most: what a server says, rather than that there is no answer."""
+    """Return the most informative error of several hosts: what a server says, rather than no answer."""
     ranks = (StoreMisconfigured, ConnectionLost, asyncpg.PostgresError)
     return min(
         errors,

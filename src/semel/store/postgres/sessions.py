@@ -1,8 +1,8 @@
-"""One session of PostgreSQL: what it must prove before anything is trusted to it.
+"""Check a new session of PostgreSQL before it is used.
 
-It has to be a session of its own, not one that a connection pooler shares between clients. Its settings must
-keep what is confirmed. And it tells which server it is at: after a failover there may be two of them, and one
-was left behind (``servers``).
+It must not be a session that a connection pooler shares between clients. Its settings must keep what is
+confirmed. And it must identify its server: after a failover there may be two, one of which was left behind
+(``servers``).
 """
 
 import logging
@@ -19,13 +19,13 @@ log = logging.getLogger("semel.store")
 DURABLE: Final = ("fsync", "full_page_writes")
 """Settings of a server that must be on: without them a crash loses or damages what was confirmed."""
 SESSION_SETTING: Final = "synchronous_commit"
-"""What each session sets for itself."""
+"""A setting that each session sets for itself."""
 _POOLED: Final = "SM020"
 _POOLER: Final = (
     "there is a connection pooler between Semel and PostgreSQL, such as PgBouncer: %s. Give the address of"
     " PostgreSQL itself. A broker pools its few connections, and a pooler would mix its sessions up"
 )
-# The simple protocol, in one step: a pooler may send the parts of a prepared statement to different sessions.
+# Uses the simple protocol: a pooler may send the parts of a prepared statement to different sessions.
 _BEGIN: Final = """
 DO $$ BEGIN
     IF pg_backend_pid() <> {pid} THEN
@@ -54,16 +54,16 @@ UNSAFE: Final = f"""
     UNION ALL
     SELECT '{SESSION_SETTING}' WHERE current_setting('{SESSION_SETTING}') NOT IN ('on', 'remote_apply')
 """
-"""The settings that give durability away: of a server, and of the session that asks (``begin`` sets that)."""
+"""The settings that endanger durability: of a server, and of this session, which ``begin`` sets."""
 
 
 class Server(NamedTuple):
     """Which server a session is at, and what that server knows of the cluster."""
 
     system: str | None
-    """The identifier of the database system: a standby has that of its primary. None if it is not told."""
+    """The identifier of the database system: a standby has that of its primary. None if it is hidden."""
     timeline: int
-    """Counts promotions; 0 for a standby, or if it is not told."""
+    """Counts promotions; 0 for a standby, or if it is hidden."""
     is_standby: bool
     started: str
     """When it was started, which tells two servers apart."""
@@ -72,12 +72,12 @@ class Server(NamedTuple):
 
 
 def is_pooled(error: Exception) -> bool:
-    """Whether an error says that something between refuses what PostgreSQL accepts."""
+    """Whether an error shows that a pooler refuses a startup parameter, which PostgreSQL accepts."""
     return isinstance(error, asyncpg.ProtocolViolationError) and "startup parameter" in str(error)
 
 
 def pooler(reason: object) -> StoreMisconfigured:
-    """The error for a pooler, which was found by this."""
+    """Return the error for a pooler that was detected for this reason."""
     return StoreMisconfigured(_POOLER % reason)
 
 
@@ -97,7 +97,7 @@ async def begin(session: Any, settings: Mapping[str, str]) -> None:
 
 
 async def server_of(session: Any) -> Server:
-    """Tell which server a session is at. A managed service may not tell everything."""
+    """Return the server of a session. A managed service may hide some of its properties."""
     is_standby, started = await session.fetchrow(
         "SELECT pg_is_in_recovery(), pg_postmaster_start_time()::text"
     )
@@ -113,7 +113,7 @@ async def server_of(session: Any) -> Server:
 
 
 def check_unsafe(unsafe: Collection[str], allowed: Collection[str] | None) -> None:
-    """StoreMisconfigured if settings give durability away that are not allowed to. None: all are."""
+    """Raise StoreMisconfigured if unsafe settings are not allowed. None allows all."""
     refused = [] if allowed is None else [each for each in unsafe if each not in allowed]
     if SESSION_SETTING in refused:
         raise StoreMisconfigured(

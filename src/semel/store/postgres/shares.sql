@@ -1,6 +1,6 @@
 -- Share-partitions: what share groups have done with the records of partitions. Also run by an upgrade (opening.py).
 
--- Below start_offset everything is settled; -1 if nobody has fetched yet. runs is a JSON array of runs of offsets in
+-- Below start_offset everything is settled; -1 if no member has fetched yet. runs is a JSON array of runs of offsets in
 -- the same state, without gaps: the first and the last offset, the state (0 available, 2 acknowledged, 4 archived, 16
 -- pending), how often they were delivered, and what the end of a transaction makes of pending ones: its producer, whether
 -- a commit makes them acknowledged or archived, whether an abort makes them archived or available, and which member has

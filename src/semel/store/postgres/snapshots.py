@@ -1,8 +1,8 @@
-"""Snapshots of others that keep PostgreSQL from removing old versions of rows: who holds the oldest.
+"""Find who holds the oldest snapshot, which keeps PostgreSQL from removing old versions of rows.
 
-A session in a transaction, a prepared transaction, a replication slot or a standby may hold one. Commits stay
-as fast as they are meanwhile (``schema.sql``: generation), but every commit leaves versions behind, so the
-tables grow. A user without the role ``pg_read_all_stats`` does not see what sessions of other users hold.
+A session in a transaction, a prepared transaction, a replication slot or a standby may hold one. Commits do
+not slow down meanwhile (``schema.sql``: generation), but every commit leaves versions behind, so the tables
+grow. A user without the role ``pg_read_all_stats`` does not see what sessions of other users hold.
 """
 
 import asyncio
@@ -16,12 +16,12 @@ from semel.store.sharing import SnapshotAge
 log = logging.getLogger("semel.store")
 
 LOOK_SECONDS: Final = 10.0
-"""PostgreSQL goes through all of its sessions for each look."""
+"""Time between two looks. PostgreSQL goes through all of its sessions for each."""
 WARN_SECONDS: Final = 600.0
-"""A snapshot that is older is logged, and again after as long."""
+"""An older snapshot is logged, and again each time that this time has passed."""
 WARN_TRANSACTIONS: Final = 1_000_000
-"""The same for one that so many transactions have begun since: the age of a slot or a standby is not known in
-seconds. A busy cluster has that many within an hour."""
+"""A snapshot is also logged if this many transactions have begun since, because the age of a slot or a
+standby is not known in seconds. A busy cluster has that many within an hour."""
 NONE: Final = SnapshotAge(0.0, 0)
 
 
@@ -29,7 +29,7 @@ class Snapshot(NamedTuple):
     """Who holds a snapshot, and how old it is."""
 
     holder: str
-    """What it is: session, prepared transaction, replication slot or standby."""
+    """Its kind: session, prepared transaction, replication slot or standby."""
     name: str
     """The application of a session or a standby; the name of a prepared transaction or a slot."""
     pid: int | None
@@ -40,7 +40,7 @@ class Snapshot(NamedTuple):
     """How many transactions of the whole server have begun since."""
 
     def who(self, pid: str = "") -> str:
-        """Its holder in words, the same for all sessions of an application."""
+        """Describe the holder, in the same words for all sessions of an application."""
         return f"{self.holder} {self.name!r}{pid}" + ("" if self.user is None else f" of user {self.user}")
 
     def __str__(self) -> str:

@@ -1,7 +1,7 @@
 """The store of a cluster: a ledger in PostgreSQL, and bytes in PostgreSQL or an object store.
 
 Large bytes are uploaded to objects, then a commit writes everything else in one transaction. A crash in
-between leaves an object that no chunk is in; it is deleted later (``reconciling``).
+between leaves an object without a chunk, which is deleted later (``reconciling``).
 """
 
 import time
@@ -30,7 +30,7 @@ class _Ahead(NamedTuple):
     """A batch that was uploaded before its commit."""
 
     batch: Buffer
-    """Kept, so that its identity stays its own."""
+    """Kept alive, so that no other buffer gets its ``id``."""
     location: BatchLocation
     object: tuple[int, int]
     """Number and size."""
@@ -90,7 +90,7 @@ class ClusterStore:
 
     @property
     def lost_rows(self) -> int:
-        """How often a query met a row that the ledger has lost."""
+        """How often a query needed a row that the ledger has lost."""
         return self.ledger.lost_rows.met
 
     @property
@@ -105,7 +105,7 @@ class ClusterStore:
 
     @property
     def oldest_snapshot(self) -> SnapshotAge:
-        """What keeps PostgreSQL from removing old versions, as of the last look."""
+        """The oldest snapshot at the last look. It keeps PostgreSQL from removing old versions of rows."""
         return self._snapshots.age
 
     @property
@@ -114,10 +114,10 @@ class ClusterStore:
         return self.ledger.committer.has_unsynced
 
     async def make_room(self, length: int) -> None:
-        """Nothing: PostgreSQL and the object store say themselves when they are full."""
+        """Do nothing: PostgreSQL and the object store report when they are full."""
 
     async def load(self, keys: Sequence[Key], *, locks: bool = False) -> list[Versioned]:
-        """Return entities and their versions. With ``locks``, nobody else changes them before a commit."""
+        """Return entities and their versions. ``locks``: no other broker changes them before a commit."""
         return await self.ledger.load_versioned(keys, locks=locks)
 
     async def check_term(self) -> None:
@@ -167,7 +167,7 @@ class ClusterStore:
             self._ahead.pop(id(batch), None)
 
     async def _placed(self, batches: Sequence[Buffer]) -> tuple[Sequence[BatchLocation], Bytes]:
-        """Return the locations of batches after a commit. Those that were uploaded ahead have one."""
+        """Return the locations of batches after a commit. Batches that were uploaded ahead have one."""
         if not self._ahead:
             return await self.chunks.write(batches)
         ahead = [self._ahead.get(id(each)) for each in batches]
@@ -181,7 +181,7 @@ class ClusterStore:
         )
 
     def upkeep(self, is_mine: Callable[[], bool]) -> Mapping[str, Coroutine[Any, Any, None]]:
-        """Move small bytes to objects, merge batches, compare objects with the ledger, look for snapshots."""
+        """Return the jobs that roll, merge and reconcile bytes, and watch snapshots and the server."""
         return {
             "roller": self.roller.run(is_mine),
             "merger": self.merger.run(is_mine),
@@ -191,10 +191,10 @@ class ClusterStore:
         }
 
     async def checkpoint(self) -> None:
-        """Nothing: what is committed is durable."""
+        """Do nothing: no WAL has to be applied to ledger and chunks."""
 
     async def sweep_orphans(self) -> list[int]:
-        """Delete the objects that nobody needs any more. Return their numbers."""
+        """Delete the objects that are not needed any more. Return their numbers."""
         return await self.reconciler.delete_unused()
 
     async def close(self) -> None:

@@ -1,6 +1,6 @@
-"""Delete the rows that nobody can read any more: of deleted topics, below log starts, dropped batches.
+"""Delete unreachable rows: of deleted topics, below log starts, and of dropped batches.
 
-Several brokers may sweep at once, and beside commits: each row is freed by the one that deletes it.
+Several brokers may sweep at once, and during commits: the sweep that deletes a row frees its bytes.
 """
 
 from collections import Counter
@@ -46,7 +46,7 @@ async def sweep(connection: Any, limit: int) -> tuple[list[BatchLocation], bool]
 
 
 async def free(connection: Any, locations: Iterable[BatchLocation]) -> None:
-    """Count bytes that no row refers to any more. Forget chunks without others, and leave empty objects."""
+    """Subtract freed bytes from their chunks. Delete empty chunks, and mark empty objects as unused."""
     sizes: Counter[int] = Counter()
     for chunk_id, _, length in locations:
         sizes[chunk_id] += length
@@ -67,7 +67,7 @@ async def free(connection: Any, locations: Iterable[BatchLocation]) -> None:
         "DELETE FROM chunks WHERE chunk_id = ANY ($1) AND live_bytes = 0 RETURNING object_id", list(sizes)
     )
     left = sorted({number for (number,) in rows if number is not None})
-    # Two sweeps may each delete one of the last two chunks in an object: the second sees what the first did.
+    # Two sweeps may each delete one of an object's last two chunks. The lock lets the second see the first.
     await connection.execute(
         "SELECT FROM objects WHERE object_id = ANY ($1) ORDER BY object_id FOR UPDATE", left
     )
@@ -109,7 +109,7 @@ async def _sweep_partition(
                 await connection.execute(
                     f"DELETE FROM {table} WHERE topic_id = $1 AND partition_index = $2", *partition
                 )
-        # A commit may have left more meanwhile, and another sweep may have taken rows before this one.
+        # Look again: a commit may have left more rows, and another sweep may have taken rows before this one.
         await connection.execute(
             """
             DELETE FROM leftovers WHERE topic_id = $1 AND partition_index = $2 AND below_offset = $3

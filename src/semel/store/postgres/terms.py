@@ -1,9 +1,9 @@
-"""The terms of a cluster: which one the ledger is in, and whether another server has gone on without it.
+"""Track the terms of a cluster: which one the ledger is in, and whether another server has begun a newer one.
 
-A crash or a promotion of PostgreSQL ends a term. The next one is begun in the ledger, and noted in the object
-store before anything is committed in it. The object store takes each number once. So if the old primary comes
-back after a failover, it cannot begin the term that the promoted standby has begun, whoever asks it: the
-object store is a witness that is at neither of the servers.
+A crash or a promotion of PostgreSQL ends a term. The next term begins in the ledger, and is noted in the
+object store before anything is committed in it. The object store accepts each number once. So an old primary
+that comes back after a failover cannot begin the term that the promoted standby has begun, whichever broker
+asks: the object store is a witness apart from both servers.
 """
 
 import logging
@@ -17,17 +17,17 @@ log = logging.getLogger("semel.store")
 HAS_TERM: Final = """
     SELECT EXISTS (SELECT FROM terms WHERE term_id = $2 OR (term > $1 AND term_id = 'skipped'))
 """
-"""Whether a ledger has this term, or an operator has said that it need not."""
+"""Whether a ledger has this term, or an operator has declared that it need not."""
 
 
 class Witness(Protocol):
     """Where terms are noted."""
 
     async def newest_term(self) -> tuple[int, str] | None:
-        """Return the newest term, and its id. OSError."""
+        """Return the newest noted term and its id; None if no term is noted. OSError."""
 
     async def note_term(self, term: int, term_id: str) -> str:
-        """Note a term if nobody has, and return the id that was noted. StoreRefused."""
+        """Note a term unless it is noted already. Return the id that is noted. StoreRefused."""
 
 
 class Terms:
@@ -38,15 +38,15 @@ class Terms:
         self._witness: Witness | None = None
 
     async def begin(self) -> int:
-        """Return the current term, which is begun if the server has lost the last one. StoreRefused."""
+        """Return the current term. Begin one if the server has lost the last one. StoreRefused."""
 
         async def work() -> Any:
             async with self._database.connection() as connection:
                 term = await connection.fetchval("SELECT current_term()")
                 found = await connection.fetchrow("SELECT * FROM terms WHERE term = $1", term)
                 if found is not None and not found["is_noted"]:
-                    # The wait of who began it may have been cancelled. If the standby lacked a term that is
-                    # noted, it would be refused after a failover.
+                    # The broker that began it may not have waited for the standby. A standby without a noted
+                    # term would be refused after a failover.
                     await connection.execute(FLUSH)
                 return found
 
@@ -59,7 +59,10 @@ class Terms:
         return int(term)
 
     async def have_noted(self, witness: Witness) -> None:
-        """Have terms noted from now on. StoreMisconfigured if another server has gone on. StoreRefused."""
+        """Note terms with this witness from now on. StoreMisconfigured if another server has a newer term.
+
+        StoreBroken if a silent server may have it. StoreRefused.
+        """
         self._witness = witness
         try:
             await self.begin()
@@ -67,11 +70,11 @@ class Terms:
             raise self._cannot_start(error) from None
 
     async def check(self, witness: Witness) -> None:
-        """StoreMisconfigured or StoreBroken if another server has gone on, as far as the witness answers."""
+        """Raise StoreMisconfigured or StoreBroken if the witness has a newer term, of another server."""
         try:
             newest = await witness.newest_term()
         except OSError:
-            return  # It is asked again before anything is written.
+            return  # The witness is asked again before anything is written.
         if newest is not None and not await self._continues(*newest):
             raise self._cannot_start(LeftBehind.with_term(newest[0]))
 
@@ -104,16 +107,16 @@ class Terms:
             raise LeftBehind.with_term(newest[0])
 
     async def _continues(self, term: int, term_id: str) -> bool:
-        """Whether the ledger has this term, or an operator has said that it need not."""
+        """Whether the ledger has this term, or an operator has declared that it need not."""
         return bool(await self._database.value(HAS_TERM, term, term_id))
 
 
 class LeftBehind(StoreRefused):
-    """Another server has a term that this one has not."""
+    """Another server has a term that this one lacks."""
 
     @classmethod
     def with_term(cls, term: int) -> "LeftBehind":
-        """Say which term it is."""
+        """Return the error for this term."""
         return cls(
             f"this PostgreSQL server was left behind: the cluster has gone on with term {term} elsewhere"
         )

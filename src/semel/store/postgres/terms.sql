@@ -29,8 +29,7 @@ BEGIN
 END
 $$;
 
--- Lets numbers continue far beyond those that may have been used after a backup, and terms too. For operators who have
--- restored one.
+-- Skips all numbers and terms that may have been used after a backup. For operators who have restored one.
 CREATE OR REPLACE FUNCTION skip_numbers() RETURNS bigint LANGUAGE sql SET search_path FROM CURRENT AS $$
     DELETE FROM term;
     UPDATE cluster SET last_term = last_term + 1000000;

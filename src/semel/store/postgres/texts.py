@@ -1,4 +1,4 @@
-"""Clients' text in PostgreSQL, which cannot store U+0000.
+"""Encode clients' text for PostgreSQL, which cannot store U+0000.
 
 U+0000 becomes U+0001 U+0001, and U+0001 becomes U+0001 U+0002; all other text stays as it is. The order of
 two texts stays the same, so a page of a listing continues where the last one ended.
@@ -12,7 +12,7 @@ _STORED: Final = {0: _MARK + "\x01", 1: _MARK + "\x02"}
 
 def stored(text: str) -> str:
     """Return the text as it is stored."""
-    # Almost no text has such a character.
+    # Fast, because almost no text has such a character.
     return text if text.isprintable() else text.translate(_STORED)
 
 

@@ -1,4 +1,4 @@
-"""Rows of the tables, as the database's functions get them."""
+"""Convert entities to rows of the tables, as the database's functions take them."""
 
 from typing import Any, Final
 
@@ -11,19 +11,19 @@ Row = tuple[Any, ...]
 FIRST: Final = 0
 """The generation of a row that is added (``schema.sql``)."""
 NO_PRODUCER: Final = (None,) * 9
-"""What follows the key of a row that is removed."""
+"""The columns after the key of a row that is removed."""
 NO_OFFSET: Final = (None,) * 6
 NO_SHARE: Final = (None,) * 5
 
 
 def row_of_partition(key: PartitionKey, partition: Partition) -> Row:
-    """Return all but version and generation."""
+    """Return all columns but version and generation."""
     start, end, peak, size, opened, *rest = partition.values()
     return (*key.values(), start, end, peak, size, pack_open_transactions(opened), *rest)
 
 
 def row_of_producer(key: ProducerKey, state: ProducerState) -> Row:
-    """Return all but version and generation."""
+    """Return all columns but version and generation."""
     epoch, batches, *numbers, staged = state.values()
     return (*key.values(), epoch, pack_sent_batches(batches), *numbers, pack_staged(staged))
 
@@ -34,7 +34,7 @@ def key_of_offset(key: OffsetKey) -> Row:
 
 
 def row_of_offset(key: OffsetKey, value: Any) -> Row:
-    """Return all but shard and generation."""
+    """Return all columns but shard and generation."""
     offset, leader_epoch, metadata, committed_ms = value.values()
     return (*key_of_offset(key), offset, leader_epoch, stored(metadata), committed_ms)
 

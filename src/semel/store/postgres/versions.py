@@ -1,7 +1,7 @@
-"""The versions that a commit was decided on, as the database's functions expect them (``versions.sql``).
+"""Encode the versions that a commit was decided on, for the database's functions (``versions.sql``).
 
-Locks are taken in one order by all brokers, so that they rarely wait for each other in a circle. An entity
-that does not exist has no row to lock: whoever adds one, or relies on its absence, locks its shard.
+All brokers take locks in the same order, so that deadlocks are rare. An entity that does not exist has no row
+to lock: a commit that adds it, or relies on its absence, locks its shard.
 """
 
 import json
@@ -24,7 +24,7 @@ from semel.core.types import (
 from semel.store.postgres.texts import stored
 
 SLOT_SHIFT: Final = 44
-"""A version is the slot of the broker that wrote it, shifted by so many bits, and the commit's number."""
+"""A version is the slot of the broker that wrote it, shifted by this many bits, and the commit's number."""
 _KINDS: Final = (TopicKey, PartitionKey, ProducerKey, TransactionKey, GroupKey, PendingKey, ShareKey)
 assert set(_KINDS) == VERSIONED
 _ALL_SHARDS: Final = list(range(SHARDS))
@@ -56,19 +56,19 @@ class Expectations:
             _ALL_SHARDS if locks_all else sorted({_shard(key) for key in unknown}),
             shares,
         )
-        """For the type ``expectations``."""
+        """A value of the SQL type ``expectations``."""
         self.are_none: Final = not any(rows) and not self.argument[-2]
         """Whether nothing has to be checked or locked."""
 
     @classmethod
     def of_commit(cls, facts: Sequence[Fact], expected: Mapping[Key, int]) -> "Expectations":
-        """What a commit of these facts expects."""
+        """Return what a commit of these facts expects."""
         written = {key for fact in facts for key in versioned_by(fact)}
         return cls(expected, written, locks_all=any(isinstance(fact, _UNNAMED) for fact in facts))
 
     @classmethod
     def of_locks(cls, keys: Iterable[Key]) -> "Expectations":
-        """For locking entities of which it is not known whether they exist."""
+        """Return what locks these entities, whether or not they exist."""
         wanted = {key: ABSENT for key in keys if type(key) in VERSIONED}
         return cls(wanted, wanted, locks_all=False)
 
@@ -85,7 +85,7 @@ def _stored(key: Any) -> tuple[Any, ...]:
     values: tuple[Any, ...] = key.values()
     if isinstance(key, ShareKey):
         return key.topic_id, key.index, stored(key.group_id)
-    # Those of partitions and producers are not text.
+    # The keys of partitions and producers have no text.
     return (stored(values[0]),) if len(values) == 1 else values
 
 

@@ -1,6 +1,7 @@
--- Versions of entities: who commits, what it expects, and how both are checked. locking.sql locks and compares them.
+-- Versions of entities: which broker commits, what it expects, and how both are checked. locking.sql locks and compares
+-- them.
 
--- Who commits: its place in brokers, the number that the commit gets, and the term that it was decided in.
+-- The broker that commits: its place in brokers, the number that the commit gets, and the term that it was decided in.
 CREATE TYPE claim AS (
     broker_id integer, epoch bigint, session bigint, sequence bigint, term bigint, is_synced boolean,
     next_producer_id bigint
@@ -13,9 +14,9 @@ CREATE TYPE producer_version AS (
 );
 CREATE TYPE share_version AS (topic_id bytea, partition_index integer, group_id text, row_version bigint);
 
--- The versions that a commit was decided on, ordered by key; 0 of what does not exist. present has for each kind how
--- many do exist, and writes whether the commit writes any of them. absent has the shards of entities that do not exist,
--- or of which that is not known, in order.
+-- The versions that a commit was decided on, ordered by key; 0 for an entity that does not exist. present has for each
+-- kind how many exist, and writes whether the commit writes any of the kind. absent has the shards of entities that do
+-- not exist, or are not known to exist, in order.
 CREATE TYPE expectations AS (
     topics named_version[], partitions partition_version[], producers producer_version[],
     transactions named_version[], groups named_version[], pending named_version[],

@@ -1,4 +1,4 @@
--- What people look at. Semel itself does not use these views. They are those of the embedded ledger.
+-- Views for operators. Semel itself does not use them. They are the same as those of the embedded ledger.
 
 -- Open transactions with their start and timeout: one row for each partition, or one row without a partition.
 -- first_offset is where the transaction began to write; none if it did not write there, or if its batches are staged,

@@ -1,6 +1,6 @@
-"""What a running broker looks at again and again: whether its server still keeps what it confirms.
+"""Check at intervals whether a broker's PostgreSQL server still keeps what it confirms.
 
-The settings of a server may change while it runs, and the cluster may go on without it at another server.
+The settings of a server may change while it runs, and the cluster may go on at another server without it.
 """
 
 import asyncio
@@ -17,11 +17,11 @@ log = logging.getLogger("semel.store")
 LOOK_SECONDS: Final = 1.0
 """As often as a lease is renewed by default."""
 TERMS_EVERY: Final = 10
-"""Looks at the settings for one at other hosts, and at the terms in the object store."""
+"""Looks at the settings per look at other hosts, and at the terms in the object store."""
 
 
 async def watch(database: Database, terms: Terms) -> None:
-    """Look at the server until cancelled. StoreMisconfigured if it must not be used any more."""
+    """Check the server until cancelled. StoreMisconfigured if it must not be used any more."""
     looks = 0
     while True:
         await asyncio.sleep(LOOK_SECONDS)

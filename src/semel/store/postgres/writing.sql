@@ -5,8 +5,8 @@ CREATE OR REPLACE FUNCTION next_generation(last bigint) RETURNS bigint LANGUAGE 
     SELECT last + CASE WHEN random() < 1.0 / 16 THEN 1 ELSE 0 END;
 $$;
 
--- Fails if a row was added or changed by somebody else meanwhile, which only a row that the commit has not locked can be.
--- Then the commit is repeated.
+-- Fails if another commit has added or changed a row meanwhile, which is possible only for rows that this commit has not
+-- locked. Then the commit is repeated.
 CREATE OR REPLACE FUNCTION check_written(written integer, wanted integer) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     IF written <> wanted THEN
@@ -15,9 +15,9 @@ BEGIN
 END
 $$;
 
--- Writes rows, many of each table. Of each key there is at most one row. A row that is there is found by its newest
--- generation, and then by its place: joined by its key, the planner would rather read all of a small table, with all of
--- its old versions. Other rows are added; their shards are locked.
+-- Writes rows, many of each table. Of each key there is at most one row. An existing row is found by its newest generation,
+-- and then by its ctid: for a join by key, the planner would rather read all of a small table, with all of its old
+-- versions. Other rows are added; their shards are locked.
 CREATE OR REPLACE FUNCTION write_rows(
     new_partitions partitions[], new_batches batches[], new_aborted aborted[],
     new_producers producers[], gone_producers producers[],
@@ -226,7 +226,7 @@ BEGIN
 END
 $$;
 
--- Keeps the bytes of small commits. A commit that has read the generation before it changed writes to the last one; the
+-- Keeps the bytes of small commits. A commit that read the generation before it changed writes to the previous table; the
 -- roller looks for such rows before it truncates.
 CREATE OR REPLACE FUNCTION keep_inline(new_bytes inline_bytes[]) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE

@@ -1,7 +1,7 @@
 """The table of the APIs.
 
-`APIS` is the table of Kafka 4.3, followed by our own: for each API key its two classes, the versions that can
-be decoded, and the versions that a broker advertises. The two differ where they differ in Kafka's own broker:
+`APIS` has the APIs of Kafka 4.3, followed by Semel's own: for each API key its two classes, the versions that
+can be decoded, and the versions that a broker advertises. These differ where they differ in Kafka's broker:
 Produce is advertised from version 0, because some clients stop compressing otherwise, and InitProducerId 6
 (two-phase commit) is not stable and so not advertised. The handlers decide which of the APIs a broker serves.
 """

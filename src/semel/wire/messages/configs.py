@@ -1,7 +1,8 @@
-"""Settings of topics and brokers: read them, replace them all, or change some of them.
+"""Configs of resources, such as topics and brokers: read them, replace them all, or change some of them.
 
-AlterConfigs replaces everything that is set on a resource and exists for old tools; IncrementalAlterConfigs
-changes what it names. UpdateFeatures raises or lowers the level of a feature such as `transaction.version`.
+AlterConfigs replaces all configs of a resource and exists for old tools; IncrementalAlterConfigs changes only
+the configs that it names. UpdateFeatures raises or lowers the level of a feature such as
+`transaction.version`.
 """
 
 from semel.wire.schema import (
@@ -54,7 +55,7 @@ class DescribeConfigsResource:
 
 @request(32, versions="1-4", flexible=4)
 class DescribeConfigsRequest(Request):
-    """The settings of topics or brokers; 3 can ask for their documentation."""
+    """The resources to describe; 3 can request documentation of the configs."""
 
     resources: list[DescribeConfigsResource] = array(DescribeConfigsResource)
     include_synonyms: bool = boolean()
@@ -91,7 +92,7 @@ class DescribeConfigsResult:
 
 @response(32, versions="1-4", flexible=4)
 class DescribeConfigsResponse(Response):
-    """The settings with their sources; 3 adds type and documentation."""
+    """The configs with their sources; 3 adds type and documentation."""
 
     throttle_time_ms: int = int32()
     results: list[DescribeConfigsResult] = array(DescribeConfigsResult)
@@ -112,7 +113,7 @@ class AlterConfigsResource:
 
 @request(33, versions="0-2", flexible=2)
 class AlterConfigsRequest(Request):
-    """All settings of some resources, replacing those that are set."""
+    """The new configs of some resources, which replace all configs that are set."""
 
     resources: list[AlterConfigsResource] = array(AlterConfigsResource)
     validate_only: bool = boolean()
@@ -150,7 +151,7 @@ class IncrementalAlterConfigsAlterConfigsResource:
 
 @request(44, versions="0-1", flexible=1)
 class IncrementalAlterConfigsRequest(Request):
-    """Changes to single settings of some resources."""
+    """Changes to single configs of some resources."""
 
     resources: list[IncrementalAlterConfigsAlterConfigsResource] = array(
         IncrementalAlterConfigsAlterConfigsResource
@@ -202,7 +203,7 @@ class UpdatableFeatureResult:
 
 @response(57, versions="0-2", flexible=0)
 class UpdateFeaturesResponse(Response):
-    """Whether the levels were changed; up to version 1 by feature."""
+    """Whether the levels were changed; up to version 1 with a result for each feature."""
 
     throttle_time_ms: int = int32()
     error_code: int = int16()
@@ -212,7 +213,7 @@ class UpdateFeaturesResponse(Response):
 
 @request(74, versions="0-1", flexible=0)
 class ListConfigResourcesRequest(Request):
-    """The kinds of resources to list, empty for all; 0 asks for client metrics."""
+    """The types of resources to list, empty for all; 0 lists client metrics only."""
 
     resource_types: list[int] = array("int8", versions="1+")
 
@@ -225,7 +226,7 @@ class ListedConfigResource:
 
 @response(74, versions="0-1", flexible=0)
 class ListConfigResourcesResponse(Response):
-    """Resources that have configs; 1 adds their kinds."""
+    """Resources that have configs; 1 adds their types."""
 
     throttle_time_ms: int = int32()
     error_code: int = int16()

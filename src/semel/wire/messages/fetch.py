@@ -1,8 +1,8 @@
-"""Fetch, and the two APIs for positions in the log: ListOffsets and OffsetForLeaderEpoch.
+"""Fetch, and the two APIs that look up offsets: ListOffsets and OffsetForLeaderEpoch.
 
 A Fetch response carries the bytes of chunks without a copy, and the list of aborted transactions that a
 read-committed consumer skips. Version 7 added sessions, in which a client names only the partitions that
-changed; version 13 replaced topic names by topic ids.
+changed; version 13 replaced topic names with topic ids.
 """
 
 from semel.wire.messages.produce import LeaderIdAndEpoch, NodeEndpoint
@@ -85,7 +85,7 @@ class ForgottenTopic:
 
 @request(1, versions="4-18", flexible=12)
 class FetchRequest(Request):
-    """What to read, from where; 7 adds sessions, 9 leader epochs, 12 is flexible, 13 has topic ids."""
+    """Partitions and offsets to read; 7 adds sessions, 9 leader epochs, 12 is flexible, 13 has topic ids."""
 
     cluster_id: str | None = string(versions="12+", nullable=True, tag=0, default=None)
     replica_id: int = int32(versions="4-14", default=-1)

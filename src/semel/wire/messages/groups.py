@@ -1,8 +1,8 @@
-"""Consumer groups: the classic protocol, the new one, and the administration of both.
+"""Consumer groups: the classic protocol, the consumer protocol of KIP-848, and the administration of both.
 
-In the classic protocol members join, one of them assigns partitions, all of them sync, and heartbeats keep
-the membership; members exchange bytes that the broker does not read. In the new protocol (KIP-848) one
-heartbeat does all of it, and the broker assigns.
+In the classic protocol members join, the leader assigns partitions, all members sync, and heartbeats keep the
+membership; subscriptions and assignments are bytes, defined by `consumer_protocol`. In the consumer protocol
+one heartbeat request does all of this, and the coordinator assigns partitions.
 """
 
 from semel.wire.schema import (
@@ -109,7 +109,7 @@ class SyncGroupRequestAssignment:
 
 @request(14, versions="0-5", flexible=4)
 class SyncGroupRequest(Request):
-    """The leader's assignments, or the request for one; 3 adds static members, 5 the protocol."""
+    """The leader's assignments, or a member's request for its own; 3 adds static members, 5 the protocol."""
 
     group_id: str = string()
     generation_id: int = int32()
@@ -189,7 +189,7 @@ class TopicPartitions:
 
 @request(68, versions="0-1", flexible=0)
 class ConsumerGroupHeartbeatRequest(Request):
-    """A member of the new protocol is alive, with its changes; 1 adds a pattern."""
+    """The heartbeat of a KIP-848 member, with its changes; 1 adds subscriptions by pattern."""
 
     group_id: str = string()
     member_id: str = string()
@@ -223,7 +223,7 @@ class ConsumerGroupHeartbeatResponse(Response):
 
 @request(15, versions="0-6", flexible=5)
 class DescribeGroupsRequest(Request):
-    """Groups of the classic protocol in detail; 3 adds allowed operations, 5 is flexible."""
+    """Classic groups to describe; 3 adds authorized operations, 5 is flexible."""
 
     groups: list[str] = array("string")
     include_authorized_operations: bool = boolean(versions="3+")
@@ -277,7 +277,7 @@ class ListedGroup:
 
 @response(16, versions="0-5", flexible=3)
 class ListGroupsResponse(Response):
-    """The names of the groups, with state from 4 on and type from 5 on."""
+    """The ids of the groups, with state from 4 on and type from 5 on."""
 
     throttle_time_ms: int = int32(versions="1+")
     error_code: int = int16()
@@ -307,7 +307,7 @@ class DeleteGroupsResponse(Response):
 
 @request(69, versions="0-1", flexible=0)
 class ConsumerGroupDescribeRequest(Request):
-    """Groups of the new protocol in detail."""
+    """KIP-848 groups to describe."""
 
     group_ids: list[str] = array("string")
     include_authorized_operations: bool = boolean()

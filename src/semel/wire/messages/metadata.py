@@ -1,4 +1,4 @@
-"""What a client asks first: versions, brokers, topics, leaders, coordinators.
+"""Discovery, which a client starts with: API versions, brokers, topics, leaders, coordinators.
 
 ApiVersions is the first request on a connection, and must be answered even when its version is unknown.
 Metadata and DescribeTopicPartitions return the leader of each partition, FindCoordinator the coordinator of a

@@ -1,8 +1,8 @@
 """The committed offsets of consumer groups: commit, fetch, delete.
 
-Offsets that are part of a transaction come with TxnOffsetCommit (see `transactions`); with `require_stable` a
-reader is not given an offset that such a transaction may still change. The newest versions name topics by id
-and serve members of both group protocols.
+Offsets that are part of a transaction are committed with TxnOffsetCommit (see `transactions`). With
+`require_stable`, OffsetFetch returns no offset that an open transaction may still change. The newest versions
+name topics by id and serve members of both group protocols.
 """
 
 from semel.wire.schema import (
@@ -63,7 +63,7 @@ class OffsetCommitRequestTopic:
 
 @request(8, versions="2-10", flexible=8)
 class OffsetCommitRequest(Request):
-    """Offsets up to which a group has read; 6 adds leader epochs, 8 is flexible, 10 has topic ids."""
+    """The offsets that a group commits; 6 adds leader epochs, 8 is flexible, 10 has topic ids."""
 
     group_id: str = string()
     generation_id_or_member_epoch: int = int32(default=-1)
@@ -117,7 +117,7 @@ class OffsetFetchRequestGroup:
 
 @request(9, versions="1-10", flexible=6)
 class OffsetFetchRequest(Request):
-    """The committed offsets of a group; 7 can wait for stable ones, 8 asks for many groups."""
+    """A group and the partitions to fetch offsets of; 7 can require stable offsets, 8 has many groups."""
 
     group_id: str = string(versions="1-7")
     topics: list[OffsetFetchRequestTopic] | None = array(

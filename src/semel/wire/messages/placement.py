@@ -1,6 +1,6 @@
-"""Where partitions are: elections of leaders, and moves to other brokers and directories.
+"""Leader elections, and moves of partitions to other brokers and directories.
 
-In Semel the brokers divide partitions by themselves, so these requests change nothing. They are declared
+Semel's brokers divide the partitions among themselves, so these requests change nothing. They are declared
 because tools send them.
 """
 
@@ -58,7 +58,7 @@ class AlterReplicaLogDir:
 
 @request(34, versions="1-2", flexible=2)
 class AlterReplicaLogDirsRequest(Request):
-    """Directories that replicas are to be moved to; 2 is flexible."""
+    """The directories to move replicas to; 2 is flexible."""
 
     dirs: list[AlterReplicaLogDir] = array(AlterReplicaLogDir)
 
@@ -91,7 +91,7 @@ class ElectionTopicPartitions:
 
 @request(43, versions="0-2", flexible=2)
 class ElectLeadersRequest(Request):
-    """Partitions that need a leader, None for all; 1 adds the kind of election, 2 is flexible."""
+    """Partitions to elect leaders for, None for all; 1 adds the type of election, 2 is flexible."""
 
     election_type: int = int8(versions="1+")
     topic_partitions: list[ElectionTopicPartitions] | None = array(ElectionTopicPartitions, nullable=True)
@@ -113,7 +113,7 @@ class ReplicaElectionResult:
 
 @response(43, versions="0-2", flexible=2)
 class ElectLeadersResponse(Response):
-    """How the elections ended; 1 adds an error for all, 2 is flexible."""
+    """The results of the elections; 1 adds an error for the whole request, 2 is flexible."""
 
     throttle_time_ms: int = int32()
     error_code: int = int16(versions="1+")
@@ -134,7 +134,7 @@ class ReassignableTopic:
 
 @request(45, versions="0-1", flexible=0)
 class AlterPartitionReassignmentsRequest(Request):
-    """Brokers to move partitions to, None to cancel a move; 1 can keep the number of replicas."""
+    """Brokers to move partitions to, None to cancel a move; 1 can forbid a new number of replicas."""
 
     timeout_ms: int = int32(default=60000)
     allow_replication_factor_change: bool = boolean(versions="1+", default=True)
@@ -156,7 +156,7 @@ class ReassignableTopicResponse:
 
 @response(45, versions="0-1", flexible=0)
 class AlterPartitionReassignmentsResponse(Response):
-    """Whether each partition is being moved; 1 repeats whether the number of replicas could change."""
+    """Whether each partition is being moved; 1 repeats `allow_replication_factor_change`."""
 
     throttle_time_ms: int = int32()
     allow_replication_factor_change: bool = boolean(versions="1+", default=True)
@@ -173,7 +173,7 @@ class ListPartitionReassignmentsTopics:
 
 @request(46, versions="0-0", flexible=0)
 class ListPartitionReassignmentsRequest(Request):
-    """Which partitions are being moved."""
+    """Partitions to list the moves of, None for all."""
 
     timeout_ms: int = int32(default=60000)
     topics: list[ListPartitionReassignmentsTopics] | None = array(

@@ -1,8 +1,8 @@
 """Produce: record batches from a client to the leader of their partitions.
 
-The records of a partition are one run of bytes that the wire layer does not decode: a view into the frame
-when a request is decoded, passed by reference when one is encoded. The version decides about transactions: up
-to 11 a partition must have been added to the transaction before, from 12 on Produce adds it.
+The records of a partition are bytes that this declaration does not decode: a view into the frame when a
+request is decoded, passed by reference when one is encoded. Up to version 11, a partition must be added to a
+transaction before Produce writes to it; from version 12 on, Produce adds it.
 """
 
 from semel.wire.schema import (
@@ -99,7 +99,7 @@ class NodeEndpoint:
 
 @response(0, versions="3-13", flexible=9)
 class ProduceResponse(Response):
-    """Where the batches were written; 5 adds the log start, 8 errors of records, 10 the current leader."""
+    """The offsets of the batches; 5 adds the log start offset, 8 errors of records, 10 the current leader."""
 
     responses: list[TopicProduceResponse] = array(TopicProduceResponse)
     throttle_time_ms: int = int32()

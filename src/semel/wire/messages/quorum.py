@@ -1,4 +1,4 @@
-"""The metadata quorum of Kafka, and brokers that are removed from a cluster.
+"""Kafka's metadata quorum, and the removal of brokers from a cluster.
 
 Semel has no quorum: the ledger holds the metadata. The requests are declared because tools send them.
 """
@@ -52,7 +52,7 @@ class QuorumTopicRequest:
 
 @request(55, versions="0-2", flexible=0)
 class DescribeQuorumRequest(Request):
-    """Logs that a quorum keeps; the versions differ in the response."""
+    """Partitions to describe; the versions differ only in the response."""
 
     topics: list[QuorumTopicRequest] = array(QuorumTopicRequest)
 
@@ -99,7 +99,7 @@ class QuorumNode:
 
 @response(55, versions="0-2", flexible=0)
 class DescribeQuorumResponse(Response):
-    """Leader, voters and observers; 1 adds when they fetched, 2 error messages and addresses."""
+    """Leader, voters and observers; 1 adds fetch times, 2 error messages and addresses."""
 
     error_code: int = int16()
     error_message: str | None = string(versions="2+", nullable=True)
@@ -109,7 +109,7 @@ class DescribeQuorumResponse(Response):
 
 @request(64, versions="0-0", flexible=0)
 class UnregisterBrokerRequest(Request):
-    """A broker that is to be removed from the cluster."""
+    """A broker to remove from the cluster."""
 
     broker_id: int = int32()
 
@@ -132,7 +132,7 @@ class AddRaftVoterListener:
 
 @request(80, versions="0-1", flexible=0)
 class AddRaftVoterRequest(Request):
-    """A voter to add to the quorum; 1 says when it is answered."""
+    """A voter to add to the quorum; 1 chooses when the request is acknowledged."""
 
     cluster_id: str | None = string(nullable=True)
     timeout_ms: int = int32()

@@ -1,6 +1,6 @@
-"""Quotas of clients: list them, and change some of their limits.
+"""Client quotas: list them, and change some of their limits.
 
-An entity is named by types (user, client-id, ip) and names; a name of null stands for the default.
+An entity is named by types (user, client-id, ip) and names; the name null stands for the default.
 """
 
 from semel.wire.schema import (
@@ -43,7 +43,7 @@ class DescribeClientQuotasComponent:
 
 @request(48, versions="0-1", flexible=1)
 class DescribeClientQuotasRequest(Request):
-    """Which quotas to list: those that match all components, and with strict nothing else."""
+    """A filter: entities that match all components, and with `strict` have no other components."""
 
     components: list[DescribeClientQuotasComponent] = array(DescribeClientQuotasComponent)
     strict: bool = boolean()
@@ -98,7 +98,7 @@ class AlterClientQuotasEntry:
 
 @request(49, versions="0-1", flexible=1)
 class AlterClientQuotasRequest(Request):
-    """Limits to set and to remove, by entity."""
+    """The limits to set and to remove for each entity."""
 
     entries: list[AlterClientQuotasEntry] = array(AlterClientQuotasEntry)
     validate_only: bool = boolean()

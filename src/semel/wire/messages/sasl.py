@@ -1,6 +1,6 @@
-"""Authentication: choice of a mechanism, then as many rounds as it needs.
+"""SASL authentication: choice of a mechanism, then as many rounds as the mechanism needs.
 
-The content of the rounds is defined by the mechanism; here it is bytes, which are never logged.
+The mechanism defines the content of the rounds; here it is bytes, which are never logged.
 """
 
 from semel.wire.schema import Request, Response, array, bytes_, int16, int64, request, response, string
@@ -15,14 +15,14 @@ __all__ = [
 
 @request(17, versions="0-1", flexible=None)
 class SaslHandshakeRequest(Request):
-    """The client's mechanism; after 0 raw tokens follow, after 1 SaslAuthenticate."""
+    """The client's mechanism; version 0 is followed by raw tokens, version 1 by SaslAuthenticate."""
 
     mechanism: str = string()
 
 
 @response(17, versions="0-1", flexible=None)
 class SaslHandshakeResponse(Response):
-    """Whether the mechanism is supported, and which ones are."""
+    """Whether the mechanism is enabled, and the enabled mechanisms."""
 
     error_code: int = int16()
     mechanisms: list[str] = array("string")

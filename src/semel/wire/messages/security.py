@@ -1,4 +1,4 @@
-"""Who may do what: ACLs, and the SCRAM credentials of users."""
+"""ACLs, and the SCRAM credentials of users."""
 
 from semel.wire.schema import (
     Request,
@@ -43,7 +43,7 @@ __all__ = [
 
 @request(29, versions="1-3", flexible=2)
 class DescribeAclsRequest(Request):
-    """A filter; 3 knows the resource type of users."""
+    """A filter for ACLs; 3 adds the resource type USER."""
 
     resource_type_filter: int = int8()
     resource_name_filter: str | None = string(nullable=True)
@@ -125,7 +125,7 @@ class DeleteAclsFilter:
 
 @request(31, versions="1-3", flexible=2)
 class DeleteAclsRequest(Request):
-    """Filters of the ACLs to remove."""
+    """Filters for the ACLs to remove."""
 
     filters: list[DeleteAclsFilter] = array(DeleteAclsFilter)
 
@@ -152,7 +152,7 @@ class DeleteAclsFilterResult:
 
 @response(31, versions="1-3", flexible=2)
 class DeleteAclsResponse(Response):
-    """The removed ACLs of each filter."""
+    """The ACLs removed by each filter."""
 
     throttle_time_ms: int = int32()
     filter_results: list[DeleteAclsFilterResult] = array(DeleteAclsFilterResult)
@@ -165,7 +165,7 @@ class UserName:
 
 @request(50, versions="0", flexible=0)
 class DescribeUserScramCredentialsRequest(Request):
-    """Users, or none for all of them."""
+    """Users to describe, null or empty for all."""
 
     users: list[UserName] | None = array(UserName, nullable=True)
 
@@ -186,7 +186,7 @@ class DescribeUserScramCredentialsResult:
 
 @response(50, versions="0", flexible=0)
 class DescribeUserScramCredentialsResponse(Response):
-    """The mechanisms of each user, and nothing that is secret."""
+    """The mechanisms and iterations of each user, without secrets."""
 
     throttle_time_ms: int = int32()
     error_code: int = int16()
@@ -211,7 +211,7 @@ class ScramCredentialUpsertion:
 
 @request(51, versions="0", flexible=0)
 class AlterUserScramCredentialsRequest(Request):
-    """Credentials to remove, and to add or replace. A salted password is as good as the password."""
+    """Credentials to remove, and to add or replace. A salted password is as secret as the password."""
 
     deletions: list[ScramCredentialDeletion] = array(ScramCredentialDeletion)
     upsertions: list[ScramCredentialUpsertion] = array(ScramCredentialUpsertion)

@@ -2,10 +2,10 @@
 
 Their keys are far above Kafka's, and above those that vendors of other brokers use. A broker that serves them
 announces it in ApiVersions in two ways: they are in the list of APIs, and the feature
-`semel.commit.transactions` identifies them as Semel's. Without both they are never sent (ADR 0026).
+`semel.commit.transactions` identifies them as Semel's. A client sends them only if it finds both (ADR 0026).
 
-CommitTransactions ends several transactions and commits the offsets of a group, all or nothing. BeginAttempt
-is InitProducerId for a transaction that belongs to a *run*, which is identified by the producer id and epoch
+CommitTransactions commits several transactions and the offsets of a group, all or nothing. BeginAttempt is
+InitProducerId for a transaction that belongs to a *run*, which is identified by the producer id and epoch
 that a driver got for its own transactional id. TxnShareAcknowledge is ShareAcknowledge inside a transaction
 (ADR 0048).
 """
@@ -56,7 +56,7 @@ class CommitTransactionsTopic:
 
 @request(20_000, versions="0", flexible=0)
 class CommitTransactionsRequest(Request):
-    """The driver commits these transactions, and these offsets to the group, together."""
+    """Transactions that the driver commits, together with offsets of a group."""
 
     transactional_id: str = string()
     producer_id: int = int64()
@@ -74,7 +74,7 @@ class CommitTransactionsRefusal:
 
 @response(20_000, versions="0", flexible=0)
 class CommitTransactionsResponse(Response):
-    """Whether all of it was committed. If not, nothing was, and the obstacles are named."""
+    """Whether everything was committed. If not, nothing was; `refused` names transactions that prevent it."""
 
     throttle_time_ms: int = int32()
     error_code: int = int16()
@@ -84,7 +84,7 @@ class CommitTransactionsResponse(Response):
 
 @request(20_001, versions="0", flexible=0)
 class BeginAttemptRequest(Request):
-    """A task attempt of a run gets its producer id and epoch, and its transaction is open from then on."""
+    """Assign a task attempt of a run its producer id and epoch, and open its transaction."""
 
     transactional_id: str = string()
     driver_transactional_id: str = string()

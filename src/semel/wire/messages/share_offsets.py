@@ -49,7 +49,7 @@ class DescribeShareGroupOffsetsGroup:
 
 @request(90, versions="0-1", flexible=0)
 class DescribeShareGroupOffsetsRequest(Request):
-    """Where share groups are; null for all topics of a group."""
+    """Share groups and topics to describe; null for all topics of a group."""
 
     groups: list[DescribeShareGroupOffsetsGroup] = array(DescribeShareGroupOffsetsGroup)
 
@@ -138,7 +138,7 @@ class DeleteShareGroupOffsetsTopic:
 
 @request(92, versions="0", flexible=0)
 class DeleteShareGroupOffsetsRequest(Request):
-    """Topics whose offsets a share group without members forgets."""
+    """Topics to delete the offsets of, in a share group without members."""
 
     group_id: str = string()
     topics: list[DeleteShareGroupOffsetsTopic] = array(DeleteShareGroupOffsetsTopic)

@@ -1,6 +1,6 @@
 """Share groups (KIP-932): membership, and the delivery and acknowledgement of single records.
 
-Version 0 of the first four APIs was an early access of Kafka 4.0, and no longer exists. Version 2 of
+Version 0 of these APIs was the early access of Kafka 4.0, and no longer exists. Version 2 of
 ShareFetch and ShareAcknowledge can renew acquisition locks (KIP-1222), and version 2 of ShareFetch can limit
 the number of records strictly (KIP-1206).
 """
@@ -79,7 +79,7 @@ class ShareGroupHeartbeatResponse(Response):
 
 @request(77, versions="1", flexible=0)
 class ShareGroupDescribeRequest(Request):
-    """Share groups in detail."""
+    """Share groups to describe."""
 
     group_ids: list[str] = array("string")
     include_authorized_operations: bool = boolean()
@@ -199,7 +199,7 @@ class ShareFetchTopicResponse:
 
 @response(78, versions="1-2", flexible=0)
 class ShareFetchResponse(Response):
-    """Batches, and which of their records the member has acquired."""
+    """Batches, and the records in them that the member has acquired."""
 
     throttle_time_ms: int = int32()
     error_code: int = int16()
@@ -223,7 +223,7 @@ class ShareAcknowledgeTopic:
 
 @request(79, versions="1-2", flexible=0)
 class ShareAcknowledgeRequest(Request):
-    """Acknowledge acquired records without fetching others."""
+    """Acknowledge acquired records without fetching more."""
 
     group_id: str | None = string(nullable=True, default=None)
     member_id: str | None = string(nullable=True)

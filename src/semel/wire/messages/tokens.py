@@ -48,7 +48,7 @@ class CreateDelegationTokenRequest(Request):
 
 @response(38, versions="1-3", flexible=2)
 class CreateDelegationTokenResponse(Response):
-    """The token; 2 is flexible, 3 adds who asked for it."""
+    """The token; 2 is flexible, 3 adds its requester."""
 
     error_code: int = int16()
     principal_type: str = string()
@@ -65,7 +65,7 @@ class CreateDelegationTokenResponse(Response):
 
 @request(39, versions="1-2", flexible=2)
 class RenewDelegationTokenRequest(Request):
-    """A token that is to be valid for longer; 2 is flexible."""
+    """A token to renew, and for how long; 2 is flexible."""
 
     hmac: bytes = bytes_()
     renew_period_ms: int = int64()
@@ -82,7 +82,7 @@ class RenewDelegationTokenResponse(Response):
 
 @request(40, versions="1-2", flexible=2)
 class ExpireDelegationTokenRequest(Request):
-    """A token that is to be valid for less long; 2 is flexible."""
+    """A token to expire, and when; 2 is flexible."""
 
     hmac: bytes = bytes_()
     expiry_time_period_ms: int = int64()
@@ -132,7 +132,7 @@ class DescribedDelegationToken:
 
 @response(41, versions="1-3", flexible=2)
 class DescribeDelegationTokenResponse(Response):
-    """Tokens; 2 is flexible, 3 adds who asked for each."""
+    """The tokens; 2 is flexible, 3 adds their requesters."""
 
     error_code: int = int16()
     tokens: list[DescribedDelegationToken] = array(DescribedDelegationToken)

@@ -1,6 +1,6 @@
-"""Administration of topics: create, delete, add partitions, delete records, and their storage.
+"""Administration of topics: create and delete them, add partitions, delete records, describe their storage.
 
-DescribeLogDirs has one directory to report in Semel. What moves replicas is in `placement`.
+Semel's DescribeLogDirs reports a single directory. Requests that move replicas are in `placement`.
 """
 
 from semel.wire.schema import (
@@ -155,7 +155,7 @@ class CreatePartitionsTopic:
 
 @request(37, versions="0-3", flexible=2)
 class CreatePartitionsRequest(Request):
-    """The number of partitions that topics should have."""
+    """The new number of partitions of each topic."""
 
     topics: list[CreatePartitionsTopic] = array(CreatePartitionsTopic)
     timeout_ms: int = int32()
@@ -171,7 +171,7 @@ class CreatePartitionsTopicResult:
 
 @response(37, versions="0-3", flexible=2)
 class CreatePartitionsResponse(Response):
-    """Whether each topic has them."""
+    """Whether the partitions of each topic were created."""
 
     throttle_time_ms: int = int32()
     results: list[CreatePartitionsTopicResult] = array(CreatePartitionsTopicResult)
@@ -191,7 +191,7 @@ class DeleteRecordsTopic:
 
 @request(21, versions="0-2", flexible=2)
 class DeleteRecordsRequest(Request):
-    """Up to which offset records should be deleted."""
+    """The offset before which to delete the records of each partition."""
 
     topics: list[DeleteRecordsTopic] = array(DeleteRecordsTopic)
     timeout_ms: int = int32()
@@ -212,7 +212,7 @@ class DeleteRecordsTopicResult:
 
 @response(21, versions="0-2", flexible=2)
 class DeleteRecordsResponse(Response):
-    """The new start of each partition."""
+    """The new log start offset of each partition."""
 
     throttle_time_ms: int = int32()
     topics: list[DeleteRecordsTopicResult] = array(DeleteRecordsTopicResult)
@@ -226,7 +226,7 @@ class DescribableLogDirTopic:
 
 @request(35, versions="1-5", flexible=2)
 class DescribeLogDirsRequest(Request):
-    """The size of partitions."""
+    """Partitions to describe, null for all."""
 
     topics: list[DescribableLogDirTopic] | None = array(DescribableLogDirTopic, nullable=True)
 

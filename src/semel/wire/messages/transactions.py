@@ -2,7 +2,8 @@
 
 InitProducerId gives a producer its id and epoch and fences its predecessor. A transaction consists of
 AddPartitionsToTxn, AddOffsetsToTxn, TxnOffsetCommit and EndTxn. From EndTxn 5 and TxnOffsetCommit 5 on the
-client uses transaction version 2 (KIP-890): nothing is added beforehand, and every end bumps the epoch.
+client uses transaction version 2 (KIP-890): partitions and groups need not be added beforehand, and every end
+bumps the epoch.
 DescribeProducers, DescribeTransactions and ListTransactions are for administrators.
 """
 
@@ -65,7 +66,7 @@ __all__ = [
 
 @request(22, versions="0-6", flexible=2)
 class InitProducerIdRequest(Request):
-    """A producer asks for its id; 3 can keep id and epoch, 6 adds two-phase commit (not stable)."""
+    """A producer requests its id; 3 can keep id and epoch, 6 adds two-phase commit (not stable)."""
 
     transactional_id: str | None = string(nullable=True)
     transaction_timeout_ms: int = int32()
@@ -133,7 +134,7 @@ class AddPartitionsToTxnResult:
 
 @response(24, versions="0-5", flexible=3)
 class AddPartitionsToTxnResponse(Response):
-    """Whether each partition was added; from 4 on by transaction."""
+    """Whether each partition was added; from 4 on for each transaction."""
 
     throttle_time_ms: int = int32()
     results_by_topic_v3_and_below: list[AddPartitionsToTxnTopicResult] = array(
@@ -324,7 +325,7 @@ class DescribeProducersResponse(Response):
 
 @request(65, versions="0-0", flexible=0)
 class DescribeTransactionsRequest(Request):
-    """Transactional ids in detail."""
+    """Transactional ids to describe."""
 
     transactional_ids: list[str] = array("string")
 
@@ -349,7 +350,7 @@ class TransactionState:
 
 @response(65, versions="0-0", flexible=0)
 class DescribeTransactionsResponse(Response):
-    """State, owner, start and partitions of each transaction."""
+    """State, producer, start time and partitions of each transaction."""
 
     throttle_time_ms: int = int32()
     transaction_states: list[TransactionState] = array(TransactionState)
@@ -357,7 +358,7 @@ class DescribeTransactionsResponse(Response):
 
 @request(66, versions="0-2", flexible=0)
 class ListTransactionsRequest(Request):
-    """Transactional ids by state and producer; 1 filters by duration, 2 by pattern."""
+    """Filters for transactional ids: state and producer; 1 adds duration, 2 a pattern."""
 
     state_filters: list[str] = array("string")
     producer_id_filters: list[int] = array("int64")
@@ -374,7 +375,7 @@ class ListTransactionsTransactionState:
 
 @response(66, versions="0-2", flexible=0)
 class ListTransactionsResponse(Response):
-    """The transactional ids with owner and state."""
+    """The transactional ids with producer id and state."""
 
     throttle_time_ms: int = int32()
     error_code: int = int16()

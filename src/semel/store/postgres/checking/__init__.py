@@ -1,10 +1,10 @@
 """Check the ledger of a cluster, while brokers run: ``check_cluster`` in ``run``.
 
-The check finds rows that are lost or altered, because others refer to them or count with them. Its statements
-are short, and each sees one moment, so a change of a broker is never half seen. What needs more than one
-statement is looked at again before it is a finding. Two statements may be long, to confirm a loss: the size
-of a large partition, and the bytes of chunks that look wrong.
+The check finds rows that are lost or altered, because other rows refer to them or count them. Its statements
+are short, and each sees one snapshot, so it never sees half of a broker's change. A problem that takes more
+than one statement to detect is checked again before it becomes a finding. Two statements may be long, to
+confirm a loss: the size of a large partition, and the bytes of chunks that look wrong.
 
-``rows`` compares tables page by page, ``walk`` goes through the batches of each partition, ``places``
-compares the objects with the object store.
+``rows`` compares tables page by page, ``walk`` checks the batches of each partition, and ``places`` compares
+the objects with the object store.
 """

@@ -1,20 +1,20 @@
-"""What the check of a ledger has found."""
+"""Collect and report the findings of a check of the ledger."""
 
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
 Progress = Callable[[str], None]
-"""Called with a sentence now and then."""
+"""Called from time to time with a sentence."""
 
 RESTORE: Final = "restore the ledger from a backup (docs/cluster.md, Restoring)"
 FINDINGS_MAX: Final = 1_000
-"""Findings that are kept and told. The others are only counted."""
+"""Findings that are kept and reported. Further ones are only counted."""
 TOLD_ROWS: Final = 100_000
-"""Rows between two sentences of progress."""
+"""Rows between two progress reports."""
 
 
 class Finding(NamedTuple):
-    """Something that cannot be, unless rows or objects were lost or altered."""
+    """A contradiction that only lost or altered rows or objects explain."""
 
     kind: str
     """The table, or ``object store``."""
@@ -25,7 +25,7 @@ class Finding(NamedTuple):
 
 
 class Findings:
-    """The findings of one check. Each is told at once: what comes later may fail."""
+    """The findings of one check. Each is reported at once, because the rest of the check may fail."""
 
     def __init__(self, tell: Callable[[Finding], None]) -> None:
         self._tell = tell
@@ -33,7 +33,7 @@ class Findings:
         self.total = 0
 
     def add(self, finding: Finding) -> None:
-        """Keep and tell a finding, or only count it."""
+        """Keep and report a finding; beyond ``FINDINGS_MAX``, only count it."""
         self.total += 1
         if len(self.kept) < FINDINGS_MAX:
             self.kept.append(finding)
@@ -41,7 +41,7 @@ class Findings:
 
 
 def not_told(finding: Finding) -> None:
-    """For those who want all findings together."""
+    """Report nothing: the caller reads all findings from ``Checked``."""
 
 
 class Checked(NamedTuple):
@@ -49,7 +49,7 @@ class Checked(NamedTuple):
 
     findings: list[Finding]
     total: int
-    """The number of findings, also of those that are not listed."""
+    """The number of findings, including those that are not listed."""
     partitions: int
     batches: int
     chunks: int
@@ -59,4 +59,4 @@ class Checked(NamedTuple):
     failure: str | None = None
     """Why the check ended early."""
     not_checked: tuple[str, ...] = ()
-    """What was not checked, or not to its end."""
+    """The parts that were not checked, or not completely."""

@@ -1,4 +1,4 @@
-"""Compares the objects of a ledger with the object store: is each of them there, with the right size?"""
+"""Compare the objects of a ledger with the object store: does each exist, with the right size?"""
 
 from collections.abc import AsyncIterator
 from typing import Any, Final
@@ -19,9 +19,9 @@ _LAST: Final = 2**63 - 1
 
 
 async def open_objects(connection: Any, address: str) -> Objects | None:
-    """The objects of the cluster at this address; None if the ledger has lost where they are.
+    """Open the cluster's objects at this address; None if the ledger has lost their folder's name.
 
-    StoreRefused if they are not there.
+    StoreRefused if they are not at this address.
     """
     meta = dict(await connection.fetch("SELECT name, value FROM meta"))
     if not {"cluster_id", "folder"} <= meta.keys():
@@ -44,7 +44,10 @@ async def open_objects(connection: Any, address: str) -> Objects | None:
 
 
 async def problems(connection: Any, objects: Objects, progress: Progress) -> AsyncIterator[Finding]:
-    """Yield objects that are gone or have another size. Objects come and go, so each is looked at again."""
+    """Yield objects that are gone or have another size, and a newer term that this server lacks.
+
+    Brokers write and delete objects meanwhile, so each object with a problem is checked again.
+    """
     after = listed = 0
     try:
         newest = await objects.newest_term()

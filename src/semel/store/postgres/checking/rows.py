@@ -1,7 +1,7 @@
-"""Rows that must belong together: each check is a query of one page of a table, which names the problems.
+"""Find rows that contradict other rows: each check queries one page of a table and names the problems.
 
-A query sees one moment. Only truncated tables look empty to a query that began before (``chunks``), so a page
-with a problem is read again, and what is a problem both times is a finding.
+A query sees one snapshot, but a truncated table looks empty to a query that began before (``chunks``). So a
+page with a problem is read again, and a problem seen both times is a finding.
 """
 
 from collections.abc import AsyncIterator, Sequence
@@ -19,9 +19,9 @@ class Check(NamedTuple):
 
     kind: str
     first: tuple[Any, ...]
-    """A key before all others."""
+    """A key that sorts before all others."""
     query: str
-    """Gets a key and a number of rows. Returns the rows after the key: the key, then the problem or NULL."""
+    """Takes a key and a number of rows. Returns the rows after the key: each its key and problem, or NULL."""
     advice: str
 
 
@@ -59,11 +59,11 @@ _NO_PARTITION: Final = """
         SELECT FROM topics WHERE topics.topic_id = each.topic_id AND each.partition_index < topics.partitions
     )
 """
-"""Neither is there such a partition, nor does the sweep have to clean up after it; nor was its row lost."""
+"""The partition has no row, does not wait for the sweep, and its topic does not have it (a lost row)."""
 
 
 def _of_no_partition(table: str, what: str) -> Check:
-    """Rows of partitions that do not exist. Finds each partition once, however many rows it has."""
+    """Check for rows of partitions that do not exist. Visits each partition once, whatever its rows."""
     query = f"""
         WITH RECURSIVE each AS (
             (
@@ -88,7 +88,7 @@ def _of_no_partition(table: str, what: str) -> Check:
 
 
 def _of_one_row(table: str, **key: Any) -> Check:
-    """Keys that two rows have. No index excludes that, because it ends in the generation (``schema.sql``)."""
+    """Check for keys that two rows have: indexes end in the generation (``schema.sql``), so they allow it."""
     names = ", ".join(key)
     after = ", ".join(f"${number}" for number in range(1, len(key) + 1))
     query = f"""
@@ -261,20 +261,20 @@ _SIZES: Final = """
     WHERE chunk_id IN (SELECT unnest($1::bigint[])) AND live_bytes <> coalesce(used, 0) ORDER BY chunk_id
 """
 SIZES_SECONDS: Final = 300.0
-"""The largest of all statements reads every row of batches once, some million in a second. It is needed only
-for chunks that look wrong."""
+"""Timeout of the longest statement. It reads every row of batches once, about a million per second, and is
+needed only for chunks that look wrong."""
 CHUNKS: Final = 500_000
-"""Chunks that are added up together, in memory. All rows of batches are read for them."""
+"""Chunks that are added up together, in memory. All rows of batches are read for each such group."""
 BLOCKS: Final = 2_048
-"""Blocks of a table that a statement adds up: some hundred thousand rows."""
+"""Blocks of a table that one statement adds up: some hundred thousand rows."""
 
 
 async def size_problems(connection: Any, progress: Progress) -> AsyncIterator[Finding]:
-    """Yield chunks whose bytes are not as many as those that refer to them. TimeoutError.
+    """Yield chunks whose ``live_bytes`` differ from the bytes that rows reference. TimeoutError.
 
-    When nothing is left of a chunk, it is deleted: one that counts too little is deleted too early. No index
-    leads from a chunk to its batches, so the tables are added up block by block. Rows move meanwhile. What
-    looks wrong twice is compared again, by a statement that sees one moment.
+    A chunk is deleted when no live bytes are left, so one that counts too few is deleted too early. No index
+    leads from a chunk to its batches, so the tables are added up block by block. Rows move meanwhile, so a
+    chunk that looks wrong twice is compared again, by a statement that sees one snapshot.
     """
     after = 0
     while page := await connection.fetch(
@@ -305,7 +305,7 @@ async def size_problems(connection: Any, progress: Progress) -> AsyncIterator[Fi
 
 
 async def _differing(connection: Any, left: dict[int, int], progress: Progress) -> list[int]:
-    """Those of some chunks, with the bytes that they count, to which not as many bytes seem to refer."""
+    """Return chunks whose counted bytes (``left``) seem to differ from the bytes that rows reference."""
     if not left:
         return []
     first, last = min(left), max(left)
@@ -324,7 +324,7 @@ async def _differing(connection: Any, left: dict[int, int], progress: Progress) 
 
 
 async def problems(connection: Any, progress: Progress) -> AsyncIterator[Finding]:
-    """Yield what is found by all these checks."""
+    """Yield the findings of all checks of rows."""
     for single in SINGLES:
         progress(f"Looking for lost rows of {single.kind}.")
         for (problem,) in await connection.fetch(single.query):
@@ -336,7 +336,7 @@ async def problems(connection: Any, progress: Progress) -> AsyncIterator[Finding
         while rows := await connection.fetch(check.query, *after, PAGE):
             found = _found(rows)
             if found:
-                # More rows, because others may have been added before these.
+                # Read more rows, because brokers may have added some before these.
                 again = _found(await connection.fetch(check.query, *after, 2 * PAGE))
                 for key, problem in found.items():
                     if again.get(key) == problem:

@@ -1,4 +1,4 @@
-"""The whole check of a cluster. Used by ``semel cluster check``; brokers may run meanwhile."""
+"""Run all parts of the check of a cluster, for ``semel cluster check``. Brokers may run meanwhile."""
 
 from collections.abc import Callable
 from typing import Any, Final
@@ -44,7 +44,7 @@ async def check_cluster(
             await _check_version(connection)
             objects = None
             if chunks is not None:
-                # First, because a wrong address should not be found after an hour.
+                # First, to report a wrong address at once and not after an hour.
                 objects = await places.open_objects(connection, chunks)
                 if objects is None:
                     progress("The objects are not compared: the ledger has lost where they are.")
@@ -64,7 +64,7 @@ async def check_cluster(
 
 
 class _Check:
-    """The parts of a check, one after another, and how far they have come."""
+    """Runs the parts of a check one after another, and counts what they have checked."""
 
     def __init__(self, progress: Progress, findings: Findings) -> None:
         self._progress = progress
@@ -74,7 +74,7 @@ class _Check:
         self.compared_objects = False
 
     async def run(self, connection: Any, objects: Objects | None) -> None:
-        """Make all parts. StoreRefused, and what ``connected`` translates; ``left`` then has the others."""
+        """Run all parts. After StoreRefused, or another error, ``left`` has the unfinished ones."""
         self.left = [TABLES, PARTITIONS, SIZES, *([OBJECTS] if objects is not None else ())]
         self.chunks = await connection.fetchval("SELECT count(*) FROM chunks")
         self.objects = await connection.fetchval("SELECT count(*) FROM objects WHERE state = 'stored'")
@@ -95,7 +95,7 @@ class _Check:
             self.compared_objects = True
 
     async def _walk_all(self, connection: Any) -> None:
-        """Go through the batches of all partitions."""
+        """Check the batches of all partitions."""
         total = await connection.fetchval("SELECT count(*) FROM partitions")
         self._progress(f"Going through the batches of {total} partitions.")
         told = 0
@@ -123,7 +123,7 @@ class _Check:
 
 async def _check_version(connection: Any) -> None:
     found = await connection.fetchval("SELECT value FROM meta WHERE name = 'schema_version'")
-    # Without it, the check says what else is lost.
+    # If the version is lost, go on: the check reports what else is lost.
     if found not in (None, str(SCHEMA_VERSION)):
         raise StoreRefused(
             f"the ledger has schema version {found}, and this Semel checks version {SCHEMA_VERSION}: use the"

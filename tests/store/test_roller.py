@@ -73,6 +73,36 @@ async def test_generations_come_round(nearby: Place, scribe: Any) -> None:
         assert await read(store, key) == written
 
 
+async def test_it_looks_up_no_chunks_but_those_of_small_commits(nearby: Place, scribe: Any) -> None:
+    """Others are many: each commit leaves one, and an old snapshot keeps all versions of their rows."""
+    async with opened(nearby) as store:
+        (key,) = await scribe.create(store.ledger)
+        database = store.ledger.database
+        await database.value("SELECT setval('chunk_ids', 10000)")
+        await database.value("INSERT INTO objects VALUES (1, 5000, 'stored', clock_timestamp())")
+        await database.value(
+            "INSERT INTO chunks SELECT number, 1, 1, number FROM generate_series(1, 5000) AS number"
+        )
+        await database.value("ANALYZE chunks")
+        for batch in parts(*[50] * 20):
+            await append(store, scribe, key, batch)
+        before = await _entries_read(database)
+        assert await store.roller.roll_once() == 20
+        assert await _entries_read(database) - before < 500
+
+
+async def _entries_read(database: Database) -> int:
+    """Entries of the indexes of chunks that were read by all sessions, which report them first."""
+    await database.value("SELECT pg_stat_force_next_flush()")
+    found: int = await database.value(
+        """
+        SELECT sum(idx_tup_read)::bigint FROM pg_stat_user_indexes
+        WHERE schemaname = current_schema() AND relname = 'chunks'
+        """
+    )
+    return found
+
+
 async def test_many_bytes_are_several_objects(nearby: Place, scribe: Any) -> None:
     settings = Settings(semel_roll_interval_ms=0, semel_object_bytes=10_000)
     written = list(parts(*[3_000] * 10, 11_000, 100))

@@ -37,7 +37,9 @@ log = logging.getLogger("semel.housekeeping")
 SWEEP_ROWS: Final = 5_000
 """Rows per sweep: a sweep occupies the ledger's writer, and commits wait for it."""
 COUNT_MS: Final = 5_000
-"""How often the entities that clients have created are counted."""
+"""How often the entities that clients have created are counted, at most."""
+COUNT_SHARE: Final = 100
+"""Counting takes at most one part in so many of the time: it is slow where old versions of rows are kept."""
 WAITS_SECONDS: Final = 60.0
 """How often to log that housekeeping waits: some rounds are tried ten times a second."""
 EXPIRE_AT_ONCE: Final = 500
@@ -67,12 +69,13 @@ class Housekeeping:
     def __init__(self, broker: "Broker") -> None:
         self._broker = broker
         self._woken_for = -1
+        self._count_ms = 0
         self._rescheduled = asyncio.Event()
         self._limit = RateLimit(lines=1, seconds=WAITS_SECONDS)
         self.compaction = Compaction(broker)
-        self._rounds = [
+        self.rounds = [
             _Round("group deadlines", lambda settings: GROUP_TICK_MS, self._groups),
-            _Round("counts", lambda settings: COUNT_MS, broker.count),
+            _Round("counts", lambda settings: max(COUNT_MS, self._count_ms * COUNT_SHARE), self._count),
             _Round("retention", lambda settings: settings.log_retention_check_interval_ms, self.retain),
             _Round("compaction", lambda settings: settings.log_cleaner_backoff_ms, self._compact),
             _Round("expiry", lambda settings: settings.producer_id_expiration_check_interval_ms, self.expire),
@@ -91,12 +94,12 @@ class Housekeeping:
     async def run(self) -> None:
         """Run all rounds until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            for each in self._rounds:
+            for each in self.rounds:
                 tasks.create_task(self._every(each), name=each.name)
 
     async def catch_up(self) -> None:
         """Run every round once, because the clock was moved ahead. StoreRefused."""
-        for each in self._rounds:
+        for each in self.rounds:
             await each.run()
 
     def reschedule(self) -> None:
@@ -127,6 +130,12 @@ class Housekeeping:
         except StoreRefused as full:
             if self._limit.suppressed("waits") is not None:
                 log.warning("housekeeping waits until the store accepts writes: %s", full)
+
+    async def _count(self) -> None:
+        clock = asyncio.get_running_loop().time
+        began = clock()
+        await self._broker.count()
+        self._count_ms = round((clock() - began) * 1000)
 
     async def _groups(self) -> None:
         await self.begin_sessions()

@@ -1,5 +1,6 @@
-"""Housekeeping whose store accepts no writes says so once in a while, and goes on."""
+"""When housekeeping waits: for a store that accepts no writes, and between two slow counts."""
 
+import asyncio
 import logging
 
 import pytest
@@ -32,3 +33,19 @@ async def test_a_store_that_accepts_no_writes_is_reported_once(
     assert [each.getMessage() for each in caplog.records] == [
         "housekeeping waits until the store accepts writes: no room"
     ]
+
+
+async def test_counting_takes_a_small_part_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes long in a ledger in which an old snapshot keeps all versions of rows."""
+
+    async def slow(self: Broker) -> None:
+        await asyncio.sleep(0.1)
+
+    broker = await Broker.open(Settings(), None)
+    made = housekeeping.Housekeeping(broker)
+    (counts,) = (each for each in made.rounds if each.name == "counts")
+    assert counts.interval_ms(broker.settings) == housekeeping.COUNT_MS
+    monkeypatch.setattr(Broker, "count", slow)
+    await counts.run()
+    await broker.close()
+    assert counts.interval_ms(broker.settings) >= 99 * housekeeping.COUNT_SHARE

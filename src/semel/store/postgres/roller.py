@@ -30,6 +30,17 @@ PAGE: Final = 2_000
 LOCK_MS: Final = 50
 """How long the roller waits for earlier readers of a table. Later readers wait behind it meanwhile."""
 
+_NOT_MOVED: Final = """
+    CROSS JOIN LATERAL (
+        SELECT FROM chunks WHERE chunks.chunk_id = small.chunk_id AND object_id IS NULL OFFSET 0
+    ) AS waiting
+"""
+"""Of the rows of an inline table (``small``), those whose chunk is not in an object.
+
+Chunks are looked up one by one. A join in the order of their numbers would read ``chunks`` from the
+beginning: chunks of all ages, and every version that an old snapshot keeps.
+"""
+
 
 def always() -> bool:
     """Return that the job is this broker's: the default of ``run``."""
@@ -112,8 +123,8 @@ class Roller:
         after = 0
         while rows := await self._database.fetch(
             f"""
-            SELECT chunk_id, octet_length(bytes) FROM inline_{generation} JOIN chunks USING (chunk_id)
-            WHERE chunk_id > $1 AND object_id IS NULL ORDER BY chunk_id LIMIT {PAGE}
+            SELECT chunk_id, octet_length(bytes) FROM inline_{generation} AS small {_NOT_MOVED}
+            WHERE chunk_id > $1 ORDER BY chunk_id LIMIT {PAGE}
             """,
             after,
         ):
@@ -177,11 +188,7 @@ class Roller:
                 await connection.execute(f"LOCK TABLE inline_{generation} IN ACCESS EXCLUSIVE MODE")
                 # A commit may have written here after the generation has changed.
                 if await connection.fetchval(
-                    f"""
-                    SELECT EXISTS (
-                        SELECT FROM inline_{generation} JOIN chunks USING (chunk_id) WHERE object_id IS NULL
-                    )
-                    """
+                    f"SELECT EXISTS (SELECT FROM inline_{generation} AS small {_NOT_MOVED})"
                 ):
                     return False
                 await connection.execute(f"TRUNCATE inline_{generation}")

@@ -35,13 +35,13 @@ from bench.subjects import KAFKA_VERSION, Subject
 ROOT = Path(__file__).parents[1]
 FILE = ROOT / "results" / "benchmarks.json"
 PARTIAL = FILE.with_suffix(".partial.json")
-"""What a run has so far: it is gone when the run has come to its end."""
+"""The results of a run so far; deleted when the run has completed."""
 CLUSTER_NAME = "cluster"
 CLUSTER_ROUNDS, CLUSTER_SECONDS, CLUSTER_RECORDS = 3, 2.0, 100_000
-"""The least, in every size."""
+"""The minimum, in every size."""
 SECURITY_NAME = "security"
 SECURITY_ROUNDS = 11
-"""The least, unless it is quick: what ACLs may cost is less than what one round differs from another by."""
+"""The minimum, unless the size is quick: ACLs may cost less than the difference between two rounds."""
 
 
 def main() -> None:
@@ -72,7 +72,7 @@ def main() -> None:
 def _measure(
     results: Results, size: Size, only: list[str], names: list[str], save: Callable[[], None]
 ) -> None:
-    """Side by side first: Spark's own connector has to be there when Java is started."""
+    """Measure `side_by_side` first: Spark's own connector must be on the class path when Java starts."""
     chosen = [each for each in WORKLOADS if not only or each.name in only or _section(each) in only]
     for kinds, workloads in groupby(chosen, lambda each: each.subjects):
         with started([each for each in kinds if not names or each.name in names], results) as subjects:
@@ -95,7 +95,7 @@ def _section(workload: type[Workload[Any]]) -> str | None:
 
 
 def _sized(size: Size, workload: type[Workload[Any]]) -> Size:
-    """Clusters vary more from round to round, and their p99 needs more than a moment."""
+    """Return the size for a workload: clusters vary more between rounds, and their p99 needs more time."""
     if workload in SECURITY and size.name != QUICK.name:
         return replace(size, rounds=max(size.rounds, SECURITY_ROUNDS))
     if workload not in CLUSTER:
@@ -109,7 +109,7 @@ def _sized(size: Size, workload: type[Workload[Any]]) -> Size:
 
 
 def _is_warm(subject: Subject, size: Size, results: Results) -> bool:
-    """Whether it works, after a while in which it did."""
+    """Warm the subject up; return whether it works."""
     rate = 0.0
     with noted(subject.name, results, _say):
         rate = warm_up(subject, size.warm_seconds)

@@ -1,4 +1,4 @@
-"""A reader in a thread of its own that notes when records come."""
+"""A reader in its own thread that records when committed records arrive."""
 
 import threading
 import time
@@ -7,7 +7,7 @@ from bench.raw import RawClient
 
 
 class Arrivals:
-    """Waits for committed records of a topic, and notes when each came."""
+    """Waits for committed records of a topic, and records when each arrived."""
 
     def __init__(self, bootstrap: str, topic: str, max_wait_ms: int) -> None:
         self.topic = topic
@@ -19,13 +19,13 @@ class Arrivals:
         self._thread.start()
 
     def follow(self, count: int, seconds: float) -> None:
-        """Until so many have come, or the time is up."""
+        """Wait until this many have arrived, or the time is up."""
         end = time.perf_counter() + seconds
         while len(self.came) < count and time.perf_counter() < end:
             time.sleep(0.001)
 
     def delay_since(self, moment: float, number: int) -> float:
-        """Seconds from a moment until this record had come."""
+        """Return the seconds from a moment until this record arrived."""
         while len(self.came) <= number:
             assert time.perf_counter() - moment < 30, f"record {number} of {self.topic} did not come"
             time.sleep(0.0001)

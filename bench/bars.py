@@ -1,9 +1,8 @@
-"""The targets of earlier work: Semel beside what the same client reaches against nothing at all.
+"""Earlier targets: Semel beside what the same client reaches with a broker that does nothing.
 
-Everything is a ratio taken in one run on one machine: the same client does the same work against Semel,
-which writes it durably to disk in another process, and against librdkafka's in-memory mock cluster, which
-does as little as a broker can. Rounds are interleaved and the median of their ratios is shown, because
-machines are noisy.
+Everything is a ratio within one run on one machine: the same client does the same work on Semel, which writes
+it durably to disk in another process, and on librdkafka's in-memory mock cluster, which does as little as a
+broker can. Rounds are interleaved and the median of their ratios is shown, because machines are noisy.
 """
 
 import statistics
@@ -28,17 +27,17 @@ SMALL_PLACES = [("small", partition) for partition in range(8)]
 
 @dataclass(frozen=True)
 class BarSize:
-    """How much is done for them."""
+    """How much work each measurement does."""
 
     rounds: int
     records: int
     rows: int
-    """That Spark reads in a round: so many that a rate is measured, not the start of a job."""
+    """Rows that Spark reads in a round: enough to measure a rate, and not the start of a job."""
     batch_rows: int
-    """Of a micro-batch."""
+    """Rows of a micro-batch."""
     seconds: float
     batches: int
-    """In the ledger, for the start with many."""
+    """Batches in the ledger, for the start with many."""
     open_seconds: float
     """How long one transaction is left open."""
 
@@ -56,7 +55,7 @@ def beside_the_mock(rounds: int, records: int) -> list[Row]:
             create_topics(subject.bootstrap, TOPICS)
             floor = bulk_produce(mock, BULK_PLACES, records)
             ours = bulk_produce(subject.bootstrap, BULK_PLACES, records)
-            # A restart, so that what is read comes from files and not from a tail in memory.
+            # Restart, so that records are read from files and not from a tail in memory.
             subject.stop()
             subject.start()
             floor_read = bulk_consume(mock, BULK_PLACES, records)
@@ -149,7 +148,7 @@ def ready_with_many_batches(batches: int) -> Row:
 
 
 def parts(size: BarSize) -> dict[str, Callable[[], list[Row]]]:
-    """What is measured, by name."""
+    """Return the measurements by name."""
     return {
         "bulk": lambda: beside_the_mock(size.rounds, size.records),
         "small": lambda: [

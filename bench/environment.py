@@ -1,4 +1,4 @@
-"""Where and with what a run was made: figures belong to it."""
+"""Where and with what a run was made: figures are meaningful only with it."""
 
 import os
 import platform
@@ -20,7 +20,7 @@ FLUSHES = 200
 
 
 def environment(kafka_version: str) -> dict[str, str]:
-    """What a reader has to know to believe a figure, or to take it again."""
+    """Return what a reader needs to judge a figure, or to measure it again."""
     return {
         "commit": _commit(),
         "date": f"{datetime.now(UTC):%Y-%m-%d}",
@@ -41,12 +41,12 @@ def environment(kafka_version: str) -> dict[str, str]:
 
 
 def load() -> str:
-    """Of the last minute."""
+    """Return the load average of the last minute."""
     return f"{os.getloadavg()[0]:.2f}"
 
 
 def flush_seconds(directory: Path) -> float:
-    """The median of appends of 4 KiB to a file that are flushed, one after the other, where data goes."""
+    """Return the median time to append 4 KiB to a file and flush it, on the file system of the data."""
     took: list[float] = []
     with tempfile.TemporaryFile(dir=directory, buffering=0) as file:
         for _ in range(FLUSHES):
@@ -58,7 +58,7 @@ def flush_seconds(directory: Path) -> float:
 
 
 def _processor() -> str:
-    """Its model, where the system tells it."""
+    """Return the processor's model, where the system reports it."""
     try:
         said = Path("/proc/cpuinfo").read_text(encoding="utf-8")
     except OSError:
@@ -68,7 +68,7 @@ def _processor() -> str:
 
 
 def _commit() -> str:
-    """The commit; with a sign if something is changed that is not committed."""
+    """Return the commit; with a plus sign if there are uncommitted changes."""
     command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty=+", "--exclude=*"]
     return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip() or "unknown"
 
@@ -89,6 +89,6 @@ def _version(package: str) -> str:
 
 
 def _file_system(path: Path) -> str:
-    """The kind of file system that data is written to: the longest mount point that the path begins with."""
+    """Return the type of file system for a path: that of the longest mount point that contains it."""
     mounts = [each for each in psutil.disk_partitions(all=True) if path.is_relative_to(each.mountpoint)]
     return max(mounts, key=lambda each: len(each.mountpoint)).fstype if mounts else "unknown"

@@ -1,4 +1,4 @@
-"""The arithmetic of measurements: quantiles, ratios with their confidence, and how fast a cost grows."""
+"""The arithmetic of measurements: quantiles, ratios with confidence intervals, and growth of cost."""
 
 import math
 import random
@@ -9,15 +9,15 @@ from dataclasses import dataclass
 RESAMPLES = 2_000
 CONFIDENCE = 0.95
 SEED = 6
-"""The same figures give the same interval, whoever computes it."""
+"""Fixed, so that the same figures always give the same interval."""
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A value, and an interval around it from so many rounds.
+    """A value, and an interval around it, from a number of rounds.
 
-    From six rounds on, the value is in it with 95 % confidence. With fewer the interval goes from the lowest
-    to the highest, which is less sure, and one round says nothing about it.
+    From six rounds on, it is a 95 % confidence interval. With fewer, the interval goes from the lowest to the
+    highest value, which is less certain, and a single round has no interval.
     """
 
     value: float
@@ -27,7 +27,7 @@ class Estimate:
 
 
 def quantile(values: Sequence[float], share: float) -> float:
-    """The value below which this share lies, between neighbours in proportion."""
+    """Return the value below which this share lies, interpolated linearly."""
     ordered = sorted(values)
     if not ordered:
         raise ValueError("a quantile of nothing")
@@ -38,7 +38,7 @@ def quantile(values: Sequence[float], share: float) -> float:
 
 
 def median_of(values: Sequence[float]) -> Estimate:
-    """The median, with an interval from rounds drawn again and again with replacement."""
+    """Return the median, with an interval from bootstrap over the rounds."""
     if not values:
         raise ValueError("a median of nothing")
     chance = random.Random(SEED)
@@ -49,27 +49,27 @@ def median_of(values: Sequence[float]) -> Estimate:
 
 
 def ratio_of(ours: Sequence[float], theirs: Sequence[float]) -> Estimate:
-    """The median of the rounds' ratios. A round of one stands beside the same round of the other."""
+    """Return the median of the rounds' ratios. Each round is compared with the same round of the other."""
     pairs = list(zip(ours, theirs, strict=False))
     return median_of([_divided(mine, other) for mine, other in pairs])
 
 
 def _divided(mine: float, other: float) -> float:
-    """Nothing over nothing is equal: two costs that are both too small to be seen."""
+    """Divide; zero over zero is 1: both costs are too small to measure."""
     if other == 0:
         return 1.0 if mine == 0 else math.inf
     return mine / other
 
 
 def number(value: float) -> str:
-    """With about three digits that mean something."""
+    """Format with about three significant digits."""
     size = abs(value)
     digits = 0 if size >= 100 or value == 0 else 1 if size >= 10 else 2 if size >= 0.1 else 4
     return f"{value:,.{digits}f}"
 
 
 def exponent(work: Sequence[float], cost: Sequence[float]) -> float:
-    """The slope of the line through the logarithms: 1 if cost grows as work does, 2 if with its square."""
+    """Return the slope in a log-log plot: 1 if cost grows with the work, 2 if with its square."""
     points = [(math.log(x), math.log(y)) for x, y in zip(work, cost, strict=True) if x > 0 and y > 0]
     if len(points) < 2:
         raise ValueError("a slope needs two points")

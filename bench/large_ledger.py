@@ -1,4 +1,4 @@
-"""A ledger with many batches, made quickly: what a broker finds that has run for long."""
+"""Quickly makes a ledger with many batches, like that of a broker that has run for long."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ FROM numbers
 
 
 def make_large_ledger(path: Path, batches: int) -> Topic:
-    """A topic of a hundred partitions that hold this many batches together, written with plain SQL."""
+    """Create a topic whose hundred partitions hold this many batches together, with plain SQL."""
     topic = Topic("large", TOPIC_ID, PARTITIONS, {})
     writer = LedgerWriter(path)
     writer.commit([TopicCreated(topic)], [])

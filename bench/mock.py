@@ -1,11 +1,11 @@
-"""librdkafka's in-memory mock cluster in a process of its own: prints its address, ends with its input."""
+"""Runs librdkafka's in-memory mock cluster in its own process: prints its address, ends with its input."""
 
 import sys
 
 from confluent_kafka import Producer
 
 PARTITIONS = 4
-"""What the mock cluster gives to every topic; it knows no CreateTopics, a topic is there when asked for."""
+"""Partitions of every topic. The mock cluster has no CreateTopics: a topic exists once it is requested."""
 
 
 def main() -> None:

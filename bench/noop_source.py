@@ -1,4 +1,4 @@
-"""Sources and a sink for Spark that do nothing: what a micro-batch, or a row, from Python costs by itself."""
+"""Sources and a sink for Spark that do nothing: the base cost of a micro-batch, or a row, from Python."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -19,7 +19,7 @@ from semel.spark.data_source import COLUMNS
 
 PARTITIONS = 2
 READY_ROWS = 50_000
-"""Of one Arrow batch, as the real source makes them."""
+"""Rows of one Arrow batch, as many as in the real source."""
 
 
 class NoopSource(DataSource):
@@ -67,7 +67,7 @@ class Writer(DataSourceStreamArrowWriter):
 
 
 class ReadySource(DataSource):
-    """As many rows as are asked for, like those of a topic, out of one Arrow batch that was made before."""
+    """The requested number of rows, like those of a topic, out of one prebuilt Arrow batch."""
 
     def __init__(self, options: dict[str, str]) -> None:
         self._batches = int(options["rows"]) // PARTITIONS // READY_ROWS

@@ -1,4 +1,4 @@
-"""docs/benchmarks.md, its plots and the figures of README.md, from the results and from nothing else."""
+"""Generates docs/benchmarks.md, its plots and the figures of README.md, from the results alone."""
 
 import statistics
 from collections.abc import Sequence
@@ -35,7 +35,7 @@ COMPARED = [
     (ClusterOfThree.name, Semel.name),
     (ClusterOfFour.name, ClusterOfOne.name),
 ]
-"""Of which subjects tables have the ratio: the first over the second."""
+"""Pairs of subjects whose ratio tables show: the first over the second."""
 
 HEAD = """# Benchmarks
 
@@ -85,7 +85,7 @@ Each of these targets has its own measurement. {measured}
 
 
 def write(results: Results, root: Path) -> None:
-    """The page and its plots, and the figures of README.md."""
+    """Write the page and its plots, and the figures of README.md."""
     docs = root / "docs"
     plots = docs / PLOTS
     plots.mkdir(exist_ok=True)
@@ -118,7 +118,7 @@ def document(results: Results) -> str:
 
 
 def _reasons(targets: Sequence[Row]) -> str:
-    """Why some are not met."""
+    """List the targets that are not met, with reasons."""
     lines = by_reason((row.what, why(row.what)) for row in targets if not row.met)
     return (
         "\nTargets that are not met, and why:\n\n" + "".join(f"- {each}\n" for each in lines) if lines else ""
@@ -126,7 +126,7 @@ def _reasons(targets: Sequence[Row]) -> str:
 
 
 def pictures(results: Results) -> dict[str, str]:
-    """The plots, by the names of their files."""
+    """Return the plots by file name."""
     found: dict[str, str] = {}
     for about in _in_order(results):
         if about.name == growth.Growth.name:
@@ -138,7 +138,7 @@ def pictures(results: Results) -> dict[str, str]:
 
 
 def _in_order(results: Results) -> list[About]:
-    """In the order of the catalogue, with its descriptions; results only tell what was measured when."""
+    """Return the workloads in catalogue order, with its texts; results only say what was measured when."""
     measured = {each.name: each for each in results.workloads}
     return [
         replace(measured[each.name], title=each.title, text=each.text)
@@ -214,7 +214,7 @@ def _cells(results: Results, about: About, metric: Metric) -> list[str]:
 
 
 def _plot(results: Results, about: About) -> str:
-    """The first metric: shares as they are, all else beside Apache Kafka, or beside no ACLs."""
+    """Plot the first metric: shares as they are, others relative to Apache Kafka, or to no ACLs."""
     metric = about.metrics[0]
     names = _subjects(results, about.name)
     cells = _cells(results, about, metric)

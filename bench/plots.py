@@ -1,7 +1,7 @@
-"""Plots as SVG, drawn here: ratios as dots with whiskers, amounts as bars, growth as lines.
+"""Plots as SVG: ratios as dots with whiskers, amounts as bars, growth as lines.
 
-Each function takes figures and returns the text of a picture. Nothing is fetched to show it, and it is the
-same for the same figures, so that a change of the page is a change of what was measured.
+Each function takes figures and returns the text of a picture. A picture needs no external files, and equal
+figures give equal text, so a changed plot means changed measurements.
 """
 
 import math
@@ -37,7 +37,7 @@ Point = tuple[float, float]
 
 @dataclass
 class Drawing:
-    """A picture that grows."""
+    """A picture under construction."""
 
     height: float
     parts: list[str] = field(default_factory=list)
@@ -65,7 +65,7 @@ class Drawing:
         )
 
     def head(self, title: str, names: Sequence[str]) -> None:
-        """The title, and which colour is who."""
+        """Draw the title and the legend."""
         self.text((10, 20), title, weight="bold")
         x = 10.0
         for name in names:
@@ -81,7 +81,7 @@ class Drawing:
 
 @dataclass(frozen=True)
 class Axis:
-    """Where a value is between two ends, by its logarithm or as it is."""
+    """Maps values between two ends to positions, by logarithm or linearly."""
 
     low: float
     high: float
@@ -118,7 +118,7 @@ def colour_of(name: str) -> str:
 
 
 def ratio_plot(title: str, rows: Mapping[str, Mapping[str, Estimate]]) -> str:
-    """A row for each cell: dots for the ratios of subjects to one of them, whiskers for their confidence."""
+    """Draw a row for each cell: dots for the subjects' ratios to a base, whiskers for their confidence."""
     names = list(dict.fromkeys(name for row in rows.values() for name in row))
     drawing = Drawing(TOP + LINE * len(rows) + BOTTOM)
     drawing.head(title, names)
@@ -165,7 +165,7 @@ def bar_plot(title: str, rows: Mapping[str, Mapping[str, float]]) -> str:
 
 
 def line_plot(title: str, across: str, up: str, series: Mapping[str, Sequence[Point]]) -> str:
-    """Cost against work, both by their logarithms: in proportion is a straight line upward."""
+    """Draw cost against work, both logarithmic: proportional cost is a straight line upward."""
     drawing = Drawing(360)
     drawing.head(title, list(series))
     points = [point for each in series.values() for point in each if point[0] > 0 and point[1] > 0]

@@ -1,10 +1,10 @@
-"""``make profile``: a flame graph of the broker under each workload, so that one starts from what is slow.
+"""``make profile``: a flame graph of the broker under each workload, as a start for optimisation.
 
     python -m bench.profile --only transactions bulk --native
 
-A Semel of its own for each workload does what the quick size does, again and again for a while, and py-spy
-looks at it; at a start from its first moment, and at the pipeline with all that runs Python for it. The
-pictures are results/profiles/NAME.svg; see docs/profiles.md.
+For each workload, py-spy samples a separate Semel that repeats the work of the quick size for a while. At a
+start it samples from the first moment, and for the pipeline it samples all its Python processes. The pictures
+are results/profiles/NAME.svg; see docs/profiles.md.
 """
 
 import argparse
@@ -32,13 +32,13 @@ PROFILES = ROOT / "results" / "profiles"
 PY_SPY = str(Path(sys.executable).parent / "py-spy")
 PER_SECOND = 200
 PER_SECOND_OF_A_START = 1000
-"""Because it is over soon."""
+"""Higher, because a start is short."""
 NAMES = [each.name for each in WORKLOADS]
 
 
 @contextmanager
 def looked_at(pid: int, picture: Path, options: Sequence[str]) -> Iterator[None]:
-    """py-spy looks at a process, from here to the end of the block."""
+    """Sample a process with py-spy until the end of the block."""
     command = [PY_SPY, "record", "--pid", str(pid), "--output", str(picture)]
     command += ["--rate", str(PER_SECOND), "--nonblocking", *options]
     watcher = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
@@ -57,7 +57,7 @@ def _check(picture: Path, said: str) -> None:
 
 
 def profile(name: str, seconds: float, options: Sequence[str]) -> Path:
-    """The picture of one workload."""
+    """Return the picture of one workload."""
     PROFILES.mkdir(parents=True, exist_ok=True)
     picture = PROFILES / f"{name}.svg"
     picture.unlink(missing_ok=True)
@@ -69,7 +69,7 @@ def profile(name: str, seconds: float, options: Sequence[str]) -> Path:
 
 
 def start(picture: Path, options: Sequence[str]) -> None:
-    """An empty broker, from its first import until it is ready."""
+    """Sample an empty broker, from its first import until it is ready."""
     looking = [PY_SPY, "record", "--output", str(picture), "--rate", str(PER_SECOND_OF_A_START)]
     looking += ["--nonblocking", *options]
     with tempfile.TemporaryDirectory(prefix="semel-bench-", dir=ROOT) as directory:
@@ -91,13 +91,14 @@ def start(picture: Path, options: Sequence[str]) -> None:
 
 
 def work(name: str, picture: Path, seconds: float, options: Sequence[str]) -> None:
-    """A workload that goes on for at least so long."""
+    """Sample a workload that runs for at least this long."""
     make = next(each for each in WORKLOADS if each.name == name)
     results = Results(QUICK.name, environment(KAFKA_VERSION))
     with ExitStack() as stack:
         subject = stack.enter_context(running(Semel))
         if make is Pipeline:
-            # Sources and sinks run in processes that Spark starts: they, and the broker, come from here.
+            # Sources and sinks run in processes that Spark starts. They and the broker are descendants of
+            # this process.
             stack.enter_context(looked_at(os.getpid(), picture, ["--subprocesses", *options]))
         else:
             stack.enter_context(looked_at(subject.pid, picture, options))

@@ -1,4 +1,4 @@
-"""A client with nothing in between: frames are made before the clock starts and read after it has stopped."""
+"""A raw client for timing: it encodes requests before the clock starts and decodes after it stops."""
 
 import socket
 import time
@@ -26,11 +26,11 @@ PRODUCE_VERSION = 12
 END_VERSION = 5
 RECEIVE_BYTES = 1 << 18
 NOW = int(time.time() * 1000)
-"""Old records are deleted, and a measurement may be under way when the broker looks for them."""
+"""The time of records: a broker would delete old records, perhaps during a measurement."""
 
 
 class RawClient:
-    """One connection, one question at a time."""
+    """One connection, one request at a time."""
 
     def __init__(self, bootstrap: str) -> None:
         host, port = bootstrap.rsplit(":", 1)
@@ -44,7 +44,7 @@ class RawClient:
         return self.ask_timed(request, version)[0]
 
     def ask_timed(self, request: Request, version: int) -> tuple[Any, float]:
-        """The response, and the seconds from the first byte sent to the last byte received."""
+        """Return the response, and the seconds from the first byte sent to the last byte received."""
         return self._exchange(request, version, encoded(request, version))
 
     def _exchange(self, request: Request, version: int, frame: bytes) -> tuple[Any, float]:
@@ -80,19 +80,19 @@ class RawClient:
         transactional_id: str | None = None,
         version: int = PRODUCE_VERSION,
     ) -> float:
-        """Seconds until one batch for each of the first partitions was acknowledged."""
+        """Return the seconds until one batch for each of the first partitions was acknowledged."""
         request = produce_request(topic, batches, transactional_id)
         return self.produce_frame(request, encoded(request, version), version)
 
     def produce_frame(self, request: ProduceRequest, frame: bytes, version: int = PRODUCE_VERSION) -> float:
-        """The same for a request that is encoded already: what is sent often is encoded once."""
+        """Produce with an encoded request: a request that is sent often is encoded once."""
         answer, seconds = self._exchange(request, version, frame)
         for part in answer.responses[0].partition_responses:
             assert part.error_code == ErrorCode.NONE, part
         return seconds
 
     def fetch(self, topic: str, offset: int, max_wait_ms: int = 0) -> tuple[int, int]:
-        """How many committed records there are at an offset of partition 0, and the offset after them."""
+        """Return how many committed records a fetch from partition 0 has, and the offset after them."""
         wanted = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1 << 20)
         request = FetchRequest(
             max_wait_ms=max_wait_ms,
@@ -115,7 +115,7 @@ def encoded(request: Request, version: int) -> bytes:
 
 
 def produce_request(topic: str, batches: list[bytes], transactional_id: str | None = None) -> ProduceRequest:
-    """One batch for each of the first partitions."""
+    """Build a request with one batch for each of the first partitions."""
     parts = [PartitionProduceData(index=at, records=each) for at, each in enumerate(batches)]
     return ProduceRequest(
         transactional_id=transactional_id,
@@ -126,7 +126,7 @@ def produce_request(topic: str, batches: list[bytes], transactional_id: str | No
 
 
 class RawProducer:
-    """A transactional producer of the second form: a write adds its partition, an end gives a new epoch."""
+    """A transactional producer of version 2: a write adds its partition, EndTxn gives a new epoch."""
 
     def __init__(self, client: RawClient, transactional_id: str) -> None:
         self.client = client
@@ -137,12 +137,12 @@ class RawProducer:
         self.pair = (answer.producer_id, answer.producer_epoch)
 
     def write(self, topic: str, values: list[bytes], partitions: int = 1) -> float:
-        """Seconds until the same values were acknowledged in each of the first partitions."""
+        """Return the seconds until the same values were acknowledged in each of the first partitions."""
         one = batch(values, self.pair)
         return self.client.produce(topic, [one] * partitions, self.transactional_id)
 
     def commit(self) -> float:
-        """Seconds until the transaction was committed."""
+        """Return the seconds until the transaction was committed."""
         request = EndTxnRequest(
             transactional_id=self.transactional_id,
             producer_id=self.pair[0],
@@ -156,7 +156,7 @@ class RawProducer:
 
 
 def batch(values: list[bytes], pair: tuple[int, int] | None = None) -> bytes:
-    """A batch, for a transaction of the producer id and epoch if there is one."""
+    """Build a batch; transactional if a producer id and epoch are given."""
     records = [Record(0, NOW, None, value) for value in values]
     if pair is None:
         return encode_batch(records)

@@ -1,4 +1,4 @@
-"""The figures of README.md: a few of the run, between two marks, written with the page."""
+"""The figures of README.md: a few figures of the run, written between two marks together with the page."""
 
 import statistics
 from dataclasses import dataclass
@@ -48,7 +48,7 @@ FIGURES = (
 
 
 def readme(text: str, results: Results) -> str:
-    """The same text with the figures of these results."""
+    """Return the text with the figures of these results."""
     before, begin, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:
@@ -57,7 +57,7 @@ def readme(text: str, results: Results) -> str:
 
 
 def _table(results: Results) -> str:
-    """Those that were measured on both."""
+    """Return a table of the figures that were measured on both."""
     lines = []
     for each in FIGURES:
         ours = results.find(each.workload, each.cell, Semel.name, each.metric)

@@ -1,4 +1,4 @@
-"""Why a target is not met: the cause in the design, for each target that may be missed."""
+"""Why targets are not met: the cause in the design, for each target that may be missed."""
 
 from fnmatch import fnmatchcase
 
@@ -129,10 +129,10 @@ WHY = {
     "ready with *": "Most of the startup time is spent on importing Python modules.",
     "resident memory *": "Python modules and the tails of partitions are kept in memory.",
 }
-"""Reasons by a pattern for the name of the row; the first match counts."""
+"""Reasons by a pattern for the name of the row; the first match is used."""
 UNKNOWN = "not investigated yet"
 
 
 def why(what: str) -> str:
-    """The reason for a target that is not met."""
+    """Return the reason why a target is not met."""
     return next((text for pattern, text in WHY.items() if fnmatchcase(what, pattern)), UNKNOWN)

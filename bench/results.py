@@ -1,4 +1,4 @@
-"""Everything that a run has measured, as it is kept in results/benchmarks.json."""
+"""The results of a run, as stored in results/benchmarks.json."""
 
 import json
 from collections.abc import Iterable
@@ -8,9 +8,9 @@ from pathlib import Path
 from bench.rows import Row
 
 NAMED_MAX = 4
-"""Things that are all named where they have the same reason."""
+"""The largest number of items that are all named if they share a reason."""
 BARS = "bars"
-"""The targets of earlier work, as a part of a run."""
+"""The name of the earlier targets, as a part of a run."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Metric:
 
 @dataclass(frozen=True)
 class About:
-    """What a workload is, for the page, and which run has measured it."""
+    """A workload's texts for the page, and the run that has measured it."""
 
     name: str
     title: str
@@ -35,7 +35,7 @@ class About:
 
 @dataclass
 class Series:
-    """The values of one figure, one for each round that was measured."""
+    """The values of one figure, one for each measured round."""
 
     workload: str
     cell: str
@@ -54,7 +54,7 @@ class Skipped:
 
 @dataclass
 class Results:
-    """A run."""
+    """The results of one run."""
 
     size: str
     environment: dict[str, str]
@@ -63,18 +63,18 @@ class Results:
     skipped: list[Skipped] = field(default_factory=list)
     failed: list[Skipped] = field(default_factory=list)
     bars: list[Row] = field(default_factory=list)
-    """The targets of earlier work, by what is measured for them alone."""
+    """Earlier targets, each from its own measurement."""
     bars_measured: str = ""
     seconds: float = 0.0
 
     @property
     def run(self) -> str:
-        """What tells this run from others."""
+        """The commit, date and size that identify this run."""
         commit, date = self.environment.get("commit", "unknown"), self.environment.get("date", "unknown")
         return f"commit {commit}, {date}, size {self.size}"
 
     def add(self, workload: str, cell: str, subject: str, values: dict[str, float]) -> None:
-        """One round of one cell."""
+        """Add one round of one cell."""
         for metric, value in values.items():
             found = self.find(workload, cell, subject, metric)
             if found is None:
@@ -93,7 +93,7 @@ class Results:
         return [each for each in self.series if each.workload == workload]
 
     def left_out(self) -> list[str]:
-        """What was not measured, and why; what has the same reason is put together."""
+        """List what was not measured, and why; items with the same reason share a line."""
         lines = by_reason((each.what, each.why) for each in self.skipped)
         return lines + [f"**failed** {each.what}: {each.why}" for each in self.failed]
 
@@ -121,9 +121,9 @@ class Results:
         )
 
     def replace(self, others: "Results") -> None:
-        """Take what another run has measured anew, and keep what it has not.
+        """Replace what another run has measured, and keep everything else.
 
-        Notes belong to a workload, or to a subject as a whole: they are kept for those that are.
+        A note belongs to a workload, or to a whole subject: it is replaced if that was measured again.
         """
         names = {each.name for each in others.workloads}
         anew = names | {each.subject for each in others.series}
@@ -139,7 +139,7 @@ class Results:
 
 
 def by_reason(notes: Iterable[tuple[str, str]]) -> list[str]:
-    """A line for each reason, with all that it is about, or with the first of many."""
+    """Return a line for each reason, with everything it applies to, or with the first of many."""
     reasons: dict[str, list[str]] = {}
     for what, why in notes:
         reasons.setdefault(why, []).append(what)
@@ -152,6 +152,6 @@ def by_reason(notes: Iterable[tuple[str, str]]) -> list[str]:
 
 
 def _joined(kept: Iterable[Skipped], new: Iterable[Skipped], anew: set[str]) -> list[Skipped]:
-    """All notes but those about what was measured anew; the newer one of two about the same."""
+    """Join notes, dropping kept ones about what was measured again; of two about the same, keep the newer."""
     still = [each for each in kept if each.what.partition(":")[0] not in anew]
     return list({each.what: each for each in (*still, *new)}.values())

@@ -1,4 +1,4 @@
-"""What a measurement comes to, beside what it should."""
+"""Measured values beside their targets."""
 
 from dataclasses import dataclass
 
@@ -27,6 +27,6 @@ def table(rows: list[Row]) -> str:
     for row in rows:
         sign = "≥" if row.higher_is_better else "≤"
         met = "yes" if row.met else "**no**"
-        # Three digits, so that what is just short of its target does not look like it.
+        # Three digits, so that a value just short of its target is recognisable.
         lines.append(f"| {row.what} | {row.measured} | {row.value:,.3f} | {sign} {row.target:,.2f} | {met} |")
     return "\n".join(lines)

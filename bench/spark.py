@@ -1,6 +1,6 @@
-"""The pipeline on Spark: the codec by itself, the source, source and sink together, and a batch without rows.
+"""The pipeline on Spark: the codec alone, the source, source with sink, and a batch without rows.
 
-Broker, Java and Python share the machine's cores, as they do on a laptop.
+Broker, Java and Python share the machine's cores, as on a laptop.
 """
 
 import os
@@ -27,7 +27,7 @@ from semel.wire.records import iter_batches
 ROOT = Path(__file__).parents[1]
 VALUE_BYTES, KEY_BYTES = 100, 12
 BATCH_RECORDS = 4_000
-FETCH_BATCHES = 8  # as many as one fetch brings, about
+FETCH_BATCHES = 8  # about as many as one fetch returns
 
 
 def decode_rate(rounds: int, records: int = 4_000_000) -> Row:
@@ -66,7 +66,7 @@ def _offsets(size: int) -> bytes:
 
 
 class Bench:
-    """A Spark and a broker, and the topics that are read."""
+    """A Spark session, a broker, and topics."""
 
     def __init__(self, spark: SparkSession, bootstrap: str, directory: Path) -> None:
         self.spark = spark
@@ -79,7 +79,7 @@ class Bench:
             Admin(client).topics.create(NewTopic(topic, partitions=partitions))
 
     def fill(self, topic: str, rows: int) -> int:
-        """Write records to all partitions, about as many as this; how many there are."""
+        """Write about this many records, spread over all partitions; return how many there are."""
         batch, written = packed(), 0
         with Client(self.bootstrap) as client, Producer(client) as producer:
             while written < rows:
@@ -89,7 +89,7 @@ class Bench:
         return written
 
     def fill_with_aborted(self, topic: str, offsets: int) -> None:
-        """Give every partition so many offsets at which nothing is to be seen."""
+        """Give every partition this many offsets of aborted records."""
         with Client(self.bootstrap) as client, TransactionalProducer(client, "aborted") as producer:
             producer.begin()
             for partition in range(PARTITIONS):
@@ -112,7 +112,7 @@ class Bench:
 
 
 def start_spark(**settings: str) -> SparkSession:
-    """A Spark with two cores; the names of settings are written with underscores."""
+    """Start Spark with two cores; names of settings have underscores."""
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
     builder = session("bench", master="local[2]").config("spark.log.level", "OFF")
     builder = builder.config("spark.driver.memory", "4g")
@@ -134,7 +134,7 @@ def bench() -> Iterator[Bench]:
 
 
 def source_to_noop(on: Bench, rounds: int, rows: int) -> Row:
-    """Rows per second of a batch job that reads a topic with all columns and throws them away."""
+    """Return the rows per second of a batch job that reads all columns of a topic and discards them."""
     on.create("full")
     written = on.fill("full", rows)
     ready: list[float] = []
@@ -161,7 +161,7 @@ def _thrown_away(frame: DataFrame, rows: int) -> float:
 
 
 def end_to_end(on: Bench, batches: int, batch_rows: int) -> Row:
-    """Rows per second of an exactly-once query from topic to topic, by its micro-batches."""
+    """Return the rows per second of an exactly-once query from topic to topic, by its micro-batches."""
     on.create("from")
     on.create("to")
     on.fill("from", (batches + 1) * batch_rows)
@@ -185,7 +185,7 @@ def end_to_end(on: Bench, batches: int, batch_rows: int) -> Row:
 
 
 def empty_batch(on: Bench, rounds: int, batches: int) -> Row:
-    """The time of a micro-batch without rows, over that of a Python source and sink that do nothing."""
+    """Return the time of a batch without rows, over that of a Python source and sink that do nothing."""
     on.create("nothing")
     on.create("out")
     ratios: list[float] = []
@@ -221,7 +221,7 @@ def _median_ms(on: Bench, rows: DataFrame, kind: str, batches: int, **options: s
 
 
 def rows_on_spark(rounds: int, rows: int, batch_rows: int, batches: int = 24) -> list[Row]:
-    """Everything that needs a Spark, and the codec."""
+    """Measure everything that needs Spark, and the codec."""
     with bench() as on:
         return [
             decode_rate(rounds),

@@ -1,4 +1,4 @@
-"""What is measured, each in a process of its own: Semel, Apache Kafka in two forms, and the client's floor.
+"""The subjects, each in its own process: Semel, Apache Kafka in two forms, and the client's floor.
 
 The floor is librdkafka's in-memory mock cluster, which does as little as a broker can and keeps nothing.
 """
@@ -27,13 +27,13 @@ from semel.wire.messages import MetadataRequest
 
 ROOT = Path(__file__).parents[1]
 KAFKA_VERSION = "4.3.1"
-"""The newest of which Maven's repository has the broker."""
+"""The newest version whose broker is in Maven's repository."""
 KAFKA_JAVA = ("-server", "-Xms1g", "-Xmx1g", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20")
-"""As Kafka's own start script has it."""
+"""The options of Kafka's own start script."""
 START_SECONDS = 120.0
 READY = "Semel is ready on "
 PLAINTEXT: Mapping[str, str] = MappingProxyType({})
-"""The settings of a client that needs none to be let in."""
+"""The settings of a client that needs no security."""
 
 
 class Subject:
@@ -56,11 +56,11 @@ class Subject:
 
     @property
     def administration(self) -> Mapping[str, str]:
-        """The settings of who creates topics."""
+        """The settings of the client that creates topics."""
         return self.access
 
     def start(self) -> None:
-        """Run, and wait until a client is answered; how long that took is `ready_seconds`."""
+        """Start the broker, and wait until a client gets an answer; `ready_seconds` is the time that took."""
         self.prepare()
         started = time.perf_counter()
         self._run()
@@ -71,14 +71,14 @@ class Subject:
         self.ready_seconds = time.perf_counter() - started
 
     def prepare(self) -> None:
-        """What is done once, before the clock runs."""
+        """Do what is done once, before the clock starts."""
 
     def stop(self) -> None:
-        """Ask it to stop, and wait."""
+        """Ask the process to stop, and wait."""
         raise NotImplementedError
 
     def kill(self) -> None:
-        """No goodbye."""
+        """Kill the process."""
         raise NotImplementedError
 
     def _run(self) -> None:
@@ -97,14 +97,14 @@ class Subject:
             client.close()
 
     def create(self, topics: Mapping[str, int], **configs: str) -> None:
-        """Create those that this process has not created before."""
+        """Create the topics that this object has not created before."""
         new = {name: count for name, count in topics.items() if name not in self._created}
         if new:
             create_topics(self.bootstrap, new, self.administration, **configs)
             self._created.update(new)
 
     def delete(self, topics: Iterable[str]) -> None:
-        """Let topics go that hold much."""
+        """Delete large topics."""
         names = list(topics)
         admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0, **self.administration})
         for future in admin.delete_topics(names).values():
@@ -119,13 +119,13 @@ class Subject:
         return int(psutil.Process(self.pid).memory_info().rss)
 
     def disk_bytes(self) -> int:
-        """What its files take on the disk, without holes."""
+        """Return the disk space of its files, without holes."""
         files = (path for path in self.directory.rglob("*") if path.is_file())
         return sum(path.stat().st_blocks * 512 for path in files)
 
 
 class Child(Subject):
-    """One that is a process of ours, which says on its first line where it is."""
+    """A subject that is a child process, which prints its address on its first line."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
@@ -138,9 +138,9 @@ class Child(Subject):
 
 
 def serve(directory: Path, protocol: str = "plaintext", **settings: str) -> list[str]:
-    """The command that runs a Semel on a free port, which it tells in its first line.
+    """Return the command that runs Semel on a free port, which it prints in its first line.
 
-    The names of settings are written with underscores.
+    Names of settings have underscores.
     """
     command = [sys.executable, "-m", "semel", "serve", "--data", str(directory)]
     command += ["--listen", f"{protocol}://127.0.0.1:0", "--log-level", "error"]
@@ -151,13 +151,13 @@ def serve(directory: Path, protocol: str = "plaintext", **settings: str) -> list
 
 
 class Semel(Child):
-    """A real ``semel serve``, which answers when what it says is on disk."""
+    """A real ``semel serve``, which answers after the data is on disk."""
 
     name, title = "semel", "Semel"
 
     @property
     def command(self) -> list[str]:
-        """What runs it."""
+        """The command that runs it."""
         return serve(self.directory)
 
     def _run(self) -> None:
@@ -183,7 +183,7 @@ class Semel(Child):
 
 
 class Kafka(Subject):
-    """Apache Kafka, one node, as it is: it answers before anything is flushed."""
+    """Apache Kafka, one node, in its default configuration: it answers before anything is flushed."""
 
     name, title = "kafka", "Apache Kafka"
     settings: ClassVar[Mapping[str, str]] = {}
@@ -218,14 +218,14 @@ class Kafka(Subject):
 
 
 class FlushingKafka(Kafka):
-    """The same with the promise that Semel makes: what is answered has been flushed."""
+    """Apache Kafka with Semel's guarantee: what is answered has been flushed."""
 
     name, title = "kafka-flush", "Apache Kafka, flush on every message"
     settings: ClassVar[Mapping[str, str]] = {"log.flush.interval.messages": "1"}
 
 
 class Mock(Child):
-    """The fastest broker that librdkafka can meet. It has no isolation, no disk and no groups to speak of."""
+    """The fastest broker for librdkafka. It has no isolation, no disk and hardly any groups."""
 
     name, title = "mock", "librdkafka's mock cluster"
 
@@ -252,7 +252,7 @@ class Mock(Child):
             asking.list_topics(topic, timeout=10)
 
     def delete(self, topics: Iterable[str]) -> None:
-        """It cannot; what it has of a partition is bounded."""
+        """Do nothing: the mock cluster cannot delete; what it keeps of a partition is bounded."""
 
 
 SUBJECTS: tuple[type[Subject], ...] = (Semel, Kafka, FlushingKafka, Mock)
@@ -260,13 +260,13 @@ SUBJECTS: tuple[type[Subject], ...] = (Semel, Kafka, FlushingKafka, Mock)
 
 @contextmanager
 def running(make: Callable[[Path], Subject]) -> Iterator[Subject]:
-    """A subject with a directory of its own on the disk of the checkout, both gone in the end."""
+    """Run a subject in its own directory on the disk of the checkout; remove both at the end."""
     with tempfile.TemporaryDirectory(prefix="semel-bench-", dir=ROOT) as directory:
         subject = make(Path(directory) / "data")
         try:
             subject.start()
         except BaseException:
-            with suppress(AssertionError):  # what was not even run has nothing to be killed
+            with suppress(AssertionError):  # a process that was never started need not be killed
                 subject.kill()
             raise
         try:
@@ -283,7 +283,7 @@ def semel() -> Iterator[Subject]:
 
 @contextmanager
 def mock_cluster(topics: Iterable[str]) -> Iterator[str]:
-    """The address of a mock cluster inside this process; it lives as long as the client that carries it."""
+    """Run a mock cluster in this process; yield its address. It lives as long as its `carrier` client."""
     carrier = Producer({"test.mock.num.brokers": 1, "bootstrap.servers": "mock:9092"})
     metadata = carrier.list_topics(timeout=10)
     broker = next(iter(metadata.brokers.values()))
@@ -297,7 +297,7 @@ def mock_cluster(topics: Iterable[str]) -> Iterator[str]:
 def create_topics(
     bootstrap: str, topics: Mapping[str, int], access: Mapping[str, str] = PLAINTEXT, **configs: str
 ) -> None:
-    """Create topics; the names of configs are written with underscores."""
+    """Create topics; names of configs have underscores."""
     settings = {key.replace("_", "."): value for key, value in configs.items()}
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0, **access})
     wanted = [NewTopic(name, count, config=settings) for name, count in topics.items()]

@@ -1,11 +1,11 @@
-"""Several pieces of work at the same time, each in a thread."""
+"""Runs several functions at the same time, each in a thread."""
 
 import threading
 from collections.abc import Callable
 
 
 def together(works: list[Callable[[], None]]) -> None:
-    """Run each in a thread; one that fails, fails all."""
+    """Run each in a thread; raise the first error."""
     failed: list[BaseException] = []
 
     def guarded(work: Callable[[], None]) -> None:

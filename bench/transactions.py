@@ -1,4 +1,4 @@
-"""What transactions cost: beside a plain durable write, beside the mock cluster, and those who only read."""
+"""What transactions cost: beside a plain durable write, beside the mock cluster, and for plain readers."""
 
 import statistics
 import time
@@ -16,7 +16,7 @@ PARTITIONS = 5
 RECORDS = 10
 VALUE = b"x" * 100
 VALUES = [VALUE] * RECORDS
-# The mock cluster gives every topic four partitions, so that five are those of one topic and one of another.
+# The mock cluster gives every topic four partitions, so five are four of one topic and one of another.
 PLACES = [*(("wide", partition) for partition in range(4)), ("narrow", 0)]
 TOPICS = {"wide": 4, "narrow": 1}
 PRODUCERS = 8
@@ -25,7 +25,7 @@ COUNT = 200
 
 
 def beside_a_plain_write(rounds: int) -> Row:
-    """One connection does one and the other in turn, so both meet the same machine."""
+    """Write and commit in turn on one connection, so that both see the same machine."""
     ratios: list[float] = []
     plain: list[float] = []
     for number in range(rounds):
@@ -68,7 +68,7 @@ def transactional(bootstrap: str, transactional_id: str) -> Producer:
 
 
 def one_transaction(producer: Producer) -> float:
-    """Seconds of one that writes to all places and commits."""
+    """Run a transaction that writes to all places; return the seconds."""
     started = time.perf_counter()
     producer.begin_transaction()
     for topic, partition in PLACES:
@@ -121,7 +121,7 @@ def eight_producers_beside_the_mock(rounds: int, seconds: float) -> Row:
 
 
 def transactions_per_second(bootstrap: str, seconds: float) -> float:
-    """Of all producers together, each with a thread."""
+    """Return the rate of all producers together, each with a thread."""
     clients = [transactional(bootstrap, f"eight-{number}") for number in range(PRODUCERS)]
     for client in clients:
         one_transaction(client)
@@ -139,7 +139,7 @@ def transactions_per_second(bootstrap: str, seconds: float) -> float:
 
 
 def readers_beside_an_open_transaction(open_seconds: float) -> list[Row]:
-    """Two journal topics are written in turn; in one of them a transaction stays open all the while."""
+    """Write two journal topics in turn, while a transaction stays open in one of them."""
     with semel() as subject:
         client = RawClient(subject.bootstrap)
         for topic in ("blocked", "free"):

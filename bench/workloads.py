@@ -1,4 +1,4 @@
-"""Work that measurements share. Each function does one round; rounds are interleaved by the caller."""
+"""Work that measurements share. Each function does one round; the caller interleaves rounds."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -8,9 +8,9 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 Place = tuple[str, int]
 BULK_PLACES = [("bulk", partition) for partition in range(4)]
 IDEMPOTENT_UNDER_WAY = 5
-"""What an idempotent client may have under way. With more waiting, librdkafka spins at linger 0."""
+"""Requests in flight of an idempotent client. With more waiting, librdkafka spins at linger 0."""
 PLAIN_UNDER_WAY = 50
-"""Other clients may have as many as they like."""
+"""Requests in flight of other clients, which have no limit."""
 VALUE = bytes(range(256)) * 4
 
 
@@ -21,7 +21,7 @@ def bulk_produce(
     values: Sequence[bytes] = (VALUE,),
     **config: object,
 ) -> float:
-    """Records per second of one producer with acks=all and linger 5 ms; idempotent, unless told otherwise."""
+    """Return records per second of a producer with acks=all and linger 5 ms; idempotent by default."""
     producer = Producer(
         {
             "bootstrap.servers": bootstrap,
@@ -33,7 +33,7 @@ def bulk_produce(
         }
         | config
     )
-    # The first record waits until the client has its producer id, which it asks for every half second.
+    # The first record waits for the producer id, which the client requests every half second.
     producer.produce(places[0][0], values[0], partition=places[0][1])
     assert producer.flush(30) == 0
     started = time.perf_counter()
@@ -51,7 +51,7 @@ def bulk_produce(
 
 
 def bulk_consume(bootstrap: str, places: Sequence[Place], records: int, **config: object) -> float:
-    """Records per second of one consumer that reads everything, and again if that is too little."""
+    """Return the records per second of a consumer that reads everything, repeatedly if that is too little."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -59,7 +59,7 @@ def bulk_consume(bootstrap: str, places: Sequence[Place], records: int, **config
             "enable.auto.commit": False,
             "auto.offset.reset": "earliest",
             "queued.max.messages.kbytes": 131_072,
-            # A full queue would put the client to sleep for a second, and that would be what is measured.
+            # With a full queue the client would sleep for a second, which would dominate the measurement.
             "fetch.queue.backoff.ms": 10,
             "log_level": 0,
         }
@@ -94,13 +94,13 @@ def small_requests(
     idempotent: bool,
     **more: object,
 ) -> tuple[int, float]:
-    """How many single-record requests several producers get acknowledged in a while, with acks=all.
+    """Count the single-record requests that several producers get acknowledged in a while, with acks=all.
 
-    Also the processor time that went by meanwhile: connections are there when the clock starts, and what is
-    still under way when it stops is not counted.
+    Also returns the processor time used meanwhile. Connections are open when the clock starts, and requests
+    still in flight when it stops are not counted.
 
-    One thread feeds all of them: librdkafka has threads of its own for the network, and a thread of Python
-    for each producer would only make them wait for each other.
+    One thread feeds all producers: librdkafka has its own threads for the network, and a Python thread for
+    each producer would only make them wait for each other.
     """
     acknowledged = 0
 
@@ -132,7 +132,7 @@ def small_requests(
             for _ in range(in_flight - len(client)):
                 client.produce(topic, value, partition=partition, on_delivery=delivered)
             client.poll(0)
-        # A moment for the network: without it this loop takes the processor from those it waits for.
+        # Leave time for the network: without a pause this loop takes the processor from those it waits for.
         time.sleep(0.0002)
     done, used = acknowledged, processor() - before
     for client, _, _ in clients:

@@ -1,7 +1,7 @@
 """Run the demonstration: `python -m demo`. It exits with 1 if anything was lost, doubled or wrong.
 
-The Spark driver and the broker are killed in turn, each time in the middle of a batch: while transactions of
-the pipeline are open. All of it goes through TLS, and everybody has a password and the least rights.
+The Spark driver and the broker are killed in turn, each time in the middle of a batch, while transactions of
+the pipeline are open. All connections use TLS, and every client has a password and the least rights.
 """
 
 import argparse
@@ -33,30 +33,30 @@ from semel.server.run import EXIT_BROKEN
 KILLS = 6
 ORDERS_PER_SECOND = 400
 PAUSE_SECONDS = 0.05
-#: How often the queries are looked at while something is waited for.
+#: How often the queries are checked during a wait.
 LOOK_SECONDS = 1.0
-#: When queries get further for so long without an end, the end does not come.
+#: If queries make progress for this long without completing, the wait has failed.
 WAIT_SECONDS_MAX = 3600.0
-#: How long no total may come before the query gets more input.
+#: How long to wait for new totals before the query gets more input.
 NUDGE_SECONDS = 10.0
 TOTALS = f"{shop.id}.totals"
-#: The driver may also stop by itself and be started again, as a supervisor would; not for ever.
+#: The driver may also stop by itself and is then restarted, as a supervisor would, but not forever.
 OWN_STOPS_MAX = 3
 
 T = TypeVar("T")
 
 
 class Failed(Exception):
-    """The demonstration cannot go on; the text says why."""
+    """The demonstration cannot continue; the text says why."""
 
 
 class Victim(Protocol):
-    """Something that is killed and started again."""
+    """A process that is killed and started again."""
 
     name: str
 
     def kill(self) -> None:
-        """End it without a warning."""
+        """End it without warning."""
 
     def start(self) -> None:
         """Start it again."""
@@ -73,7 +73,7 @@ class Demo:
         brokers: Mapping[str, Program],
         victims: Sequence[Victim] = (),
     ) -> None:
-        """`brokers` has their addresses. `victims` are killed in turn: the driver and brokers by default."""
+        """`brokers` are keyed by address. `victims` are killed in turn, by default driver and brokers."""
         self._secured = secured
         self._directory = secured.directory
         self._report = report
@@ -86,7 +86,7 @@ class Demo:
         self._own_stops = 0
 
     def run(self, kills: int) -> bool:
-        """All of it; whether every record counts once."""
+        """Run everything; return whether every record counts once."""
         try:
             self._begin()
             killed = [self._kill(each) for each in islice(cycle(self._victims), kills)]
@@ -128,7 +128,7 @@ class Demo:
 
     def _end(self) -> None:
         self._feeder.stop()
-        # An order that a query reads in a later batch than a closing order would be too late for its window.
+        # If a query read an order in a later batch than a closing order, it would be too late for its window.
         self._catch_up("all orders to be counted")
         self._until("the closing orders", self._feeder.close_windows)
         self._report.say(f"no more orders; {len(self._feeder.acknowledged):,} were acknowledged")
@@ -143,10 +143,10 @@ class Demo:
         self._until_past(what, dict.fromkeys(shop.sinks, end - 1))
 
     def _wait_for_totals(self, expected: int) -> None:
-        """Wait until so many totals are there.
+        """Wait until this many totals exist.
 
-        A batch without rows emits them, after the one that read the closing orders. A query that was
-        started again between the two waits for input before its next batch, so it gets some.
+        A batch without rows emits them, after the batch that read the closing orders. A query that was
+        restarted between the two waits for input before its next batch, so it gets some.
         """
         nudged_at = time.monotonic()
 
@@ -186,7 +186,7 @@ class Demo:
         return Client(self._bootstrap, timeout_s=timeout_s, security=self._secured.security(ADMIN))
 
     def _ask(self, question: Callable[[Client], T]) -> T | None:
-        """An answer of the broker; None while it is away."""
+        """Return the broker's answer; None while it is away."""
         try:
             with self._administrator(timeout_s=5.0) as client:
                 return question(client)
@@ -194,11 +194,11 @@ class Demo:
             return None
 
     def _positions(self) -> dict[str, int] | None:
-        """How many orders each query has counted; None while the broker is away."""
+        """Return how many orders each query has counted; None while the broker is away."""
         return self._ask(lambda client: {name: _position(client, name) for name in shop.sinks})
 
     def _batch_under_way(self) -> tuple[int, dict[str, int]] | None:
-        """The number of transactions that tasks have open, if any, and how far each query is."""
+        """Return the number of open transactions of tasks, if any, and the position of each query."""
         pattern = re.escape(f"{shop.id}.") + r".*/\d.*"
         listed = self._ask(lambda client: list_transactions(client, ["Ongoing"], pattern=pattern))
         positions = self._positions() if listed else None
@@ -230,9 +230,9 @@ class Demo:
         lacking: Callable[[], Sequence[str]] = lambda: list(shop.sinks),
         pause_seconds: float = PAUSE_SECONDS,
     ) -> T:
-        """Return the first true answer. `lacking` names the queries that have something left to do.
+        """Return the first true answer. `lacking` names the queries that still have work to do.
 
-        It takes as long as these get further.
+        The wait goes on while these make progress.
         """
         began_at = looked_at = time.monotonic()
         while not (answer := ask()):
@@ -249,7 +249,7 @@ class Demo:
     def _check_processes(self) -> None:
         for broker in self._brokers:
             if broker.exit_code == EXIT_BROKEN and len(self._brokers) > 1:
-                # It was replaced while it could not reach PostgreSQL. A supervisor starts it again.
+                # The broker was replaced while it could not reach PostgreSQL. A supervisor would restart it.
                 self._report.say(f"{broker.name} is started again: {broker.last_words()}")
                 broker.start()
             elif broker.exit_code is not None:
@@ -283,7 +283,7 @@ class Demo:
         return {name: Step.of(self._directory / "checkpoints" / name, counted[name]) for name in shop.sinks}
 
     def _account(self, names: Iterable[str]) -> str:
-        """Where these queries are, and the last words of everybody."""
+        """Return where these queries are, and the last words of all processes."""
         steps, log, orders = self._steps(), self._driver.words(), self._end_of_orders()
         said = ["the broker does not answer"] if steps is None else []
         said += [account(name, steps[name], orders, log) for name in names if steps is not None]
@@ -320,7 +320,7 @@ def run(
     parser.add_argument("--rate", type=int, default=ORDERS_PER_SECOND, help="orders in a second")
     given = parser.parse_args()
     report = Report()
-    # Who stops the demonstration does not want to keep what it has started.
+    # A user who stops the demonstration does not want its processes to keep running.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     directory = Path(tempfile.mkdtemp(prefix="semel-demo-"))
     try:

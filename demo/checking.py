@@ -1,4 +1,4 @@
-"""Every record of the outputs against every record of the input."""
+"""Compares every record of the outputs with every record of the input."""
 
 import json
 from collections import Counter
@@ -15,14 +15,14 @@ from semel.client import Client, Consumer
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What was found in one place."""
+    """The findings in one output."""
 
     where: str
     expected: int
     found: int
     lost: int
     doubled: int
-    wrong: int  # says something else than the input does, or comes from no input at all
+    wrong: int  # contradicts the input, or comes from no input
 
     @property
     def is_right(self) -> bool:
@@ -31,7 +31,7 @@ class Verdict:
 
 
 def read(client: Client, topic: str) -> list[dict[str, Any]]:
-    """The committed records of a topic, those of every partition in their order."""
+    """Return the committed records of a topic; those of each partition are in order."""
     with Consumer(client, topic) as consumer:
         return [json.loads(record.value or b"{}") for record in consumer.read_to_end()]
 
@@ -43,7 +43,7 @@ def read_lake(path: Path) -> list[dict[str, Any]]:
 
 
 def check_orders(orders: Iterable[Mapping[str, Any]], acknowledged: set[int]) -> Verdict:
-    """The input itself: what the broker acknowledged is there, once."""
+    """Check the input itself: every acknowledged order is there, once."""
     found = Counter(int(each["order"]) for each in orders)
     return Verdict(
         where="orders (acknowledged)",
@@ -81,10 +81,10 @@ def check_invoices(
 
 
 def expected_totals(orders: Iterable[dict[str, Any]]) -> dict[tuple[str, int], tuple[int, int]]:
-    """Number and amount of the orders by customer and window, for the windows that the watermark has closed.
+    """Return number and amount of orders by customer and window, for windows that the watermark has closed.
 
     The watermark follows the latest order at a fixed distance, and closes the windows that end before or at
-    it. Spark emits these, and no other.
+    it. Spark emits these windows, and no others.
     """
     found: dict[tuple[str, int], tuple[int, int]] = {}
     latest = OPENED_AT

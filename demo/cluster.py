@@ -28,7 +28,7 @@ KILLS = 5
 
 
 class Session:
-    """A session of a broker with PostgreSQL, of which there is always another."""
+    """One session of a broker with PostgreSQL; there are always others."""
 
     name = "a session of PostgreSQL"
 
@@ -36,7 +36,7 @@ class Session:
         self._server = server
 
     def kill(self) -> None:
-        """Kill one with SIGKILL. The server ends all others then, and recovers."""
+        """Kill a session with SIGKILL. The server then ends all others, and recovers."""
         rows = query(
             self._server.dsn, "SELECT pid FROM pg_stat_activity WHERE application_name = 'semel' LIMIT 1"
         )
@@ -45,11 +45,11 @@ class Session:
                 os.kill(row["pid"], signal.SIGKILL)
 
     def start(self) -> None:
-        """Nothing: brokers connect again by themselves."""
+        """Do nothing: brokers reconnect by themselves."""
 
 
 class AllOfPostgres:
-    """The server."""
+    """The whole PostgreSQL server."""
 
     name = "all of PostgreSQL"
 

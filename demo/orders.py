@@ -1,4 +1,4 @@
-"""The input: a stream of orders that is different in every record and the same in every run."""
+"""The input: a stream of orders, each different, and the same in every run."""
 
 import itertools
 import json
@@ -12,14 +12,14 @@ from semel.client import Client, ClientError, KafkaError, Producer, Security
 CUSTOMERS = 50
 PRICES = {"apple": 3, "pear": 4, "plum": 2, "quince": 11, "medlar": 17}
 CHUNK = 25
-#: The time of an order is that of the shop: a hundred of them make a second there.
+#: The time of an order is the shop's: a hundred orders make a second there.
 OPENED_AT = 1_800_000_000
 PER_SECOND = 100
 WINDOW_SECONDS = 10
 PER_WINDOW = PER_SECOND * WINDOW_SECONDS
 #: How far the watermark of the pipeline stays behind the latest order; see `shop`.
 WATERMARK_SECONDS = 10
-#: How many windows after the last order the closing orders are. The watermark needs two of them.
+#: How many windows after the last order the closing orders are. The watermark needs two.
 LATER_WINDOWS = 100
 
 
@@ -36,7 +36,7 @@ def order(number: int) -> dict[str, Any]:
 
 
 def invoice(bought: dict[str, Any]) -> dict[str, Any]:
-    """What the pipeline has to make of an order."""
+    """Return what the pipeline must make of an order."""
     amount = bought["quantity"] * PRICES[bought["product"]]
     return {
         "order": bought["order"],
@@ -47,7 +47,7 @@ def invoice(bought: dict[str, Any]) -> dict[str, Any]:
 
 
 def window(bought: dict[str, Any]) -> int:
-    """Where the ten seconds of an order begin."""
+    """Return the start of the window that contains an order."""
     return int(bought["at"]) // WINDOW_SECONDS * WINDOW_SECONDS
 
 
@@ -70,9 +70,9 @@ def write_products(client: Client) -> None:
 
 
 class Feeder(threading.Thread):
-    """Sends orders at an even pace until it is stopped, also while the broker dies and comes back.
+    """Sends orders at an even pace until it is stopped, even while the broker is killed and restarted.
 
-    An order whose answer got lost is not sent again: it is in the log, or it is not. The next order has
+    An order whose answer was lost is not sent again: it is in the log, or it is not. The next order has
     another number.
     """
 
@@ -103,18 +103,18 @@ class Feeder(threading.Thread):
         return self.ident is not None and not self.is_alive() and not self._is_stopping.is_set()
 
     def stop(self) -> None:
-        """Send what was begun, and end."""
+        """Finish what was begun, and stop."""
         self._is_stopping.set()
         self.join()
         self._acknowledged_at = None
 
     def close_windows(self) -> bool:
-        """Send some orders of the closing window, by which Spark knows that all others are complete.
+        """Send some orders of the closing window, which tell Spark that all other windows are complete.
 
-        Call it after `stop`, and again if the answer is false: the broker has not acknowledged them all.
+        Call it after `stop`, and again if it returns False: the broker has not acknowledged them all.
         """
         if self._closing is None:
-            # Every order that was ever begun has a lower number than the next, acknowledged or not.
+            # Every order ever begun, acknowledged or not, has a lower number than the next.
             self._closing = iter(closing_numbers(next(self._numbers)))
         try:
             with self._client() as client, Producer(client) as producer:
@@ -131,7 +131,7 @@ class Feeder(threading.Thread):
                 self._send(producer, list(itertools.islice(self._numbers, CHUNK)))
 
     def _send(self, producer: Producer, numbers: Sequence[int]) -> bool:
-        """Send orders, and wait until they are acknowledged; whether there were any."""
+        """Send orders, and wait until they are acknowledged; return whether there were any."""
         deliveries = []
         for bought in map(order, numbers):
             key = bought["customer"].encode()

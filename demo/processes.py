@@ -1,4 +1,4 @@
-"""The two programs as a user has them, `semel serve` and `semel pipeline run`, to be killed."""
+"""The two programs that a user runs, `semel serve` and `semel pipeline run`, as processes that are killed."""
 
 import os
 import random
@@ -19,7 +19,7 @@ STOP_SECONDS = 120.0
 
 
 class Program:
-    """A program with all the processes that it starts."""
+    """A program, together with all processes that it starts."""
 
     def __init__(self, name: str, arguments: Sequence[str], log: Path, settings: Mapping[str, str]) -> None:
         self.name = name
@@ -29,7 +29,7 @@ class Program:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start it; what it prints goes to its log."""
+        """Start it; its output goes to its log."""
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 self._command,
@@ -37,20 +37,20 @@ class Program:
                 stdout=log,
                 stderr=log,
                 env={**os.environ, **self._settings},
-                start_new_session=True,  # so that it and its Java can be killed at once
+                start_new_session=True,  # so that it and its JVM can be killed at once
             )
 
     @property
     def exit_code(self) -> int | None:
-        """How it ended; None while it runs."""
+        """The exit code; None while it runs."""
         return None if self._process is None else self._process.poll()
 
     def kill(self) -> None:
-        """SIGKILL for it, and for Java if it started one. Spark's workers notice that, and end."""
+        """Send SIGKILL to it, and to its JVM if it has one. Spark's workers notice that, and exit."""
         self._end(signal.SIGKILL)
 
     def stop(self) -> int | None:
-        """Ask it to stop, and wait; how it ended. None if it did not end in time, and was killed."""
+        """Ask it to stop, and wait; return the exit code. None if it did not exit in time, and was killed."""
         if self._process is None:
             return 0
         self._process.terminate()
@@ -77,7 +77,7 @@ class Program:
 
 
 def broker(directory: Path, port: int, secured: Secured) -> Program:
-    """The message log, whose first user is added here."""
+    """The broker, whose first user is added here."""
     data = ["--data", str(directory / "log")]
     secured.add_administrator(*data)
     arguments = ["serve", *data, *_listen(port, secured)]
@@ -100,14 +100,14 @@ def member(
 
 
 def driver(bootstrap: str, secured: Secured) -> Program:
-    """The pipeline on Spark: a driver in Python, a Java, and their workers."""
+    """The pipeline on Spark: a driver in Python, a JVM, and their workers."""
     directory = secured.directory
     arguments = ["--command-config", str(secured.client_file(PIPELINE))]
     arguments += ["pipeline", "run", str(Path(__file__).with_name("shop.py")), "--json"]
     arguments += ["--bootstrap", bootstrap, "--checkpoint", str(directory / "checkpoints")]
     arguments += ["--trigger", "500 milliseconds", "--master", "local[2]"]
     arguments += ["--log", str(directory / "spark.log")]
-    # Two cores: as many tasks.
+    # As many shuffle partitions as cores.
     settings = {
         "spark.sql.shuffle.partitions": "2",
         "spark.driver.extraJavaOptions": java_options(),
@@ -120,10 +120,10 @@ def driver(bootstrap: str, secured: Secured) -> Program:
 
 
 def free_port() -> int:
-    """Return a port on which nothing listens, and which no outgoing connection is given.
+    """Return a port on which no process listens, and which is never assigned to an outgoing connection.
 
-    The system gives outgoing connections a port of its own range, which begins at 32768 or above. One of
-    them could take a port of that range while the broker is dead, and the broker could not start again.
+    The system takes ports for outgoing connections from its own range, which begins at 32768 or above. One of
+    them could take a port of that range while the broker is down, and the broker could not start again.
     """
     for port in random.sample(range(20_000, 32_000), 1_000):
         with socket.socket() as probe, suppress(OSError):

@@ -1,4 +1,4 @@
-"""What the demonstration prints: what happens while it happens, and a report at the end."""
+"""The output of the demonstration: events as they happen, and a report at the end."""
 
 import time
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ class Kill:
 
 
 class Report:
-    """The words of the demonstration."""
+    """Prints the output of the demonstration."""
 
     def __init__(self) -> None:
         self._console = Console(highlight=False)
@@ -30,15 +30,15 @@ class Report:
 
     @property
     def seconds(self) -> float:
-        """How long it has been going on."""
+        """Seconds since the beginning."""
         return time.monotonic() - self._began_at
 
     def say(self, text: str) -> None:
-        """A line with the time since the beginning."""
+        """Print a line with the time since the beginning."""
         self._console.print(f"[dim]{self.seconds:6.1f} s[/]  {text}")
 
     def end(self, kills: Sequence[Kill], verdicts: Sequence[Verdict], waited_seconds: float) -> None:
-        """The report. A batch that was torn shows as lost invoices, or as wrong totals."""
+        """Print the report. A torn batch shows as lost invoices, or as wrong totals."""
         killed = Table(box=box.SIMPLE_HEAD, pad_edge=False, title="killed with SIGKILL", title_justify="left")
         for name, justify in (("what", "left"), ("at", "right"), ("open transactions", "right")):
             killed.add_column(name, justify="right" if justify == "right" else "left")

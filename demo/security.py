@@ -1,7 +1,7 @@
-"""Who may do what in the demonstration: a broker with SASL_SSL, and three users with the rights they need.
+"""Security of the demonstration: a broker with SASL_SSL, and three users with the rights they need.
 
-The administrator makes topics and users, the shop sends orders, the pipeline reads them and writes invoices
-and totals. docs/security.md has the same rights as commands.
+The administrator creates topics and users, the shop sends orders, and the pipeline reads them and writes
+invoices and totals. docs/security.md has the same rights as commands.
 """
 
 import datetime
@@ -33,7 +33,7 @@ class Secured:
 
     @classmethod
     def prepare(cls, directory: Path) -> "Secured":
-        """Make a certificate for 127.0.0.1 that vouches for itself, and passwords."""
+        """Make a self-signed certificate for 127.0.0.1, and passwords."""
         key = ec.generate_private_key(ec.SECP256R1())
         name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "semel demonstration")])
         host = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
@@ -65,7 +65,7 @@ class Secured:
 
     @property
     def key(self) -> Path:
-        """Its key."""
+        """The certificate's key."""
         return self.directory / "broker.key"
 
     @property
@@ -94,7 +94,7 @@ class Secured:
         return Security.of(self.settings(user))
 
     def client_file(self, user: str) -> Path:
-        """The settings of a client, for the command line, where a password would be seen."""
+        """The settings of a client in a file, because a password on the command line would be visible."""
         return self.directory / f"{user}.properties"
 
     def add_administrator(self, *place: str) -> None:
@@ -105,7 +105,7 @@ class Secured:
         )
 
     def add_users(self, client: Client) -> None:
-        """Add the others, with the rights that they need and no more."""
+        """Add the other users, with exactly the rights that they need."""
         admin = Admin(client)
         for user in (FEEDER, PIPELINE):
             admin.users.put(user, self.passwords[user], mechanism=MECHANISM)

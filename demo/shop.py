@@ -1,4 +1,4 @@
-"""The pipeline: an invoice for every order, in a topic and in a table, and what customers spend over time."""
+"""The pipeline: an invoice for every order, in a topic and in a table, and customers' totals over time."""
 
 import os
 
@@ -34,11 +34,11 @@ def shop(orders: DataFrame, products: DataFrame) -> dict[str, DataFrame]:
 
 
 def _rows(records: DataFrame, schema: str) -> DataFrame:
-    """What the values say, as columns."""
+    """Parse the values into columns."""
     parsed = functions.from_json(records.value.cast("string"), schema)
     return records.select(parsed.alias("row")).select("row.*")
 
 
 def _records(rows: DataFrame) -> DataFrame:
-    """Rows as JSON, by customer."""
+    """Turn rows into JSON, keyed by customer."""
     return rows.select(rows.customer.alias("key"), functions.to_json(functions.struct("*")).alias("value"))

@@ -1,8 +1,8 @@
-"""Notices when a query gets no further, and says what is known of it.
+"""Notices when a query makes no progress, and describes its state.
 
-How long a query may take depends on the machine, so no step has a time limit of its own. Instead, every
-visible step of a query (a batch planned or committed, an offset counted) starts its clock again, and a query
-has stalled when its clock has run several times longer than on any step before.
+How long a query may take depends on the machine, so no step has a fixed time limit. Instead, every visible
+step of a query (a batch planned or committed, an offset counted) restarts its clock, and a query has stalled
+when its clock has run several times longer than for any step before.
 """
 
 import json
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 #: Enough for a start of Spark on a machine that is ten times slower than usual; and twice that before the
-#: first step, when nobody knows how fast the machine is.
+#: first step, when the speed of the machine is unknown.
 STALL_SECONDS_MIN = 240.0
 START_SECONDS = 480.0
 STALL_FACTOR = 4
@@ -19,7 +19,7 @@ STALL_FACTOR = 4
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """How far a query is."""
+    """The progress of a query."""
 
     counted: int  # orders, as its group has them
     planned: int  # the newest batch in its checkpoint; -1 before the first
@@ -45,7 +45,7 @@ class Watch:
         self._longest_seconds: float | None = None
 
     def see(self, steps: Mapping[str, object], now: float) -> None:
-        """Take in how far the queries are."""
+        """Record the progress of the queries."""
         for name, step in steps.items():
             if self._steps.get(name, step) != step:
                 self._longest_seconds = max(self._longest_seconds or 0.0, now - self._since[name])
@@ -53,7 +53,7 @@ class Watch:
             self._steps[name] = step
 
     def restart(self, now: float) -> None:
-        """Start all clocks again."""
+        """Restart all clocks."""
         self._since = dict.fromkeys(self._since, now)
 
     @property
@@ -64,12 +64,12 @@ class Watch:
         return max(STALL_SECONDS_MIN, STALL_FACTOR * self._longest_seconds)
 
     def stalled(self, names: Iterable[str], now: float) -> list[str]:
-        """Those of the queries that have gone without a step for too long."""
+        """Return the queries that have gone without a step for too long."""
         return [name for name in names if now - self._since[name] > self.limit_seconds]
 
 
 def account(name: str, step: Step, orders: int | None, log: Sequence[str]) -> str:
-    """Say where a query is, how far behind, and why it failed last, by the log of its driver."""
+    """Say where a query is, how far behind, and why it failed last, from the log of its driver."""
     behind = "an unknown number of" if orders is None else f"{orders - step.counted:,}"
     return (
         f"{name} has counted {step.counted:,} orders and has {behind} waiting; its checkpoint has planned "
@@ -89,7 +89,7 @@ def _last_failure(name: str, log: Sequence[str]) -> str:
 
 
 def last_error(log: Path) -> str:
-    """The last error in Spark's own log, with the last line of its trace that says what it was."""
+    """Return the last error in Spark's own log, with the last line of its trace that names a cause."""
     lines = log.read_text(errors="replace").splitlines() if log.exists() else []
     first = max((at for at, line in enumerate(lines) if " ERROR " in line), default=None)
     if first is None:

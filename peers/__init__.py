@@ -1,5 +1,5 @@
 """Tests beside other brokers and clients: Apache Kafka's own, in Java, and franz-go.
 
-Not part of `make test`: they need a JDK with Maven, a Go toolchain and the registries of both. What is
-missing is skipped, and said.
+Not part of `make test`: they need a JDK with Maven, a Go toolchain and the registries of both. Tests whose
+tools are missing are skipped, with the reason.
 """

@@ -1,6 +1,6 @@
-"""The brokers that the peers meet: Semel, alone and as a cluster of three, and Apache Kafka.
+"""The brokers that the peers use: Semel, alone and as a cluster of three, and Apache Kafka.
 
-All have like settings, and each broker is behind a wiretap of its own.
+All have similar settings, and each broker has its own wiretap.
 """
 
 from collections import Counter
@@ -38,7 +38,7 @@ QUICK = {
     "share.coordinator.state.topic.replication.factor": "1",
     "share.coordinator.state.topic.min.isr": "1",
 }
-"""So that tests do not wait for Apache Kafka's patience."""
+"""Shorter than Apache Kafka's defaults, so that tests need not wait."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Broker:
     name: str
     taps: Sequence[Wiretap]
     direct: str
-    """The brokers' own addresses, past the wiretaps: for requests that nobody counts."""
+    """The brokers' own addresses, without the wiretaps: for requests that must not be counted."""
 
     @property
     def bootstrap(self) -> str:
@@ -59,7 +59,7 @@ class Broker:
         return self.name != "kafka"
 
     def asked_by(self, client_id: str) -> Counter[tuple[int, int]]:
-        """How often each (api key, version) was asked for by a client so far, at all brokers together."""
+        """Return how often a client has sent each (api key, version) so far, at all brokers together."""
         return sum((tap.asked_by(client_id) for tap in self.taps), Counter())
 
 
@@ -76,7 +76,7 @@ def run_semel(directory: Path, **settings: str) -> Iterator[Broker]:
 
 @contextmanager
 def run_cluster(directory: Path, **settings: str) -> Iterator[Broker]:
-    """Three brokers over a PostgreSQL server of their own and a directory of objects."""
+    """Run three brokers over their own PostgreSQL server and a directory of objects."""
     with ExitStack() as stack:
         cluster = Cluster(directory, settings=COMMON | settings)
         taps = []
@@ -93,9 +93,9 @@ def run_cluster(directory: Path, **settings: str) -> Iterator[Broker]:
 def run_kafka(
     class_path: str, directory: Path, listeners: Mapping[str, int] | None = None, **settings: str
 ) -> Iterator[Broker]:
-    """Apache Kafka in a process of its own, one node, with transaction.version 2.
+    """Run Apache Kafka in its own process, one node, with transaction.version 2.
 
-    Further `listeners` are given by protocol and port; no wiretap is in front of them.
+    Further `listeners` are given by protocol and port; they have no wiretap.
     """
     with Wiretap() as tap:
         kafka = KafkaProcess(
@@ -112,7 +112,7 @@ def run_kafka(
 
 
 def serves(kafka: KafkaProcess) -> bool:
-    """Whether it takes a connection and has made the topics that its coordinators need."""
+    """Whether it accepts a connection and has created the topics of its coordinators."""
     kafka.check_alive()
     try:
         with RawClient(kafka.bootstrap) as client:

@@ -58,14 +58,14 @@ def cluster_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]
 
 @pytest.fixture(scope="session", params=["semel", "cluster", "kafka"])
 def broker(request: pytest.FixtureRequest) -> Broker:
-    """Semel, alone and three together, and Apache Kafka: what passes there is what Semel is measured by."""
+    """Semel, alone and as a cluster of three, and Apache Kafka, which sets the standard for Semel."""
     found: Broker = request.getfixturevalue(f"{request.param}_broker")
     return found
 
 
 @pytest.fixture(scope="session")
 def programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[tuple[str, str], Program]]:
-    """The programs that run, by client and broker."""
+    """The running programs, by client and broker."""
     running: dict[tuple[str, str], Program] = {}
     yield running
     with ExitStack() as stack:
@@ -75,7 +75,7 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[tuple[st
 
 @pytest.fixture(params=["java", "go"])
 def client(request: pytest.FixtureRequest) -> str:
-    """The name of the client that a test is run with."""
+    """The name of the client that a test uses."""
     name: str = request.param
     return name
 

@@ -1,8 +1,8 @@
 """Semel and Apache Kafka with ACLs, side by side: the same requests by a principal with the same rights.
 
-A `Side` is one of them. It has a connection of a super user, who makes the world that requests are about and
+A `Side` is one of the two. It has a connection of a super user, who creates what the requests refer to and
 changes the rights, and one of a principal that has only those rights. Names in requests, answers and rights
-get a number, so that each row of the matrix has a world of its own in the same broker.
+get a number, so that each row of the matrix has its own world in the same broker.
 """
 
 import time
@@ -60,7 +60,7 @@ SAME = {
     "log.retention.ms": "-1",
     "offsets.topic.num.partitions": "4",
 }
-"""Members stay while a row is tried, records of 1970 are kept, and a group has the same coordinator."""
+"""Members stay during a row, records of 1970 are kept, and a group always has the same coordinator."""
 PASSING = {
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -70,14 +70,14 @@ PASSING = {
     ErrorCode.LEADER_NOT_AVAILABLE,
     ErrorCode.NOT_LEADER_OR_FOLLOWER,
 }
-"""Errors of a world in the making: Apache Kafka answers before all its parts know of a change."""
+"""Transient errors of new entities: Apache Kafka answers before all its parts know of a change."""
 PLAIN_LOGIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
 
 _numbers = count()
 
 
 class Names:
-    """The names of one world: ``t`` is ``t-17`` there."""
+    """The names of one world: ``t`` becomes ``t-17`` there."""
 
     def __init__(self) -> None:
         number = next(_numbers)
@@ -106,7 +106,7 @@ def _renamed(value: Any, names: dict[str, str]) -> Any:
 
 
 class Rule(NamedTuple):
-    """A right that is given, or taken whatever else is given."""
+    """A right that is allowed, or denied regardless of other rules."""
 
     right: Right
     permission: Permission = Permission.ALLOW
@@ -132,7 +132,7 @@ class Side:
         self._client.close()
 
     def ask(self, names: Names, request: Any, version: int) -> Any:
-        """As the principal whose rights are given. Apache Kafka may need time for an abort."""
+        """Ask as the principal whose rights are given. Apache Kafka may need time for an abort."""
         request = names.there(request)
         while True:
             answer = self._client.ask(request, version)
@@ -141,7 +141,7 @@ class Side:
             time.sleep(0.02)
 
     def as_root(self, names: Names, request: Any, version: int) -> Any:
-        """As one who may do everything. Errors that pass are waited for, others fail."""
+        """Ask as the super user. Transient errors are waited out, others fail."""
         request = names.there(request)
         deadline = time.monotonic() + 20
         while True:
@@ -169,7 +169,7 @@ class Side:
         return world
 
     def _assigned(self, names: Names, request: Any, version: int, answer: Any) -> Any:
-        """A member with partitions: the coordinator of Apache Kafka may not know a new topic yet."""
+        """Join until the member has partitions: Kafka's coordinator may not know a new topic yet."""
         while not _has_partitions(answer):
             self.as_root(names, consuming(answer.member_id, LEAVES), version)
             time.sleep(0.05)
@@ -177,7 +177,7 @@ class Side:
         return answer
 
     def give(self, names: Names, rules: Iterable[Rule]) -> None:
-        """Exactly these rules, and none of before."""
+        """Replace all previous rules with these."""
         wanted = {rule._replace(right=names.right(rule.right)) for rule in rules}
         if old := self._rules - wanted:
             filters = [DeleteAclsFilter(**_filter(each)) for each in old]
@@ -233,7 +233,7 @@ def _filter(rule: Rule) -> dict[str, Any]:
 
 
 def finished(work: Any) -> Any:
-    """The result of a coroutine that never waits."""
+    """Return the result of a coroutine that never waits."""
     try:
         work.send(None)
     except StopIteration as done:
@@ -242,7 +242,7 @@ def finished(work: Any) -> Any:
 
 
 def connected(address: str, user: str, password: str) -> RawClient:
-    """A connection of a user, by PLAIN."""
+    """Connect as a user, by PLAIN."""
     client = RawClient(address, client_id="rights", timeout_seconds=30)
     assert client.ask(SaslHandshakeRequest(mechanism="PLAIN"), 1).error_code == ErrorCode.NONE
     token = f"\0{user}\0{password}".encode()
@@ -268,7 +268,7 @@ def error_codes(message: Any) -> Iterator[int]:
 
 @contextmanager
 def both(class_path: str, folder: Path) -> Iterator[Sequence[Side]]:
-    """Semel, then Apache Kafka."""
+    """Run Semel, then Apache Kafka."""
     with ExitStack() as stack:
         semel = stack.enter_context(secured(folder / "semel", **(COMMON | SAME)))
         _add_user(semel)
@@ -286,9 +286,9 @@ def _add_user(semel: Secured) -> None:
 
 @contextmanager
 def guarded_kafka(class_path: str, folder: Path, **settings: str) -> Iterator[str]:
-    """Apache Kafka with its own authorizer; the address of a listener with SASL.
+    """Run Apache Kafka with its own authorizer; yield the address of a listener with SASL.
 
-    Whoever comes without SASL is the broker itself or its controller, and may do everything.
+    A connection without SASL is the broker itself or its controller, and has all rights.
     """
     port = free_port()
     users = {ADMIN: PASSWORD, WHO: SECRET}
@@ -305,14 +305,14 @@ def guarded_kafka(class_path: str, folder: Path, **settings: str) -> Iterator[st
     }
     with run_kafka(class_path, folder, listeners={"SASL_PLAINTEXT": port}, **given) as broker:
         with Client(broker.direct) as client:
-            # Semel keeps these users in its ledger, so that both have the same users to describe.
+            # Semel has these users in its ledger, so that both describe the same users.
             for name, password in users.items():
                 Admin(client).users.put(name, password)
         yield f"127.0.0.1:{port}"
 
 
 def common_version(sides: Sequence[Side], key: int, wanted: int) -> int:
-    """The version of a row, or the next lower one that both have."""
+    """Return the version of a row, or the next lower one that both support."""
     lowest: int = max(each.versions[key][0] for each in sides)
     highest: int = min(each.versions[key][1] for each in sides)
     version = min(wanted, highest)

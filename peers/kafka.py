@@ -24,7 +24,7 @@ ONE_NODE = {
     "share.coordinator.state.topic.replication.factor": "1",
     "share.coordinator.state.topic.min.isr": "1",
 }
-"""What has to be said because there is one node; all the rest is as Kafka has it."""
+"""Settings that a single node needs; everything else has Kafka's defaults."""
 REPLICATED = {
     "default.replication.factor": "3",
     "min.insync.replicas": "2",
@@ -34,7 +34,7 @@ REPLICATED = {
     "share.coordinator.state.topic.replication.factor": "3",
     "share.coordinator.state.topic.min.isr": "2",
 }
-"""What has to be said of three nodes that keep everything three times."""
+"""Settings of three nodes with three replicas."""
 
 
 def free_port() -> int:
@@ -52,10 +52,11 @@ class Quorum(NamedTuple):
 
 
 class KafkaProcess:
-    """Start, stop and start again, on the same ports and the same directory, which is formatted at first.
+    """A Kafka node that can be stopped and started again, on the same ports and directory.
 
-    `advertised` is the address that clients are told, if it is not its own. Further `listeners` are given by
-    protocol and port. A node of a `quorum` has its id in the settings.
+    The directory is formatted at the first start. `advertised` is the address in responses to clients, if it
+    is not the node's own. Further `listeners` are given by protocol and port. A node of a `quorum` has its id
+    in the settings.
     """
 
     def __init__(
@@ -97,12 +98,12 @@ class KafkaProcess:
         return self._process is not None
 
     def prepare(self) -> None:
-        """Format the directory, unless that was done."""
+        """Format the directory, unless it was formatted before."""
         if not self.data.exists():
             self._format()
 
     def start(self) -> None:
-        """It runs, which does not mean that it answers yet."""
+        """Start the process, without waiting until it answers."""
         self.prepare()
         with self.log.open("a") as log:
             command = [*self._java, "kafka.Kafka", str(self._properties)]
@@ -117,7 +118,7 @@ class KafkaProcess:
         self._end(signal.SIGTERM)
 
     def kill(self) -> None:
-        """No goodbye."""
+        """Kill the process."""
         self._end(signal.SIGKILL)
 
     def _end(self, how: signal.Signals) -> None:
@@ -162,7 +163,7 @@ class KafkaProcess:
         return {"controller.quorum.voters": ",".join(voters)}
 
     def _format(self) -> None:
-        """Give it a cluster id, and with it transaction.version 2."""
+        """Format the directory with a cluster id, and thereby transaction.version 2."""
         storage = [*self._java, "kafka.tools.StorageTool"]
         kind = [] if self._quorum else ["--standalone"]
         cluster_id = self._quorum.cluster_id if self._quorum else new_cluster_id()
@@ -174,12 +175,12 @@ class KafkaProcess:
 
 
 def new_cluster_id() -> str:
-    """16 random bytes, written as Kafka writes them."""
+    """Return 16 random bytes in Kafka's notation."""
     return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
 
 
 def three_nodes(class_path: str, directory: Path, java_options: Sequence[str]) -> list[KafkaProcess]:
-    """A cluster that keeps everything three times, and answers when two have it."""
+    """Return a cluster with three replicas, which answers when two have the data."""
     quorum = Quorum(new_cluster_id(), {node_id: free_port() for node_id in (1, 2, 3)})
     return [
         KafkaProcess(

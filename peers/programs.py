@@ -1,4 +1,4 @@
-"""The programs that use other clients: built once, run as one process per broker, asked line by line."""
+"""Programs that use other clients: built once, run as one process per broker, one line per request."""
 
 import shutil
 import subprocess
@@ -8,7 +8,7 @@ from typing import Self
 
 HERE = Path(__file__).parent
 BUILD = HERE / "build"
-"""Everything that is fetched or compiled; git does not see it, and it can be deleted."""
+"""Everything that is fetched or compiled; git ignores it, and it can be deleted."""
 
 
 class CannotBuild(Exception):
@@ -16,7 +16,7 @@ class CannotBuild(Exception):
 
 
 class Program:
-    """A running program: one line in, a scenario; one line out, how it went."""
+    """A running program: it reads a scenario from one line, and writes the result in one line."""
 
     def __init__(self, command: Sequence[str], log: Path) -> None:
         self._log = log
@@ -33,16 +33,16 @@ class Program:
         self._process.communicate()
 
     def kill(self) -> None:
-        """End it: whoever waits for its answer is told that it has ended."""
+        """End the program; a caller that waits for its answer gets an error."""
         self._process.kill()
 
     def play(self, scenario: str, visibility: str, patience_seconds: float) -> None:
-        """Fails with what the program says went wrong."""
+        """Run a scenario; fail with the program's error."""
         answer = self.ask(f"{scenario} {visibility} {patience_seconds}")
         assert answer == "ok", f"{answer}\n{self._log.read_text()[-4_000:]}"
 
     def ask(self, line: str) -> str:
-        """The program's answer to one line."""
+        """Return the program's answer to one line."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(f"{line}\n")
@@ -53,9 +53,9 @@ class Program:
 
 
 def fetch_kafka(version: str | None = None) -> str:
-    """The class path of Apache Kafka's broker, clients and tools, from Maven's repository.
+    """Return the class path of Apache Kafka's broker, clients and tools, from Maven's repository.
 
-    The version is that of the pom, unless another is asked for.
+    The version is that of the pom by default.
     """
     if version is None:
         jars = fetch_jars(HERE / "pom.xml", BUILD / "jars")
@@ -66,12 +66,12 @@ def fetch_kafka(version: str | None = None) -> str:
 
 
 def fetch_spark_connector() -> list[Path]:
-    """The jars of Spark's own Kafka connector, from Maven's repository."""
+    """Return the jars of Spark's own Kafka connector, from Maven's repository."""
     return sorted(fetch_jars(HERE / "spark" / "pom.xml", BUILD / "spark").glob("*.jar"))
 
 
 def fetch_jars(pom: Path, jars: Path, *options: str) -> Path:
-    """The jars that a pom names, in a directory."""
+    """Return a directory with the jars that a pom names."""
     stamp = jars / ".fetched"
     if not _is_fresh(stamp, pom):
         shutil.rmtree(jars, ignore_errors=True)
@@ -84,16 +84,16 @@ def fetch_jars(pom: Path, jars: Path, *options: str) -> Path:
 def build_java(
     class_path: str, source: Path = HERE / "java" / "Peer.java", classes: Path = BUILD / "classes"
 ) -> list[str]:
-    """The command that runs a Java program, but for its arguments."""
+    """Return the command that runs a Java program, without its arguments."""
     if not _is_fresh(classes / f"{source.stem}.class", source):
         run([needed("javac"), "-cp", class_path, "-d", str(classes), str(source)])
     return [needed("java"), "-cp", f"{classes}:{class_path}", source.stem]
 
 
 def build_go() -> list[str]:
-    """The command that runs the Go program, but for the address."""
+    """Return the command that runs the Go program, without the address."""
     source, program = HERE / "go", BUILD / "franz"
-    # Go writes the sums of what it fetches beside the list of modules, so that is a copy.
+    # Go writes checksums of what it fetches next to the list of modules, so the list is a copy.
     modules = BUILD / "franz.mod"
     BUILD.mkdir(exist_ok=True)
     shutil.copyfile(source / "go.mod", modules)

@@ -1,6 +1,6 @@
 """Kafka's tools for topics, configs, leaders, replicas and the cluster, on Semel and on Apache Kafka.
 
-The same steps are taken on both, and the tools print the same, except for what is true of one of them alone.
+Both get the same steps, and the tools print the same, except where only one of them has a feature.
 """
 
 import json
@@ -101,9 +101,9 @@ ALONE = {
         "InvalidRequestException: Resources of type 8 have no configs here",
     ),
 }
-"""What Apache Kafka answers otherwise, and a part of what Semel's administrator is told."""
+"""Steps that Apache Kafka answers differently, with a part of Semel's error message."""
 OWN = ("min.insync.replicas", "semel.", "remote.", "retention.ms", "segment.", "flush.ms")
-"""Configs that one of the brokers has by itself, or whose defaults have other names."""
+"""Configs that only one of the brokers has, or whose defaults have other names."""
 
 
 class Both(NamedTuple):
@@ -111,7 +111,7 @@ class Both(NamedTuple):
     runners: Sequence[ToolRunner]
 
     def run(self, at: int, step: Sequence[str]) -> list[str]:
-        """What a tool prints, without what is each broker's own."""
+        """Return what a tool prints, without what is specific to a broker."""
         named = [str(self.folder / f"{word}.json") if word in FILES else word for word in step]
         lines = self.runners[at].lines(named)
         shown = (re.sub(r"/\S*/(semel|data)\b", "DIRECTORY", each) for each in lines)
@@ -148,7 +148,7 @@ def test_the_tools_print_the_same(both: Both) -> None:
         expected, found = both.run(0, step), both.run(1, step)
         until = time.monotonic() + PATIENCE_SECONDS
         while found != expected and "--describe" in step and time.monotonic() < until:
-            found = both.run(1, step)  # Apache Kafka may show a change a moment after it was made
+            found = both.run(1, step)  # Apache Kafka may show a change some time after it was made
         if found != expected:
             different[name] = (expected, found)
     assert different == {}

@@ -1,7 +1,7 @@
-"""Applications of Apache Kafka's own client and of franz-go, both with the newest form of transactions.
+"""Applications with Apache Kafka's own client and with franz-go, both with version 2 of transactions.
 
-The scenarios are in the programs (java/Peer.java and go/main.go). Semel's answer to a commit means that
-readers see it, so no patience is needed there; Apache Kafka answers earlier and gets some.
+The scenarios are in the programs (java/Peer.java and go/main.go). When Semel answers a commit, readers see
+it, so the programs need not wait there; Apache Kafka answers earlier and gets some time.
 """
 
 from collections import Counter
@@ -26,12 +26,12 @@ COMMON = [
 ]
 SCENARIOS = {
     "java": [*COMMON, "zombie-member", "invalid-records"],
-    # Its sessions abort by themselves when their member was replaced, so there is nothing to refuse.
+    # franz-go's sessions abort by themselves when their member was replaced, so the broker refuses nothing.
     "go": COMMON,
 }
 PRODUCE, ADD_PARTITIONS, ADD_OFFSETS, END, COMMIT_OFFSETS = 0, 24, 25, 26, 28
 FIRST_IMPLICIT = {PRODUCE: 12, END: 5, COMMIT_OFFSETS: 5}
-"""The versions from which a request adds to the transaction by itself, or ends it with a new epoch."""
+"""The versions from which a request adds to the transaction itself, or ends it with a new epoch."""
 
 
 def play(program: Program, broker: Broker, scenario: str, visibility: str) -> None:
@@ -60,7 +60,7 @@ def test_an_application(program: Program, broker: Broker, scenario: str, visibil
 
 
 def asked_since(broker: Broker, client: str, before: Counter[tuple[int, int]]) -> dict[int, set[int]]:
-    """The versions of each API that the client asked for."""
+    """Return the versions of each API that the client has sent since."""
     versions: dict[int, set[int]] = {}
     for (api_key, version), count in broker.asked_by(f"peer-{client}").items():
         if count > before[api_key, version]:

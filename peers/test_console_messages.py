@@ -53,7 +53,7 @@ def begun(client: Client, topic: str, name: str) -> TransactionalProducer:
 def test_records_are_marked_by_what_became_of_their_transaction(
     browsing: Browsing, client: Client, topic: str
 ) -> None:
-    """The last three are behind an open transaction, where brokers list no aborted ones."""
+    """The last three records follow an open transaction, where brokers list no aborted ones."""
     begun(client, topic, "a").commit()
     begun(client, topic, "b").abort()
     until(lambda: read(browsing, topic)["scan"]["hidden"] == 1)
@@ -75,7 +75,7 @@ def test_records_are_marked_by_what_became_of_their_transaction(
         ("d", "aborted"),
         ("plain", "plain"),
     ]
-    # Apache Kafka writes markers after it has answered the end of a transaction.
+    # Apache Kafka writes markers after it has answered EndTxn.
     until(lambda: marks(isolation="uncommitted") == wanted)
     assert marks() == wanted[:1]
     for row in read(browsing, topic, isolation="uncommitted")["messages"]:

@@ -1,8 +1,8 @@
-"""Every tool in Kafka's bin directory that has a meaning here prints on Semel what it prints on Apache Kafka.
+"""Every tool in Kafka's bin directory that applies to Semel prints the same on Semel as on Apache Kafka.
 
-The steps of `peers/tool_steps.py` are taken on both in order. Ids, addresses and times differ, and count
-as the same; so does the order of lines, because tools print in the order of hash tables. Steps that are known
-to print something else are in `NOT_ADVERTISED`, with the reason, and each of them must.
+The steps of `peers/tool_steps.py` are run on both in order. Ids, addresses and times differ, and count as the
+same; so does the order of lines, because tools print in the order of hash tables. Steps with known
+differences are in `NOT_ADVERTISED`, with the reason, and each of them must differ.
 """
 
 import json
@@ -37,11 +37,11 @@ VARIABLE: Final = (
     (r"\[TIME\] (WARN|INFO) .*", ""),
     (r"\[TIME\] ERROR ([\w.]+).*", r"\1"),
     (r"127\.0\.0\.1\s+\d+", "HOST PORT"),
-    # What a broker says is wrong has its own words; what kind of error it is has not.
+    # Error texts are each broker's own; the type of an error is the same.
     (r"(errors\.\w+Exception)\b.*", r"\1"),
     (r"(Error while executing (topic|client metrics) command :).*", r"\1"),
     (r"(Could not (up|down)grade \S+ to \d+\.).*", r"\1"),
-    # A topic's config falls back to one of the broker, which has another name in Apache Kafka.
+    # A topic's config falls back to a broker's config, which has another name in Apache Kafka.
     (r"synonyms=\{.*\}", ""),
     (r"^\s*semel\..*", ""),
     (r"\"avg_throughput\":[\d.]+", ""),
@@ -49,7 +49,7 @@ VARIABLE: Final = (
     (r"^Feature: (?!(group|metadata|transaction)\.version).*", ""),
     (r"\"logDir\":\"[^\"]*\"", '"logDir":"DIRECTORY"'),
     (r"Epoch: \d+", "Epoch: N"),
-    # Apache Kafka sets it for all topics, when a cluster is formatted with eligible leader replicas.
+    # Apache Kafka sets it for all topics when a cluster is formatted with eligible leader replicas.
     (r"\bmin\.insync\.replicas=1,?", ""),
 )
 NOISE: Final = re.compile(
@@ -57,7 +57,7 @@ NOISE: Final = re.compile(
 )
 
 NOT_ADVERTISED: Final = {
-    # They set min.insync.replicas for every topic.
+    # These steps set min.insync.replicas for every topic.
     "kafka-topics": ("eligible leader replicas", "describe overrides"),
     "kafka-metadata-quorum": ("a quorum of controllers", "status", "replication"),
     "kafka-configs": ("eligible leader replicas", "describe all brokers"),
@@ -70,12 +70,12 @@ NOT_ADVERTISED: Final = {
         "describe all",
     ),
 }
-"""By tool: what Semel does not have, and the steps that need it."""
+"""By tool: the feature that Semel lacks, and the steps that need it."""
 OTHERWISE: Final = {(tool, step) for tool, (_, *names) in NOT_ADVERTISED.items() for step in names}
 
 
 class Side(NamedTuple):
-    """A broker, the program that runs tools for it, and the files that tools read."""
+    """A broker, the program that runs tools for it, and the files that the tools read."""
 
     runner: ToolRunner
     folder: Path
@@ -83,7 +83,7 @@ class Side(NamedTuple):
 
     def take(self, step: Step, is_numbered: bool) -> list[str]:
         words = [word.format(folder=self.folder) for word in step.words]
-        # One tool has a command, and takes the address behind it.
+        # kafka-cluster has a command, and takes the address after it.
         where = 1 if step.tool == CLUSTER else 0
         words[where:where] = [BOOTSTRAP, self.runner.address]
         run = self._run_alone if step.tool in ALONE else self.runner.run
@@ -91,14 +91,14 @@ class Side(NamedTuple):
         return [f"exit {code}", *sorted(_plain(text, is_numbered))]
 
     def _run_alone(self, tool: str, words: list[str], typed: str) -> Printed:
-        """In a process of its own, for tools that print the rest when the process ends."""
+        """Run in a separate process, for tools that print the rest when the process exits."""
         command = ["java", "-cp", self.class_path, tool, *words]
         done = subprocess.run(command, input=typed, capture_output=True, text=True, check=False, timeout=60)
         return Printed(done.returncode, done.stdout.replace(self.runner.address, "ADDRESS"))
 
 
 def _plain(text: str, is_numbered: bool) -> Iterator[str]:
-    """The lines without what differs from one broker to the next."""
+    """Yield the lines without what differs between brokers."""
     for line in text.splitlines():
         for pattern, instead in VARIABLE:
             line = re.sub(pattern, instead, line)
@@ -144,7 +144,7 @@ def _write_files(folder: Path) -> None:
 
 
 def differ(sides: list[Side], tool: str) -> dict[str, tuple[list[str], list[str]]]:
-    """The steps after which both have printed different things, and what only one of them has."""
+    """Return the steps in which the two print different things, and what only one of them prints."""
     found = {}
     for name, step in STEPS[tool].items():
         semel, kafka = (side.take(step, tool in NUMBERED) for side in sides)
@@ -175,7 +175,7 @@ def test_a_tool_prints_the_same(sides: list[Side], tool: str) -> None:
 
 
 def test_broker_api_versions(sides: list[Side]) -> None:
-    """Semel has no API that Apache Kafka has not, but its own, and of the others the same versions."""
+    """Except for its own APIs, Semel has only APIs of Apache Kafka, in the same versions."""
     semel, kafka = (
         _apis(side.runner.run(f"{PACKAGE}.BrokerApiVersionsCommand", [BOOTSTRAP, side.runner.address]).text)
         for side in sides
@@ -190,12 +190,12 @@ def test_broker_api_versions(sides: list[Side]) -> None:
 
 
 def _apis(text: str) -> dict[str, str]:
-    """The versions of each API, without what the client would use of them."""
+    """Return the versions of each API, without the version that the client would use."""
     return dict(re.findall(r"^\s+(\w+\(\d+\)): (.*?)(?: \[usable.*)?,?$", text, re.MULTILINE))
 
 
 def test_replica_verification(sides: list[Side], kafka_jars: str) -> None:
-    """It runs until it is killed, and prints how far replicas are behind."""
+    """The tool runs until it is killed, and prints the lag of replicas."""
     tool, topics = f"{PACKAGE}.ReplicaVerificationTool", ("--topics-include", "shown|assigned")
     said = []
     for side in sides:

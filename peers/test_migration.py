@@ -29,6 +29,6 @@ def test_a_rolling_upgrade_and_downgrade(
     words = answer.split()
     assert words[0] == "ok", f"{answer}\n{(tmp_path / 'log').read_text()[-4_000:]}"
     if broker.is_semel:
-        # Whatever a member has read it can commit before the partition is another's. In Kafka, a group that
-        # becomes classic again refuses the commits of its members.
+        # A member can commit everything it has read before the partition is reassigned. In Kafka, a group
+        # that becomes classic again refuses its members' commits.
         assert words[1] == "0"

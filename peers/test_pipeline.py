@@ -1,6 +1,6 @@
 """An exactly-once pipeline on Spark over a cluster of three, whose brokers are killed within batches.
 
-Nothing is lost, doubled or torn. ``SEMEL_KILLS`` says how often they are killed, if not 20 times.
+Nothing is lost, doubled or torn. ``SEMEL_KILLS`` sets the number of kills; the default is 20.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""PgBouncer between Semel and PostgreSQL: a broker says so and does not start, in every mode of it."""
+"""PgBouncer between Semel and PostgreSQL: in each of its modes, a broker reports it and does not start."""
 
 import os
 import pwd
@@ -34,7 +34,7 @@ def dsn() -> Iterator[str]:
 
 @contextmanager
 def pgbouncer(dsn: str, directory: Path, mode: str, ignored: str) -> Iterator[str]:
-    """The address of a PgBouncer before a server."""
+    """Run a PgBouncer before a server; yield its address."""
     program = shutil.which("pgbouncer")
     if program is None:
         pytest.skip("PgBouncer is not installed")
@@ -53,7 +53,7 @@ def pgbouncer(dsn: str, directory: Path, mode: str, ignored: str) -> Iterator[st
         {f"ignore_startup_parameters = {ignored}" if ignored else ""}
         """.replace("        ", "")
     )
-    # It refuses to run as root.
+    # PgBouncer refuses to run as root.
     user: dict[str, Any] = {"user": pwd.getpwnam("nobody").pw_uid} if os.geteuid() == 0 else {}
     process = subprocess.Popen([program, "-q", config], cwd="/", **user)
     try:
@@ -77,7 +77,7 @@ def _is_away(port: int) -> bool:
 @pytest.mark.parametrize("mode", ["session", "transaction", "statement"])
 @pytest.mark.parametrize("ignored", ["", IGNORED], ids=["strict", "ignoring"])
 def test_a_broker_refuses_a_pooler(dsn: str, tmp_path: Path, mode: str, ignored: str) -> None:
-    # PgBouncer runs as another user, who may not enter the directories of tests.
+    # PgBouncer runs as another user, which may not enter the tests' directories.
     directory = Path("/tmp") / f"semel-pgbouncer-{os.urandom(6).hex()}"
     directory.mkdir()
     directory.chmod(0o755)

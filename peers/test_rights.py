@@ -1,7 +1,7 @@
-"""The matrix of rights, sent to Semel and to Apache Kafka with the same ACLs: the answers are the same.
+"""The rights matrix, sent to Semel and to Apache Kafka with the same ACLs: the answers are the same.
 
 The rows are in tests/support/models/rights_matrix.py. Each is tried without one of its rights, in two ways,
-and with exactly those that it needs. Fields whose values cannot be the same are compared by presence.
+and with exactly the rights that it needs. Fields whose values cannot be equal are compared by presence.
 """
 
 from collections.abc import Iterator, Sequence
@@ -41,7 +41,7 @@ OWN = {
     "assignment_epoch": "a group epoch",
     "member_epoch": "a group epoch",
 }
-"""Fields whose values are each broker's own: both have one, or both have the same that means none."""
+"""Fields with broker-specific values: both have a value, or both have the same one that means none."""
 NONE: tuple[Any, ...] = (-1, 0, "", None, [], bytes(16).hex())
 
 
@@ -61,9 +61,9 @@ class Known(NamedTuple):
     field: str
     reason: str
     is_denied: bool = False
-    """Whether it differs in answers to those who may not, or in answers to those who may."""
+    """Whether it differs in answers to denied requests, or in answers to allowed ones."""
     without: str = ""
-    """The only right without which it differs."""
+    """The only missing right with which it differs."""
 
 
 DIFFERENCES = (
@@ -86,12 +86,12 @@ DIFFERENCES = (
 
 
 def described(need: Need) -> str:
-    """The right that is needed, or the first of those of which one is."""
+    """Return the needed right, or the first one if any of several is enough."""
     return f"{need.rights[0].operation.name} {need.rights[0].name}"
 
 
 AS_REPLICA = ("Fetch by a replica", "Fetch by a replica with a state")
-"""Rows of Semel alone that are denied in the same way: Apache Kafka has no replica with that number."""
+"""Rows only for Semel that are denied in the same way: Apache Kafka has no replica with that number."""
 ROWS = [row for row in MATRIX if not row.only_semel]
 ALONE = [row for row in MATRIX if row.only_semel and row.name not in AS_REPLICA]
 NEEDS = [(row, need) for row in MATRIX if row not in ALONE for need in row.needs]
@@ -107,7 +107,7 @@ def sides(kafka_jars: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 
 def answers(sides: Sequence[Side], row: Case, rules: Sequence[Rule]) -> list[Any]:
-    """What each broker answers to a principal with these rules, in a new world."""
+    """Return each broker's answer to a principal with these rules, in a new world."""
     names = Names()
     version = common_version(sides, row.key, row.version)
     found = []
@@ -119,7 +119,7 @@ def answers(sides: Sequence[Side], row: Case, rules: Sequence[Rule]) -> list[Any
 
 
 def asked(request: Any) -> Any:
-    """The request of a row as both can answer it."""
+    """Adapt the request of a row so that both can answer it."""
     if getattr(request, "timeout_ms", None) == 0:
         request.timeout_ms = 10_000  # Apache Kafka does nothing in no time
     if isinstance(request, DescribeUserScramCredentialsRequest):
@@ -128,7 +128,7 @@ def asked(request: Any) -> Any:
 
 
 def plain(value: Any, version: int) -> Any:
-    """An answer as dicts and lists, with what cannot be the same put aside."""
+    """Return an answer as dicts and lists, without values that cannot be equal."""
     if isinstance(value, Declared):
         fields = {
             name: told(name, plain(getattr(value, name), version))
@@ -148,7 +148,7 @@ def told(name: str, value: Any) -> Any:
 
 
 def is_foreign(value: Any) -> bool:
-    """Whether an item of a list is about another world, or is Apache Kafka's own."""
+    """Whether an item of a list belongs to another world, or is Apache Kafka's own."""
     kinds = ("name", "group_id", "transactional_id", "topic")
     name = next((getattr(value, each) for each in kinds if hasattr(value, each)), None) or ""
     return name.startswith("__") or name.rpartition("-")[0] in NAMES
@@ -166,7 +166,7 @@ def differences(path: str, semel: Any, kafka: Any) -> Iterator[tuple[str, Any, A
 
 
 def check(sides: Sequence[Side], row: Case, need: Need | None, rules: Sequence[Rule]) -> None:
-    """The answers differ in what is known, and in nothing else. Without a need they have its error."""
+    """Check that the answers differ only in known fields. Without a need, they have its error."""
     found = answers(sides, row, rules)
     version = common_version(sides, row.key, row.version)
     different = list(differences("", *(plain(each, version) for each in found)))

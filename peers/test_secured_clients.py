@@ -1,6 +1,6 @@
-"""Apache Kafka's own client and franz-go authenticate by each mechanism, and lose what is taken from them.
+"""Kafka's own client and franz-go authenticate by each mechanism, and lose rights that are removed.
 
-The programs are java/SecuredPeer.java and go/secured.go. All connections are over TLS.
+The programs are java/SecuredPeer.java and go/secured.go. All connections use TLS.
 """
 
 import uuid
@@ -32,7 +32,7 @@ UNKNOWN = {"java": "SaslAuthenticationException", "go": "SASL_AUTHENTICATION_FAI
 
 
 class User:
-    """One that is known to the broker, with a password of the same name."""
+    """A user of the broker, whose password is its name."""
 
     def __init__(self, broker: Secured) -> None:
         self.broker = broker
@@ -80,7 +80,7 @@ def new_topic(broker: Secured) -> str:
 
 
 def java_settings(user: User, mechanism: str, folder: Path) -> Path:
-    """The settings of a client in a file."""
+    """Write a client's settings to a file."""
     broker, token = user.broker, folder / "token"
     jaas = f'{LOGINS[mechanism]} required username="{user.name}" password="{user.name}";'
     given = {
@@ -105,7 +105,7 @@ def java_settings(user: User, mechanism: str, folder: Path) -> Path:
 def running(
     client: str, user: User, mechanism: str, folder: Path, request: pytest.FixtureRequest
 ) -> Iterator[Program]:
-    """A program of the user."""
+    """Run a program as the user."""
     broker = user.broker
     if client == "java":
         command = [*request.getfixturevalue("java_program"), str(java_settings(user, mechanism, folder))]
@@ -145,7 +145,7 @@ def test_a_client_has_least_rights_and_loses_them_while_it_runs(
         assert program.ask(f"write {topic} three").startswith("ok at")
         user.take("Read", topic=topic)
         assert program.ask(f"read {topic} {group}") == f"failed {NOT_ALLOWED[client]}"
-        if mechanism != "OAUTHBEARER":  # whose users are not the broker's
+        if mechanism != "OAUTHBEARER":  # OAuth users are not stored in the broker
             user.remove()
             assert program.ask(f"write {topic} four").startswith("failed")
             assert program.ask(f"look {topic}") == f"failed {UNKNOWN[client]}"
@@ -153,7 +153,7 @@ def test_a_client_has_least_rights_and_loses_them_while_it_runs(
 
 
 def test_java_authenticates_again_without_an_error(tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    """Its records are written for six seconds, and it has to authenticate again every two."""
+    """The client writes records for six seconds, and must authenticate again every two."""
     with ExitStack() as stack:
         broker = stack.enter_context(secured(tmp_path / "broker", **{"connections.max.reauth.ms": "2000"}))
         user, topic = User(broker), new_topic(broker)

@@ -30,7 +30,7 @@ SCRAM = f"{MODULES}.scram.ScramLoginModule required;"
 
 @dataclass(frozen=True)
 class Kafka:
-    """One broker, on an address for each protocol."""
+    """One broker, with an address for each protocol."""
 
     addresses: dict[str, str]
     certificate: Certificate
@@ -70,7 +70,7 @@ def kafka(kafka_jars: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 
 def describe(client: Client) -> bool:
-    """Whether the broker takes the user; it learns of new ones a moment after they were made."""
+    """Whether the broker accepts the user; it learns of new users some time after they were created."""
     try:
         return bool(client.describe().nodes)
     except AuthenticationFailed:

@@ -1,7 +1,7 @@
 """``kafka-acls.sh`` and ``kafka-configs.sh`` as an administrator runs them, over TLS and with a password.
 
-The same steps are taken on Semel and on Apache Kafka, and the tools print the same. They print in the order
-of hash tables, so lines are compared in order of the alphabet, and so are the items of a line.
+Both Semel and Apache Kafka get the same steps, and the tools print the same. They print in the order of hash
+tables, so lines are sorted before they are compared, and so are the items of a line.
 """
 
 import time
@@ -154,7 +154,7 @@ class Both(NamedTuple):
     runners: Sequence[ToolRunner]
 
     def differ(self, user: str, password: str, steps: Mapping[str, Sequence[str]]) -> dict[str, Any]:
-        """The steps after which Semel and Apache Kafka have printed different things, and those things."""
+        """Return the steps in which Semel and Apache Kafka print different things, and both outputs."""
         config = self.folder / f"{user}.properties"
         config.write_text(
             "security.protocol=SASL_SSL\n"
@@ -167,7 +167,7 @@ class Both(NamedTuple):
         return {name: each for name, each in both.items() if each[0] != each[1]}
 
     def _take(self, config: Path, step: Sequence[str]) -> tuple[list[str], list[str]]:
-        """What both have printed. Apache Kafka may show a change a moment after it was made."""
+        """Return what both print. Apache Kafka may show a change some time after it was made."""
         semel, kafka = self.runners
         expected, found = semel.lines(step, config), kafka.lines(step, config)
         until = time.monotonic() + PATIENCE_SECONDS
@@ -178,7 +178,7 @@ class Both(NamedTuple):
 
 @contextmanager
 def kafka_with_tls(class_path: str, folder: Path, certificate: Certificate) -> Iterator[str]:
-    """Apache Kafka with its own authorizer; the address of its listener with SASL and TLS."""
+    """Run Apache Kafka with its own authorizer; yield the address of its listener with SASL and TLS."""
     folder.mkdir()
     both = folder / "both.pem"
     both.write_text(certificate.key.read_text() + certificate.certificate.read_text())

@@ -1,7 +1,7 @@
-"""The checks that Semel passes in `make test`, held against Apache Kafka, so that a difference shows.
+"""Runs checks of `make test` against Apache Kafka, to show differences.
 
-A check that fails there is either wrong or tells of a difference that we want. The ones we want are named
-here, with the reason; that list is all that may fail, and each entry of it must.
+A check that fails there is either wrong or shows an intended difference. Intended differences are listed
+here, with the reason; only these may fail, and each of them must.
 """
 
 import os
@@ -18,13 +18,13 @@ ROOT = Path(__file__).parents[1]
 DELAYED = "tests.wire.test_delayed_end::test_"
 
 WANTED_DIFFERENCES = {
-    # Kafka gives no proper answer to these.
+    # Kafka gives no proper answer here.
     "tests/wire/test_behaviours.py": (
         "tests.wire.test_behaviours::test_behaviour_24_also_where_kafka_has_no_proper_answer",
     ),
     "tests/wire/test_like_kafka.py": (),
-    # The first form of the protocol cannot tell a late request from one of the next transaction
-    # (KAFKA-17754). Semel does not listen to a connection after a newer one has spoken for the id.
+    # Version 1 of the protocol cannot tell a late request from one of the next transaction (KAFKA-17754).
+    # Semel ignores a connection after a newer one has used the id.
     "tests/wire/test_delayed_end.py": (
         *(
             f"{DELAYED}a_late_end_does_not_end_the_next_transaction[{commit}-Act.{act}-{version}]"
@@ -58,13 +58,13 @@ def test_apache_kafka_passes_but_for(path: str, kafka_broker: Broker, tmp_path: 
     assert gone == []
     new = [name for name in failed if not name.startswith(wanted)]
     if new:
-        # Kafka may know no leader for a moment after a topic was made. A difference shows twice.
+        # Kafka may know no leader for a moment after a topic was created. A real difference shows twice.
         again, said = check(kafka_broker, tmp_path / "again.xml", *map(node, new))
         assert again == [], said
 
 
 def check(broker: Broker, report: Path, *what: str) -> tuple[list[str], str]:
-    """Run tests against a broker: the names of those that failed, and what was printed."""
+    """Run tests against a broker; return the names of the failed ones, and the output."""
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-n0", "-m", "", f"--junitxml={report}", *what],
         cwd=ROOT,
@@ -83,6 +83,6 @@ def check(broker: Broker, report: Path, *what: str) -> tuple[list[str], str]:
 
 
 def node(name: str) -> str:
-    """What names a test on pytest's command line."""
+    """Return a test's name for pytest's command line."""
     module, test = name.split("::", 1)
     return f"{module.replace('.', '/')}.py::{test}"

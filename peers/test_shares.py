@@ -30,7 +30,7 @@ def share_command(kafka_jars: str) -> list[str]:
 
 @pytest.fixture
 def start(share_command: list[str], tmp_path: Path) -> Iterator[Start]:
-    """Starts a program at a broker."""
+    """Starts a program with a broker's address."""
     with ExitStack() as stack:
 
         def started(bootstrap: str) -> Program:
@@ -46,7 +46,7 @@ def test_an_application(start: Start, broker: Broker, scenario: str) -> None:
 
 
 class World:
-    """A broker of its own, with a topic."""
+    """A separate broker, with a topic."""
 
     def __init__(self, process: BrokerProcess, tools: Tools) -> None:
         self.process = process
@@ -74,7 +74,7 @@ def test_a_member_that_is_killed_loses_its_records_at_once(start: Start, world: 
     held = numbers(holder.ask("hold t g"))
     assert held
     holder.__exit__()
-    # The lock would last 30 seconds; the end of the connection ends it.
+    # The lock would last 30 seconds; the end of the connection releases it.
     assert sorted(numbers(start(world.process.bootstrap).ask("consume t g 5"))) == list(range(20))
 
 

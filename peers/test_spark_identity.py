@@ -1,4 +1,4 @@
-"""What the sink of the pipeline asks a broker before it writes: who else has, and what time it is."""
+"""What the pipeline's sink asks a broker before it writes: earlier writers of the output, and the time."""
 
 import uuid
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from semel.spark.broker_clock import BrokerClock
 from semel.spark.checkpoint import Checkpoint
 from semel.spark.partition_offsets import topic_ids
 
-#: How far the clocks of two processes of one machine can be apart, with all that happens in between.
+#: The largest difference of two processes' clocks on one machine, including everything in between.
 NEAR_MS = 60_000
 
 
@@ -28,7 +28,7 @@ def client(broker: Broker) -> Iterator[Client]:
 def test_another_id_does_not_write_the_same_again(client: Client, tmp_path: Path) -> None:
     mark = uuid.uuid4().hex[:8]
     output, other = f"out-{mark}", f"other-{mark}"
-    # The checkpoints of these tests read a topic `in`.
+    # The checkpoints of these tests refer to a topic `in`.
     if not client.describe(["in"]).topics:
         Admin(client).topics.create(NewTopic("in", partitions=2))
     Admin(client).topics.create(NewTopic(output, partitions=1), NewTopic(other, partitions=1))

@@ -1,7 +1,7 @@
-"""Spark's own Kafka connector beside ours, on the same topics: what one has written, the other reads.
+"""Spark's own Kafka connector beside Semel's, on the same topics: each reads what the other has written.
 
-The connector is Java, with Java's client; ours is Python. It runs against Semel, and against Apache Kafka, so
-that a difference shows. Transactions are seen by both: what was aborted, or is open, is read by nobody.
+Spark's connector uses the Java client; Semel's is in Python. They run against Semel, and against Apache Kafka
+to show differences. Both respect transactions: neither reads aborted or open ones.
 """
 
 import itertools
@@ -17,7 +17,7 @@ from peers.brokers import Broker
 from peers.programs import CannotBuild, fetch_spark_connector
 from semel.client import Client, TransactionalProducer
 
-#: Ours, and Spark's.
+#: Semel's connector, and Spark's.
 FORMATS = ("semel", "kafka")
 PAIRS = [pair for pair in itertools.product(FORMATS, FORMATS) if pair != ("semel", "semel")]
 
@@ -67,13 +67,13 @@ class Copy:
         rows: DataFrame = self.spark.readStream.format(self.reads).options(**self.read_options()).load()
         writer = rows.select("key", "value").writeStream.format(self.writes).options(**self.write_options())
         if self.writes == "semel" and self.reads == "kafka":
-            # Where it began is in Spark's checkpoint alone, which may be lost.
+            # The starting offset is only in Spark's checkpoint, which may be lost.
             writer = writer.option("delivery.guarantee", "at-least-once")
         query = writer.option("checkpointLocation", str(self.directory)).trigger(availableNow=True).start()
         query.awaitTermination()
 
     def write_transactions(self) -> None:
-        """Some that are committed, and between them some that are not."""
+        """Write committed transactions, and an aborted one between them."""
         with Client(self.bootstrap) as client, TransactionalProducer(client, self.source) as producer:
             for begin, commit in ((0, True), (1_000, False), (100, True)):
                 producer.begin()
@@ -105,7 +105,7 @@ def test_a_stream_that_is_started_again(copy: Copy) -> None:
 
 
 def test_what_our_sink_has_written_spark_reads(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
-    """A pipeline of ours writes in transactions; Spark's source sees what counts, and with it the offsets."""
+    """Semel's sink writes in transactions; Spark's source reads what is committed."""
     copy = Copy(spark, broker, ("semel", "semel"), tmp_path)
     fill(copy.bootstrap, copy.source, range(200))
     rows = spark.readStream.format("semel").options(**copy.read_options(), **copy.pipeline).load()

@@ -1,4 +1,4 @@
-"""``kafka-transactions.sh`` and its likes, against all brokers: what an administrator sees and ends."""
+"""``kafka-transactions.sh`` and related tools on all brokers: what an administrator sees and ends."""
 
 import uuid
 from collections.abc import Callable
@@ -40,14 +40,14 @@ def open_transaction(bootstrap: str, topic: str, transactional_id: str) -> Produ
     )
     producer.init_transactions(30)
     producer.begin_transaction()
-    # As old as can be: the tools look closer at what is older than any transaction may be.
+    # The oldest possible time: the tools examine records that are older than any transaction may be.
     producer.produce(topic, b"open", partition=0, timestamp=1)
     assert producer.flush(30) == 0
     return producer
 
 
 def committed(bootstrap: str, topic: str, last: bytes) -> list[bytes]:
-    """What a reader of committed records gets, up to and with the last."""
+    """Return what a read_committed reader gets, up to and including the last value."""
     with reader(bootstrap, new_name("group"), topic, **{"isolation.level": "read_committed"}) as each:
         until(lambda: each.poll() and each.values[-1] == last, what=f"reading {last!r}")
         return each.values
@@ -107,7 +107,7 @@ def test_a_transaction_is_aborted_in_one_partition(broker: Broker, tools: Tools,
     plain.produce(topic, b"plain", partition=0)
     assert plain.flush(30) == 0
     assert committed(broker.bootstrap, topic, b"plain") == [b"plain"]
-    # The rest of the transaction is still its producer's.
+    # The producer still owns the rest of the transaction.
     opened.abort_transaction(30)
 
 
@@ -119,7 +119,7 @@ def test_an_open_transaction_does_not_hang(broker: Broker, tools: Tools, admin: 
 
 
 def write_past_the_coordinator(bootstrap: str, topic: str) -> int:
-    """Write in a transaction that nobody opened, with an old time; the error code."""
+    """Write in a transaction that was never opened, with an old timestamp; return the error code."""
     with raw_client(bootstrap) as client:
         producer = RawProducer(client, new_name("id"))
         records = producer.batch(b"hanging", sequence=0, timestamp=1)
@@ -157,7 +157,7 @@ def test_apache_kafka_can_be_made_to_hang(kafka_broker: Broker, kafka_jars: str)
 
 @pytest.mark.parametrize("run", [run_semel, pytest.param(run_cluster, marks=needs_postgres)])
 def test_semel_cannot_be_made_to_hang(run: Run, kafka_jars: str, tmp_path: Path) -> None:
-    """There a write joins the transaction in the step that appends it, verified or not."""
+    """In Semel, a write joins the transaction in the decision that appends it, verified or not."""
     with run(tmp_path, **{VERIFICATION: "false"}) as broker:
         admin = AdminClient({"bootstrap.servers": broker.bootstrap})
         topic = create(admin, new_name("hanging"))

@@ -1,7 +1,8 @@
-"""What an administrator does with each of Kafka's tools, step by step.
+"""The steps of an administrator with each of Kafka's tools.
 
-A step is a tool and its words. Words in braces stand for what differs between brokers: ``{folder}`` is where
-a broker's files for the tools are. docs/compatibility.md says which tools have no steps, and why.
+A step is a tool and its arguments. Words in braces stand for what differs between brokers: ``{folder}`` is
+the directory with a broker's files for the tools. docs/compatibility.md says which tools have no steps, and
+why.
 """
 
 from typing import Final, NamedTuple
@@ -43,13 +44,13 @@ class Step(NamedTuple):
     tool: str
     words: tuple[str, ...]
     reads: bool = False
-    """Whether it changes nothing, so that it can be repeated until Apache Kafka shows a change."""
+    """Whether the step changes nothing, so that it can be repeated until Apache Kafka shows a change."""
     typed: str = ""
-    """What is typed into it."""
+    """The tool's standard input."""
 
 
 def steps(tool: str, **calls: str) -> dict[str, Step]:
-    """Steps by name; an underscore is a space. Steps that list or describe are repeated."""
+    """Build steps by name; underscores become spaces. Steps that list or describe may be repeated."""
     found = {}
     for name, words in calls.items():
         split = tuple(words.split())
@@ -64,7 +65,7 @@ SHARE = "--topic single --timeout-ms 8000 --group sharers"
 
 
 def from_the_start(group: str) -> Step:
-    """Let a share group begin with the first record, not with the next."""
+    """Let a share group begin with the first record instead of the next one."""
     words = (
         f"--alter --entity-type groups --entity-name {group} --add-config share.auto.offset.reset=earliest"
     )
@@ -364,4 +365,4 @@ NUMBERED: Final = (
     "kafka-share-consumer-perf-test",
     "kafka-log-dirs",
 )
-"""Tools that print measurements or sizes: every number counts as the same."""
+"""Tools that print measurements or sizes: all numbers count as the same."""

@@ -15,13 +15,13 @@ SUBCOMMANDS = {"ClusterTool"}
 
 
 class Tools(NamedTuple):
-    """The tools, pointed at one broker. A tool that fails, or that logs an error, fails the test."""
+    """The tools for one broker. A tool that fails, or that logs an error, fails the test."""
 
     class_path: str
     bootstrap: str
 
     def transactions(self, *words: str) -> list[dict[str, str]]:
-        """``kafka-transactions.sh``: the rows of its table, by the names of its columns."""
+        """Run ``kafka-transactions.sh``; return the rows of its table, by column name."""
         lines = [line for line in self.run("TransactionsCommand", *words).splitlines() if line.strip()]
         if not lines:
             return []
@@ -29,12 +29,12 @@ class Tools(NamedTuple):
         return [dict(zip(header, row, strict=True)) for row in rows]
 
     def set_transaction_version(self, version: int) -> None:
-        """``kafka-features.sh``: 2 for the newest form of transactions, 1 for the one before."""
+        """Run ``kafka-features.sh``: 2 for the newest version of transactions, 1 for the one before."""
         change = "upgrade" if version == 2 else "downgrade"
         self.run("FeatureCommand", change, "--feature", f"transaction.version={version}")
 
     def run(self, tool: str, *words: str) -> str:
-        """What it printed."""
+        """Run a tool; return its output."""
         command = ["java", "-cp", self.class_path, f"{PACKAGE}.{tool}", "--bootstrap-server", self.bootstrap]
         done = subprocess.run([*command, *words], capture_output=True, text=True, check=False, timeout=90)
         assert done.returncode == 0, done.stdout + done.stderr
@@ -42,39 +42,39 @@ class Tools(NamedTuple):
 
 
 class Printed(NamedTuple):
-    """How a tool ended, and what it printed."""
+    """A tool's exit code and output."""
 
     code: int
     text: str
 
 
 def build_runner(class_path: str) -> list[str]:
-    """The command of the program that runs many tools in one process."""
+    """Return the command of the program that runs many tools in one process."""
     return build_java(class_path, HERE / "java" / "ToolRunner.java")
 
 
 class ToolRunner(NamedTuple):
-    """A program that runs tools, many in one process, for one broker."""
+    """A program that runs many tools in one process, for one broker."""
 
     program: Program
     address: str
 
     def run(self, tool: str, words: Sequence[str], typed: str = "") -> Printed:
-        """Run a tool; whatever it prints has ADDRESS for the broker's address."""
+        """Run a tool; its output has ADDRESS in place of the broker's address."""
         line = "\t".join([base64.b64encode(typed.encode()).decode(), tool, *words])
         code, _, printed = self.program.ask(line).partition(" ")
         text = base64.b64decode(printed).decode(errors="replace").replace(self.address, "ADDRESS")
         return Printed(int(code), text)
 
     def ask(self, step: Sequence[str], config: Path | None = None) -> Printed:
-        """Run a tool that needs no input, for the broker."""
+        """Run a tool that needs no input, on the broker."""
         tool, *words = step
         first = [words.pop(0)] if tool.rpartition(".")[2] in SUBCOMMANDS else []
         settings = [] if config is None else ["--command-config", str(config)]
         return self.run(tool, [*first, "--bootstrap-server", self.address, *settings, *words])
 
     def lines(self, step: Sequence[str], config: Path | None = None) -> list[str]:
-        """What a tool has printed, in order of the alphabet; of errors of the broker, which kind they are."""
+        """Return a tool's lines, sorted; for errors of the broker, only their types."""
         code, text = self.ask(step, config)
         if kinds := set(re.findall(r"errors\.\w+Exception", text)):
             return [f"exit {code}", *sorted(kinds)]

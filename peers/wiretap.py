@@ -1,4 +1,4 @@
-"""A proxy on loopback that counts what clients ask for: the proof on the wire of which requests were sent."""
+"""A proxy on loopback that counts clients' requests, to prove which requests were sent."""
 
 import struct
 import threading
@@ -15,7 +15,7 @@ LARGEST_BYTES = 1 << 30
 
 
 class Asked(NamedTuple):
-    """One kind of request of one client."""
+    """A kind of request, of one client."""
 
     client_id: str
     api_key: int
@@ -35,11 +35,11 @@ class Wiretap(TcpProxy):
         return f"127.0.0.1:{self.port}"
 
     def forward(self, port: int) -> None:
-        """The broker listens on this port."""
+        """Forward to a broker on this port."""
         self.upstream = ("127.0.0.1", port)
 
     def asked_by(self, client_id: str) -> Counter[tuple[int, int]]:
-        """How often each (api key, version) was asked for by a client so far."""
+        """Return how often a client has sent each (api key, version) so far."""
         with self._lock:
             return Counter(
                 {
@@ -50,7 +50,7 @@ class Wiretap(TcpProxy):
             )
 
     def listener(self) -> Callable[[bytes], object]:
-        """Counts the requests of one connection."""
+        """Return a function that counts the requests of one connection."""
         parser = FrameParser(LARGEST_BYTES)
 
         def count(data: bytes) -> None:

@@ -25,13 +25,13 @@ BROKERS = ("semel", "kafka")
 START_SECONDS = 240.0
 """A busy machine may take this long."""
 SETTINGS = {**COMMON, "auto.create.topics.enable": "true"}
-"""Suites rely on topics that come into being when they are asked for."""
+"""Suites rely on topics that are created when they are first requested."""
 ONLY_KAFKA = {
     "node.id": "0",
     "offsets.topic.num.partitions": "4",
     "transaction.state.log.num.partitions": "4",
 }
-"""Ids of brokers begin with 0, and the first start need not make a hundred partitions."""
+"""Suites expect broker ids to begin with 0, and the first start need not create a hundred partitions."""
 
 
 def main() -> int:
@@ -66,7 +66,7 @@ def main() -> int:
 
 
 def _run(name: str, class_path: str, brokers: list[str] | tuple[str, ...]) -> Mapping[str, Report] | None:
-    """Run one suite; None if it cannot be built here, nothing if a broker did not start."""
+    """Run one suite; return None if it cannot be built here, and nothing if a broker did not start."""
     reports: dict[str, Report] = {}
     suite = SUITES[name]
     for broker in brokers:
@@ -91,7 +91,7 @@ def _run(name: str, class_path: str, brokers: list[str] | tuple[str, ...]) -> Ma
 
 @contextmanager
 def _target(broker: str, class_path: str, suite: Suite) -> Iterator[Target]:
-    """A fresh broker, with a directory that is removed with it."""
+    """Run a fresh broker, in a directory that is removed with it."""
     with tempfile.TemporaryDirectory(prefix="semel-suites-", ignore_cleanup_errors=True) as name:
         directory = Path(name)
         if broker == "semel":

@@ -1,4 +1,4 @@
-"""The suites, what is left out and why, and the known differences with their reasons."""
+"""The suites, those left out and why, and the known differences with their reasons."""
 
 from typing import Final
 
@@ -67,7 +67,7 @@ DIFFERENCES: Final[dict[str, dict[str, str]]] = {
         "the streams protocol": "Semel has no streams groups; Streams works with its classic protocol",
     },
 }
-"""By suite and the beginning of a case's name: why it does not end on Semel as on Apache Kafka."""
+"""By suite and the beginning of a case's name: why the outcome on Semel differs from that on Apache Kafka."""
 
 ELSEWHERE: Final[dict[str, dict[str, str]]] = {}
-"""Cases that pass on neither, or only on Semel, and why."""
+"""Cases that pass on neither broker, or only on Semel, and why."""

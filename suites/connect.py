@@ -1,4 +1,4 @@
-"""Kafka Connect and MirrorMaker 2 as processes of their own: fed, killed, started again, and judged."""
+"""Kafka Connect and MirrorMaker 2 in their own processes: given input, killed, restarted, and checked."""
 
 import json
 import signal
@@ -40,11 +40,11 @@ REPLICATION_FACTORS = tuple(
 
 
 class NotInTimeError(Exception):
-    """What was awaited has not come."""
+    """An awaited condition did not become true in time."""
 
 
 def until(is_so: Callable[[], bool], what: str, seconds: float = WAIT_SECONDS) -> None:
-    """Wait until it is so."""
+    """Wait until the condition is true."""
     deadline = time.monotonic() + seconds
     while not is_so():
         if time.monotonic() > deadline:
@@ -53,7 +53,7 @@ def until(is_so: Callable[[], bool], what: str, seconds: float = WAIT_SECONDS) -
 
 
 def connect(target: Target, seconds: float) -> Report:
-    """A distributed worker with exactly.once.source.support, and a standalone one."""
+    """Run a distributed worker with exactly.once.source.support, and a standalone one."""
     scenarios = {
         "an exactly-once source, with its worker killed": _exactly_once_source,
         "a sink": _sink,
@@ -63,7 +63,7 @@ def connect(target: Target, seconds: float) -> Report:
 
 
 def mirror(target: Target, seconds: float) -> Report:
-    """MirrorMaker 2 from the broker to itself, under another name."""
+    """Run MirrorMaker 2 from the broker to itself, under another name."""
     return _played({"records, configs and offsets of groups are mirrored": _mirrored}, target, seconds)
 
 
@@ -86,7 +86,7 @@ def _played(scenarios: Mapping[str, Callable[[Target], None]], target: Target, s
 
 
 def _exactly_once_source(target: Target) -> None:
-    """Lines of a file go to a topic. The worker is killed in between, twice."""
+    """Copy the lines of a file to a topic. The worker is killed in between, twice."""
     name, path = fresh("source"), target.directory / "lines.txt"
     path.write_text("")
     config = {
@@ -101,7 +101,7 @@ def _exactly_once_source(target: Target) -> None:
     with distributed(target) as worker:
         worker.put(name, config)
         for first in range(0, len(expected), LINES):
-            # In portions: each is a transaction, or several.
+            # In portions: each is one transaction, or several.
             for start in range(first, first + LINES, PORTION):
                 with path.open("a") as file:
                     file.writelines(f"{line}\n" for line in expected[start : start + PORTION])
@@ -120,7 +120,7 @@ def _until_more_than(target: Target, topic: str, count: int) -> None:
 
 
 def _sink(target: Target) -> None:
-    """Records of a topic go to a file."""
+    """Copy the records of a topic to a file."""
     name, path = fresh("sink"), target.directory / "sink.txt"
     create(target, name)
     expected = [f"record {number}" for number in range(100)]
@@ -131,7 +131,7 @@ def _sink(target: Target) -> None:
 
 
 def _standalone(target: Target) -> None:
-    """A worker without a group, whose offsets are in a file."""
+    """Run a worker without a group, whose offsets are in a file."""
     name, path = fresh("standalone"), target.directory / "standalone.txt"
     create(target, name)
     expected = [f"line {number}" for number in range(100)]
@@ -187,27 +187,27 @@ def _mirrored(target: Target) -> None:
 
 
 class Worker:
-    """A distributed worker, and its REST interface."""
+    """A distributed worker, used through its REST interface."""
 
     def __init__(self, target: Target, path: Path, port: int) -> None:
         self._target, self._path, self._port = target, path, port
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start it, and wait until it has joined its group."""
+        """Start the worker, and wait until it has joined its group."""
         self._process = _launch(
             self._target, "org.apache.kafka.connect.cli.ConnectDistributed", str(self._path)
         )
         until(self._answers, "the start of a worker", START_SECONDS)
 
     def kill(self) -> None:
-        """No goodbye."""
+        """Kill the process."""
         if self._process is not None:
             _kill(self._process)
             self._process = None
 
     def put(self, name: str, config: Mapping[str, str]) -> None:
-        """Create a connector. It is refused while workers rebalance."""
+        """Create a connector; retry while it is refused because workers rebalance."""
         until(
             lambda: self._ask("PUT", f"/connectors/{name}/config", config) in (200, 201), f"connector {name}"
         )
@@ -235,7 +235,7 @@ class Worker:
 
 @contextmanager
 def distributed(target: Target) -> Iterator[Worker]:
-    """A worker with a group of its own, which supports exactly-once sources."""
+    """Run a worker in its own group, which supports exactly-once sources."""
     port, group = free_port(), fresh("connect")
     path = target.directory / f"{group}.properties"
     topics = {
@@ -264,7 +264,7 @@ def distributed(target: Target) -> Iterator[Worker]:
 
 
 def common(target: Target) -> dict[str, str]:
-    """Settings of every worker."""
+    """Return the settings of every worker."""
     return {
         "bootstrap.servers": target.bootstrap,
         "key.converter": CONVERTER,
@@ -275,7 +275,7 @@ def common(target: Target) -> dict[str, str]:
 
 @contextmanager
 def java(target: Target, *words: str) -> Iterator[None]:
-    """A Java program, killed at the end."""
+    """Run a Java program, and kill it at the end."""
     process = _launch(target, *words)
     try:
         yield
@@ -303,28 +303,28 @@ def write(path: Path, settings: Mapping[str, str]) -> None:
 
 
 def fresh(word: str) -> str:
-    """A name that nobody else has."""
+    """Return a unique name."""
     return f"{word}-{uuid.uuid4().hex[:8]}"
 
 
 def _admin(target: Target) -> AdminClient:
-    """To be kept until its answers are there: they end with it."""
+    """Return an admin client. Keep it until its answers have arrived: closing it cancels them."""
     return AdminClient({"bootstrap.servers": target.bootstrap, "log_level": 0})
 
 
 def create(target: Target, name: str, **configs: str) -> None:
-    """A topic with one partition."""
+    """Create a topic with one partition."""
     admin = _admin(target)
     admin.create_topics([NewTopic(name, 1, 1, config=configs)])[name].result(30)
 
 
 def topic_exists(target: Target, name: str) -> bool:
-    """Whether there is such a topic."""
+    """Whether the topic exists."""
     return name in _admin(target).list_topics(timeout=30).topics
 
 
 def retention(target: Target, name: str) -> str:
-    """Its retention.ms."""
+    """Return the topic's retention.ms."""
     resource = ConfigResource(ResourceType.TOPIC, name)
     admin = _admin(target)
     found: dict[str, Any] = admin.describe_configs([resource])[resource].result(30)
@@ -332,7 +332,7 @@ def retention(target: Target, name: str) -> str:
 
 
 def position(target: Target, topic: str, group: str) -> int | None:
-    """The offset that a group has committed for the first partition."""
+    """Return the offset that a group has committed for the first partition."""
     wanted = ConsumerGroupTopicPartitions(group, [TopicPartition(topic, 0)])
     admin = _admin(target)
     found = admin.list_consumer_group_offsets([wanted])[group].result(30)
@@ -341,7 +341,7 @@ def position(target: Target, topic: str, group: str) -> int | None:
 
 
 def produce(target: Target, topic: str, values: list[str]) -> None:
-    """Write, and wait for all."""
+    """Write the values, and wait for all."""
     producer = Producer({"bootstrap.servers": target.bootstrap, "enable.idempotence": True})
     for value in values:
         producer.produce(topic, value.encode(), partition=0)
@@ -355,7 +355,7 @@ def commit(target: Target, topic: str, group: str, offset: int) -> None:
 
 
 def committed(target: Target, topic: str) -> list[str]:
-    """What a reader of committed records finds."""
+    """Return what a read_committed reader gets."""
     with _consumer(target, fresh("reader")) as consumer:
         part = TopicPartition(topic, 0, 0)
         _, end = consumer.get_watermark_offsets(part, timeout=30)

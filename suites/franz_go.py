@@ -1,4 +1,4 @@
-"""The tests of franz-go that use a broker; the module that Go fetches contains them."""
+"""The tests of franz-go that use a broker; Go's module of franz-go contains them."""
 
 import json
 import re
@@ -23,20 +23,20 @@ from suites.outcomes import (
 BUILD = Path(__file__).parent / "build"
 MODULE = "github.com/twmb/franz-go"
 RECORDS = 20_000
-"""How many records its pipelines carry, from topic to topic; 500,000 if nobody says."""
+"""The number of records in its pipelines, from topic to topic; 500,000 by default."""
 USES_A_BROKER = re.compile(r"\b(newTestClient|getSeedBrokers|testClientOpts|tmpTopic\w*|adm)\(")
 OUTCOMES = {"pass": PASSED, "fail": FAILED, "skip": SKIPPED}
 
 
 def version() -> str:
-    """The version that `make peers` uses too."""
+    """Return the version that `make peers` uses too."""
     found = re.search(rf"{MODULE} (v\S+)", (PEERS / "go" / "go.mod").read_text())
     assert found is not None
     return found[1]
 
 
 def run_tests(target: Target, seconds: float) -> Report:
-    """Run the tests of its client package."""
+    """Run the tests of franz-go's client package."""
     source = fetch()
     names = "|".join(tests(source / "pkg" / "kgo"))
     limits = ["-count=1", "-parallel=2", f"-timeout={int(seconds) - 20}s"]
@@ -56,14 +56,14 @@ def run_tests(target: Target, seconds: float) -> Report:
 
 
 def fetch() -> Path:
-    """The module, in a directory where it can be built."""
+    """Return the module, in a directory where it can be built."""
     source = BUILD / f"franz-go-{version()}"
     if not source.exists():
         command = [needed("go"), "mod", "download", "-json", f"{MODULE}@{version()}"]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise CannotBuild(f"go mod download: {(done.stdout + done.stderr)[-REASON_MAX:]}")
-        # Files of Go's cache are read-only.
+        # Files in Go's cache are read-only.
         shutil.copytree(json.loads(done.stdout)["Dir"], source, copy_function=shutil.copyfile)
         for each in (source, *source.rglob("*")):
             each.chmod(0o755)
@@ -71,7 +71,7 @@ def fetch() -> Path:
 
 
 def tests(package: Path) -> list[str]:
-    """The names of the tests whose text mentions a broker."""
+    """Return the names of the tests whose source uses a broker."""
     found = []
     for path in sorted(package.glob("*_test.go")):
         for name, body in re.findall(
@@ -83,7 +83,7 @@ def tests(package: Path) -> list[str]:
 
 
 def _of_events(output: str) -> Report:
-    """Of tests that have parts, the parts count."""
+    """Return the report; of tests with subtests, only the subtests count."""
     report: Report = {}
     said: dict[str, list[str]] = {}
     for line in output.splitlines():

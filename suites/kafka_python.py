@@ -1,4 +1,4 @@
-"""The integration tests of kafka-python, which are in its source distribution."""
+"""The integration tests of kafka-python, from its source distribution."""
 
 import importlib.metadata
 import shutil
@@ -12,7 +12,7 @@ BUILD = Path(__file__).parent / "build"
 VERSION = importlib.metadata.version("kafka-python")
 TEST_SECONDS = 60
 KAFKA_VERSION = "4.3.1"
-"""What the tests are told that the broker is: they expect less of older ones."""
+"""The version that the tests assume of the broker: they expect less of older ones."""
 SERVICE = '''"""Not in the distribution: what its fixtures need for a broker that others have started."""
 
 
@@ -35,7 +35,7 @@ ITS_OWN_BROKERS = ("test_sasl_integration.py", "test_ssl_integration.py")
 
 
 def run_tests(target: Target, seconds: float) -> Report:
-    """Run the tests that use a broker started by somebody else."""
+    """Run the tests that can use a running broker."""
     source = fetch()
     report = target.directory / "kafka-python.xml"
     ignored = [f"--ignore=test/integration/{name}" for name in ITS_OWN_BROKERS]
@@ -56,7 +56,7 @@ def run_tests(target: Target, seconds: float) -> Report:
 
 
 def fetch() -> Path:
-    """The unpacked source distribution, of the version that is installed."""
+    """Return the unpacked source distribution, of the installed version."""
     source = BUILD / f"kafka_python-{VERSION}"
     if not (source / "test" / "service.py").exists():
         shutil.rmtree(source, ignore_errors=True)
@@ -65,7 +65,7 @@ def fetch() -> Path:
         shutil.unpack_archive(BUILD / f"kafka_python-{VERSION}.tar.gz", BUILD)
         if not (source / "test" / "integration").is_dir():
             raise CannotBuild(f"the source distribution of kafka-python {VERSION} has no integration tests")
-        # Without this, `test` is a package of Python itself.
+        # Without this file, `test` is a package of Python itself.
         (source / "test" / "__init__.py").touch()
         (source / "test" / "service.py").write_text(SERVICE)
     return source

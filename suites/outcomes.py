@@ -1,4 +1,4 @@
-"""What a suite is, how its cases end, and how another program is run within a time limit."""
+"""Suites, the outcomes of their cases, and running another program within a time limit."""
 
 import os
 import signal
@@ -11,11 +11,11 @@ from xml.etree import ElementTree
 
 PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
 REASON_MAX = 300
-"""The longest reason that is kept, in characters."""
+"""The longest stored reason, in characters."""
 
 
 class Case(NamedTuple):
-    """How one case of a suite ended, and why if it did not pass."""
+    """The outcome of one case of a suite, and the reason if it did not pass."""
 
     outcome: str
     why: str = ""
@@ -41,12 +41,12 @@ class Target(NamedTuple):
 
 
 class Suite(NamedTuple):
-    """Cases that somebody else wrote, or that somebody else's program is put through."""
+    """Cases from another project, or scenarios for a program of another project."""
 
     what: str
-    """For people: the package and what of it is run."""
+    """A description: the package, and the part of it that is run."""
     run: Callable[[Target, float], Report]
-    """Takes the broker and the most seconds that it may take."""
+    """Takes the broker and the time limit in seconds."""
     seconds: float
     settings: Mapping[str, str] = {}
     """Settings of both brokers, beside the common ones."""
@@ -55,7 +55,7 @@ class Suite(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """What a program printed, and whether it ended by itself in time."""
+    """A program's output, and whether it exited by itself in time."""
 
     output: str
     in_time: bool
@@ -84,7 +84,7 @@ def run_within(
         except subprocess.TimeoutExpired:
             in_time = False
         finally:
-            # Also what it has left running.
+            # This also kills the processes that it left running.
             _kill_session(process.pid)
             process.wait()
         output.seek(0)
@@ -99,7 +99,7 @@ def _kill_session(leader: int) -> None:
 
 
 def of_lines(ended: Ended) -> Report:
-    """Read the report of a program of ours: each line has an outcome, the name of a case, and why."""
+    """Read the report of a program of ours: each line has an outcome, the name of a case, and the reason."""
     report: Report = {}
     for line in ended.output.splitlines():
         outcome, _, rest = line.partition(" ")

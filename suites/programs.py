@@ -1,4 +1,4 @@
-"""Programs of ours with other clients and frameworks: the Java client, franz-go, KafkaJS, Streams, Flink."""
+"""Our programs with other clients and frameworks: the Java client, franz-go, KafkaJS, Streams, Flink."""
 
 import shutil
 import threading
@@ -21,20 +21,20 @@ SCENARIOS = (
     "pipeline-classic",
     "pipeline-consumer",
 )
-"""Of the programs of `make peers`, with Kafka's own visibility."""
+"""Scenarios of the programs of `make peers`, with marker visibility."""
 PATIENCE_SECONDS = 20.0
-"""How long a committed transaction may take to show. Apache Kafka writes markers after it has answered."""
+"""How long a committed transaction may take to become visible. Kafka writes markers after it has answered."""
 JAVA_MEMORY = "-Xmx1g"
 
 
 def java_client(target: Target, seconds: float) -> Report:
-    """The Java client, put through the scenarios of `make peers`."""
+    """Run the scenarios of `make peers` with the Java client."""
     command = build_java(target.class_path)
     return _play([*command, target.bootstrap], (*SCENARIOS, "zombie-member"), target, seconds)
 
 
 def go_client(target: Target, seconds: float) -> Report:
-    """The same with franz-go."""
+    """Run the same scenarios with franz-go."""
     return _play([*build_go(), target.bootstrap], SCENARIOS, target, seconds)
 
 
@@ -55,7 +55,7 @@ def _play(command: Sequence[str], scenarios: Sequence[str], target: Target, seco
 
 
 def kafkajs(target: Target, seconds: float) -> Report:
-    """A program with KafkaJS, by its package on npm."""
+    """Run a program with KafkaJS, from its package on npm."""
     place = BUILD / "node"
     package = HERE / "node" / "package.json"
     if not (place / "node_modules" / "kafkajs").is_dir():
@@ -68,17 +68,17 @@ def kafkajs(target: Target, seconds: float) -> Report:
 
 
 def streams(target: Target, seconds: float) -> Report:
-    """Kafka Streams with exactly_once_v2 and state."""
+    """Run Kafka Streams with exactly_once_v2 and state."""
     command = build_java(target.class_path, HERE / "java" / "WordCount.java", BUILD / "classes")
     command.insert(1, JAVA_MEMORY)
     return _report([*command, target.bootstrap, str(target.directory / "streams")], target, seconds)
 
 
 def flink(target: Target, seconds: float) -> Report:
-    """Flink's exactly-once sink, with a job that fails once."""
+    """Run Flink's exactly-once sink, with a job that fails once."""
     jars = fetch_jars(HERE / "flink" / "pom.xml", BUILD / "flink")
     command = build_java(f"{jars}/*", HERE / "java" / "FlinkSink.java", BUILD / "flink-classes")
-    # Flink reads fields of Java's own classes.
+    # Flink accesses fields of Java's own classes by reflection.
     opened = [
         f"--add-opens=java.base/java.{name}=ALL-UNNAMED"
         for name in ("util", "lang", "time", "util.concurrent")

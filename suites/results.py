@@ -1,4 +1,4 @@
-"""The results of the suites: one file, and the page that is written from it."""
+"""The results of the suites: one file, and the page that is generated from it."""
 
 import json
 from collections import Counter
@@ -17,7 +17,7 @@ MARKS = ("<!-- suites begin -->", "<!-- suites end -->")
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One suite: how often each outcome was there on both brokers, and the cases that differ."""
+    """One suite: the number of cases by outcome on both brokers, and the cases that differ."""
 
     suite: str
     what: str
@@ -25,7 +25,7 @@ class Row:
     kafka: dict[str, int]
     commit: str
     differ: dict[str, str] = field(default_factory=dict)
-    """Cases that ended otherwise on Semel than on Apache Kafka: how, and what was said."""
+    """Cases whose outcome on Semel differs from that on Apache Kafka: both outcomes, and the reason given."""
     failed_on_both: dict[str, str] = field(default_factory=dict)
 
 
@@ -49,18 +49,18 @@ def _count(report: Report) -> dict[str, int]:
 
 
 def score(report: Report) -> str:
-    """How many cases passed, failed and were skipped."""
+    """Return how many cases passed, failed and were skipped."""
     return ", ".join(f"{count} {outcome}" for outcome, count in _count(report).items())
 
 
 def reason(suite: str, case: str) -> str | None:
-    """Why a case differs, or fails on both; None if nobody has explained it."""
+    """Return why a case differs, or fails on both; None if it is not explained."""
     known = DIFFERENCES.get(suite, {}) | ELSEWHERE.get(suite, {})
     return next((why for beginning, why in known.items() if case.startswith(beginning)), None)
 
 
 def unexplained(found: Row) -> list[str]:
-    """The cases that nobody has explained."""
+    """Return the cases without an explanation."""
     return [name for name in (*found.differ, *found.failed_on_both) if reason(found.suite, name) is None]
 
 
@@ -73,21 +73,21 @@ def merge(measured: Mapping[str, Row]) -> None:
 
 
 def read() -> list[Row]:
-    """The stored rows."""
+    """Return the stored rows."""
     if not FILE.exists():
         return []
     return [Row(**each) for each in json.loads(FILE.read_text(encoding="utf-8"))]
 
 
 def page(text: str, rows: list[Row]) -> str:
-    """The page, with its generated part replaced."""
+    """Return the page, with its generated part replaced."""
     head, _, rest = text.partition(MARKS[0])
     _, _, foot = rest.partition(MARKS[1])
     return f"{head}{MARKS[0]}\n{generated(rows)}\n{MARKS[1]}{foot}"
 
 
 def generated(rows: list[Row]) -> str:
-    """The table of scores, the differences with their reasons, and what is left out."""
+    """Return the table of scores, the differences with their reasons, and what is left out."""
     lines = [
         "| suite | Semel: passed / failed / skipped | Apache Kafka: the same | cases that differ |",
         "| --- | --- | --- | --- |",

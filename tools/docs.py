@@ -1,4 +1,4 @@
-"""The parts of the docs that are generated: ``make docs`` writes them, a house test checks them."""
+"""Generates parts of the docs: ``make docs`` writes them, a house test checks them."""
 
 from dataclasses import fields
 from pathlib import Path
@@ -193,7 +193,7 @@ In version 2 every end changes the producer id and epoch, so a retry presents th
 
 
 def settings_table() -> str:
-    """Every setting, its default, whether it can be changed at run time, and its reason."""
+    """Return a table of all settings: default, whether it can change at run time, and reason."""
     rows = ["| name | default | at run time | description |", "| --- | --- | --- | --- |"]
     dotted = {attribute: name for name, attribute in Settings.names().items()}
     for each in fields(Settings):
@@ -205,7 +205,7 @@ def settings_table() -> str:
 
 
 def groups_table() -> str:
-    """Every config of groups."""
+    """Return a table of all group configs."""
     rows = ["| name | default | bounds | description |", "| --- | --- | --- | --- |"]
     for name, row in GROUP_CONFIGS.items():
         default = row.choices[0] if row.choices else row.setting
@@ -219,7 +219,7 @@ def _bound(bound: str | int) -> str:
 
 
 def configs_table() -> str:
-    """Every topic config."""
+    """Return a table of all topic configs."""
     rows = ["| name | default | description |", "| --- | --- | --- |"]
     for name, config in TOPIC_CONFIGS.items():
         doc = f"*inert*: {config.doc}" if config.inert else config.doc
@@ -228,7 +228,7 @@ def configs_table() -> str:
 
 
 def apis_table() -> str:
-    """Every API that has a handler."""
+    """Return a table of all APIs that have a handler."""
     rows = ["| key | API | versions |", "| --- | --- | --- |"]
     for api in sorted(served(extensions=False), key=lambda each: each.key):
         versions = (
@@ -241,7 +241,7 @@ def apis_table() -> str:
 
 
 def own_tables() -> str:
-    """Our own APIs, field by field."""
+    """Return tables of Semel's own APIs, field by field."""
     parts = []
     for api in served():
         if api.key >= FIRST_OWN_KEY:
@@ -255,7 +255,7 @@ def own_tables() -> str:
 
 
 def _fields(struct: type) -> str:
-    """The fields of a struct in wire order, those of the structs in it in brackets."""
+    """Return the fields of a struct in wire order, those of nested structs in parentheses."""
     shown = []
     for name, field in ((each.name, each.field) for each in members(struct)):
         inner = f" of ({_fields(field.element)})" if isinstance(field.element, type) else ""
@@ -264,7 +264,7 @@ def _fields(struct: type) -> str:
 
 
 def state_diagram() -> str:
-    """The states of a transactional id, drawn by mermaid."""
+    """Return the states of a transactional id as a mermaid diagram."""
     events: dict[tuple[str, str], list[str]] = {}
     for (state, event), following in TRANSITIONS.items():
         arrow = (
@@ -277,7 +277,7 @@ def state_diagram() -> str:
 
 
 def transitions_table() -> str:
-    """What may happen to a transactional id, in which states, and what follows."""
+    """Return a table of the events of a transactional id: in which states they happen, and the next state."""
     rows = ["| event | cause | in states | next state |", "| --- | --- | --- | --- |"]
     for event in Event:
         befores: dict[str, list[str]] = {}
@@ -290,7 +290,7 @@ def transitions_table() -> str:
 
 
 def ends_table() -> str:
-    """What a request to end a transaction comes to."""
+    """Return a table of the results of requests to end a transaction."""
     rows = ["| version | state | producer id and epoch | commit | abort |", "| --- | --- | --- | --- | --- |"]
     for version, state, shown, is_commit in ENDS:
         if is_commit:
@@ -314,7 +314,7 @@ def _words(name: str) -> str:
 
 
 def transactions_page() -> str:
-    """The page on transactions, with what is between its two marks written anew."""
+    """Return the page on transactions, with the part between its two marks regenerated."""
     before, _, rest = (DOCS / "transactions.md").read_text().partition(MARK)
     _, _, after = rest.partition(END_MARK)
     tables = "\n\n".join([state_diagram(), transitions_table(), ENDS_INTRODUCTION, ends_table()])
@@ -322,7 +322,7 @@ def transactions_page() -> str:
 
 
 def generated() -> dict[Path, str]:
-    """Every generated file with its content."""
+    """Return every generated file with its content."""
     return {
         DOCS / "operating.md": OPERATING.format(
             settings=settings_table(), groups=groups_table(), configs=configs_table()

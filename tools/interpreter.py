@@ -1,11 +1,11 @@
-"""Says which Python to make the environment of: the fastest build of the version that ``python3`` is.
+"""Chooses the Python for the environment: the fastest build of the version of ``python3``.
 
-A Python that was built without optimisation, as version managers build it unless they are told otherwise,
-takes 1.4 times as long for calls and attributes as the one that a distribution ships, and some 15 % more
-for all that a broker does. Often both are on a machine. So all of the same version are tried for a moment.
+A Python built without optimisation, as version managers build it by default, takes 1.4 times as long for
+calls and attributes as the one that a distribution ships, and some 15 % more for everything a broker does.
+Often a machine has both. So all builds of the same version are timed briefly.
 
-Runs under whatever ``python3`` is, with nothing but the standard library. The answer is on standard output,
-and why, if it is another one, on standard error.
+Runs under any ``python3``, with only the standard library. It prints the choice to standard output, and the
+reason to standard error if another Python than the calling one is chosen.
 """
 
 import os
@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 CLEARLY = 1.1
-"""How many times as fast another one must be. Below that, people get what they called."""
+"""How many times as fast another build must be. Below that, the calling Python is chosen."""
 
 TRIAL = """
 import ensurepip, sysconfig, time, venv
@@ -37,12 +37,15 @@ for _ in range(9):
     best = min(best, time.perf_counter() - begun)
 print(best)
 """
-"""An environment can be made of it, modules can be compiled for it, and how long calls, attributes and
-dictionaries take. The best of several, because others use the machine too."""
+"""Checks that environments and compiled modules can be made with it, and times the basic operations.
+
+These are calls, attributes and dictionaries. The best of several rounds counts, because other processes use
+the machine too.
+"""
 
 
 def seconds(python: str) -> float:
-    """How long the trial takes; endless for one that cannot be used."""
+    """Return the time of the trial; infinity if the Python cannot be used."""
     try:
         done = subprocess.run([python, "-c", TRIAL], capture_output=True, text=True, check=True)
         return float(done.stdout)
@@ -51,12 +54,12 @@ def seconds(python: str) -> float:
 
 
 def main() -> None:
-    """Try all, and tell."""
+    """Time all builds, and print the choice."""
     ours = sys.executable
     found = {ours}
     for directory in os.environ.get("PATH", "").split(os.pathsep):
         path = Path(directory, f"python3.{sys.version_info.minor}").resolve()
-        # Wrappers of version managers lead to the one that was called, or to none.
+        # Wrappers of version managers lead to the calling Python, or to none.
         if path.is_file() and path.read_bytes()[:2] != b"#!":
             found.add(str(path))
     times = {python: min(seconds(python), seconds(python)) for python in sorted(found)}

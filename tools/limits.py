@@ -1,7 +1,7 @@
-"""The page on limits: every limit of the broker, its default, and what happens beyond it.
+"""Generates the page on limits: every limit of the broker, its default, and what happens beyond it.
 
-Settings are named here by their dotted names and shown with their defaults from ``semel.config``; limits that
-cannot be set are shown with their constants. A house test checks that no setting with a maximum is missing.
+Settings have their dotted names here and their defaults from ``semel.config``; fixed limits are shown with
+their constants. A house test checks that no setting with a maximum is missing.
 """
 
 from semel.broker.fetch_planner import BATCHES_MAX, BATCHES_OF_ALL_MAX
@@ -169,7 +169,7 @@ FIXED_STORED: list[tuple[str, str, str]] = [
 
 
 def limits_page() -> str:
-    """The page."""
+    """Return the page."""
     return PAGE.format(
         request=_table(REQUEST, FIXED_REQUEST),
         shared=_table(SHARED, []),

@@ -17,7 +17,7 @@ Point = tuple[int, int]
 
 @dataclass(frozen=True)
 class Box:
-    """A component: a title, and a line of text for each thing to know about it."""
+    """A component: a title, and lines of text below it."""
 
     at: Point
     size: Point
@@ -27,7 +27,7 @@ class Box:
     is_area: bool = False
     """An area holds other boxes; its title is at the top."""
     title_at: int = 0
-    """Of an area: where its title begins, from the left. Of other boxes: its baseline, from the top."""
+    """The start of an area's title, from the left; the baseline of another box's title, from the top."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ LEGEND = (
 
 
 def architecture() -> str:
-    """The text of the picture."""
+    """Return the SVG text."""
     return "\n".join(
         [
             f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {WIDTH} {HEIGHT}' width='{WIDTH}'"

@@ -1,7 +1,7 @@
-"""Pictures of the console for docs/console.md: a broker with sample data, a console over it, and a browser.
+"""Takes pictures of the console for docs/console.md: a broker with sample data, a console, and a browser.
 
-The pages are made at 1280 pixels in light, and some at 390 pixels in dark. They are reduced to few colours,
-so that they stay small in the repository.
+The pages are rendered 1280 pixels wide in light mode, and some 390 pixels wide in dark mode. They are reduced
+to few colours, so that they stay small in the repository.
 """
 
 import contextlib
@@ -43,7 +43,7 @@ PAGES = {
     "checks": "/checks",
 }
 ON_PHONE = ("overview", "transactions", "messages", "group")
-#: Charts need some samples, and the timeline some age.
+#: Charts need some samples, and the timeline needs transactions of some age.
 SETTLE_SECONDS = 25.0
 
 
@@ -92,7 +92,7 @@ def _reduce(file: Path) -> None:
 
 @contextlib.contextmanager
 def _sample() -> Iterator[str]:
-    """A broker with topics, groups, open transactions and a pipeline, and something that writes."""
+    """Run a broker with topics, groups, open transactions and a pipeline, and threads that write."""
     with semel.embedded() as broker, Client(broker.bootstrap_servers) as client:
         _prepare(client)
         stop = threading.Event()
@@ -137,7 +137,7 @@ def _prepare(client: Client) -> None:
 
 
 def _decide(bootstrap: str, stop: threading.Event) -> None:
-    """A pipeline that decides a batch every few seconds, and writes the next."""
+    """Run a pipeline that commits a batch every few seconds, and writes the next."""
     with Client(bootstrap) as client:
         run = decisions.take_over(client, "invoicing")
         for number in range(1, 1000):

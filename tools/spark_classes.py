@@ -1,7 +1,8 @@
-"""``python -m tools.spark_classes``: Spark's classes as one file, which a JVM maps instead of loading each.
+"""Archives Spark's classes in one file, which a JVM maps: ``python -m tools.spark_classes``.
 
-Tests and the demo start Spark very often, and a start is mostly the loading of classes: with this file it
-takes half the time. A JVM that the file does not fit (another Java, other jars) does without it.
+Tests and the demo start Spark very often, and a start is mostly class loading. With this file the JVM need
+not load each class, and a start takes half the time. A JVM that the file does not fit (another Java, other
+jars) ignores it.
 """
 
 import subprocess
@@ -11,24 +12,24 @@ from pathlib import Path
 from typing import Final
 
 FILE: Final = Path(sys.prefix, "spark-classes.jsa")
-#: Runs are short: what is compiled well, or by several threads, is compiled for nothing.
+#: Runs are short: thorough compilation, or compilation by several threads, does not pay off.
 QUICK: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-#: A JVM tells on its standard output what it does not like about such a file.
+#: Without this, a JVM prints on its standard output why it does not use such a file.
 QUIET: Final = "-Xlog:disable -Xlog:all=error:stderr"
 
 
 def java_options() -> str:
-    """What a JVM of a short run is started with."""
+    """Return the JVM options of a short run."""
     return f"{QUICK} -XX:SharedArchiveFile={FILE} {QUIET}" if FILE.exists() else QUICK
 
 
 def main() -> None:
-    """Write the file if there is none; in a process of its own, because a JVM writes it when it ends."""
+    """Write the file if it does not exist, in a separate process, because a JVM writes it on exit."""
     if len(sys.argv) > 1:
         _work(sys.argv[1])
     elif not FILE.exists():
         made = FILE.with_suffix(".new")
-        # Its pipe is open until the JVM has ended, too.
+        # The pipe of its output stays open until the JVM has exited, too.
         subprocess.run(
             [sys.executable, "-m", "tools.spark_classes", str(made)], capture_output=True, check=False
         )
@@ -39,7 +40,7 @@ def main() -> None:
 
 
 def _work(made: str) -> None:
-    """A pipeline with most of what the others have: their classes are those that count."""
+    """Run a pipeline with the most common features: the classes that it loads go into the file."""
     import semel.spark
     from semel.client import Admin, Client, NewTopic, Producer
 

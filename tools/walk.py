@@ -1,7 +1,7 @@
-"""Writes docs/walk.md: the files that a request visits, in order, as seen by tracing a real broker.
+"""Writes docs/walk.md: the files that a request visits, in order, found by tracing a real broker.
 
-A broker on disk serves a request in this process while every call of a function is recorded. A file is listed
-where it is entered first; its line is the first sentence of its docstring.
+A broker on disk serves a request in this process while every function call is recorded. A file is listed
+where it is first entered, with the first sentence of its docstring.
 """
 
 import ast
@@ -34,13 +34,13 @@ from semel.wire.records import Record, encode_batch
 SOURCE: Final = Path(semel.__file__).parent
 TOPIC: Final = "orders"
 SETTLE_SECONDS: Final = 0.5
-"""Longer than the write-ahead log waits until it is applied."""
+"""Longer than the delay after which the WAL is applied."""
 PERIODIC: Final = (
     "semel.broker.housekeeping.Housekeeping._every",
     "semel.server.server.check_connections",
     "semel.server.server.probe_loop",
 )
-"""The periodic work of a broker. It is switched off here, because it would be recorded with the request."""
+"""The periodic work of a broker. It is disabled here, because it would be recorded with the request."""
 
 
 class Trace:
@@ -52,7 +52,7 @@ class Trace:
         """By file, in the order in which files were entered."""
 
     def __call__(self, frame: FrameType, event: str, argument: Any) -> None:
-        """The profiler's hook."""
+        """Record a call; this is the hook of the profiler."""
         if not self.is_recording or event != "call":
             return
         path = frame.f_code.co_filename
@@ -70,7 +70,7 @@ class Peer:
         self._parser = FrameParser(1 << 30, 1 << 30, ())
 
     def ask(self, request: Any, version: int) -> Any:
-        """The response to a request."""
+        """Send a request, and return the response."""
         self._socket.sendall(b"".join(encode_request(request, version, 1, "walk")))
         frames: list[memoryview] = []
         while not frames:
@@ -79,12 +79,12 @@ class Peer:
         return APIS[request.api_key].response.decode(frames[0], version, position)
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self._socket.close()
 
 
 def produce(**fields: Any) -> ProduceRequest:
-    """One batch with one record, in a transaction if there is a producer id."""
+    """Build a request with one batch of one record, in a transaction if there is a producer id."""
     batch = encode_batch(
         [Record(0, 1_700_000_000_000, b"key", b"value")], transactional=bool(fields), **fields
     )
@@ -94,7 +94,7 @@ def produce(**fields: Any) -> ProduceRequest:
 
 
 def fetch() -> FetchRequest:
-    """Everything in the partition."""
+    """Build a request for everything in the partition."""
     partition = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)
     topic = FetchTopic(topic=TOPIC, partitions=[partition])
     return FetchRequest(max_wait_ms=0, min_bytes=1, max_bytes=1 << 20, topics=[topic])
@@ -102,7 +102,7 @@ def fetch() -> FetchRequest:
 
 @contextmanager
 def broker() -> Iterator[tuple[Peer, Trace]]:
-    """A broker with a topic and some records, and a trace of its threads."""
+    """Run a broker with a topic and some records; yield it with a trace of its threads."""
     trace = Trace()
     threading.setprofile(trace)
     try:
@@ -118,7 +118,7 @@ def broker() -> Iterator[tuple[Peer, Trace]]:
                 ),
                 4,
             )
-            # The first requests look things up that later ones find in memory.
+            # The first requests load what later ones find in memory.
             _transaction(peer)
             for _ in range(3):
                 peer.ask(produce(), 9)
@@ -134,7 +134,7 @@ async def _never(*_: Any) -> None:
 
 
 def _transaction(peer: Peer) -> None:
-    """What librdkafka sends for a transaction of one batch."""
+    """Send what librdkafka sends for a transaction of one batch."""
     begun = peer.ask(InitProducerIdRequest(transactional_id="walk", transaction_timeout_ms=60_000), 4)
     identity = {"producer_id": begun.producer_id, "producer_epoch": begun.producer_epoch}
     topics = [AddPartitionsToTxnTopic(name=TOPIC, partitions=[0])]
@@ -149,7 +149,7 @@ def _transaction(peer: Peer) -> None:
 
 
 def walked(work: Callable[[Peer], Any]) -> dict[str, set[str]]:
-    """The files that a piece of work visits in the broker, in order, and their functions."""
+    """Return the files that a piece of work visits in the broker, in order, and their functions."""
     with broker() as (peer, trace):
         time.sleep(SETTLE_SECONDS)
         trace.is_recording = True
@@ -198,7 +198,7 @@ docstring.
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the whole page."""
     parts = [HEAD]
     for title, (what, work) in WALKS.items():
         files = walked(work)
@@ -214,7 +214,7 @@ def _table(files: Iterable[str]) -> str:
 
 
 def first_sentence(name: str) -> str:
-    """What a module says of itself."""
+    """Return the first paragraph of a module's docstring."""
     text = ast.get_docstring(ast.parse((SOURCE / name).read_text(encoding="utf-8"))) or ""
     return text.split("\n\n")[0].replace("\n", " ").replace("|", "/")
 

@@ -1,10 +1,9 @@
 """Many brokers over PostgreSQL and an object store, beside Apache Kafka and the embedded broker.
 
-`subjects` starts the clusters, `watching` has clients that live through faults. `transactions`, `cost`,
-`faults`, `volume`, `slow_store` and `snapshots` are one workload each, and `goals` says
-what should have come out.
+`subjects` starts the clusters, and `watching` has clients that run through faults. `transactions`, `cost`,
+`faults`, `volume`, `slow_store` and `snapshots` are one workload each, and `goals` has the targets.
 
-PostgreSQL, S3 and the brokers are started as in tests, by `tests/support`.
+`tests/support` starts PostgreSQL, S3 and the brokers, as in tests.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""What a transaction and a megabyte cost on one to four brokers: their processor time and PostgreSQL's."""
+"""Processor time of a transaction and of a megabyte on one to four brokers, and PostgreSQL's share of it."""
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ BULK_PARTITIONS = 8
 
 @dataclass(frozen=True)
 class Unit(Cell):
-    """What is paid for."""
+    """The unit of work whose cost is measured."""
 
     what: str
 
@@ -81,7 +81,7 @@ class Cost(Workload[Unit]):
 
 
 def _spent(subject: SemelCluster) -> dict[str, float]:
-    """So far, for all work."""
+    """Return the totals so far, for all work."""
     brokers, postgres = subject.broker_seconds() * 1e3, subject.postgres_seconds() * 1e3
     return {
         ALL: brokers + postgres,

@@ -1,4 +1,4 @@
-"""What clients notice of a broker that dies, of one that is restarted, and of a restart of PostgreSQL."""
+"""What clients notice when a broker is killed, when one is restarted, and when PostgreSQL is restarted."""
 
 import time
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ PARTITIONS = 8
 
 @dataclass(frozen=True)
 class Happening(Cell):
-    """What happens under load."""
+    """The event under load."""
 
     what: str
 
@@ -27,12 +27,12 @@ class Happening(Cell):
         return self.what
 
     def rounds(self, size: Size) -> int:
-        """Each takes half a minute."""
+        """Half the rounds, because each takes half a minute."""
         return max(2, size.rounds // 2)
 
 
 class Faults(Workload[Happening]):
-    """Producers go on through it."""
+    """Producers run through an event."""
 
     name = "cluster-faults"
     title = "Cluster: what clients notice of faults"
@@ -76,7 +76,7 @@ class Faults(Workload[Happening]):
 
 
 def _happen(subject: Several, what: str, watch: Watch) -> dict[str, float]:
-    """Have it happen under load, and return what is known of it besides."""
+    """Cause the event under load; return any figures known about it."""
     if what == POSTGRES:
         assert isinstance(subject, SemelCluster)
         began = time.perf_counter()

@@ -1,4 +1,4 @@
-"""What a cluster should reach: ahead of Kafka, no dearer with more brokers, and short waits in faults."""
+"""Targets of clusters: faster than Kafka, not dearer with more brokers, short waits in faults."""
 
 from bench.cluster import cost, faults, snapshots, transactions
 from bench.cluster.subjects import ClusterOfFour, ClusterOfOne, ClusterOfThree, KafkaOfThree
@@ -9,18 +9,18 @@ from bench.side_by_side.comparing import ratio_rows, row_of
 from bench.side_by_side.transactions import P99, RATE
 
 COST_MAX = 1.3
-"""Processor time with four brokers, over that with one."""
+"""Processor time with four brokers, divided by that with one."""
 SNAPSHOT_MIN = 0.9
-"""Transactions per second while somebody holds a snapshot for ten minutes, over those without."""
+"""Transactions per second during a snapshot of ten minutes, divided by those without."""
 SNAPSHOT_MAX = 1.1
-"""Processor time of PostgreSQL while somebody holds a snapshot, over that without."""
+"""Processor time of PostgreSQL during a snapshot, divided by that without."""
 LEASE_MS = 3_000.0
 KILL_MS_MAX = LEASE_MS + 1_000.0
 RESTART_MS_MAX = 200.0
 
 
 def rows(results: Results) -> list[Row]:
-    """Those that were measured."""
+    """Return the targets that were measured."""
     return [*_beside_kafka(results), *_cost(results), *_faults(results), *_snapshots(results)]
 
 

@@ -1,4 +1,4 @@
-"""A cluster of a hundred brokers, on paper: what gives out first, from the figures of four."""
+"""A model of a cluster of a hundred brokers: its first bottleneck, computed from figures of four brokers."""
 
 import statistics
 
@@ -10,11 +10,11 @@ from bench.results import Results
 BROKERS, CORES = 100, 32
 SHARDS = 256
 CONNECTIONS = 8
-"""Of each broker to PostgreSQL, at most."""
+"""The most connections of each broker to PostgreSQL."""
 
 
 def on_paper(results: Results) -> str:
-    """A paragraph; nothing if four brokers were not measured."""
+    """Return a paragraph; nothing if four brokers were not measured."""
 
     def figure(metric: str) -> float | None:
         found = results.find(cost.Cost.name, cost.GROWING_LOAD, ClusterOfFour.name, metric)

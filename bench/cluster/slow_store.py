@@ -1,4 +1,4 @@
-"""What clients notice of an object store that takes its time."""
+"""What clients notice of a slow object store."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -15,12 +15,12 @@ P50, P99 = "p50", "p99"
 DELAYS = (0, 100)
 SINGLE, TRANSACTION, LARGE = "a single record", "a transaction of 5 × 10 records", "a write of 1 MB"
 SHAPES = {SINGLE: (1, 1), TRANSACTION: (5, 10), LARGE: (1, 10_000)}
-"""Partitions, and records of 100 bytes to each."""
+"""Number of partitions, and of records of 100 bytes to each."""
 
 
 @dataclass(frozen=True)
 class Slow(Cell):
-    """What is written, and how long the object store takes for a request."""
+    """What is written, and by how much each request to the object store is delayed."""
 
     what: str
     delay_ms: int
@@ -31,7 +31,7 @@ class Slow(Cell):
 
 
 class SlowStore(Workload[Slow]):
-    """Small commits do not wait for the object store, large ones do."""
+    """Small commits do not wait for the object store; large ones do."""
 
     name = "cluster-slow-store"
     title = "Cluster: a slow object store"

@@ -1,4 +1,4 @@
-"""What a snapshot that somebody holds in PostgreSQL costs: all versions of all rows are kept meanwhile."""
+"""What a snapshot in PostgreSQL costs while it is held: all versions of all rows are kept meanwhile."""
 
 import asyncio
 import os
@@ -27,18 +27,18 @@ POSTGRES_FREE, POSTGRES_HELD = "of PostgreSQL without it", "of PostgreSQL with i
 SNAPSHOT, DUMP = "a snapshot", "the documented dump"
 PARTITIONS, RECORDS, PRODUCERS = 5, 10, 8
 SECONDS, QUICK_SECONDS = 600, 5
-"""How long it is held, and how long each load is measured."""
+"""How long the snapshot is held, and how long each load is measured."""
 _PAGE = Path(__file__).parents[2] / "docs/cluster.md"
 _DUMP_THAT_LASTS = """#!/bin/sh
 "{real}" "$@" || exit 1
 while [ -e "$HOLD" ]; do sleep 0.1; done
 """
-"""The ledger of a benchmark is dumped within a second, one that is in use is not."""
+"""Makes pg_dump last: it dumps a benchmark's ledger within a second, but a ledger in use takes longer."""
 
 
 @dataclass(frozen=True)
 class Holding(Cell):
-    """What somebody holds, and for how long."""
+    """What is held, and for how long."""
 
     what: str
     seconds: int
@@ -48,7 +48,7 @@ class Holding(Cell):
         return f"{self.what}, for {self.seconds} seconds"
 
     def rounds(self, size: Size) -> int:
-        """One: it compares two loads of ten minutes, each of hundreds of thousands of transactions."""
+        """One round: it compares two loads of ten minutes, each of hundreds of thousands of transactions."""
         return size.rounds if size.name == FULL.name else 1
 
 
@@ -104,7 +104,7 @@ class OldSnapshots(Workload[Holding]):
 
 @contextmanager
 def _held(subject: SemelCluster, is_held: bool) -> Iterator[None]:
-    """Hold a snapshot meanwhile."""
+    """Hold a snapshot during the block."""
     if not is_held:
         yield
         return
@@ -119,7 +119,7 @@ def _held(subject: SemelCluster, is_held: bool) -> Iterator[None]:
 
 @contextmanager
 def _dumped(subject: SemelCluster, is_held: bool) -> Iterator[None]:
-    """Dump the ledger meanwhile, as the page says. The dump ends with the block, and must succeed."""
+    """Dump the ledger during the block, as the page says. The dump ends with the block, and must succeed."""
     if not is_held:
         yield
         return

@@ -1,4 +1,4 @@
-"""Clusters that are measured: brokers of Semel over PostgreSQL, and three nodes of Apache Kafka."""
+"""The clusters under measurement: brokers of Semel over PostgreSQL, and three nodes of Apache Kafka."""
 
 import time
 import urllib.request
@@ -25,14 +25,14 @@ Node = BrokerProcess | KafkaProcess
 
 
 class Several(Subject):
-    """A subject of several nodes, of which one can be killed."""
+    """A subject of several nodes, each of which can be killed."""
 
     @property
     def nodes(self) -> Sequence[Node]:
         raise NotImplementedError
 
     def settle(self) -> None:
-        """Wait until all nodes have their share of the work again."""
+        """Wait until every node has its share of the work again."""
         raise NotImplementedError
 
 
@@ -67,7 +67,7 @@ class SemelCluster(Several):
         self.bootstrap = self.cluster.bootstrap
 
     def _answers(self) -> bool:
-        """It has settled when it has been started."""
+        """Return True: a started cluster has settled."""
         return True
 
     def stop(self) -> None:
@@ -77,11 +77,11 @@ class SemelCluster(Several):
         self.cluster.stop()
 
     def broker_seconds(self) -> float:
-        """Processor time of all brokers."""
+        """Return the processor time of all brokers."""
         return sum(seconds_of(each.pid) for each in self.cluster.brokers)
 
     def postgres_seconds(self) -> float:
-        """Processor time of PostgreSQL, with sessions that have ended."""
+        """Return the processor time of PostgreSQL, including sessions that have ended."""
         server = psutil.Process(int((self.cluster.postgres.data / "postmaster.pid").read_text().split()[0]))
         ended = server.cpu_times()
         sessions = sum(seconds_of(each.pid) for each in server.children())
@@ -91,11 +91,11 @@ class SemelCluster(Several):
         return self.broker_seconds() + self.postgres_seconds()
 
     def commits(self) -> int:
-        """Commits of all brokers so far."""
+        """Return the number of commits of all brokers so far."""
         return int(self.cluster.query("SELECT sum(sequence)::bigint FROM semel.commits")[0][0])
 
     def conflicts(self) -> float:
-        """Ticks that brokers had to decide again, because another broker had changed what they read."""
+        """Return how many ticks brokers decided again, because another broker had changed what they read."""
         return sum(map(_conflicts, self._pages))
 
 
@@ -106,7 +106,7 @@ def _conflicts(page: str) -> float:
 
 
 def seconds_of(pid: int) -> float:
-    """Processor time of a process; none if it has just ended."""
+    """Return the processor time of a process; 0 if it has just exited."""
     try:
         times = psutil.Process(pid).cpu_times()
     except psutil.NoSuchProcess:
@@ -131,7 +131,7 @@ class ClusterOfFour(SemelCluster):
 
 
 class SlowS3(FaultyS3):
-    """A proxy before an S3 server that counts requests, and has each of them wait."""
+    """A proxy before an S3 server that counts requests and delays each of them."""
 
     delay_seconds = 0.0
 
@@ -141,7 +141,7 @@ class SlowS3(FaultyS3):
 
 
 class ClusterOverS3(SemelCluster):
-    """Three brokers with chunks in a real S3 server, behind a proxy. Batches are merged when told."""
+    """Three brokers with chunks in a real S3 server, behind a proxy. Batches are merged on request."""
 
     name, title, count = "cluster-s3", "a cluster of three brokers over S3", 3
     settings: ClassVar = {"semel.merge.interval.ms": 0, "semel.merge.age.ms": 0}
@@ -162,7 +162,7 @@ class ClusterOverS3(SemelCluster):
         )
 
     def restart(self, **settings: object) -> None:
-        """Start all brokers again, with nothing in memory. The names of settings have underscores."""
+        """Restart all brokers with nothing in memory. Names of settings have underscores."""
         for each in self.cluster.brokers:
             each.stop()
         words = [(name.replace("_", "."), value) for name, value in settings.items()]
@@ -182,7 +182,7 @@ class ClusterOverS3(SemelCluster):
 
 
 class KafkaOfThree(Several):
-    """Apache Kafka: three nodes keep everything, and two have it when a client is answered."""
+    """Apache Kafka: three nodes replicate everything, and two have it when a client is answered."""
 
     name, title = "kafka-3", "Apache Kafka, three nodes"
 
@@ -209,7 +209,7 @@ class KafkaOfThree(Several):
         admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
         try:
             return len(admin.list_topics(timeout=5).brokers) == len(self._nodes)
-        except Exception:  # noqa: BLE001 - it is asked again until it answers
+        except Exception:  # noqa: BLE001 - the request is repeated until it succeeds
             return False
 
     def settle(self) -> None:
@@ -227,7 +227,7 @@ class KafkaOfThree(Several):
         self.kill()
 
     def kill(self) -> None:
-        """No goodbye: a node that is asked to stop waits for the others."""
+        """Kill all nodes: a node that is asked to stop waits for the others."""
         for each in self._nodes:
             if each.is_running:
                 each.kill()

@@ -32,7 +32,7 @@ CELLS = [
 
 @dataclass(frozen=True)
 class Write(Transaction):
-    """Records without a transaction, each acknowledged before the next."""
+    """Records without a transaction, each acknowledged before the next is sent."""
 
     @property
     def label(self) -> str:
@@ -46,7 +46,7 @@ WRITE = Write(LIBRDKAFKA, 1, 1, 1)
 
 
 class ClusterTransactions(ByClients[Transaction]):
-    """Begin, write, commit, and again; and the smallest durable write."""
+    """Transactions back to back, and the smallest durable write."""
 
     name = "cluster-transactions"
     title = "Cluster: transactions per second"

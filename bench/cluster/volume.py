@@ -1,4 +1,4 @@
-"""What a gigabyte costs in objects, requests and uploads, and a terabyte in rows of the ledger."""
+"""Objects, requests and uploads per gigabyte, and ledger rows per terabyte."""
 
 import time
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ BULK, BATCHES, TRANSACTIONS = "bulk", "batches of 16 KiB", "transactions of 5 ×
 PARTITIONS = {BULK: 4, BATCHES: 4, TRANSACTIONS: 5}
 PRODUCERS, RECORDS = 8, 10
 TRANSACTIONS_SECONDS = 4
-"""For each second of other measurements: a run of batches needs a thousand of them."""
+"""Seconds for each second of other measurements: merging needs a thousand batches."""
 BATCH_BYTES, LIBRDKAFKA_BATCH_BYTES = 16_384, 1_000_000
 GIGABYTE, TERABYTE = 1e9, 1e12
 PATIENCE_SECONDS = 120.0
@@ -34,7 +34,7 @@ FROM semel.batches JOIN semel.topics USING (topic_id) LEFT JOIN semel.chunks USI
 LEFT JOIN semel.merged USING (topic_id, partition_index)
 WHERE name LIKE $1 AND ($2 OR base_offset < next_offset)
 """
-"""What the ledger has of topics: of all their batches, or of those that were merged."""
+"""Counts what the ledger has of topics: all their batches, or those that were merged."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Kind(Cell):
         return self.what
 
     def rounds(self, size: Size) -> int:
-        """Counts hardly vary."""
+        """One round, because counts hardly vary."""
         return 1
 
 
@@ -57,7 +57,7 @@ class Stored:
     """Batches in the ledger."""
 
     rows: int
-    """Of batches, of the chunks that they are in, and of objects."""
+    """Rows of batches, of the chunks they are in, and of objects."""
     size: int
     objects: int
     inline: int
@@ -65,7 +65,7 @@ class Stored:
 
 
 class Volume(Workload[Kind]):
-    """Write, wait until everything is in objects, merge, read with nothing in memory."""
+    """Write, wait until everything is in objects, merge, and read with nothing in memory."""
 
     name = "cluster-volume"
     title = "Cluster: objects, requests and rows"
@@ -136,12 +136,12 @@ def _stored(subject: ClusterOverS3, pattern: str, *, merged: bool = False) -> St
 
 
 def _uploaded(subject: ClusterOverS3) -> int:
-    """Bytes in all objects so far: none is deleted within the ten minutes in which it may be read."""
+    """Return the bytes in all objects so far: none is deleted in the ten minutes in which it may be read."""
     return int(subject.cluster.query("SELECT coalesce(sum(size_bytes), 0)::bigint FROM semel.objects")[0][0])
 
 
 def _read(subject: ClusterOverS3, where: list[Place]) -> None:
-    """Read partitions to their ends. Markers have offsets too, so records cannot be counted instead."""
+    """Read partitions to their ends. Markers have offsets too, so counting records would not do."""
     consumer = Consumer(
         {
             "bootstrap.servers": subject.bootstrap,
@@ -165,7 +165,7 @@ def _read(subject: ClusterOverS3, where: list[Place]) -> None:
 
 
 def _merged(subject: ClusterOverS3, pattern: str) -> Stored:
-    """What was merged, when no more is."""
+    """Return what was merged, once merging has stopped."""
     last, since = _stored(subject, pattern, merged=True), time.perf_counter()
     while time.perf_counter() - since < QUIET_SECONDS:
         time.sleep(0.2)

@@ -1,4 +1,4 @@
-"""Clients that go on through a fault, and note how long each of their operations took."""
+"""Clients that run through a fault and record how long each of their operations took."""
 
 import threading
 import time
@@ -18,23 +18,23 @@ RECORDS = 10
 EACH = 2
 """Producers of each kind."""
 OPERATIONS = 20
-"""That everybody ends before a fault begins, and after it is over."""
+"""Operations that each client completes before a fault begins, and after it is over."""
 
 
 @dataclass
 class Watch:
-    """What became of all operations so far."""
+    """The results of all operations so far."""
 
     took: dict[str, list[float]] = field(default_factory=lambda: {kind: [] for kind in KINDS})
-    """Seconds, by kind."""
+    """Durations in seconds, by kind."""
     errors: list[str] = field(default_factory=list)
-    """Those that a library has told its application."""
+    """Errors that a library has reported to its application."""
     ended: list[int] = field(default_factory=list)
-    """Operations of each client."""
+    """Number of operations of each client."""
     failed: list[BaseException] = field(default_factory=list)
 
     def go_on(self) -> None:
-        """Wait until everybody has ended some more operations."""
+        """Wait until each client has completed some more operations."""
         wanted = [count + OPERATIONS for count in self.ended]
         deadline = time.perf_counter() + PATIENCE_SECONDS
         while any(count < least for count, least in zip(self.ended, wanted, strict=True)):
@@ -49,7 +49,7 @@ class Watch:
 
 @contextmanager
 def watched(bootstrap: str, places: Sequence[Place], name: str) -> Iterator[Watch]:
-    """Clients at work until the end of the block."""
+    """Run clients until the end of the block."""
     kinds = [kind for kind in KINDS for _ in range(EACH)]
     watch = Watch(ended=[0] * len(kinds))
     over = threading.Event()
@@ -57,7 +57,7 @@ def watched(bootstrap: str, places: Sequence[Place], name: str) -> Iterator[Watc
     def work(number: int, kind: str) -> None:
         try:
             operate = KINDS[kind](bootstrap, places, f"{name}-{number}", watch.errors)
-            # The first finds coordinators and leaders.
+            # The first operation finds coordinators and leaders.
             operate()
             while not over.is_set():
                 began = time.perf_counter()
@@ -82,7 +82,7 @@ def watched(bootstrap: str, places: Sequence[Place], name: str) -> Iterator[Watc
 
 
 def _plain_write(bootstrap: str, places: Sequence[Place], name: str, errors: list[str]) -> Callable[[], None]:
-    """Records to every place, all acknowledged in the end; what was refused is written again."""
+    """Write records to every place until all are acknowledged; refused records are written again."""
     producer = idempotent(bootstrap)
 
     def operate() -> None:
@@ -104,7 +104,7 @@ def _plain_write(bootstrap: str, places: Sequence[Place], name: str, errors: lis
 
 
 def _transaction(bootstrap: str, places: Sequence[Place], name: str, errors: list[str]) -> Callable[[], None]:
-    """A transaction, done again if it has to be aborted."""
+    """Run a transaction, again if it must be aborted."""
     producers = [transactional(bootstrap, name)]
 
     def operate() -> None:
@@ -118,7 +118,7 @@ def _transaction(bootstrap: str, places: Sequence[Place], name: str, errors: lis
 def _own_transaction(
     bootstrap: str, places: Sequence[Place], name: str, errors: list[str]
 ) -> Callable[[], None]:
-    """The same with `semel.client`, which is opened anew after an error."""
+    """Run a transaction with `semel.client`, which is reopened after an error."""
     producers = [TransactionalProducer(Client(bootstrap), name)]
     producers[0].init()
 
@@ -150,7 +150,7 @@ FATAL = "fatal: "
 
 
 def _is_committed(producer: Producer, places: Sequence[Place], errors: list[str]) -> bool:
-    """Whether the transaction was committed. What may be repeated is, as applications are told to do."""
+    """Run one transaction; return whether it was committed. Retriable calls are repeated, as documented."""
     try:
         _repeated(producer.begin_transaction)
         write(producer, places, RECORDS)

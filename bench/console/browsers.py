@@ -1,9 +1,9 @@
-"""Browsers that follow a topic in the console, and a producer that gives them something to show.
+"""Browsers that follow a topic in the console, and a producer of the records that they show.
 
     python -m bench.console.browsers ADDRESS BOOTSTRAP TOPIC COUNT
 
-A process of its own, so that it takes no time from the clients that are measured. It prints a line when every
-browser has got an event, and stops when its input is closed.
+It is a separate process, so that it takes no time from the clients under measurement. It prints a line when
+every browser has received an event, and stops when its input is closed.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""What the console may cost: a tenth of the broker's p99; and how long a page may take."""
+"""Targets of the console: at most a tenth more of the broker's p99, and the load time of pages."""
 
 from bench.console.load import LOADS, PAGES, TO_LOAD, Console, Page
 from bench.console.subjects import Large, WithConsole
@@ -13,7 +13,7 @@ PAGE_MS_MAX = 300.0
 
 
 def rows(results: Results) -> list[Row]:
-    """Those that were measured."""
+    """Return the targets that were measured."""
     pair = (WithConsole.name, Large.name)
     found: list[Row] = []
     for cell in LOADS:

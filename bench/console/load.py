@@ -1,4 +1,4 @@
-"""The workload: requests and transactions beside a console that is looked at, and its pages."""
+"""The workload: requests and transactions beside a console in use, and the console's pages."""
 
 import statistics
 from contextlib import nullcontext
@@ -15,7 +15,7 @@ from bench.subjects import Subject
 
 SECONDS_MIN = 5.0
 ASKED = 20
-"""How often a page is asked for in a round."""
+"""How often a page is requested in a round."""
 TO_LOAD = "page"
 
 
@@ -36,7 +36,7 @@ CELLS: list[Secured] = [*LOADS, *(Page(0, path) for path in PAGES)]
 
 
 class Console(Workload[Secured]):
-    """The same work beside a console that nobody has, and beside one that fifty look at."""
+    """The same work beside a suspended console, and beside a console that fifty browsers use."""
 
     name = "console"
     title = "The console"

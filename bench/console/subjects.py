@@ -43,7 +43,7 @@ class Large(Semel):
 
 
 class WithConsole(Large):
-    """The same with `semel console`, which rests while something else is measured."""
+    """The same with `semel console`, which is suspended while another subject is measured."""
 
     name, title = "semel-console", "Semel, large, with a console and 50 browsers"
 
@@ -62,7 +62,7 @@ class WithConsole(Large):
         self.address = self._console.stdout.readline().split()[-1]
         for path in ("/", "/groups", "/transactions"):
             self.page(path)
-        time.sleep(SETTLE_SECONDS)  # until it has seen everything once
+        time.sleep(SETTLE_SECONDS)  # until the console has sampled everything once
         self._suspend()
 
     def stop(self) -> None:
@@ -73,7 +73,7 @@ class WithConsole(Large):
         super().stop()
 
     def page(self, path: str) -> float:
-        """Ask for a page; return how long that took, in ms."""
+        """Request a page; return how long that took, in ms."""
         connection = http.client.HTTPConnection(urlsplit(self.address).netloc, timeout=60)
         try:
             began = time.perf_counter()
@@ -87,7 +87,7 @@ class WithConsole(Large):
 
     @contextmanager
     def looked_at(self, browsers: int = BROWSERS) -> Iterator[None]:
-        """Wake the console, and have so many browsers follow a topic."""
+        """Resume the console, and have this many browsers follow a topic."""
         self._resume()
         command = [sys.executable, "-m", "bench.console.browsers", self.address, self.bootstrap, FOLLOWED]
         process = subprocess.Popen(

@@ -1,9 +1,9 @@
 """What security costs: ACLs beside none, and TLS beside plaintext and beside Apache Kafka's TLS.
 
-`subjects` starts the brokers, `bindings` has the ACLs. `acls` and `tls` are one workload each, and `goals`
-says what should have come out.
+`subjects` starts the brokers, and `bindings` has the ACLs. `acls` and `tls` are one workload each, and
+`goals` has the targets.
 
-The certificate is made as in tests, by `tests/support`.
+`tests/support` makes the certificate, as in tests.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""What ACLs cost: small writes and transactions with them and without, by the same authenticated client."""
+"""What ACLs cost: small writes and transactions with and without them, by the same authenticated client."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -23,14 +23,14 @@ RUNS: dict[str, Run] = {LIBRDKAFKA: librdkafka, OURS: semel_client}
 
 @dataclass(frozen=True)
 class Secured(Cell):
-    """What so many producers do."""
+    """Work of this many producers."""
 
     producers: int
 
 
 @dataclass(frozen=True)
 class Produce(Secured):
-    """Idempotent requests of one record each, and how many of them each producer has in flight."""
+    """Idempotent requests of one record each, with this many in flight for each producer."""
 
     in_flight: int
 
@@ -59,7 +59,7 @@ CELLS: list[Secured] = [
 
 
 class Acls(Workload[Secured]):
-    """The same work, allowed one by one or all together."""
+    """The same work with the rights of many ACLs, and without an authorizer."""
 
     name = "security-acls"
     title = "Security: what ACLs cost"
@@ -113,7 +113,7 @@ def timed(
     partitions: int = TRANSACTION_PARTITIONS,
     records: int = BAR_RECORDS,
 ) -> dict[str, float]:
-    """Groups of records back to back: transactions, unless the run is of plain ones."""
+    """Time groups of records back to back: transactions, unless `run` writes plain groups."""
     where = places(subject, TOPIC, PARTITIONS)[:partitions]
     before = subject.processor_seconds()
     found = run(Load(subject.bootstrap, where, records, producers, seconds, name, subject.access))

@@ -1,7 +1,7 @@
-"""ACLs as a shared broker has them: those of many other principals, and the few that the client needs.
+"""ACLs like those of a shared broker: those of many other principals, and the few that the client needs.
 
-Every other team owns what begins with its name, and may read some topics of others. Some of them may read the
-topics that are measured, so that a decision about these meets bindings of others, too.
+Every other team owns the names with its prefix, and may read some topics of others. Some teams may read the
+measured topics, so that decisions about these topics also see other principals' ACLs.
 """
 
 from collections.abc import Iterator, Sequence
@@ -10,13 +10,13 @@ from semel.client.acls import Acl
 
 TEAMS = 250
 LITERAL_TOPICS = 16
-"""Topics of others that a team may read."""
+"""Topics of other teams that a team may read."""
 READERS = 20
-"""Teams that may read what the client writes."""
+"""Teams that may read the client's topics."""
 
 
 def bindings(principal: str, topics: Sequence[str], group: str, prefixes: Sequence[str]) -> list[Acl]:
-    """All ACLs: the principal may write and read the topics, and use the group and ids with the prefixes."""
+    """Return all ACLs: the principal may write and read the topics, use the group, and prefixed ids."""
     return [
         *(acl for number in range(TEAMS) for acl in _of_team(number)),
         *(Acl.of(_team(number), "Read", topic=topic) for number in range(READERS) for topic in topics),

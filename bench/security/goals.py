@@ -1,4 +1,4 @@
-"""What security may cost: ACLs hardly anything, and TLS no more than leaves Semel level with Kafka's TLS."""
+"""Targets of security: ACLs cost almost nothing, and with TLS Semel is as fast as Kafka with TLS."""
 
 from dataclasses import replace
 
@@ -12,11 +12,11 @@ from bench.side_by_side.comparing import ratio_rows
 SLOWER_MAX = 1.05
 RATE_MIN = 0.95
 OVER_KAFKA = 1.0
-"""Nobody has set a number for TLS: as fast as Apache Kafka with TLS."""
+"""No number has been set for TLS: as fast as Apache Kafka with TLS."""
 
 
 def rows(results: Results) -> list[Row]:
-    """Those that were measured."""
+    """Return the targets that were measured."""
     return [*_acls(results), *_tls(results)]
 
 
@@ -34,7 +34,7 @@ def _acls(results: Results) -> list[Row]:
 
 
 def _of_two_equal(results: Results, where: tuple[str, str, str]) -> str:
-    """The same ratio of two brokers without ACLs: a difference no larger than theirs may be chance."""
+    """Return the ratio of two brokers without ACLs: a difference no larger than theirs may be chance."""
     workload, cell, metric = where
     again, first = (results.find(workload, cell, each.name, metric) for each in (WithSaslToo, WithSasl))
     if again is None or first is None:

@@ -1,6 +1,6 @@
-"""Brokers that are measured for the cost of security, each in a process of its own.
+"""The brokers for measuring the cost of security, each in its own process.
 
-Three have SASL: one without ACLs, another one without, which shows by how much two equal brokers differ, and
+Three have SASL: one without ACLs, a second one without, which shows by how much two equal brokers differ, and
 one with ACLs. Two have TLS, with the same certificate: Semel and Apache Kafka.
 """
 
@@ -29,14 +29,14 @@ ACLS_AT_A_TIME = 500
 ANSWER_SECONDS = 5.0
 TOPIC, PARTITIONS = "security", 8
 TOPICS = [*topics_of("warming", PARTITIONS), *topics_of(TOPIC, PARTITIONS)]
-"""What the client may write to and read."""
+"""The topics that the client may write and read."""
 PREFIXES = ("warming-", "security-")
-"""Its transactional ids begin with one of them."""
+"""The prefixes of its transactional ids."""
 GROUP = "bench"
 
 
 class WithSasl(Semel):
-    """SASL_PLAINTEXT with SCRAM. Whoever is let in may do everything."""
+    """SASL_PLAINTEXT with SCRAM. Every authenticated client has all rights."""
 
     name, title = "semel-sasl", "Semel with SASL, without ACLs"
     settings: ClassVar[Mapping[str, str]] = {}
@@ -63,7 +63,7 @@ class WithSasl(Semel):
         return serve(self.directory, "sasl_plaintext", **self.settings)
 
     def prepare(self) -> None:
-        """Add the first user, which no client could."""
+        """Add the first user, which no client could do."""
         command = [sys.executable, "-m", "semel", "users", "add", ADMIN, "--password-stdin"]
         command += ["--data", str(self.directory)]
         password = f"{self._passwords[ADMIN]}\n"
@@ -82,13 +82,13 @@ class WithSasl(Semel):
 
 
 class WithSaslToo(WithSasl):
-    """The same once more."""
+    """A second broker equal to `WithSasl`."""
 
     name, title = "semel-sasl-2", "the same again"
 
 
 class WithAcls(WithSasl):
-    """The same with thousands of ACLs, by which the client has the rights that it needs and no others."""
+    """`WithSasl` with thousands of ACLs, which give the client exactly the rights that it needs."""
 
     name, title = "semel-acl", "Semel with SASL and ACLs"
     settings: ClassVar[Mapping[str, str]] = {"semel_authorizer": "acl", "super_users": f"User:{ADMIN}"}
@@ -101,7 +101,7 @@ class WithAcls(WithSasl):
 
 
 class SemelWithTls(Semel):
-    """An `ssl` listener."""
+    """Semel with an `ssl` listener."""
 
     name, title = "semel-tls", "Semel with TLS"
 
@@ -120,7 +120,7 @@ class SemelWithTls(Semel):
 
 
 class KafkaWithTls(Kafka):
-    """A listener with SSL, and otherwise as it is."""
+    """Apache Kafka with an SSL listener, and otherwise in its default configuration."""
 
     name, title = "kafka-tls", "Apache Kafka with TLS"
 
@@ -147,7 +147,7 @@ class KafkaWithTls(Kafka):
 
 
 def has_brokers(subject: Subject) -> bool:
-    """Whether an administrator is let in and answered."""
+    """Whether an administrator can connect and gets an answer."""
     admin = AdminClient({"bootstrap.servers": subject.bootstrap, "log_level": 0, **subject.administration})
     try:
         return bool(admin.list_topics(timeout=ANSWER_SECONDS).brokers)
@@ -156,7 +156,7 @@ def has_brokers(subject: Subject) -> bool:
 
 
 def tls_access() -> Mapping[str, str]:
-    """The settings of a client of those with TLS."""
+    """Return the client settings for the subjects with TLS."""
     return {"security.protocol": "SSL", "ssl.ca.location": str(certificate().certificate)}
 
 
@@ -167,7 +167,7 @@ def _folder() -> "tempfile.TemporaryDirectory[str]":
 
 @cache
 def certificate() -> Certificate:
-    """The one of this run, for all."""
+    """Return the certificate of this run, which all subjects share."""
     return make_certificate(Path(_folder().name), "broker")
 
 

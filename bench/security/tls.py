@@ -1,4 +1,4 @@
-"""What TLS costs: bulk and transactions, on Semel and on Apache Kafka, with it and without."""
+"""What TLS costs: bulk and transactions, on Semel and on Apache Kafka, with and without it."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -57,7 +57,7 @@ class Tls(Workload[Bulk | Commit]):
 
     def __init__(self) -> None:
         self._filled: dict[str, str] = {}
-        """The topic of each subject that is read again and again."""
+        """The topic of each subject that is read repeatedly."""
 
     def cells(self, size: Size) -> list[Bulk | Commit]:
         return CELLS

@@ -1,4 +1,4 @@
-"""Clients that take all they can get, by legal requests, each in a process of its own until it is ended.
+"""Clients that use as much as they can get, with legal requests, each in its own process until it is killed.
 
 python -m bench.side_by_side.attacks flood 127.0.0.1:9092 TOPIC
 """
@@ -29,7 +29,7 @@ from semel.wire.schema import Request
 
 LONGEST = 2**31 - 1
 MANY = 49_000
-"""Elements of a request, just below what is allowed."""
+"""Elements of a request, just below the limit."""
 
 
 def flood(bootstrap: str, topic: str) -> None:
@@ -150,7 +150,7 @@ def connect(bootstrap: str) -> socket.socket:
 
 
 def endless(bootstrap: str, frame: bytes, *, in_flight: int = 1, is_answered: bool = True) -> None:
-    """Send the same again and again, so many at a time; connect anew when the broker has had enough."""
+    """Send the same frame repeatedly, `in_flight` at a time; reconnect when the broker disconnects."""
     while True:
         with suppress(OSError), connect(bootstrap) as wire:
             for _ in range(in_flight):

@@ -1,4 +1,4 @@
-"""What should come out: the targets, as ratios of one run, each said to be reached or not."""
+"""The targets, as ratios within one run, each with whether it is met."""
 
 import statistics
 from dataclasses import replace
@@ -18,18 +18,18 @@ from bench.subjects import Kafka, Mock, Semel
 
 OF_THE_FLOOR = 0.85
 OVER_KAFKA = {1: 1.5, 5: 2.0, 20: 3.5}
-"""Transactions per second, by partitions."""
+"""Transactions per second, by number of partitions."""
 P99_OF_KAFKA = 0.25
 SECOND_FORM_OVER_KAFKA = 3.0
 EIGHT_OVER_KAFKA = 2.0
 OVERHEAD_MAX = 0.30
 NOISE_MAX, NOISE_MS_MAX = 10.0, 250.0
-"""How much longer a request may take beside clients that take all they can get."""
+"""How much longer a request may take beside clients that use as much as they can get."""
 READY_OF_KAFKA, MEMORY_OF_KAFKA = 0.1, 0.2
 
 
 def rows(results: Results) -> list[Row]:
-    """Those that were measured."""
+    """Return the targets that were measured."""
     return [
         *_short_transactions(results),
         *_overhead(results),
@@ -72,9 +72,9 @@ def _short_transactions(results: Results) -> list[Row]:
 
 
 def _beyond_the_floor(results: Results, cell: str, metric: str, target: float) -> str:
-    """Says so where no broker could reach the target: the client itself takes longer with the mock cluster.
+    """Say so if no broker could meet the target: the client itself takes longer with the mock cluster.
 
-    A p99 is held against the floor's p50, which no broker's p99 can be below.
+    A p99 is compared with the floor's p50, because no broker's p99 can be lower.
     """
     floor_metric = transactions.P50 if metric == transactions.P99 else metric
     floor = results.find("transactions", cell, Mock.name, floor_metric)
@@ -110,7 +110,7 @@ def _overhead(results: Results) -> list[Row]:
 
 
 def _with_and_without(results: Results, cell: overhead.Both) -> str:
-    """What the shares are of: who is slow without transactions loses little by them."""
+    """Return the rates that the shares refer to: a subject that is slow without transactions loses little."""
     said: list[str] = []
     for metric in (overhead.WITH, overhead.WITHOUT):
         both = [results.find("overhead", cell.label, name, metric) for name in (Semel.name, Kafka.name)]
@@ -194,5 +194,5 @@ def _ratio(
     *,
     higher_is_better: bool = True,
 ) -> list[Row]:
-    """Semel's over another's, if both were measured."""
+    """Return the ratio of Semel's figure to another's, if both were measured."""
     return ratio_rows(results, what, where, (Semel.name, other), target, higher_is_better=higher_is_better)

@@ -1,4 +1,4 @@
-"""Many records, as fast as one client can: written, and read again."""
+"""Many records, as fast as one client can write them, and read them again."""
 
 import random
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ PRODUCE, CONSUME = "produce", "consume"
 PRODUCE_COST, CONSUME_COST = "broker's processor, produce", "broker's processor, consume"
 MANY = 100
 READ_AGAIN = 4
-"""How often all is read in one measurement: once takes a fifth of a second, of which the start is a part."""
+"""How often everything is read in one measurement: once takes a fifth of a second, including the start."""
 
 
 @dataclass(frozen=True)
@@ -63,9 +63,9 @@ class Bulks(Workload[Bulk]):
     def measure(self, subject: Subject, cell: Bulk, size: Size) -> dict[str, float]:
         records = size.records * (1 if cell.size == KIB else 2)
         is_mock = subject.name == Mock.name
-        # The mock cluster cannot delete, so that it gets the same topics again.
+        # The mock cluster cannot delete topics, so it gets the same ones again.
         name = self.name if is_mock else self.fresh("topic")
-        # It keeps the newest five megabytes, so that reading as much takes many turns anyway.
+        # The mock cluster keeps the newest five megabytes, so reading as much takes many passes anyway.
         to_read = records * (1 if is_mock else READ_AGAIN)
         where = places(subject, name, cell.partitions)
         mebibytes, mebibytes_read = (count * cell.size / 2**20 for count in (records, to_read))
@@ -84,6 +84,6 @@ class Bulks(Workload[Bulk]):
 
 
 def values(size: int, count: int = 64) -> list[bytes]:
-    """So many different values of this size."""
+    """Return this many different values of this size."""
     chance = random.Random(size)
     return [chance.randbytes(size // 2).hex().encode() for _ in range(count)]

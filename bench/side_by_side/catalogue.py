@@ -32,9 +32,9 @@ CLUSTER: tuple[type[Workload[Any]], ...] = (
     SlowStore,
     OldSnapshots,
 )
-"""Those about many brokers."""
+"""Workloads about many brokers."""
 SECURITY: tuple[type[Workload[Any]], ...] = (Acls, Tls)
-"""Those about what security costs."""
+"""Workloads about the cost of security."""
 WORKLOADS: tuple[type[Workload[Any]], ...] = (
     Transactions,
     Overhead,

@@ -1,7 +1,7 @@
 """Transactions back to back, by each client: librdkafka, Apache Kafka's own in Java, and `semel.client`.
 
-The two in Python have a thread for each producer. The program in Java is compiled when it is first needed,
-runs on beside all measurements, and is asked line by line.
+The two clients in Python have a thread for each producer. The Java program is compiled when first needed,
+keeps running during all measurements, and gets one line for each request.
 """
 
 import subprocess
@@ -25,13 +25,13 @@ from semel.client import Client, Security, TransactionalProducer
 
 VALUE = b"x" * 100
 WARM = 4
-"""Transactions of each producer before the clock runs: metadata, coordinators, connections."""
+"""Transactions of each producer before the clock starts: for metadata, coordinators and connections."""
 PATIENCE_SECONDS = 120.0
 
 
 @dataclass(frozen=True)
 class Timed:
-    """What came of transactions that were run by the clock."""
+    """The result of timed transactions."""
 
     count: int
     seconds: float
@@ -44,7 +44,7 @@ class Timed:
 
 
 class Load(NamedTuple):
-    """Which transactions are run."""
+    """The transactions to run."""
 
     bootstrap: str
     places: Sequence[Place]
@@ -53,9 +53,9 @@ class Load(NamedTuple):
     producers: int
     seconds: float
     name: str
-    """Their ids begin with it."""
+    """The prefix of transactional ids."""
     access: Mapping[str, str] = PLAINTEXT
-    """Settings of their security."""
+    """The client's security settings."""
 
 
 Run = Callable[[Load], Timed]
@@ -64,7 +64,7 @@ Opening = Callable[[int], AbstractContextManager[Transaction]]
 
 
 def librdkafka(load: Load, *, plain: bool = False) -> Timed:
-    """Transactions, or plain groups of records of which each is acknowledged before the next."""
+    """Run transactions, or plain groups of records, each acknowledged before the next is written."""
 
     @contextmanager
     def opened(number: int) -> Iterator[Transaction]:
@@ -102,14 +102,14 @@ def transactional(bootstrap: str, transactional_id: str, access: Mapping[str, st
 
 
 def write(producer: Producer, places: Sequence[Place], records: int) -> None:
-    """So many records to each place."""
+    """Write this many records to each place."""
     for topic, partition in places:
         for _ in range(records):
             producer.produce(topic, VALUE, partition=partition)
 
 
 def semel_client(load: Load) -> Timed:
-    """Ours, in the second form of transactions."""
+    """Run transactions with `semel.client`, version 2."""
 
     @contextmanager
     def opened(number: int) -> Iterator[Transaction]:
@@ -133,7 +133,7 @@ def semel_client(load: Load) -> Timed:
 
 
 def by_the_clock(opening: Opening, producers: int, seconds: float) -> Timed:
-    """Transactions of all producers together, from the moment at which all are warm."""
+    """Time the transactions of all producers together, from the moment when all are warm."""
     ready = threading.Barrier(producers)
     took: list[list[float]] = [[] for _ in range(producers)]
     began = [0.0] * producers
@@ -159,7 +159,7 @@ def by_the_clock(opening: Opening, producers: int, seconds: float) -> Timed:
 
 
 class JavaClient:
-    """Apache Kafka's own client, in the second form of transactions."""
+    """Apache Kafka's own client, with transactions of version 2."""
 
     def __init__(self) -> None:
         class_path = fetch_kafka(KAFKA_VERSION)
@@ -185,7 +185,7 @@ class JavaClient:
         question = f"{bootstrap} {where} {records} {producers} {seconds} {name} {WARM} {kind}\n"
         self._process.stdin.write(question)
         self._process.stdin.flush()
-        # The client logs to the same place, so that an answer says which question it belongs to.
+        # The client logs to the same stream, so an answer names its request.
         logged: list[str] = []
         for line in self._process.stdout:
             if line.startswith(f"answer {name} "):
@@ -195,7 +195,7 @@ class JavaClient:
 
 
 def _timed(answer: list[str], logged: list[str]) -> Timed:
-    """The figures of an answer; what was logged says more if there are none."""
+    """Return the figures of an answer; if it has none, show what was logged."""
     assert answer[0] == "ok", " ".join(answer) + "\n" + "".join(logged)[-2_000:]
     count, took, p50_ms, p99_ms = map(float, answer[1:])
     return Timed(int(count), took, p50_ms, p99_ms)

@@ -16,7 +16,10 @@ def ratio_rows(
     *,
     higher_is_better: bool = True,
 ) -> list[Row]:
-    """One subject's figure over another's, if both were measured; `where` is workload, cell and metric."""
+    """Return the ratio of one subject's figure to another's, if both were measured.
+
+    `where` is workload, cell and metric.
+    """
     workload, cell, metric = where
     mine, other = (results.find(workload, cell, name, metric) for name in pair)
     if mine is None or other is None:
@@ -29,6 +32,6 @@ def ratio_rows(
 def row_of(
     what: str, estimate: Estimate, target: float, more: str = "", *, higher_is_better: bool = True
 ) -> Row:
-    """An estimate beside its target."""
+    """Return an estimate beside its target."""
     seen = "one round" if estimate.rounds == 1 else f"{estimate.low:,.2f} to {estimate.high:,.2f}"
     return Row(what, seen + (f"; {more}" if more else ""), estimate.value, target, higher_is_better)

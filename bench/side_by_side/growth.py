@@ -1,4 +1,4 @@
-"""How each cost grows: twice the work, and again. What costs more than its share is flagged."""
+"""How each cost grows while the work is doubled repeatedly. A cost that outgrows the work is flagged."""
 
 import time
 from contextlib import ExitStack
@@ -22,22 +22,22 @@ SECONDS, PROCESSOR = "seconds", "broker's processor"
 RECORDS, PARTITIONS, PRODUCERS = "records", "partitions", "producers"
 OPEN, MEMBERS = "open transactions", "group members"
 FIRST = {RECORDS: 20_000, PARTITIONS: 4, PRODUCERS: 1, OPEN: 16, MEMBERS: 2}
-"""Where each begins."""
+"""The smallest amount of each kind of work."""
 LAST = {PRODUCERS: 64, MEMBERS: 16}
-"""Where some end, because the clients are the limit there."""
+"""The largest amount of some kinds, beyond which the clients are the limit."""
 EACH = 20
-"""Transactions of each producer, or over each number of partitions."""
+"""Transactions of each producer, or for each number of partitions."""
 FASTER_THAN_WORK = 1.15
-"""From this slope on, a cost is said to grow faster than the work; less is noise."""
+"""From this slope on, a cost grows faster than the work; smaller excess is noise."""
 TOP_POINTS = 4
-"""The slope is that of the largest: at first, what is the same for all hides it."""
+"""How many of the largest points determine the slope: fixed costs hide it in the smaller ones."""
 SMALLEST_SECONDS = 0.03
-"""Processor time is counted in hundredths: what is less says nothing."""
+"""Processor time is counted in hundredths of a second: smaller values say nothing."""
 
 
 @dataclass(frozen=True)
 class Point(Cell):
-    """So much of something."""
+    """An amount of one kind of work."""
 
     what: str
     count: int
@@ -47,7 +47,7 @@ class Point(Cell):
         return f"{self.what}: {self.count:,}"
 
     def rounds(self, size: Size) -> int:
-        # Most of the time of a group is patience, which is the same every time.
+        # Most of the time of a group is waiting, which is the same every time.
         return 1 if self.what == MEMBERS else max(1, size.rounds_of_others)
 
 
@@ -184,7 +184,7 @@ class Slope:
 
 
 def points(results: Results, what: str, subject: str, metric: str) -> list[tuple[float, float]]:
-    """Work and the median cost, in order."""
+    """Return work and median cost, in order."""
     found = []
     for series in results.of(Growth.name):
         kind, _, count = series.cell.partition(": ")
@@ -195,7 +195,7 @@ def points(results: Results, what: str, subject: str, metric: str) -> list[tuple
 
 
 def slopes(results: Results) -> list[Slope]:
-    """All that can be told: from three points, and from where a cost is large enough to be seen."""
+    """Return all slopes with at least three points at which the cost is large enough to measure."""
     subjects = list(dict.fromkeys(series.subject for series in results.of(Growth.name)))
     found = []
     for what in FIRST:

@@ -16,12 +16,12 @@ from bench.workloads import bulk_produce
 PARTITIONS = 4
 RECORDS, TURNS, P50, P99 = "records per second", "turns per second", "p50", "p99"
 TURNS_MAX = 400
-"""That there are records for; who is faster than that, ends early."""
+"""As many turns as there are records for; a faster subject ends early."""
 
 
 @dataclass(frozen=True)
 class LoopCell(Cell):
-    """How much one transaction takes."""
+    """The number of records that one transaction copies."""
 
     records: int
 
@@ -90,7 +90,7 @@ class Loop(Workload[LoopCell]):
 
 
 def turn(consumer: Consumer, producer: Producer, target: str, records: int) -> int:
-    """How many records were copied."""
+    """Copy records in one transaction; return how many."""
     found = consumer.consume(records, timeout=PATIENCE_SECONDS)
     assert len(found) == records, f"only {len(found)} records within {PATIENCE_SECONDS:g} seconds"
     producer.begin_transaction()

@@ -1,8 +1,8 @@
 """The harness: workloads, their cells and sizes, and rounds in which the subjects take turns.
 
-A round measures every cell on every subject, one right after the other and in another order each time, so
-that what the machine does meanwhile meets all of them alike. What cannot be measured is noted with the
-reason, and the rest goes on.
+A round measures every cell on every subject, one right after another and in a different order each time, so
+that disturbances of the machine affect all of them alike. What cannot be measured is noted with the reason,
+and the rest goes on.
 """
 
 import itertools
@@ -21,33 +21,33 @@ from peers.programs import CannotBuild
 
 LESS = "only measured where there is a target, to keep a run under three hours"
 REASON_MAX = 500
-"""Characters of a reason: an error may bring a whole log."""
+"""The longest reason in characters: an error may contain a whole log."""
 
 
 @dataclass(frozen=True)
 class Size:
-    """How much is done."""
+    """How much each measurement does."""
 
     name: str
     rounds: int
-    """Of cells that the bar is about."""
+    """Rounds of cells with targets."""
     rounds_of_others: int
     warm_seconds: float
-    """Of one window in which every subject works before it is measured."""
+    """The length of one window in which every subject works before it is measured."""
     seconds: float
-    """Of one measurement that goes by the clock."""
+    """The length of one timed measurement."""
     seconds_of_others: float
-    """The same, of transactions that no target is about."""
+    """The length for transactions without targets."""
     records: int
-    """Of one measurement that goes by the number of records, at 1 KiB."""
+    """The size of one measurement by number of records, at 1 KiB."""
     rows: int
-    """That Spark reads and writes."""
+    """Rows that Spark reads and writes."""
     batches: tuple[int, ...]
-    """That a broker has when it is started again."""
+    """Batches that a broker has when it is restarted."""
     doublings: int
 
 
-# Quick is for seeing that everything works: Java is not warm by then, so that its figures say little.
+# Quick only shows that everything works: Java is not warm by then, so its figures say little.
 QUICK = Size("quick", 1, 0, 2.0, 0.4, 0.4, 40_000, 100_000, (20_000,), 3)
 DEFAULT = Size("default", 3, 1, 6.0, 1.5, 0.5, 100_000, 600_000, (1_000_000,), 5)
 FULL = Size("full", 7, 5, 8.0, 2.0, 2.0, 200_000, 4_000_000, (1_000_000, 10_000_000), 7)
@@ -56,19 +56,19 @@ SIZES = {size.name: size for size in (QUICK, DEFAULT, FULL)}
 
 @dataclass(frozen=True)
 class Cell:
-    """One point at which a workload is measured; subclasses add what it depends on."""
+    """One point at which a workload is measured; subclasses add its parameters."""
 
     @property
     def label(self) -> str:
         raise NotImplementedError
 
     def rounds(self, size: Size) -> int:
-        """How often it is measured; fewer times, or never, if no target is about it."""
+        """Return how often the cell is measured; fewer times, or never, if it has no target."""
         return size.rounds
 
 
 def counted(number: int, word: str) -> str:
-    """A number of things, or one of them."""
+    """Return a number with its noun, in singular or plural."""
     return f"{number:,} {word}{'' if number == 1 else 's'}"
 
 
@@ -77,7 +77,7 @@ _numbers = itertools.count(1)
 
 
 class Workload(ABC, Generic[C]):
-    """A kind of work. It may hold what it needs beside the subjects, from `with` until its end."""
+    """A kind of work. Between `with` and its end it may hold resources beside the subjects."""
 
     name: ClassVar[str]
     title: ClassVar[str]
@@ -93,18 +93,18 @@ class Workload(ABC, Generic[C]):
 
     @abstractmethod
     def cells(self, size: Size) -> Sequence[C]:
-        """All that a full run measures."""
+        """Return all cells of a full run."""
 
     @abstractmethod
     def measure(self, subject: Subject, cell: C, size: Size) -> dict[str, float]:
-        """One round: a value for each metric, or for some of them."""
+        """Measure one round; return a value for all or some of the metrics."""
 
     def why_not(self, subject: Subject, cell: C) -> str | None:
-        """The reason, if this cell has no meaning on this subject."""
+        """Return the reason if this cell has no meaning on this subject."""
         return None
 
     def fresh(self, word: str) -> str:
-        """A name for a topic, an id or a group that is used once, also if the workload is done again."""
+        """Return a name for a topic, an id or a group that is used once, even if the workload repeats."""
         return f"{self.name}-{word}-{next(_numbers)}"
 
     @property
@@ -117,7 +117,7 @@ Say = Callable[[str], None]
 
 @contextmanager
 def started(makes: Sequence[Callable[[Path], Subject]], results: Results) -> Iterator[list[Subject]]:
-    """Those subjects that can be had; the others are noted."""
+    """Start the subjects that are available; note the others."""
     with ExitStack() as stack:
         subjects: list[Subject] = []
         for make in makes:
@@ -133,7 +133,7 @@ def started(makes: Sequence[Callable[[Path], Subject]], results: Results) -> Ite
 def measure(
     workload: Workload[C], subjects: Sequence[Subject], size: Size, results: Results, say: Say = print
 ) -> None:
-    """All rounds of a workload; one that cannot be held is noted."""
+    """Run all rounds of a workload; note it if it cannot run."""
     results.workloads.append(replace(workload.about, measured=results.run))
     with noted(workload.name, results, say), workload:
         _rounds(workload, subjects, size, results, say)
@@ -141,7 +141,7 @@ def measure(
 
 @contextmanager
 def noted(what: str, results: Results, say: Say) -> Iterator[None]:
-    """What goes wrong inside is told in the end: hours of measurements are not lost for one of them."""
+    """Note errors inside the block instead of raising: one error must not lose hours of measurements."""
     try:
         yield
     except CannotBuild as error:
@@ -163,7 +163,8 @@ def _rounds(
     for number in range(size.rounds):
         for at, cell in enumerate(cells):
             if number < cell.rounds(size):
-                # By the cell, too: who is first is at an advantage, or not, and that has to go around.
+                # The cell shifts the order too: if being first is an advantage, every subject has it equally
+                # often.
                 for subject in _turned(subjects, number + at):
                     if (cell.label, subject.name) not in broken and not _once(
                         workload, subject, cell, size, results, say
@@ -172,7 +173,7 @@ def _rounds(
 
 
 def _once(workload: Workload[C], subject: Subject, cell: C, size: Size, results: Results, say: Say) -> bool:
-    """Whether it was measured; if not, it is noted and not tried again."""
+    """Measure once; return whether it was measured. If not, it is noted and not tried again."""
     where = f"{workload.name}: {cell.label}: {subject.name}"
     why_not = workload.why_not(subject, cell)
     if why_not is not None:
@@ -189,6 +190,6 @@ def _once(workload: Workload[C], subject: Subject, cell: C, size: Size, results:
 
 
 def _turned(subjects: Sequence[Subject], number: int) -> list[Subject]:
-    """The same, begun with another one each time."""
+    """Return the subjects, starting with another one each time."""
     at = number % len(subjects) if subjects else 0
     return [*subjects[at:], *subjects[:at]]

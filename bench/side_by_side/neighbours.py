@@ -1,4 +1,4 @@
-"""A producer that behaves, alone and beside clients that take all they can get."""
+"""A well-behaved producer, alone and beside clients that use as much as they can get."""
 
 import subprocess
 import sys
@@ -19,17 +19,17 @@ ALONE = "alone"
 P50, P99, LONGEST = "p50", "p99", "longest"
 PACE_SECONDS = 0.005
 REQUESTS_MIN = 200
-"""A p99 of fewer says nothing."""
+"""A p99 of fewer requests says nothing."""
 BEGIN_SECONDS = 1.5
-"""An attack is under way by then."""
+"""How long to wait until an attack is under way."""
 TOPICS, PARTITIONS = 50, 400
-"""What Metadata has to tell: 20,000 partitions."""
+"""The topics that Metadata must list: 20,000 partitions."""
 VERSION = 9
 
 
 @dataclass(frozen=True)
 class Beside(Cell):
-    """Who is there besides."""
+    """The client that runs beside the producer."""
 
     attack: str
 
@@ -39,7 +39,7 @@ class Beside(Cell):
 
 
 class Neighbours(Workload[Beside]):
-    """One request at a time, two hundred a second at most, and how long each takes."""
+    """One request at a time, at most two hundred a second, and the duration of each."""
 
     name = "neighbours"
     title = "Noisy neighbours"
@@ -78,7 +78,7 @@ class Neighbours(Workload[Beside]):
         return {P50: quantile(waits, 0.5), P99: quantile(waits, 0.99), LONGEST: max(waits)}
 
     def _waits(self, client: RawClient, topic: str, seconds: float) -> list[float]:
-        """Milliseconds of each request."""
+        """Return the milliseconds of each request."""
         request = produce(topic, bytes(1_024), acks=-1)
         waits: list[float] = []
         end = time.perf_counter() + seconds
@@ -92,7 +92,7 @@ class Neighbours(Workload[Beside]):
 
 @contextmanager
 def attacking(name: str, bootstrap: str, topic: str) -> Iterator[None]:
-    """While an attack is under way."""
+    """Run an attack until the end of the block."""
     if name == ALONE:
         yield
         return

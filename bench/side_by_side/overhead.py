@@ -1,4 +1,4 @@
-"""What a transaction costs: the same records, written by the same client, with one and without."""
+"""What a transaction costs: the same records, written by the same client, with and without one."""
 
 from functools import partial
 from typing import ClassVar
@@ -30,7 +30,7 @@ class Both(Transaction):
 
     @property
     def is_large(self) -> bool:
-        """Few fit into a second, and a target is about each: so they are given time and rounds."""
+        """Large ones get more time and rounds: few fit into a second, and each has a target."""
         return self.records == max(RECORDS)
 
     @property
@@ -39,11 +39,11 @@ class Both(Transaction):
 
 
 CELLS = [Both(each.client, each.partitions, each.records, each.producers) for each in WIDE]
-"""Those of the transactions per second, by the clients that can do without transactions."""
+"""The cells of transactions per second, for clients that can also write without transactions."""
 
 
 class Overhead(ByClients[Both]):
-    """Groups of records: acknowledged, or committed."""
+    """Groups of records, with and without a transaction."""
 
     name = "overhead"
     title = "What a transaction costs"

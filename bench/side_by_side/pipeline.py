@@ -1,6 +1,6 @@
 """The pipeline on Spark: Semel's source and sink on Semel, beside Spark's own connector on Apache Kafka.
 
-Ours is exactly-once, Spark's is at-least-once: its sink knows nothing of transactions.
+Semel's sink is exactly-once. Spark's sink is at-least-once, because it has no transactions.
 """
 
 import statistics
@@ -24,7 +24,7 @@ RATE, LATENCY = "rows per second", "micro-batch"
 BATCHES = 5
 SMALL_BATCHES, SMALL_ROWS = 12, 1_000
 WARM_ROWS = 50_000
-"""That the sink writes before it is measured."""
+"""Rows that the sink writes before it is measured."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Step(Cell):
 
 
 class Pipeline(Workload[Step]):
-    """One Spark for all subjects."""
+    """One Spark session for all subjects."""
 
     name = "pipeline"
     title = "The pipeline on Spark"
@@ -101,20 +101,20 @@ class Pipeline(Workload[Step]):
         return {RATE: rate, LATENCY: latency}
 
     def _source(self, on: "Side", rows: int) -> tuple[str, int]:
-        """A topic with about so many rows, filled once for each subject, and how many there are."""
+        """Return a topic with about this many rows, filled once for each subject, and its number of rows."""
         key = (on.subject.name, rows)
         if key not in self._filled:
             topic = self.fresh("source")
             on.create(topic)
             self._filled[key] = (topic, on.fill(topic, rows))
-            # Java compiles, and Python starts, for the sink as for the source.
+            # Warm up Java and Python for the sink as for the source.
             on.read(*self._filled[key])
             on.write(self.fresh("warm"), self.fresh("pipeline"), WARM_ROWS)
         return self._filled[key]
 
 
 class Side(Bench):
-    """A subject as Spark sees it, by the connector that belongs to it."""
+    """A subject seen from Spark, through the connector that belongs to it."""
 
     def __init__(self, spark: SparkSession, subject: Subject, directory: Path) -> None:
         super().__init__(spark, subject.bootstrap, directory)
@@ -124,21 +124,21 @@ class Side(Bench):
 
     def reading(self, topic: str, **more: str) -> dict[str, str]:
         wanted = {"subscribe": topic, "startingOffsets": "earliest", **more}
-        # Ours reads only what is committed unless told otherwise; so shall Spark's.
+        # Semel's source reads only committed records by default, so Spark's must too.
         return self.options(**wanted, **{"kafka.isolation.level": "read_committed"})
 
     def writing(self, topic: str, pipeline: str) -> dict[str, str]:
         return self.options(topic=topic) | ({"pipeline.id": pipeline} if self.is_ours else {})
 
     def read(self, topic: str, rows: int) -> float:
-        """Rows per second of a batch job that throws them away."""
+        """Return the rows per second of a batch job that discards them."""
         frame = self.spark.read.format(self.format).options(**self.reading(topic)).load()
         began = time.perf_counter()
         frame.write.format("noop").mode("overwrite").save()
         return rows / (time.perf_counter() - began)
 
     def write(self, topic: str, pipeline: str, rows: int) -> float:
-        """Rows per second of a batch job that makes them up."""
+        """Return the rows per second of a batch job that writes generated rows."""
         self.create(topic)
         frame = made_up(self.spark, rows)
         writer = frame.write.format(self.format).options(**self.writing(topic, pipeline)).mode("append")
@@ -147,7 +147,7 @@ class Side(Bench):
         return rows / (time.perf_counter() - began)
 
     def copy(self, source: str, target: str, pipeline: str, batch_rows: int) -> tuple[float, float]:
-        """Rows per second and the milliseconds of a micro-batch, of all but the first."""
+        """Return rows per second, and milliseconds of a micro-batch, of all batches except the first."""
         self.create(target)
         options = self.reading(source, maxOffsetsPerTrigger=str(batch_rows))
         if self.is_ours:
@@ -161,7 +161,7 @@ class Side(Bench):
 
 
 def made_up(spark: SparkSession, rows: int) -> DataFrame:
-    """Rows with a key of 12 and a value of 100 bytes, in as many tasks as there are cores."""
+    """Generate rows with a key of 12 and a value of 100 bytes, in as many tasks as there are cores."""
     return spark.range(0, rows, 1, 2).selectExpr(
         "CAST(concat('key ', lpad(CAST(id AS string), 8, '0')) AS binary) AS key",
         "CAST(rpad(CAST(id AS string), 100, 'x') AS binary) AS value",

@@ -16,14 +16,14 @@ from bench.workloads import small_requests
 PARTITIONS = 8
 CONNECTIONS = (1, 8, 64)
 VERSION = 9
-"""Of Produce: the newest that all subjects know."""
+"""The version of Produce: the newest that all subjects know."""
 RATE, COST = "requests per second", "broker's processor"
 P50, P99 = "p50 of one at a time", "p99 of one at a time"
 
 
 @dataclass(frozen=True)
 class Connections(Cell):
-    """How many there are."""
+    """The number of connections."""
 
     count: int
 
@@ -33,7 +33,7 @@ class Connections(Cell):
 
 
 class Requests(Workload[Connections]):
-    """A record, a request."""
+    """One record per request."""
 
     name = "requests"
     title = "Small requests"

@@ -13,12 +13,12 @@ from semel.client import Client, TransactionalProducer
 
 SHARE, LONGEST = "read while it hangs", "longest wait"
 HANG_SECONDS = 3.0
-"""At a second of measurement; as long as the transaction timeout, a minute and more, in real life."""
+"""Per second of measurement. A real hang lasts as long as the transaction timeout, a minute or more."""
 PACE_SECONDS = 0.01
 
 
 class Stall(OfBothVisibilities):
-    """One producer hangs, another goes on, a reader waits."""
+    """One producer hangs, another continues, a reader waits."""
 
     name = "stall"
     title = "Readers beside a producer that hangs"
@@ -56,7 +56,7 @@ class Stall(OfBothVisibilities):
             hanging.commit()
             follower.follow(len(committed) + 1, 30.0)
             follower.close()
-        # The record of the hanging one is first in a partition with markers and last in a journal.
+        # The hanging producer's record is first in a partition with markers, and last in a journal.
         came = follower.came[1:] if cell.kind == MARKER else follower.came[:-1]
         waits = [arrived - at for arrived, at in zip(came, committed, strict=True)]
         return {SHARE: meanwhile / len(committed), LONGEST: max(0.0, *waits) * 1e3}

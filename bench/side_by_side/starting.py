@@ -1,4 +1,4 @@
-"""How long a broker takes to be there, also with much to look at, and what it takes of memory and disk."""
+"""How long a broker takes to start, empty and with many batches, and how much memory and disk it uses."""
 
 import time
 from dataclasses import dataclass
@@ -15,13 +15,13 @@ from semel.wire.messages import ProduceRequest
 READY, AGAIN, AFTER_KILL = "ready when new", "ready again", "ready after kill -9"
 IDLE, BUSY, DISK = "memory when idle", "memory after work", "disk"
 PARTITIONS = 100
-"""So that one request carries a hundred batches."""
+"""So many that one request carries a hundred batches."""
 LEADERS_SECONDS = 30.0
 
 
 @dataclass(frozen=True)
 class Start(Cell):
-    """What the broker has when it is started."""
+    """What the broker holds when it is started."""
 
     batches: int
 
@@ -34,7 +34,7 @@ class Start(Cell):
 
 
 class Starting(Workload[Start]):
-    """Subjects of its own, because those that run already are not new."""
+    """Starts subjects of its own, because the running ones are not new."""
 
     name = "starting"
     title = "Start, memory and disk"
@@ -100,7 +100,7 @@ class Starting(Workload[Start]):
 
 
 def fill(subject: Subject, batches: int) -> float:
-    """Seconds to write so many batches of one record, a hundred in each request."""
+    """Write this many batches of one record, a hundred in each request; return the seconds."""
     subject.create({"batches": PARTITIONS})
     client = RawClient(subject.bootstrap)
     request = produce_request("batches", [batch([b"x" * 20])] * PARTITIONS)
@@ -114,7 +114,7 @@ def fill(subject: Subject, batches: int) -> float:
 
 
 def _until_led(client: RawClient, request: ProduceRequest, frame: bytes) -> None:
-    """Write the first batches. Apache Kafka has created a topic before its partitions have leaders."""
+    """Write the first batches. Apache Kafka creates a topic before its partitions have leaders."""
     end = time.perf_counter() + LEADERS_SECONDS
     while True:
         try:

@@ -24,7 +24,7 @@ MOCK_CLIENT = "the mock cluster only works with librdkafka and protocol version 
 
 @dataclass(frozen=True)
 class Transaction(Cell):
-    """How large a transaction is, and who makes how many at a time."""
+    """The size of a transaction, the client, and the number of producers."""
 
     client: str
     partitions: int
@@ -44,7 +44,7 @@ class Transaction(Cell):
         return size.rounds if self.is_in_the_bar else size.rounds_of_others
 
     def seconds(self, size: Size) -> float:
-        """Of one measurement."""
+        """Return the length of one measurement."""
         return size.seconds if self.is_in_the_bar else size.seconds_of_others
 
 
@@ -55,13 +55,13 @@ WIDE = [
     for records in RECORDS
     for producers in PRODUCERS
 ]
-"""By the clients that everybody has."""
+"""Transactions with the clients that are in general use."""
 
 T = TypeVar("T", bound=Transaction)
 
 
 class ByClients(Workload[T]):
-    """One that needs the client in Java, which is had when it is first asked for."""
+    """A workload that needs the Java client, which is started when first needed."""
 
     def __init__(self) -> None:
         self._stack = ExitStack()
@@ -72,7 +72,7 @@ class ByClients(Workload[T]):
         self._stack.close()
 
     def java_client(self, subject: Subject, size: Size) -> JavaClient:
-        """Warm, because the client is in Java, too. What cannot be built is not tried again."""
+        """Return a warm Java client. If it cannot be built, it is not tried again."""
         if self._no_java is not None:
             raise self._no_java
         if self._java is None:
@@ -88,7 +88,7 @@ class ByClients(Workload[T]):
 
 
 class Transactions(ByClients[Transaction]):
-    """Begin, write, commit, and again."""
+    """Transactions back to back."""
 
     name = "transactions"
     title = "Transactions per second"

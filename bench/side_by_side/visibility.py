@@ -18,7 +18,7 @@ AT_ONCE, P50, P99 = "visible at once", "p50", "p99"
 
 @dataclass(frozen=True)
 class Visibility(Cell):
-    """How a topic shows what is in it."""
+    """The visibility of a topic."""
 
     kind: str
 
@@ -28,7 +28,7 @@ class Visibility(Cell):
 
     @property
     def configs(self) -> dict[str, str]:
-        """What the topic is created with; as it is everywhere, a topic has markers."""
+        """The configs of the topic; without any, a topic has marker visibility."""
         return {"semel_visibility": JOURNAL} if self.kind == JOURNAL else {}
 
     def why_not(self, subject: Subject) -> str | None:
@@ -50,7 +50,7 @@ class OfBothVisibilities(Workload[Visibility]):
 
 
 class Visible(OfBothVisibilities):
-    """One commits, and then asks as a reader."""
+    """A client commits, and then polls as a reader."""
 
     name = "visibility"
     title = "From commit to visible"
@@ -89,7 +89,7 @@ class Visible(OfBothVisibilities):
         }
 
     def _until_visible(self, reader: RawClient, topic: str, offset: int) -> tuple[float, int]:
-        """Seconds, and the offset from which to read on."""
+        """Return the delay in seconds, and the offset from which to continue."""
         acknowledged = asked = time.perf_counter()
         while True:
             count, offset = reader.fetch(topic, offset)

@@ -1,4 +1,4 @@
-"""What every subject does before it is measured: Java is fast when it has compiled what it meets often."""
+"""The work of every subject before it is measured: Java is fast only after it has compiled its hot code."""
 
 from collections.abc import Sequence
 
@@ -12,11 +12,11 @@ BULK = 50_000
 WINDOWS_MAX = 8
 STEADY_WINDOWS = 2
 FASTER = 1.1
-"""Two windows in a row that are not faster by this factor than the best before them are the last."""
+"""Warming ends with two windows in a row that are not faster by this factor than the best one before."""
 
 
 def warm_up(subject: Subject, seconds: float) -> float:
-    """Some bulk, then transactions in windows of so long, until they get no faster; how many per second."""
+    """Run bulk, then transactions in windows until they get no faster; return transactions per second."""
     where = places(subject, "warming", PARTITIONS)
     bulk_produce(subject.bootstrap, where, BULK, [VALUE], **subject.access)
     bulk_consume(subject.bootstrap, where, BULK, **subject.access)
@@ -29,6 +29,6 @@ def warm_up(subject: Subject, seconds: float) -> float:
 
 
 def is_steady(rates: Sequence[float]) -> bool:
-    """Whether the last windows were no faster than those before; one alone may have been disturbed."""
+    """Whether the last windows were no faster than those before; a single one may have been disturbed."""
     before, last = rates[:-STEADY_WINDOWS], rates[-STEADY_WINDOWS:]
     return bool(before) and max(last) < max(before) * FASTER

@@ -13,7 +13,7 @@ PASSWORD = "opensesame"
 
 @dataclass(frozen=True)
 class Certificate:
-    """A certificate that vouches for itself, and its key."""
+    """A self-signed certificate and its key."""
 
     certificate: Path
     key: Path
@@ -31,7 +31,7 @@ def make_certificate(folder: Path, name: str, *, host: str = "127.0.0.1") -> Cer
 
 
 def signed_again(made: Certificate, *, days: int) -> None:
-    """Write the certificate anew: it ends in so many days, or did a day ago (-1)."""
+    """Sign the certificate again: it expires in this many days, or expired a day ago (-1)."""
     sign = ["openssl", "x509", "-in", str(made.certificate), "-signkey", str(made.key), "-days", str(days)]
     _run([*sign, "-out", str(made.certificate)])
 

@@ -1,4 +1,4 @@
-"""Clocks that a test turns."""
+"""Clocks that a test controls."""
 
 import time
 
@@ -8,7 +8,7 @@ TODAY_MS = 1_700_000_000_000
 
 
 class later:  # noqa: N801  it stands for a module
-    """Stands for the module `time`: more time has passed than really has, and who sleeps is awake at once."""
+    """Stand for the module `time`, with more time passed than really has; `sleep` returns at once."""
 
     def __init__(self, seconds: float = 0.0) -> None:
         self.seconds = seconds
@@ -24,7 +24,7 @@ class later:  # noqa: N801  it stands for a module
 
 
 class TurnedClock(Clock):
-    """Time passes, and the machine's clock is set, only when the test says so."""
+    """A clock that advances, or is set, only when the test says so."""
 
     def __init__(self, day_ms: int = TODAY_MS) -> None:
         self.day_seconds = day_ms / 1000
@@ -32,10 +32,10 @@ class TurnedClock(Clock):
         super().__init__(lambda: self.day_seconds, lambda: self.steady_seconds)
 
     def passes(self, ms: int) -> None:
-        """Both clocks go on."""
+        """Advance both clocks."""
         self.day_seconds += ms / 1000
         self.steady_seconds += ms / 1000
 
     def is_set(self, ms: int) -> None:
-        """Somebody corrects the time of day; or the machine slept, and only the steady clock stood still."""
+        """Move only the time of day: it was set, or the machine slept and the steady clock stood still."""
         self.day_seconds += ms / 1000

@@ -1,4 +1,4 @@
-"""What pages of the docs show, so that it can be run as it stands."""
+"""Extracts code and terminal sessions from pages of the docs, so that tests can run them as they are."""
 
 import re
 from pathlib import Path
@@ -7,12 +7,12 @@ BLOCK = re.compile(r"```(\w*)\n(.*?)```", re.DOTALL)
 
 
 def blocks(page: Path, language: str) -> list[str]:
-    """The blocks of one language; those without one are terminal sessions and drawings."""
+    """Return the blocks of one language; terminal sessions and drawings have no language."""
     return [text for kind, text in BLOCK.findall(page.read_text()) if kind == language]
 
 
 def sessions(page: Path) -> list[list[tuple[str, str]]]:
-    """Terminal sessions: commands with what they print."""
+    """Return the terminal sessions: commands with their output."""
     found = []
     for text in blocks(page, ""):
         if text.startswith("$ "):

@@ -1,4 +1,4 @@
-"""What some tests need and a machine may lack, and what installs it. The end of `make test` says both."""
+"""What some tests need and a machine may lack, and how to install it. `make test` reports both at its end."""
 
 from typing import Final
 
@@ -17,10 +17,10 @@ INSTALLED_BY: Final = {
 
 
 def missing(name: str) -> str:
-    """The reason to skip a test, with what to do about it."""
+    """Return the reason to skip a test, with the way to install what is missing."""
     return f"{name} is missing: {INSTALLED_BY[name]}"
 
 
 def needs(name: str, is_there: object) -> pytest.MarkDecorator:
-    """Skip a test where this is not installed."""
+    """Skip a test if this program or package is not installed."""
     return pytest.mark.skipif(not is_there, reason=missing(name))

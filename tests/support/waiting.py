@@ -1,4 +1,4 @@
-"""Waiting for something that is on its way: ask again until it is true or the time is up."""
+"""Waiting for a condition: check again until it is true or the time is up."""
 
 import asyncio
 import inspect
@@ -9,14 +9,14 @@ from typing import Any, Final, TypeVar, overload
 T = TypeVar("T")
 
 LIMIT_SECONDS: Final = 90.0
-"""How long tests wait for what must happen. A busy machine may need long; a test may take 120 seconds."""
+"""How long tests wait for what must happen. A busy machine may be slow; a test may take 120 seconds."""
 FIRST_PAUSE_SECONDS: Final = 0.001
 PAUSE_SECONDS: Final = 0.02
-"""The pause between two questions, after a few shorter ones."""
+"""The pause between two checks, after a few shorter ones."""
 
 
 def until(check: Callable[[], T | None], seconds: float = LIMIT_SECONDS, what: str = "") -> T:
-    """The first true answer of `check`."""
+    """Return the first true answer of `check`."""
     waiting = _Waiting(check, seconds, what)
     while not (answer := check()):
         time.sleep(waiting.pause(answer))
@@ -34,7 +34,7 @@ async def until_async(check: Callable[[], T | None], seconds: float = ..., what:
 
 
 async def until_async(check: Callable[[], Any], seconds: float = LIMIT_SECONDS, what: str = "") -> Any:
-    """The first true answer of `check`, on the event loop. An answer may be awaitable."""
+    """Return the first true answer of `check`, on the event loop. An answer may be awaitable."""
     waiting = _Waiting(check, seconds, what)
     while not (answer := await _answer(check)):  # noqa: ASYNC110  there is no event to wait for
         await asyncio.sleep(waiting.pause(answer))
@@ -55,7 +55,7 @@ class _Waiting:
         self._pause = FIRST_PAUSE_SECONDS
 
     def pause(self, answer: object) -> float:
-        """How long to wait before asking again; what was waited for and the last answer if it is too late."""
+        """Return the pause before the next check; fail with the last answer if the time is up."""
         if time.monotonic() >= self._deadline:
             raise AssertionError(f"waited {self._seconds:g} s for {self._name()}; last answer: {answer!r}")
         self._pause = min(2 * self._pause, PAUSE_SECONDS)

@@ -1,1 +1,1 @@
-"""Run the tests, and tell chance from defects."""
+"""Runs the tests, and tells flaky tests from defects."""

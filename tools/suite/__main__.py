@@ -1,8 +1,8 @@
-"""``python -m tools.suite``: run the tests. A test that fails by chance is named, and does not fail the run.
+"""Runs the tests; a flaky test is reported, and does not fail the run: ``python -m tools.suite``.
 
-A test that fails is run once more, alone and in one process. If it passes then, it is flaky: a bug, to be
-fixed next. If it fails twice, or if more than three tests fail, the run has failed. ``--verify`` runs the
-shortest verification beside the tests, by the same rule.
+A failed test is run once more, alone and in one process. If it passes then, it is flaky: a bug, to be fixed
+next. If it fails twice, or if more than three tests fail, the run has failed. ``--verify`` runs the shortest
+verification beside the tests, by the same rule.
 """
 
 import sys
@@ -13,7 +13,7 @@ from tools.suite.verifying import verification
 
 
 def main() -> int:
-    """Run the tests. Arguments are those of pytest, and ``--verify``."""
+    """Run the tests. The arguments are those of pytest, and ``--verify``."""
     arguments = [each for each in sys.argv[1:] if each != "--verify"]
     seed = fresh_seed()
     if "--verify" not in sys.argv:
@@ -27,7 +27,7 @@ def main() -> int:
 
 
 def report(verdict: Verdict) -> Iterator[str]:
-    """The last lines of a run."""
+    """Yield the last lines of a run."""
     for name in verdict.flaky:
         yield f"FLAKY {name} {verdict.seed}"
     if verdict.flaky:

@@ -1,4 +1,4 @@
-"""A plugin for pytest: writes what became of the tests to a file, and runs only those of such a file."""
+"""A plugin for pytest: writes the outcomes of tests to a file, or runs only the failed ones of a file."""
 
 import json
 from collections import Counter
@@ -14,7 +14,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out all but the tests of the file."""
+    """Deselect all tests except those that the file names as failed."""
     path: Path | None = config.getoption("--failed-in")
     if path is None:
         return
@@ -25,7 +25,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Listen, but not in the workers of xdist: they send their reports to the process that started them."""
+    """Register the listener, but not in xdist's workers: they send their reports to the main process."""
     path: Path | None = config.getoption("--outcomes")
     if path is not None and not hasattr(config, "workerinput"):
         config.pluginmanager.register(_Listener(path))
@@ -41,9 +41,9 @@ class _Listener:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:
-            # A test can fail twice: itself, and what tidies up behind it.
+            # A test can fail twice: in its call, and in its teardown.
             self._failed[report.nodeid] = None
-            # That is how xdist reports that a process ended during the test.
+            # xdist reports a crash during the test with another `when`.
             self._crashes -= report.when not in ("setup", "call", "teardown")
         elif report.when == "call" and report.passed:
             self._passed[report.nodeid] = None
@@ -58,7 +58,7 @@ class _Listener:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, error: object) -> None:
-        """A process of xdist has ended."""
+        """Note that an xdist worker has exited."""
         self._crashes += bool(error)
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:

@@ -1,4 +1,4 @@
-"""Run the tests once, and those that failed once more, alone. What passes then was flaky."""
+"""Runs the tests once, and then the failed ones once more, alone. A test that passes then is flaky."""
 
 import json
 import os
@@ -15,43 +15,43 @@ from typing import Final
 CHANCE_MAX: Final = 3
 """If more tests fail, it is not by chance, and none of them is run again."""
 WORKERS: Final = 3
-"""Processes that run tests; ``SEMEL_WORKERS`` in the environment chooses another number."""
+"""Number of xdist workers; ``SEMEL_WORKERS`` in the environment overrides it."""
 BESIDE: Final = ("--dist", "loadfile", "--no-loadscope-reorder", f"--max-worker-restart={CHANCE_MAX}")
-"""How the tests share the processors. Tests of one file share what its fixtures have started."""
+"""How tests share the processors. Tests of one file share what its fixtures have started."""
 ALONE: Final = ("-n", "0")
 _PASSED: Final = 0
 _TESTS_FAILED: Final = 1
-"""The exit code of pytest if tests have failed. All others but 0 mean that they could not be run."""
+"""The exit code of pytest if tests have failed. All others except 0 mean that they could not be run."""
 _INTERNAL_ERROR: Final = 3
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a run."""
+    """The result of one run of pytest."""
 
     code: int
-    """What pytest exited with, or another one if it has not told what became of the tests."""
+    """The exit code of pytest, or another one if pytest has not reported outcomes."""
     failed: Sequence[str] = ()
     passed: Sequence[str] = ()
     skipped: Mapping[str, int] = field(default_factory=dict)
-    """How many tests were skipped, by the reason."""
+    """How many tests were skipped, by reason."""
     is_whole: bool = True
     """Whether every test was run, and no process crashed outside of a test."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a run says about the code."""
+    """The conclusion of one run, with its repetition."""
 
     seed: int
     code: int
-    """What to exit with: 0 if all tests have passed, if necessary at the second time."""
+    """The exit code: 0 if all tests have passed, at the latest in the repetition."""
     failed: Sequence[str] = ()
     flaky: Sequence[str] = ()
     skipped: Mapping[str, int] = field(default_factory=dict)
 
     def beside(self, other: "Verdict") -> "Verdict":
-        """Both of two runs. If they together have more than a few flaky tests, it is not by chance."""
+        """Merge two verdicts. More than a few flaky tests in both together are not chance, and fail."""
         flaky = [*self.flaky, *other.flaky]
         code = self.code or other.code or int(len(flaky) > CHANCE_MAX)
         skipped = Counter(self.skipped) + Counter(other.skipped)
@@ -59,12 +59,12 @@ class Verdict:
 
 
 def fresh_seed() -> int:
-    """Return the seed that is asked for by ``SEMEL_SEED``, or any."""
+    """Return the seed of ``SEMEL_SEED``, or a random one."""
     return int(os.environ.get("SEMEL_SEED", random.SystemRandom().randrange(2**32)))
 
 
 def run(arguments: Sequence[str], seed: int) -> Verdict:
-    """Run tests, and those that failed once more."""
+    """Run the tests, and the failed ones once more."""
     with tempfile.TemporaryDirectory() as directory:
         first_file, second_file = Path(directory, "first.json"), Path(directory, "second.json")
         workers = os.environ.get("SEMEL_WORKERS", str(WORKERS))
@@ -75,7 +75,7 @@ def run(arguments: Sequence[str], seed: int) -> Verdict:
             return Verdict(seed, code, first.failed, skipped=first.skipped)
         print(f"\n{len(first.failed)} failed: once more, alone\n", flush=True)  # noqa: T201
         again = once([*arguments, *ALONE, f"--failed-in={first_file}"], second_file, seed)
-    # Not only what failed again has failed, but also what was not run or was skipped.
+    # Tests that were skipped or not run in the repetition count as failed, too.
     failed = [each for each in first.failed if each not in again.passed]
     flaky = [each for each in first.failed if each in again.passed]
     return Verdict(seed, again.code or int(bool(failed)), failed, flaky, first.skipped)
@@ -83,11 +83,11 @@ def run(arguments: Sequence[str], seed: int) -> Verdict:
 
 def once(arguments: Sequence[str], outcomes: Path, seed: int) -> Outcome:
     """Run pytest once."""
-    # With "=": pytest takes a file behind an option that it does not know yet for a place of tests.
+    # With "=", because pytest takes a file after an option it does not know yet for a test path.
     command = [sys.executable, "-m", "pytest", "-p", "tools.suite.outcomes", f"--outcomes={outcomes}"]
     command += [f"--hypothesis-seed={seed}", *arguments]
     done = subprocess.run(command, env={**os.environ, "SEMEL_SEED": str(seed)}, check=False)
-    if not outcomes.exists():  # It has not come so far, or its process ended in the middle.
+    if not outcomes.exists():  # pytest did not get that far, or its process died.
         is_told = done.returncode not in (_PASSED, _TESTS_FAILED)
         return Outcome(done.returncode if is_told else _INTERNAL_ERROR)
     return Outcome(done.returncode, **json.loads(outcomes.read_text()))

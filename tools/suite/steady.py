@@ -36,7 +36,7 @@ def main() -> int:
 
 
 def summary(verdicts: list[Verdict]) -> dict[str, object]:
-    """What a series has found: how often each test was flaky or failed, and the seeds of those runs."""
+    """Return the findings of a series: how often each test was flaky or failed, with the seeds."""
     tests = {
         word: {
             name: {"times": times, "seeds": [each.seed for each in verdicts if name in getattr(each, word)]}
@@ -48,7 +48,7 @@ def summary(verdicts: list[Verdict]) -> dict[str, object]:
 
 
 def table(verdicts: list[Verdict]) -> Iterator[str]:
-    """The same for people."""
+    """Yield the findings as a readable table."""
     yield f"{len(verdicts)} runs, {sum(each.code == 0 for each in verdicts)} passed"
     yield "| test | flaky | failed twice |"
     yield "| --- | --- | --- |"
@@ -60,7 +60,7 @@ def table(verdicts: list[Verdict]) -> Iterator[str]:
 
 @contextmanager
 def busy_loops(count: int) -> Iterator[None]:
-    """Keep processors busy meanwhile."""
+    """Keep processors busy during the block."""
     loops = [multiprocessing.Process(target=_spin, daemon=True) for _ in range(count)]
     for each in loops:
         each.start()

@@ -1,4 +1,4 @@
-"""Run the shortest verification beside the tests, and once more what was not met."""
+"""Runs the shortest verification beside the tests, and repeats the checks that were not met."""
 
 import json
 import subprocess
@@ -14,7 +14,7 @@ from tools.suite.running import CHANCE_MAX, Verdict
 
 COMMAND: Final = (sys.executable, "-m", "verification", "test")
 LATER: Final = ("nice", "-n", "10")
-"""It takes the processor time that the tests leave over."""
+"""It gets only the processor time that the tests do not need."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Verification:
     unmet: Path
 
     def finish(self, seed: int) -> Verdict:
-        """Wait for its end, show its rows, and run the checks that were not met once more, alone."""
+        """Wait until it ends, show its rows, and repeat the unmet checks once, alone."""
         code = self.process.wait()
         print(f"\nverification, beside the tests:\n{self.output.read_text()}", flush=True)  # noqa: T201
         unmet = self._read_unmet()
@@ -40,14 +40,14 @@ class Verification:
         return Verdict(seed, again.returncode, [f"verification {each}" for each in still], flaky)
 
     def _read_unmet(self) -> list[str]:
-        """The checks that were not met; none also if it ended before it could say, with another exit code."""
+        """Return the unmet checks. If the run ended early, there are none, and its exit code says so."""
         names: list[str] = json.loads(self.unmet.read_text()) if self.unmet.exists() else []
         return names
 
 
 @contextmanager
 def verification() -> Iterator[Verification]:
-    """Start the verification, and end it if nobody waits for it to finish."""
+    """Start the verification, and terminate it if the block ends before it."""
     with tempfile.TemporaryDirectory(prefix="semel-verification-") as directory:
         output, unmet = Path(directory, "output"), Path(directory, "unmet.json")
         with output.open("w") as file:

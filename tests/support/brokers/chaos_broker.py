@@ -1,10 +1,10 @@
-"""A real ``semel serve`` that ends itself at a named point, or whose disk is slow, full or broken.
+"""A real ``semel serve`` that kills itself at a named point, or whose disk is slow, full or broken.
 
-Beside the switches of ``faulty`` there is one for the end: a file ``kill`` with the name of a point and a
-count. The process sends itself SIGKILL when it comes to that point for the so-manieth time. ``slow`` has the
-milliseconds that every flush takes longer.
+It adds two switches to those of ``faulty``. The file ``kill`` holds a count and the name of a point: the
+process sends itself SIGKILL when it reaches that point for the count-th time. The file ``slow`` holds the
+number of milliseconds by which every flush is delayed.
 
-The WAL's files are small here, so that going from one to the other is not rare.
+The WAL's files are small here, so that the WAL often switches between them.
 """
 
 import os
@@ -37,9 +37,9 @@ RUNNING = (
     "before checkpoint",
     "after checkpoint",
 )
-"""Points that a broker under load comes to. Behind a flush nobody has been answered yet."""
+"""Points that a broker under load reaches. After a flush no client has been answered yet."""
 RARE = ("before switch", "after switch", "before checkpoint", "after checkpoint")
-"""Those that it comes to once in some seconds."""
+"""Points that a broker under load reaches only once in several seconds."""
 STARTING = (
     "before recovery",
     "before write",
@@ -49,16 +49,16 @@ STARTING = (
     "after checkpoint",
     "after recovery",
 )
-"""Points that the start after a kill comes to, before the broker is ready."""
+"""Points that the broker reaches when it starts after a kill, before it is ready."""
 
 
 class ChaosBroker(FaultyBroker):
-    """A broker that ends where it is told to."""
+    """A broker that kills itself at a chosen point."""
 
     kind = "chaos"
 
     def arm(self, point: str, count: int = 1) -> None:
-        """From now on the process ends when it is there for the so-manieth time."""
+        """From now on, kill the process when it reaches the point for the count-th time."""
         self._switch("kill", f"{count} {point}")
 
     def slow_down(self, milliseconds: int) -> None:
@@ -68,7 +68,7 @@ class ChaosBroker(FaultyBroker):
         return self.process is None or self.process.poll() is not None
 
     def revive(self) -> int:
-        """Start again, also if the start itself is killed; how many starts were."""
+        """Start again, even if the start itself is killed; return the number of killed starts."""
         deadline = time.monotonic() + LIMIT_SECONDS
         killed = 0
         while True:
@@ -91,7 +91,7 @@ class ChaosBroker(FaultyBroker):
 
 
 class Points:
-    """Where the process may end. Counts from when it first sees the switch."""
+    """Where the process may be killed. Counting begins when it first sees the switch."""
 
     def __init__(self, switches: Path) -> None:
         self._switch = switches / "kill"
@@ -99,13 +99,13 @@ class Points:
         self._left = 0
 
     def reach(self, point: str) -> None:
-        # To look takes no descriptor, of which there may be none.
+        # exists() needs no file descriptor; read_text() would fail while none are available.
         if not self._switch.exists():
             return
         try:
             text = self._switch.read_text()
         except FileNotFoundError:
-            return  # It was repaired just now.
+            return  # The test removed the switch in between.
         if text != self._armed:
             self._armed, self._left = text, int(text.split(" ", 1)[0])
         if text.split(" ", 1)[1] == point:
@@ -114,7 +114,7 @@ class Points:
                 os.kill(os.getpid(), signal.SIGKILL)
 
     def around(self, call: Callable[..., Any], name: str) -> Callable[..., Any]:
-        """The call, with a point before it and one behind it."""
+        """Wrap the call, with a point before it and one after it."""
 
         @wraps(call)
         def wrapped(*args: Any, **options: Any) -> Any:
@@ -127,7 +127,7 @@ class Points:
 
 
 class ChaosFiles(FaultyFiles):
-    """The way to the disk, with switches and points."""
+    """File operations with switches and points."""
 
     def __init__(self, switches: Path, points: Points) -> None:
         super().__init__(switches)
@@ -149,11 +149,11 @@ class ChaosFiles(FaultyFiles):
     def _slowness(self) -> float:
         with suppress(FileNotFoundError):
             return int((self.switches / "slow").read_text()) / 1000
-        return 0.0  # It was repaired just now.
+        return 0.0  # The test removed the switch in between.
 
 
 def install(switches: Path) -> ChaosFiles:
-    """Put the points into this process; the files that its store has to use."""
+    """Put the points into this process; return the file operations that its store must use."""
     points = Points(switches)
     wal.FILE_BYTES = WAL_BYTES  # type: ignore[misc]
     WriteAheadLog.switch = points.around(WriteAheadLog.switch, "switch")  # type: ignore[method-assign]

@@ -1,12 +1,12 @@
-"""A real cluster: PostgreSQL, a place for chunks, and brokers in processes of their own, to be killed.
+"""A real cluster: PostgreSQL, a chunk store, and brokers in processes of their own, which tests may kill.
 
-Between any two of them there may be a proxy:
+Proxies may stand between its parts:
 
     with running(Cluster(tmp_path, proxied=True)) as cluster:
         cluster.brokers[0].to_postgres.silence()
 
-A proxy before PostgreSQL belongs to one broker; that for other brokers stands before the internal address of
-one. Clients reach brokers directly.
+Each broker has a proxy of its own before PostgreSQL, and another before its internal address, for the other
+brokers. Clients reach brokers directly.
 """
 
 import asyncio
@@ -29,11 +29,11 @@ from support.servers.postgres import PostgresServer, postgres_server
 from support.waiting import LIMIT_SECONDS, until
 
 LEASE_SECONDS = 3.0
-"""As ``semel.lease.ms`` by default."""
+"""The default of ``semel.lease.ms``."""
 SETTINGS = {
     "group.initial.rebalance.delay.ms": 0,
     "group.consumer.heartbeat.interval.ms": 300,
-    # Raw producers write batches of long ago.
+    # Raw producers write batches with old timestamps.
     "log.retention.ms": -1,
     "log.cleaner.backoff.ms": 200,
     "transaction.two.phase.commit.enable": "true",
@@ -59,7 +59,7 @@ class Member(BrokerProcess):
         self._is_paused = False
 
     def connect(self, to_postgres: TcpProxy, from_brokers: TcpProxy) -> None:
-        """Have these proxies between it and the others, from its next start on."""
+        """Put these proxies between this broker and the others, from its next start on."""
         self._to_postgres, self._from_brokers = to_postgres, from_brokers
 
     @property
@@ -100,7 +100,7 @@ class Member(BrokerProcess):
         return self._is_paused
 
     def pause(self) -> None:
-        """As a machine that sleeps."""
+        """Stop the process with SIGSTOP, like a machine that sleeps."""
         os.kill(self.pid, signal.SIGSTOP)
         self._is_paused = True
 
@@ -113,7 +113,7 @@ class Member(BrokerProcess):
         self._is_paused = False
 
     def end(self) -> None:
-        """Stop it if it runs, so that nobody waits for its lease. It may have ended or have been killed."""
+        """Stop the broker if it runs, so that no other waits for its lease. If it is paused, kill it."""
         if self.process is not None:
             if not self._is_paused:
                 self.stop()
@@ -121,13 +121,13 @@ class Member(BrokerProcess):
                 self.kill()
 
     def restart(self) -> None:
-        """Start again, whether it runs, has ended or has been killed."""
+        """Start again, whether the broker runs, has exited or has been killed."""
         self.end()
         self.start()
 
 
 class Cluster:
-    """Brokers over one database and one place for chunks. Use it by ``running``."""
+    """Brokers over one database and one chunk store. Use it through ``running``."""
 
     def __init__(
         self,
@@ -158,7 +158,7 @@ class Cluster:
 
     @property
     def postgres(self) -> PostgresServer:
-        """The server, if it is this cluster's own."""
+        """The PostgreSQL server, if the cluster started its own."""
         assert self._server is not None
         return self._server
 
@@ -167,7 +167,7 @@ class Cluster:
         return ",".join(each.bootstrap for each in self.brokers)
 
     def start(self, dsn: str | None = None) -> None:
-        """Start everything: over a new database of this server, or over a server of its own."""
+        """Start everything: over a new database of the given server, or over the cluster's own server."""
         if dsn is None:
             self._server = self._exit.enter_context(postgres_server())
             dsn = self._server.dsn
@@ -202,7 +202,7 @@ class Cluster:
             )
 
     def add(self) -> Member:
-        """Another broker joins."""
+        """Start another broker, which joins the cluster."""
         member = self._member(len(self.brokers) + 1)
         self._connect(member)
         member.start()
@@ -210,7 +210,7 @@ class Cluster:
         return member
 
     def stop(self) -> None:
-        """End everything. The database of a given server stays."""
+        """End everything. The database on a given server remains."""
         for each in self.brokers:
             if each.process is not None:
                 each.kill()
@@ -219,7 +219,7 @@ class Cluster:
     # -- looking at it --------------------------------------------------------------------------------------
 
     def query(self, text: str, *arguments: Any) -> list[Any]:
-        """Ask PostgreSQL."""
+        """Run a query in PostgreSQL."""
         return query(self.dsn, text, *arguments)
 
     def owners(self) -> dict[int | None, int]:
@@ -228,7 +228,7 @@ class Cluster:
         return {row["owner"]: row["count"] for row in rows}
 
     def settle(self, seconds: float = LIMIT_SECONDS) -> None:
-        """Wait until the brokers that run own all shards, and each of them knows it."""
+        """Wait until the running brokers own all shards, and each of them knows all of them."""
         running = {each.node_id for each in self.brokers if not each.has_ended and not each.is_paused}
         until(lambda: set(self.owners()) == running, seconds, f"shards of {running}")
         for member in self.brokers:
@@ -255,7 +255,7 @@ class Cluster:
         return next(each for each in self.brokers if each.node_id == node_id)
 
     def names_at(self, member: Member, count: int = 1, word: str = "name") -> list[str]:
-        """Names of groups or transactional ids that a broker coordinates."""
+        """Return names of groups or transactional ids that this broker coordinates."""
         from semel.core.placement import name_shard
 
         rows = self.query("SELECT shard FROM semel.shards WHERE owner = $1", member.node_id)
@@ -265,7 +265,7 @@ class Cluster:
         return [name for name in names if name_shard(name) in shards][:count]
 
     def mend(self) -> None:
-        """Start brokers again that have ended by themselves, as a supervisor would."""
+        """Restart brokers that have exited by themselves, as a supervisor would."""
         for each in self.brokers:
             if each.process is not None and each.has_ended:
                 code = each.wait()
@@ -273,9 +273,9 @@ class Cluster:
                 each.start()
 
     def heal(self, seconds: float = LIMIT_SECONDS) -> None:
-        """Start brokers that end, until all of them run and own shards.
+        """Restart brokers that exit, until all of them run and own shards.
 
-        A broker that was replaced ends some time after PostgreSQL is back, later on a busy machine.
+        A broker that was replaced exits some time after PostgreSQL is back, later on a busy machine.
         """
         wanted = {each.node_id for each in self.brokers if each.process is not None and not each.is_paused}
 
@@ -289,7 +289,7 @@ class Cluster:
     # -- PostgreSQL -----------------------------------------------------------------------------------------
 
     def kill_backend(self) -> None:
-        """Kill one session of a broker with SIGKILL. The server ends all others and recovers."""
+        """Kill one session of a broker with SIGKILL. The server then ends all others and recovers."""
         rows = self.query(
             "SELECT pid FROM pg_stat_activity WHERE application_name = 'semel' ORDER BY random() LIMIT 1"
         )
@@ -308,7 +308,7 @@ class Cluster:
 
 
 def query(dsn: str, text: str, *arguments: Any) -> list[Any]:
-    """Ask PostgreSQL."""
+    """Run a query in PostgreSQL."""
 
     async def ask() -> list[Any]:
         connection = await asyncpg.connect(dsn, timeout=10)
@@ -322,7 +322,7 @@ def query(dsn: str, text: str, *arguments: Any) -> list[Any]:
 
 
 def s3_environment(options: Mapping[str, Any]) -> dict[str, str]:
-    """The variables by which a broker finds an S3 server of tests."""
+    """The environment variables that point a broker at an S3 test server."""
     return {
         "AWS_ENDPOINT": options["endpoint"],
         "AWS_ACCESS_KEY_ID": options["access_key_id"],
@@ -333,12 +333,12 @@ def s3_environment(options: Mapping[str, Any]) -> dict[str, str]:
 
 
 EXPECTED = {70}
-"""The exit codes of a broker that was replaced, or whose store failed: it is to be started again."""
+"""Exit codes after which a broker is restarted: it was replaced, or its store failed."""
 
 
 @contextlib.contextmanager
 def running(cluster: Cluster, dsn: str | None = None) -> Iterator[Cluster]:
-    """The cluster, from start to end."""
+    """Run the cluster for the duration of the block."""
     try:
         cluster.start(dsn)
         yield cluster

@@ -16,7 +16,7 @@ from support.brokers.process import BrokerProcess
 
 @contextmanager
 def database(dsn: str) -> Iterator[str]:
-    """A new database on a server: its address."""
+    """Create a database on a server; yield its address, and drop it afterwards."""
     name = f"test_{os.urandom(8).hex()}"
     asyncio.run(_execute(dsn, f"CREATE DATABASE {name}"))
     try:
@@ -56,13 +56,13 @@ class Member(BrokerProcess):
 def members(
     ledger: str, chunks: Path, *node_ids: int, options: tuple[str, ...] = ()
 ) -> Iterator[list[Member]]:
-    """Brokers that run."""
+    """Run these brokers for the duration of the block."""
     with ExitStack() as stack:
         yield [stack.enter_context(Member(ledger, chunks, each, *options)) for each in node_ids]
 
 
 def semel(*arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-    """Run a command, which is expected to end with this code."""
+    """Run a command and check its exit code."""
     command = [sys.executable, "-W", "error", "-m", "semel", *arguments]
     ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert ran.returncode == code, ran

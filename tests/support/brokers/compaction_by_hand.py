@@ -1,4 +1,4 @@
-"""An embedded broker that compacts when the test says so, and at no other time."""
+"""An embedded broker that compacts only when the test asks for it."""
 
 import asyncio
 from typing import Any
@@ -15,7 +15,7 @@ CONFIGS: dict[str, Any] = {
 
 
 def compact(broker: Embedded) -> None:
-    """One round of compaction over all topics."""
+    """Run one round of compaction over all topics."""
     assert broker._loop is not None
     assert broker._server is not None
     compaction = broker._server.broker._housekeeping.compaction
@@ -23,17 +23,17 @@ def compact(broker: Embedded) -> None:
 
 
 def put(broker: Embedded, topic: str, key: str, value: str | None, partition: int = 0) -> None:
-    """A record outside transactions."""
+    """Write a record outside transactions."""
     with Client(broker.bootstrap_servers) as client, Producer(client) as producer:
         data = None if value is None else value.encode()
         producer.send(topic, data, key=key.encode(), partition=partition)
 
 
 def compact_markers_away(broker: Embedded, topic: str) -> None:
-    """As many passes as it takes until aborted records, and after them their markers, are gone.
+    """Run as many passes as it takes to remove aborted records, and then their markers.
 
-    The first takes the records. The second meets the marker without them and sets its horizon, which is now;
-    the third takes the marker. Each needs something new to be due.
+    The first pass removes the records. The second finds the marker without them and sets its delete horizon
+    to now; the third removes the marker. A pass is due only if there is something new to compact.
     """
     for number in range(3):
         put(broker, topic, "filler", f"filler {number}")

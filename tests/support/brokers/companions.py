@@ -1,9 +1,9 @@
-"""Two more brokers beside the broker of a test, over the same ledger.
+"""Run two more brokers beside the broker of a test, over the same ledger.
 
 ``pytest --over cluster`` starts them for every broker that would keep its data in memory. The three divide
-the shards, so clients meet several leaders and coordinators. A raw client is sent on to the right broker, if
-it asks the wrong one. Some tests speak of one connection, or look into their broker: there the companions
-own nothing.
+the shards, so clients meet several leaders and coordinators. A raw client that asks the wrong broker is
+routed to the right one. In tests that depend on one connection, or that look into their broker, the
+companions own nothing.
 """
 
 import asyncio
@@ -32,11 +32,11 @@ FIRST = 0
 """The id of the broker of the test."""
 OF_ONE_BROKER = (
     "tests/wire/",
-    # They have their broker compact at a moment of their choice: it must own what is compacted.
+    # These tests have their broker compact at a moment of their choice: it must own what is compacted.
     "tests/client/test_commit_order_compaction.py",
     "tests/client/test_compaction_holds.py",
     "tests/client/test_own_share_consumer.py::test_a_compacted_topic",
-    # They advance the clock of their broker: it must own what times out.
+    # These tests advance the clock of their broker: it must own what times out.
     "test_embedded.py::test_time_passes_when_a_test_says_so",
     "_transactions.py::test_a_transaction_that_takes_too_long_is_aborted",
     "test_own_transactions.py::test_after_a_timeout_the_producer_goes_on",
@@ -64,7 +64,7 @@ LONE = (
     "test_own_client.py::test_configs_of_topics_and_brokers",
 )
 LISTENERS = ("PLAINTEXT", "test", "SASL_PLAINTEXT")
-"""The names of the listeners of brokers in tests."""
+"""The names of the listeners that brokers have in tests."""
 
 
 class Companions:
@@ -116,7 +116,7 @@ class Companions:
 
 
 async def open_among(place: Remote, settings: Settings, *, shares: bool) -> SharedStore:
-    """Open the store of a broker that has companions. They end with it."""
+    """Open the store of a broker that has companions. They stop when it is closed."""
     store = await open_remote(place, settings)
     companions = Companions(place, settings, owns=shares)
     await asyncio.to_thread(companions.start)
@@ -131,7 +131,7 @@ async def open_among(place: Remote, settings: Settings, *, shares: bool) -> Shar
 
 
 def wait_for_shards(patch: pytest.MonkeyPatch) -> None:
-    """Have a broker serve clients only when it has shards, or all of them if its companions want none."""
+    """Let a broker serve clients only once it owns shards, or all of them if its companions own nothing."""
     join = Broker.join
 
     async def joined(self: Broker, internal: tuple[str, int]) -> None:
@@ -144,18 +144,18 @@ def wait_for_shards(patch: pytest.MonkeyPatch) -> None:
 
 
 def is_about_one_connection() -> bool:
-    """Whether the test that runs now speaks to one broker, or looks into it."""
+    """Whether the current test depends on one connection, or looks into its broker."""
     test = os.environ.get("PYTEST_CURRENT_TEST", "")
     return any(each in test for each in OF_ONE_BROKER)
 
 
 def is_about_a_lone_broker(test: str) -> bool:
-    """Whether a test counts brokers, or has its own arrangement of several."""
+    """Whether a test counts brokers, or arranges several brokers itself."""
     return any(each in test for each in LONE)
 
 
 def follow_leaders(patch: pytest.MonkeyPatch) -> None:
-    """Have raw clients ask the right broker, if the one they are connected to is not."""
+    """Have raw clients ask the right broker if the connected one is not the leader or coordinator."""
     ask = RawClient.ask
 
     def routed(self: RawClient, request: Any, version: int) -> Any:

@@ -1,8 +1,8 @@
-"""A real ``semel serve`` on a disk that does what a test says.
+"""A real ``semel serve`` on a disk whose faults a test controls.
 
 The test and the broker share a directory of switches. A file ``full`` there makes the disk full; a file with
-the name of a call of ``semel.store.files.Files`` makes that call fail with the error number in the file. So a
-fault comes and goes while the broker runs, and the rest of it is the program that everybody runs.
+the name of a call of ``semel.store.files.Files`` makes that call fail with the error number in the file. So
+faults come and go while the broker runs, and the rest of it is the unmodified program.
 """
 
 import errno
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class FaultyBroker(BrokerProcess):
-    """A broker whose disk does as it is told."""
+    """A broker whose disk faults a test controls."""
 
     kind = "faulty"
 
@@ -37,7 +37,7 @@ class FaultyBroker(BrokerProcess):
         (self.switches / "full").unlink()
 
     def fail(self, call: str, code: int) -> None:
-        # Written beside and moved, so that the broker never sees half a number.
+        # Written to another file and renamed, so that the broker never reads half a number.
         half = self.switches / "half"
         half.write_text(str(code))
         half.rename(self.switches / call)
@@ -48,7 +48,7 @@ class FaultyBroker(BrokerProcess):
 
 
 class FaultyFiles(Files):
-    """The way to the disk, with switches."""
+    """File operations with switches."""
 
     def __init__(self, switches: Path) -> None:
         self.switches = switches
@@ -62,7 +62,7 @@ class FaultyFiles(Files):
         return self._or_fail("write", super().write, descriptor, buffers, position)
 
     def flush(self, descriptor: int) -> None:
-        # What a disk does that fails in a flush: some of it may be there afterwards.
+        # A disk that fails in a flush may still have written some of the data.
         super().flush(descriptor)
         self._or_fail("flush", lambda: None)
 

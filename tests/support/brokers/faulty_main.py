@@ -1,6 +1,6 @@
-"""``python faulty_main.py KIND SWITCHES serve ...``: the ``semel`` command on a disk with switches.
+"""Run ``semel`` on a disk with switches: ``python faulty_main.py KIND SWITCHES serve ...``.
 
-If the kind is ``chaos``, it also ends itself at a named point.
+If the kind is ``chaos``, the process also kills itself at a named point.
 """
 
 import sys
@@ -19,6 +19,6 @@ KINDS = {"faulty": FaultyFiles, "chaos": install}
 
 if __name__ == "__main__":
     kind, switches = sys.argv.pop(1), Path(sys.argv.pop(1))
-    # Patched where it is called.
+    # Patched in the module that calls it.
     broker.open_store = partial(open_store, files=KINDS[kind](switches))  # type: ignore[attr-defined]
     run()

@@ -80,7 +80,7 @@ class Guarded:
         await self.broker.submit([RemoveAcl(binding(each, Permission.ALLOW)) for each in rights])
 
     async def state(self) -> str:
-        """Everything that a request could have changed, as text."""
+        """Return everything that a request could have changed, as text."""
         classic = await self.as_root(16, ListGroupsRequest(), 4)
         names = sorted(each.group_id for each in classic.groups)
         ids = await self.as_root(66, ListTransactionsRequest(), 1)

@@ -18,14 +18,14 @@ HOST, PORT = "broker.example", 9092
 
 
 def context(version: int) -> RequestContext:
-    """A request that came in by the listener that clients know as ``HOST:PORT``."""
+    """The context of a request from the listener that clients know as ``HOST:PORT``."""
     return RequestContext(version, "test", "127.0.0.1", LISTENER, 1)
 
 
 async def send(
     broker: Broker, key: int, request: Any, version: int | None = None, asked: RequestContext | None = None
 ) -> Any:
-    """Through the wire both ways, so that a field which a version lacks is not there."""
+    """Send through the codec in both directions, so that fields which the version lacks are dropped."""
     api = APIS[key]
     version = api.max_version if version is None else version
     decoded = api.request.decode(request.encode(version), version)
@@ -35,7 +35,7 @@ async def send(
 
 @asynccontextmanager
 async def broker_in_memory(**settings: Any) -> AsyncIterator[Broker]:
-    """A broker that keeps nothing, with one listener."""
+    """A broker that keeps its data in memory, with one listener."""
     broker = await Broker.open(Settings(**settings), None)
     broker.endpoints[LISTENER] = Endpoint(HOST, PORT)
     try:
@@ -45,7 +45,7 @@ async def broker_in_memory(**settings: Any) -> AsyncIterator[Broker]:
 
 
 async def make_topic(broker: Broker, name: str, partitions: int = 1, **configs: str) -> Topic:
-    """A topic, with configs in Python's spelling."""
+    """Create a topic, with configs in Python's spelling."""
     topic_id = name.encode().ljust(16, b".")[:16]
     dotted = {key.replace("_", "."): value for key, value in configs.items()}
     answer = await broker.ask(CreateTopic(name, topic_id, partitions, dotted))

@@ -1,4 +1,4 @@
-"""Words for tests of a whole broker without a network: transactional producers, readers, and time."""
+"""Helpers for tests of a whole broker without a network: transactional producers, readers, and time."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -120,7 +120,7 @@ async def fetch(
 
 
 def later(broker: Broker, ms: int) -> None:
-    """Time passes."""
+    """Advance both clocks of the broker."""
     clock = broker.clock
     steady, time_of_day = clock._steady, clock._time_of_day
     clock._steady = lambda: steady() + ms / 1000

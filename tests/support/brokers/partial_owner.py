@@ -11,7 +11,7 @@ from support.brokers.in_memory import LISTENER, broker_in_memory, make_topic
 from support.models.ownership import Owners, Seat, endpoint
 
 HERE, THERE, ELSEWHERE = 0, 1, 2
-"""This broker; one with the same listener; one without it."""
+"""This broker; a broker with the same listener; a broker without it."""
 MINE, YOURS = 0, 1
 """Partitions of `t` by leader."""
 NOT_LEADER, NOT_COORDINATOR = ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NOT_COORDINATOR
@@ -19,7 +19,7 @@ NOT_LEADER, NOT_COORDINATOR = ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NOT_CO
 
 @asynccontextmanager
 async def divided(**settings: Any) -> AsyncIterator[tuple[Broker, Owners, bytes]]:
-    """A broker that leads t/0 at epoch 0, while t/1 is led by another one at epoch 1."""
+    """A broker that leads t/0 at epoch 0, while another broker leads t/1 at epoch 1."""
     async with broker_in_memory(**{"group_initial_rebalance_delay_ms": 0, **settings}) as broker:
         topic = await make_topic(broker, "t", 2)
         owners = Owners(

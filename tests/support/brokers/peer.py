@@ -1,4 +1,4 @@
-"""The broker that tests run against: Semel in this process, or the one that SEMEL_PEER names."""
+"""The broker that tests run against: Semel in this process, or the broker that SEMEL_PEER names."""
 
 import os
 import time
@@ -14,11 +14,11 @@ PEER = os.environ.get("SEMEL_PEER")
 
 @dataclass(frozen=True)
 class Timed:
-    """A broker for which time passes when a test says so. For a peer it does so by itself."""
+    """A broker whose clock a test advances. With a peer, the test waits instead."""
 
     address: str
     passes: Callable[[float], None]
-    """So many seconds."""
+    """Let this many seconds pass."""
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""A real ``semel serve`` in a process of its own, to be killed."""
+"""A real ``semel serve`` in a process of its own, which tests may kill."""
 
 import os
 import random
@@ -15,9 +15,9 @@ from support.waiting import LIMIT_SECONDS
 
 
 def free_port() -> int:
-    """A port that no outgoing connection is given.
+    """Return a port that is never assigned to an outgoing connection.
 
-    The system takes those from 32768 or above. One of them could have the port while its server is dead.
+    Outgoing connections get ports from 32768. One of them could take the port while its server is down.
     """
     for port in random.SystemRandom().sample(range(20_000, 32_000), 1_000):
         with socket.socket() as probe, suppress(OSError):
@@ -27,7 +27,7 @@ def free_port() -> int:
 
 
 class BrokerProcess:
-    """Start, kill and start again, always on the same port and the same directory."""
+    """A broker process that can be killed and started again, always on the same port and directory."""
 
     program: Sequence[str] = (sys.executable, "-m", "semel")
     scheme = ""  # "ssl://" for a listener with TLS
@@ -54,7 +54,7 @@ class BrokerProcess:
         self.wait_until_ready()
 
     def launch(self) -> None:
-        """Start the process, and do not wait for it."""
+        """Start the process without waiting until it is ready."""
         command = [*self.program, "serve", *self.storage]
         command += ["--listen", f"{self.scheme}{self.bootstrap}", "--log-level", "warning", *self.options]
         environment = {**os.environ, **self.environment}
@@ -75,7 +75,7 @@ class BrokerProcess:
         return self.process.pid
 
     def wait(self, seconds: float = LIMIT_SECONDS) -> int:
-        """It ends by itself; its exit code."""
+        """Wait until the process exits by itself; return its exit code."""
         assert self.process is not None
         assert self.process.stdout is not None
         code = self.process.wait(timeout=seconds)
@@ -84,18 +84,18 @@ class BrokerProcess:
         return code
 
     def kill(self) -> None:
-        """No goodbye."""
+        """Kill the process with SIGKILL."""
         self._end(signal.SIGKILL)
 
     def stop(self) -> int:
-        """Ask it to stop, and wait."""
+        """Send SIGTERM, and wait until the process exits."""
         return self._end(signal.SIGTERM)
 
     def _end(self, how: signal.Signals) -> int:
         process = self.process
         assert process is not None
         assert process.stdout is not None
-        # It may have ended by itself, and somebody may have looked.
+        # It may have exited already, and poll() may have reaped it; send_signal() allows for both.
         process.send_signal(how)
         code = process.wait(timeout=LIMIT_SECONDS)
         process.stdout.close()

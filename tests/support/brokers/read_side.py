@@ -1,4 +1,4 @@
-"""Words for tests of the read side's handlers: a broker that is only a catalog and what reads."""
+"""Helpers for tests of the read side's handlers: a broker with a catalog and reads, and nothing else."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ UNKNOWN_ID = bytes(15) + b"u"
 
 
 class OneTopic:
-    """A catalog."""
+    """A catalog with one topic."""
 
     def __init__(self) -> None:
         self.topics = [TOPIC]
@@ -47,5 +47,5 @@ class Served:
         return self.time
 
     async def ask(self, request: Any, version: int) -> Any:
-        """Through the codec in both directions, so that only what the version carries arrives."""
+        """Send through the codec in both directions, so that only fields of this version arrive."""
         return await send(self, request.api_key, request, version)  # type: ignore[arg-type]

@@ -1,6 +1,6 @@
-"""A broker that does nothing but ask who is there: SASL's server side by the RFCs, and Metadata behind it.
+"""A broker that only authenticates: the server side of SASL by the RFCs, then Metadata.
 
-It answers ApiVersions to everybody. Whoever sends anything else before SASL has ended is cut off.
+It answers ApiVersions at any time. It closes the connection on any other request before SASL has ended.
 """
 
 import base64
@@ -31,13 +31,13 @@ SIZE = struct.Struct(">i")
 ITERATIONS = 4_096
 DIGESTS = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 
-#: What a mechanism answers in each round, and whether it believes by then; None: it wants to hear more.
+#: What a mechanism answers in each round, and whether the client is authenticated; None: not decided yet.
 Rounds = Generator[tuple[bytes, bool | None], bytes, None]
 BEGIN = (b"", None)
 
 
 class SaslBroker:
-    """Knows one user. `authenticated` counts the connections that passed."""
+    """A broker with one user. `authenticated` counts the connections that have passed."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class SaslBroker:
         self.authenticate_version = authenticate_version
         self.session_lifetime_ms = session_lifetime_ms
         self.is_impostor = is_impostor
-        """Says yes to everybody, without knowing a password."""
+        """Accept every SCRAM client, as a server would that does not know the password."""
         self.authenticated = 0
         self._server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), self._handler(), False)
         self._server.daemon_threads = True
@@ -96,7 +96,7 @@ class SaslBroker:
         yield b"", said == f"\0{self.username}\0{self.password}".encode()
 
     def _scram(self, digest: str) -> Rounds:
-        """RFC 5802 from the side of a server, which has no password but what is derived from it."""
+        """Run RFC 5802 as the server, which knows only keys derived from the password."""
         salt = os.urandom(16)
         salted = hashlib.pbkdf2_hmac(digest, self.password.encode(), salt, ITERATIONS)
         stored_key = hashlib.new(digest, hmac.digest(salted, b"Client Key", digest)).digest()

@@ -41,7 +41,7 @@ TOKEN_SECONDS = 3_600
 
 @dataclass(frozen=True)
 class Secured:
-    """A running broker, and what is needed to be somebody there."""
+    """A running broker, and what clients need to authenticate to it."""
 
     process: BrokerProcess
     ports: dict[str, int]
@@ -57,7 +57,7 @@ class Secured:
         return str(jwt.encode({"alg": "ES256", "kid": "k1"}, about, self.key))
 
     def settings(self, protocol: str, mechanism: str, user: str, password: str) -> dict[str, str]:
-        """As the settings of `semel.client`; OAUTHBEARER is not among them."""
+        """The settings of `semel.client` for a user; not for OAUTHBEARER."""
         given = {"security.protocol": protocol, "sasl.mechanism": mechanism}
         given |= {"sasl.username": user, "sasl.password": password}
         if protocol.endswith("SSL"):
@@ -66,7 +66,7 @@ class Secured:
 
     @contextmanager
     def admin(self) -> Iterator[Admin]:
-        """As the super user."""
+        """Connect as the super user."""
         security = Security.of(self.settings("SASL_SSL", "SCRAM-SHA-256", ADMIN, PASSWORD))
         with Client(self.address("SASL_SSL"), security=security) as client:
             yield Admin(client)
@@ -112,11 +112,11 @@ def secured(folder: Path, options: Sequence[str] = (), **settings: str) -> Itera
 
 
 class Denied(Exception):
-    """The client was told that it may not, or was not let in."""
+    """The client was refused: it is not authorized, or could not authenticate."""
 
 
 Act = Callable[[Secured, str, str, str, str, str], None]
-"""Writes a record to a topic, as a user with a password, by a mechanism over a protocol."""
+"""Write a record to a topic, as a user with a password, by a mechanism over a protocol."""
 
 
 def librdkafka(broker: Secured, protocol: str, mechanism: str, user: str, password: str, topic: str) -> None:
@@ -150,17 +150,17 @@ AUTHENTICATION = {confluent_kafka.KafkaError._AUTHENTICATION}
 
 
 async def end_transports() -> None:
-    """End what a client has left open on this event loop. It is referred to by what the client has logged."""
+    """Abort transports that a client has left open on this event loop. Its log records refer to them."""
     open_: Mapping[int, asyncio.Transport] = asyncio.get_running_loop()._transports  # type: ignore[attr-defined]
     for each in list(open_.values()):
         each.abort()
-    # The sockets are closed in the next turn.
+    # The sockets are closed in the next iteration of the event loop.
     await asyncio.sleep(0)
 
 
 @contextmanager
 def sockets_left_open() -> Iterator[None]:
-    """A producer that is not let in leaves sockets open. Python warns when it finds them, now or later."""
+    """Ignore sockets that a rejected producer leaves open: Python warns when it collects them."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
         yield
@@ -207,7 +207,7 @@ def by_aiokafka(broker: Secured, protocol: str, mechanism: str, user: str, passw
 
 
 class _Refusals(logging.Handler):
-    """Ends the wait of a kafka-python producer that is not let in, which would try until its time is up."""
+    """End the wait of a kafka-python producer that was refused; it would retry until its timeout."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)

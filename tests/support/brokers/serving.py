@@ -1,4 +1,4 @@
-"""A server with handlers of the test's own, and a client that speaks in frames."""
+"""A server with the test's own handlers, and a client that sends and receives frames."""
 
 import asyncio
 import struct
@@ -22,7 +22,7 @@ from support.waiting import LIMIT_SECONDS
 
 
 class FakeBroker:
-    """What the server needs of a broker."""
+    """The parts of a broker that the server uses."""
 
     def __init__(self, **settings: Any) -> None:
         self.settings = Settings(**settings)
@@ -47,7 +47,7 @@ class FakeBroker:
 
 
 class Produces:
-    """Stands for the Produce handler: keeps what was submitted until the test answers it."""
+    """Stand for the Produce handler: keep requests until the test answers them."""
 
     def __init__(self, *, answer_at_once: bool = False) -> None:
         self.waiting: list[tuple[ProduceRequest, Promise[Any]]] = []
@@ -69,7 +69,7 @@ class Produces:
 
 
 def response_to(request: ProduceRequest) -> ProduceResponse:
-    """A response by which the request is recognised."""
+    """Build a response that identifies the request."""
     return ProduceResponse(throttle_time_ms=request.timeout_ms)
 
 
@@ -81,7 +81,7 @@ async def api_versions(broker: Any, request: Any, context: Any) -> ApiVersionsRe
 
 
 class Client:
-    """One connection, in frames."""
+    """One connection, frame by frame."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
@@ -93,19 +93,19 @@ class Client:
         return b"".join(encode_request(message, version, self._correlation_id, "test"))
 
     def send(self, message: Request, version: int) -> int:
-        """Send without waiting; the correlation id."""
+        """Send without waiting; return the correlation id."""
         self.writer.write(self.frame(message, version))
         return self._correlation_id
 
     async def receive(self) -> tuple[int, bytes]:
-        """The next response: its correlation id and the rest."""
+        """Return the next response: its correlation id and the rest."""
         async with asyncio.timeout(LIMIT_SECONDS):
             size = struct.unpack(">i", await self.reader.readexactly(4))[0]
             frame = await self.reader.readexactly(size)
         return struct.unpack_from(">i", frame)[0], frame[4:]
 
     async def is_closed(self, seconds: float = LIMIT_SECONDS) -> bool:
-        """Whether the server closes the connection, without another byte, within this time."""
+        """Whether the server closes the connection within this time without sending another byte."""
         try:
             async with asyncio.timeout(seconds):
                 return await self.reader.read(1) == b""
@@ -138,7 +138,7 @@ class ServerUnderTest:
         return client
 
     def check_after(self, seconds: float) -> None:
-        """Check all connections now, as the server does every second, as if so much time had passed."""
+        """Check all connections now, as the server does every second, as if this much time had passed."""
         for connection in tuple(self.context.connections):
             connection.check(time.monotonic() + seconds)
 
@@ -154,7 +154,7 @@ async def serving(
     tls: Any = None,
     **settings: Any,
 ) -> AsyncIterator[ServerUnderTest]:
-    """A server that serves ApiVersions, Produce and these handlers."""
+    """Run a server with ApiVersions, Produce and these handlers."""
     broker = FakeBroker(**settings)
     produces = produces or Produces()
     dispatch = Dispatch({0: produces.handle, 18: api_versions, **(handlers or {})})

@@ -1,4 +1,4 @@
-"""A real browser: Debian's chromium, driven by playwright. Tests are skipped by name where it is missing."""
+"""A real browser: Debian's chromium, driven by playwright. Without it, tests are skipped with a reason."""
 
 import shutil
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ CHROMIUM = next((path for name in ("chromium", "chromium-browser") if (path := s
 
 
 def why_not() -> str | None:
-    """Why there is no browser; None if there is one."""
+    """Return why there is no browser; None if there is one."""
     if CHROMIUM is None:
         return missing("chromium")
     return None if find_spec("playwright") is not None else missing("playwright")
@@ -36,15 +36,15 @@ def chromium() -> Iterator[Any]:
 
 
 def searched(page: Any) -> None:
-    """Wait for the rest of the messages: after half a second, a page is shown with what it has."""
+    """Wait until the search for messages is complete; after half a second, a page shows those found."""
     page.wait_for_selector("#found:not([data-searching='1'])")
 
 
 def serious_violations(page: Any) -> list[tuple[str, list[str]]]:
-    """Which rules of accessibility the page breaks seriously, and where. Needs `bypass_csp`."""
+    """Return the accessibility rules that the page violates seriously, and where. Needs `bypass_csp`."""
     from axe_playwright_python.sync_playwright import Axe
 
-    # A hundred rows of one kind take a second.
+    # Axe takes a second for a hundred rows of one kind, so keep only seven.
     page.evaluate("() => document.querySelectorAll('tbody tr:nth-child(n+8)').forEach((row) => row.remove())")
     found = Axe().run(page).response["violations"]
     return [
@@ -56,7 +56,7 @@ def serious_violations(page: Any) -> list[tuple[str, list[str]]]:
 
 @contextmanager
 def page_of(browser: Any, address: str, **options: Any) -> Iterator[Any]:
-    """Open a window on a console. Errors of scripts, and what the policy forbids, fail the test."""
+    """Open a page of a console. Script errors and violations of the Content-Security-Policy fail the test."""
     context = browser.new_context(base_url=address, accept_downloads=True, **options)
     page = context.new_page()
     problems: list[str] = []
@@ -65,7 +65,7 @@ def page_of(browser: Any, address: str, **options: Any) -> Iterator[Any]:
         "console",
         lambda message: problems.append(message.text) if "Content Security Policy" in message.text else None,
     )
-    # A busy machine takes its time.
+    # A busy machine may be slow.
     page.set_default_timeout(60_000)
     try:
         yield page

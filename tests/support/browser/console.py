@@ -15,7 +15,7 @@ from semel.console.settings import ConsoleSettings
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """An answer of the console."""
+    """A response of the console."""
 
     status: int
     headers: http.client.HTTPMessage = field(repr=False)
@@ -31,7 +31,7 @@ class Reply:
 
 
 class Browsing:
-    """Requests to a console. Keeps its cookie, as a browser does."""
+    """Requests to a console, which keep its cookie as a browser does."""
 
     def __init__(self, address: str) -> None:
         self.address = address
@@ -66,19 +66,19 @@ class Browsing:
 
 
 def is_closed(raw: socket.socket) -> bool:
-    """Whether the console closes the connection, without another byte."""
+    """Whether the console closes the connection without sending another byte."""
     try:
         return raw.recv(1024) == b""
-    except ConnectionError:  # It was sent to after that.
+    except ConnectionError:  # The test sent data after the console had closed the connection.
         return True
 
 
 @contextmanager
 def console(bootstrap: str, **settings: Any) -> Iterator[Browsing]:
-    """Run a console on a free port. Its samples do not rest.
+    """Run a console on a free port. Its observer samples without a rest.
 
-    By default they rest for fifty times as long as they took: after one stall of half a second, a test would
-    wait for the next sample in vain.
+    By default the observer rests for fifty times as long as a sample took: after one stall of half a second,
+    a test would wait in vain for the next sample.
     """
     given = {"sample_share": 1.0, **settings}
     with Beside(ConsoleSettings(bootstrap=bootstrap, port=0, **given)) as running:

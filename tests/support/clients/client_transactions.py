@@ -1,4 +1,4 @@
-"""What the tests of transactions by different clients share."""
+"""What the tests of transactions with different clients share."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from support.waiting import until
 
 PARTITIONS = 5
 VISIBILITIES = ["marker"] if PEER else ["marker", "journal"]
-# For tests that are about something else: one visibility, and the other by make verify.
+# For tests that are not about visibility: `make test` runs one visibility, `make verify` the other too.
 ONE_VISIBILITY = pytest.mark.parametrize(
     "visibility", ["marker", *(pytest.param(each, marks=pytest.mark.slow) for each in VISIBILITIES[1:])]
 )
@@ -29,11 +29,11 @@ def values_of(records: Found) -> list[bytes]:
 
 
 def check_second_was_aborted(visibility: str, committed: Found, everything: Found) -> None:
-    """Three transactions wrote `numbered` words; readers of either isolation saw what they should."""
+    """Check what readers of each isolation level see of three transactions, the second one aborted."""
     expected = numbered("first") + numbered("third")
     assert values_of(committed) == expected
     if visibility == "journal":
-        # Plain consumers too see only what is committed, without gaps and in the order of commits.
+        # Plain consumers, too, see only committed records, without gaps and in the order of commits.
         assert values_of(everything) == expected
         assert [each[:2] for each in everything] == [(index, at) for index in range(5) for at in range(4)]
     else:
@@ -41,16 +41,16 @@ def check_second_was_aborted(visibility: str, committed: Found, everything: Foun
 
 
 def visibility_configs(visibility: str) -> dict[str, str]:
-    """Other brokers do not know the config."""
+    """The topic config for a visibility. Other brokers do not know it."""
     return {} if PEER else {"semel.visibility": visibility}
 
 
 SLOW_S = 20
-"""The timeout of a transaction that takes too long."""
+"""The timeout of a transaction that is to time out."""
 
 
 def time_out(broker: Timed, transactional_id: str) -> None:
-    """Its time passes, until the broker has ended what this id had open."""
+    """Let the timeout of this id's transaction pass; wait until the broker has aborted it."""
     broker.passes(SLOW_S)
     with RawClient(broker.address) as client:
         until(

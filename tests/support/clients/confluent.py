@@ -1,4 +1,4 @@
-"""confluent-kafka as the tests use it: make topics, send and wait, read and complain about every error."""
+"""confluent-kafka for tests: create topics, send and wait, read, and fail on every error."""
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
@@ -11,10 +11,10 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from support.clients.reading import WAIT_SECONDS, PollingReader, subscribed
 
 Fresh = Callable[[str], str]
-# Members hear of each other soon, and outlast a pause of the machine.
+# Rebalances reach members soon; sessions outlast a pause of the machine.
 FAST_CLASSIC = {"session.timeout.ms": 30_000, "heartbeat.interval.ms": 200}
 
-# Whoever commits is the only one: what librdkafka has committed by itself, every five seconds, is refused.
+# Only the test commits: librdkafka refuses to commit what its auto-commit, every five seconds, has committed.
 MANUAL = {"enable.auto.commit": False}
 
 
@@ -24,7 +24,7 @@ def create(admin: AdminClient, name: str, partitions: int = 1, **configs: str) -
 
 
 def done(futures: Mapping[Any, Any]) -> dict[Any, Any]:
-    """The results, or the first exception."""
+    """Return the results, or raise the first exception."""
     return {key: future.result(WAIT_SECONDS) for key, future in futures.items()}
 
 
@@ -33,7 +33,7 @@ def code(error: pytest.ExceptionInfo[KafkaException]) -> int:
 
 
 def produce(bootstrap: str, topic: str, values: Iterable[bytes], **config: Any) -> list[Message]:
-    """Send, wait for all, give what was reported in the order of reports."""
+    """Send, wait for all deliveries, and return the messages in the order of their delivery reports."""
     partition = config.pop("partition", 0)
     reports: list[Message] = []
 
@@ -49,7 +49,7 @@ def produce(bootstrap: str, topic: str, values: Iterable[bytes], **config: Any) 
 
 
 class Reader(PollingReader):
-    """A consumer that notes what it got and complains about every error."""
+    """A consumer that keeps what it has read and fails on every error."""
 
     def __init__(self, bootstrap: str, group: str, **config: Any) -> None:
         self.errors: list[KafkaError] = []
@@ -88,6 +88,6 @@ def reader(
 
 
 def shared(first: Reader, second: Reader, count: int) -> bool:
-    """Both have some, and together they have each partition once."""
+    """Whether both have partitions, and together they have each partition once."""
     one, two = first.partitions, second.partitions
     return bool(one) and bool(two) and not one & two and one | two == set(range(count))

@@ -1,4 +1,4 @@
-"""kafka-python as the tests use it: make topics, send and wait, read, be a member of a group."""
+"""kafka-python for tests: create topics, send and wait, read, be a member of a group."""
 
 import contextlib
 import socket
@@ -18,7 +18,10 @@ Fresh = Callable[[str], str]
 
 
 class ForgottenSocket(socket.socket):
-    """kafka-python leaves sockets of failed connects to the garbage collector, whichever test that hits."""
+    """A socket that closes itself: kafka-python leaves sockets of failed connects to the garbage collector.
+
+    Otherwise their ResourceWarning would fail whichever test runs at that moment.
+    """
 
     def __del__(self) -> None:
         self.close()
@@ -63,22 +66,24 @@ def producing(bootstrap: str, **config: Any) -> Iterator[KafkaProducer]:
 def produce(
     bootstrap: str, topic: str, values: Iterable[bytes], partition: int = 0, **config: Any
 ) -> list[int]:
-    """Send, wait for all, and say which offsets they got."""
+    """Send, wait for all, and return their offsets."""
     with producing(bootstrap, **config) as producer:
         sent = [producer.send(topic, value, partition=partition) for value in values]
         return [each.get(WAIT_SECONDS).offset for each in sent]
 
 
 class Reader(PollingReader):
-    """A consumer that notes what it got.
+    """A consumer that keeps what it has read.
 
-    It polls for a long time, which returns at once when something came: kafka-python 3.0.12 loses a rebalance
-    that ends between two polls, and then neither reads nor sends heartbeats (also against Apache Kafka 4.3).
+    It polls for a long time; a poll returns at once when records arrive. kafka-python 3.0.12 loses a
+    rebalance that ends between two polls, and then neither reads nor sends heartbeats (against Apache Kafka
+    4.3, too).
     """
 
     def __init__(self, bootstrap: str, group: str | None, **config: Any) -> None:
         self.records: list[Any] = []
-        # Longer than a pause of the machine, and short enough to wait for one that has lost a rebalance.
+        # Longer than a pause of the machine, yet short enough to wait until a member that lost a rebalance
+        # expires.
         options = {"auto_offset_reset": "earliest", "session_timeout_ms": 10_000}
         options |= {
             "heartbeat_interval_ms": 200,
@@ -105,7 +110,7 @@ def reader(
 
 
 class Member(Reader):
-    """A reader that polls in a thread of its own, as members of a group do in an application."""
+    """A reader that polls in its own thread, as group members do in an application."""
 
     def __init__(self, bootstrap: str, group: str, topic: str, **config: Any) -> None:
         super().__init__(bootstrap, group, auto_commit_interval_ms=100, **config)
@@ -129,10 +134,10 @@ class Member(Reader):
         try:
             self.consumer.subscribe([self._topic], listener=self._listener())
             while not self._stopping.is_set():
-                # While nobody listens, kafka-python lets the refused connection through to the application.
+                # While no broker listens, kafka-python raises the refused connection in the application.
                 with contextlib.suppress(KafkaConnectionError):
                     self.poll(1_000)
-        except BaseException as error:  # noqa: BLE001 - the test that waits has to hear of it
+        except BaseException as error:  # noqa: BLE001 - the waiting test must see it
             self.failure = error
         finally:
             self.consumer.close()

@@ -1,8 +1,8 @@
-"""Producers of tests know the producer id and epoch that they were given, as one pair."""
+"""The producer id and epoch of test producers, kept as one pair."""
 
 
 class HasPair:
-    """A producer with its pair."""
+    """A producer with a producer id and epoch."""
 
     pair: tuple[int, int]
 

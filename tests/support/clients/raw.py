@@ -1,7 +1,7 @@
-"""A client with nothing in between: one socket, any request in any version, and the answer as it came.
+"""A raw client: one socket, any request in any version, and the response unchanged.
 
 It does not retry, negotiate, pipeline or hide an error code. Beside `ask` it has the few requests that tests
-of the log need all the time, each for one partition.
+of the log often need, each for one partition.
 """
 
 import contextlib
@@ -36,19 +36,19 @@ from support.waiting import LIMIT_SECONDS
 SIZE = struct.Struct(">i")
 NOW = 1_700_000_000_000
 KEEPS_RECORDS = {"log.retention.ms": -1}
-"""For brokers that take batches of that time: they are older than Kafka's default retention."""
+"""For brokers that receive batches with the timestamp NOW, which is older than Kafka's default retention."""
 
 
 def batch(
     sequence: int = -1, count: int = 1, *, value: bytes = b"value", timestamp: int = NOW, **fields: Any
 ) -> bytes:
-    """A batch of `count` equal records; give `producer_id` and `producer_epoch` for an idempotent one."""
+    """A batch of `count` equal records; idempotent with `producer_id` and `producer_epoch`."""
     records = [Record(0, timestamp, None, value) for _ in range(count)]
     return encode_batch(records, base_sequence=sequence, **fields)
 
 
 class RawClient:
-    """One connection. `ask` sends and reads; `send` and `receive_frame` do half of it each."""
+    """One connection. `ask` sends a request and reads the response; `send` and `receive_frame` do half."""
 
     def __init__(
         self, bootstrap: str, client_id: str | None = "raw", timeout_seconds: float = LIMIT_SECONDS
@@ -68,7 +68,7 @@ class RawClient:
         self.close()
 
     def send(self, request: Request, version: int) -> int:
-        """Send and do not wait; the correlation id."""
+        """Send without waiting; return the correlation id."""
         self._correlation_id += 1
         parts = encode_request(request, version, self._correlation_id, self._client_id)
         self._socket.sendall(b"".join(parts))
@@ -79,7 +79,7 @@ class RawClient:
         self._socket.sendall(SIZE.pack(len(payload)) + payload)
 
     def send_header(self, api_key: int, version: int, body: bytes = b"") -> int:
-        """Send a request by hand, with a header that is not flexible, also of a version we cannot encode."""
+        """Send a hand-made request with a non-flexible header, even in a version unknown to the codec."""
         self._correlation_id += 1
         name = (self._client_id or "").encode()
         self.send_frame(struct.pack(">hhih", api_key, version, self._correlation_id, len(name)) + name + body)
@@ -91,11 +91,11 @@ class RawClient:
         return None if size is None else self._exactly(SIZE.unpack(size)[0])
 
     def is_closed_by_broker(self) -> bool:
-        """Wait for what comes next: True if that is the end, and not a response."""
+        """Wait for the next frame or the end: True if the broker closes the connection instead."""
         return self.receive_frame() is None
 
     def ask(self, request: Request, version: int) -> Any:
-        """Send, read the next response, check that it belongs to it."""
+        """Send, read the next response, and check its correlation id."""
         correlation_id = self.send(request, version)
         frame = self.receive_frame()
         assert frame is not None, f"the broker closed the connection on {type(request).__name__} v{version}"
@@ -109,7 +109,7 @@ class RawClient:
         assert answer.error_code == ErrorCode.NONE, answer
 
     def new_producer(self) -> int:
-        """A producer id, at epoch 0."""
+        """Return a new producer id, at epoch 0."""
         answer = self.ask(InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000), 4)
         assert (answer.error_code, answer.producer_epoch) == (ErrorCode.NONE, 0)
         producer_id: int = answer.producer_id
@@ -133,7 +133,7 @@ class RawClient:
         return answer
 
     def log_start(self, topic: str, partition: int = 0) -> int:
-        """Where a log begins, by ListOffsets."""
+        """Return the log start offset, by ListOffsets."""
         wanted = ListOffsetsPartition(partition_index=partition, timestamp=-2)
         topics = [ListOffsetsTopic(name=topic, partitions=[wanted])]
         answer = self.ask(ListOffsetsRequest(topics=topics), 7).topics[0].partitions[0]
@@ -142,7 +142,7 @@ class RawClient:
         return offset
 
     def headers(self, topic: str, partition: int = 0) -> list[BatchHeader]:
-        """The headers of all batches of a (small) partition, as they are stored."""
+        """Return the headers of all batches of a (small) partition, as they are stored."""
         found: list[BatchHeader] = []
         while True:
             answer = self.fetch(topic, found[-1].last_offset + 1 if found else 0, partition=partition)

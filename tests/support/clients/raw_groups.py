@@ -1,4 +1,4 @@
-"""Members of groups without a client library: what they send is what the test says, when it says so."""
+"""Group members without a client library: they send exactly what the test asks for, when it asks."""
 
 import uuid
 
@@ -28,12 +28,12 @@ def join_request(group: str, session_timeout_ms: int = 10_000) -> JoinGroupReque
 
 
 class ClassicMember:
-    """The only member of a classic group, and so its leader."""
+    """The only member of a classic group, and therefore its leader."""
 
     def __init__(self, client: RawClient, group: str, session_timeout_ms: int = 10_000) -> None:
         self.client = client
         self.group = group
-        # Version 3: no second round for the member id.
+        # Version 3 needs no second round for the member id.
         joined = client.ask(join_request(group, session_timeout_ms), 3)
         assert joined.error_code == ErrorCode.NONE
         self.member_id: str = joined.member_id
@@ -80,7 +80,7 @@ class ConsumerMember:
         self.assignment = answer.assignment
 
     def heartbeat(self, client: RawClient | None = None) -> int:
-        """The error code; the epoch must be the one it has."""
+        """Return the error code; on success the member epoch must be unchanged."""
         request = ConsumerGroupHeartbeatRequest(
             group_id=self.group, member_id=self.member_id, member_epoch=self.epoch, topic_partitions=None
         )
@@ -93,7 +93,7 @@ class ConsumerMember:
 def commit_offset(
     client: RawClient, group: str, topic: str, offset: int, note: str = "", times: int = 1
 ) -> int:
-    """Commit for the first partitions as a group without members; the last error code."""
+    """Commit for the first `times` partitions, as a group without members; return the last error code."""
     partitions = [
         OffsetCommitRequestPartition(partition_index=index, committed_offset=offset, committed_metadata=note)
         for index in range(times)

@@ -1,4 +1,4 @@
-"""One partition on the wire, as its readers see it: committed or not, with the list of the aborted."""
+"""One partition on the wire, as readers of either isolation level see it, with its aborted transactions."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ READ_COMMITTED = 1
 
 
 class Log:
-    """One partition, as its readers see it."""
+    """One partition, as readers of either isolation level see it."""
 
     def __init__(self, client: RawClient, topic: str, partition: int = 0) -> None:
         self.client = client
@@ -48,11 +48,11 @@ class Log:
         )
 
     def values(self, *, isolation: int = READ_COMMITTED) -> list[bytes]:
-        """What a client delivers, by the algorithm that clients have: they drop what the list names."""
+        """Return the values that a client delivers, which drops the records of the aborted transactions."""
         return self.read(isolation=isolation)[0]
 
     def read(self, *, isolation: int = READ_COMMITTED) -> tuple[list[bytes], int]:
-        """The same, and where it ended."""
+        """Return the values that a client delivers, and the offset after the last batch."""
         values: list[bytes] = []
         offset = 0
         while True:
@@ -65,7 +65,7 @@ class Log:
             values += delivered
 
     def markers(self) -> list[tuple[int, int, bool]]:
-        """Offset, epoch and outcome of every marker."""
+        """Return offset, epoch and outcome of every marker."""
         found: list[tuple[int, int, bool]] = []
         offset = 0
         while data := bytes(self.fetch(offset).records or b""):
@@ -77,7 +77,7 @@ class Log:
         return found
 
     def list_offset(self, timestamp: int = -1, *, isolation: int = READ_COMMITTED) -> tuple[int, int, int]:
-        """By ListOffsets: error, offset, timestamp."""
+        """Ask ListOffsets; return error, offset and timestamp."""
         wanted = ListOffsetsPartition(partition_index=self.partition, timestamp=timestamp)
         request = ListOffsetsRequest(
             replica_id=-1,
@@ -87,7 +87,7 @@ class Log:
         found = self.client.ask(request, 7).topics[0].partitions[0]
         return found.error_code, found.offset, found.timestamp
 
-    # What a transaction wrote is shown at the latest when somebody asks for what is not committed.
+    # A READ_UNCOMMITTED fetch makes the broker flush and publish unsynced work, so these include it.
 
     @property
     def stable(self) -> int:
@@ -99,13 +99,13 @@ class Log:
 
     @property
     def is_settled(self) -> bool:
-        """No transaction is open here."""
+        """Whether no transaction is open in the partition."""
         part = self.fetch(isolation=READ_UNCOMMITTED)
         return part.last_stable_offset == part.high_watermark
 
 
 def deliver(data: bytes, aborted: list[AbortedTransaction] | None) -> tuple[list[bytes], int]:
-    """What a client makes of fetched bytes: the values, and the offset to go on with."""
+    """Return what a client makes of fetched bytes: the values, and the offset of the next fetch."""
     waiting = sorted(aborted or (), key=lambda each: each.first_offset)
     dropped: set[int] = set()
     values: list[bytes] = []

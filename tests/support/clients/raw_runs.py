@@ -1,4 +1,4 @@
-"""A driver and its attempts on the wire, without a client library."""
+"""A pipeline's driver and its attempts on the wire, without a client library."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ from support.clients.raw_transactions import RawProducer, new_name
 
 
 class RawDriver(RawProducer):
-    """The driver of a pipeline: a new run whenever it begins."""
+    """The driver of a pipeline; each instance begins a new run."""
 
     def __init__(self, client: RawClient, transactional_id: str | None = None) -> None:
         super().__init__(client, transactional_id or f"{new_name('pipeline')}/driver")
@@ -25,7 +25,7 @@ class RawDriver(RawProducer):
         return self.transactional_id.removesuffix("/driver")
 
     def begin(self, name: str | None = None, **fields: Any) -> Any:
-        """Ask for the pair of an attempt."""
+        """Ask for the producer id and epoch of an attempt."""
         request = BeginAttemptRequest(
             transactional_id=name or new_name(f"{self.group}/{self.producer_id}.{self.epoch}/attempt"),
             driver_transactional_id=self.transactional_id,
@@ -38,7 +38,7 @@ class RawDriver(RawProducer):
     def request(
         self, *members: RawProducer, offsets: dict[str, int] | None = None, note: str = ""
     ) -> CommitTransactionsRequest:
-        """All of these, and an offset of partition 0 for each of these topics."""
+        """Build a commit of these transactions, with an offset in partition 0 of each of these topics."""
         return CommitTransactionsRequest(
             transactional_id=self.transactional_id,
             producer_id=self.producer_id,

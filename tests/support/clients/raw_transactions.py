@@ -1,8 +1,8 @@
-"""Transactional producers without a client library: what they send is what the test says, when it says so.
+"""Transactional producers without a client library: they send exactly what the test asks for, when it asks.
 
-SEMEL_PEER names another broker to hold the tests against. There the end of a transaction takes a moment after
-it was answered, and what comes too early is told to try again (51). Here neither exists, and the tests show
-it: `soon` looks once, and `patiently` asks once.
+SEMEL_PEER names another broker to compare with. There, a transaction ends some time after EndTxn was
+answered, and until then requests get CONCURRENT_TRANSACTIONS (51). Semel does neither, and the tests prove
+it: against Semel, `soon` checks once, and `patiently` asks once.
 """
 
 import itertools
@@ -18,7 +18,7 @@ from semel.wire.records import Record, encode_batch
 from support.brokers.peer import PEER
 from support.clients.pairs import HasPair
 from support.clients.raw import NOW, RawClient
-from support.clients.raw_log import Log as Log  # for those who need both
+from support.clients.raw_log import Log as Log  # re-exported
 from support.waiting import until
 
 ours = pytest.mark.skipif(PEER is not None, reason="needs settings or a restart of a broker of our own")
@@ -34,7 +34,7 @@ def new_name(kind: str) -> str:
 
 
 def soon(check: Callable[[], Any], what: str = "it") -> None:
-    """It is true now. Elsewhere a little later."""
+    """Assert that it is true now; with a peer, wait until it is."""
     if PEER:
         until(check, what=what)
     else:
@@ -42,7 +42,7 @@ def soon(check: Callable[[], Any], what: str = "it") -> None:
 
 
 def patiently(ask: Callable[[], T], code: Callable[[T], int] = lambda answer: answer.error_code) -> T:  # type: ignore[attr-defined]
-    """The answer. Elsewhere the first that is not CONCURRENT_TRANSACTIONS."""
+    """Return the answer; with a peer, the first that is not CONCURRENT_TRANSACTIONS."""
     if not PEER:
         return ask()
     return until(
@@ -52,7 +52,7 @@ def patiently(ask: Callable[[], T], code: Callable[[T], int] = lambda answer: an
 
 
 def make_topic(client: RawClient, partitions: int = 1, **configs: str) -> str:
-    """A new topic, with configs by their names with underscores."""
+    """Create a topic, with configs by their names with underscores."""
     name = new_name("topic")
     given = [
         topics.CreatableTopicConfig(name=key.replace("_", "."), value=value) for key, value in configs.items()
@@ -67,9 +67,9 @@ def make_topic(client: RawClient, partitions: int = 1, **configs: str) -> str:
 
 
 class RawProducer(HasPair):
-    """A transactional producer that knows its pair and counts its sequences. Nothing is retried.
+    """A transactional producer with its producer id, epoch and sequences. It never retries.
 
-    ``generation`` chooses the versions: 1 adds partitions by request, 2 by writing (KIP-890).
+    ``generation`` chooses the transaction version: 1 adds partitions by request, 2 by writing (KIP-890).
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class RawProducer(HasPair):
         self.pair = (answer.producer_id, answer.producer_epoch)
 
     def init(self, pair: tuple[int, int] = (-1, -1), version: int = 4, **fields: Any) -> Any:
-        """Ask for a pair; it is not taken."""
+        """Ask for a producer id and epoch, without using them."""
         request = transactions.InitProducerIdRequest(
             transactional_id=self.transactional_id,
             **{"transaction_timeout_ms": self.timeout_ms, **fields},
@@ -106,7 +106,7 @@ class RawProducer(HasPair):
     def add(
         self, topic: str, *partitions: int, version: int = 3, pair: tuple[int, int] | None = None
     ) -> list[int]:
-        """One code for each partition."""
+        """Return one error code for each partition."""
         return list(self.add_topics({topic: list(partitions) or [0]}, version, pair).values())
 
     def add_topics(
@@ -144,7 +144,7 @@ class RawProducer(HasPair):
         timestamp: int = NOW,
         key: bytes | None = None,
     ) -> produce.PartitionProduceResponse:
-        """Write one batch in the transaction. In generation 1 the partition must have been added."""
+        """Write one batch in the transaction. In generation 1 the partition must have been added before."""
         place = (topic, partition)
         first = self.sequences.get(place, 0) if sequence is None else sequence
         records = self.batch(*(values or (b"v",)), pair=pair, sequence=first, timestamp=timestamp, key=key)
@@ -174,7 +174,7 @@ class RawProducer(HasPair):
         )
 
     def write(self, topic: str, *values: bytes, partition: int = 0, key: bytes | None = None) -> int:
-        """Add the partition if that is how it is done, write, and say at which offset."""
+        """Add the partition if the generation requires it, write, and return the offset."""
         if self.generation == 1:
             assert self.add(topic, partition) == [ErrorCode.NONE]
         answer = self.send(topic, *values, partition=partition, key=key)
@@ -182,7 +182,7 @@ class RawProducer(HasPair):
         return answer.base_offset
 
     def end(self, *, commit: bool, version: int | None = None, pair: tuple[int, int] | None = None) -> Any:
-        """Ask for the end; a new pair is not taken."""
+        """Ask to end the transaction; a new producer id and epoch are not used."""
         producer_id, epoch = pair or self.pair
         request = transactions.EndTxnRequest(
             transactional_id=self.transactional_id,
@@ -226,7 +226,7 @@ class RawProducer(HasPair):
         note: str = "",
         **fields: Any,
     ) -> int:
-        """TxnOffsetCommit for partition 0. In generation 1 the group must have been added."""
+        """Send TxnOffsetCommit for partition 0. In generation 1 the group must have been added before."""
         producer_id, epoch = pair or self.pair
         part = transactions.TxnOffsetCommitRequestPartition(
             partition_index=0, committed_offset=offset, committed_metadata=note
@@ -248,7 +248,7 @@ class RawProducer(HasPair):
         return patiently(lambda: (ask(),), lambda answer: answer[0])[0]
 
     def write_offset(self, group: str, topic: str, offset: int) -> None:
-        """Add the group if that is how it is done, and commit the offset in the transaction."""
+        """Add the group if the generation requires it, and commit the offset in the transaction."""
         if self.generation == 1:
             assert self.add_offsets(group) == ErrorCode.NONE
         assert self.send_offset(group, topic, offset) == ErrorCode.NONE
@@ -274,7 +274,7 @@ def describe(client: RawClient, transactional_id: str) -> transactions.Transacti
 
 
 def producers(client: RawClient, topic: str, partition: int = 0) -> list[transactions.ProducerState]:
-    """By DescribeProducers."""
+    """Return the active producers of a partition, by DescribeProducers."""
     wanted = transactions.TopicRequest(name=topic, partition_indexes=[partition])
     (part,) = client.ask(transactions.DescribeProducersRequest(topics=[wanted]), 0).topics[0].partitions
     assert part.error_code == ErrorCode.NONE
@@ -283,7 +283,7 @@ def producers(client: RawClient, topic: str, partition: int = 0) -> list[transac
 
 
 def committed(client: RawClient, group: str, topic: str, *, stable: bool = False) -> tuple[int, int]:
-    """A group's offset in partition 0, with its error."""
+    """Return the error code and a group's offset in partition 0."""
     wanted = offsets.OffsetFetchRequestTopics(name=topic, partition_indexes=[0])
     request = offsets.OffsetFetchRequest(
         groups=[offsets.OffsetFetchRequestGroup(group_id=group, topics=[wanted])], require_stable=stable

@@ -1,4 +1,4 @@
-"""What the consumers of different clients share in tests: read until there is enough, then close."""
+"""What consumers of different clients share in tests: read until there is enough, then close."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -11,18 +11,18 @@ WAIT_SECONDS = LIMIT_SECONDS
 
 
 class PollingReader(ABC):
-    """A consumer that notes what it got."""
+    """A consumer that keeps what it has read."""
 
     consumer: Any
 
     @abstractmethod
     def poll(self) -> list[Any]:
-        """Everything that it got so far, after one more look."""
+        """Poll once more, and return everything that was read so far."""
 
     @property
     @abstractmethod
     def values(self) -> list[bytes]:
-        """The values of everything that it got."""
+        """The values of everything that was read so far."""
 
     def read(self, count: int) -> list[bytes]:
         until(lambda: len(self.poll()) >= count, WAIT_SECONDS, f"reading {count} records")
@@ -34,7 +34,7 @@ R = TypeVar("R", bound=PollingReader)
 
 @contextmanager
 def subscribed(reader: R, topic: str | None) -> Iterator[R]:
-    """The reader, which reads the topic if there is one, and is closed at the end."""
+    """Subscribe the reader to the topic, if there is one, and close it at the end."""
     if topic is not None:
         reader.consumer.subscribe([topic])
     try:
@@ -44,7 +44,7 @@ def subscribed(reader: R, topic: str | None) -> Iterator[R]:
 
 
 def check_came_back(sent: list[tuple[Any, ...]], records: list[Any]) -> None:
-    """What was sent is there, field by field, and a tombstone besides."""
+    """Check that everything sent was read, field by field, and a tombstone besides."""
     got = [(r.partition, r.offset, r.key, r.value, r.timestamp, r.headers) for r in records]
     assert sorted(each for each in got if each[3] is not None) == sorted(sent)
     assert [r.key for r in records if r.value is None] == [b"tombstone"]

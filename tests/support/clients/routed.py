@@ -1,7 +1,7 @@
-"""A raw client of a cluster: a request goes to the broker that answers for what it asks.
+"""A raw client of a cluster: each request is sent to the broker that is responsible for it.
 
-Nobody is asked who that is. A broker that is the wrong one says so and does nothing, so the request goes from
-one to the next until it comes to the right one.
+The client does not look up leaders or coordinators. A broker that is not responsible answers with an error
+and does nothing, so the client tries one broker after another.
 """
 
 import contextlib
@@ -22,11 +22,11 @@ ELSEWHERE = {
 }
 
 
-_ask = RawClient.ask  # which may be replaced by one that uses this module
+_ask = RawClient.ask  # RawClient.ask may be replaced by a function that uses this module
 
 
 class RoutedClient(RawClient):
-    """One connection to each broker. A request is about one partition, one id or one group."""
+    """One connection to each broker. A request must be about one partition, one id or one group."""
 
     def __init__(self, bootstrap: str, client_id: str = "routed", timeout_seconds: float = 15.0) -> None:
         self._addresses = bootstrap.split(",")
@@ -42,20 +42,20 @@ class RoutedClient(RawClient):
         return self
 
     def ask(self, request: Request, version: int) -> Any:
-        """The answer of the first broker that is the right one, when there is one."""
+        """Return the answer of the first broker that is responsible; retry until there is one."""
         return until(lambda: list(self._answers(request, version)), what=f"an answer to {request!r}")[0]
 
     def _answers(self, request: Request, version: int) -> Iterator[Any]:
-        """The first answer of a broker that is the right one, if one is."""
+        """Yield the answer of the first broker that is responsible, if there is one."""
         for address in list(self._addresses):
             try:
                 answer = _ask(self._client(address), request, version)
             except (OSError, AssertionError):
-                # RawClient tells a connection that the broker has closed by a failed assertion.
+                # RawClient reports a connection that the broker has closed as a failed assertion.
                 self._forget(address)
                 continue
             if ELSEWHERE.isdisjoint(error_codes(answer)):
-                # What comes next is about the same, most of the time.
+                # The next request is probably for the same broker.
                 self._addresses.remove(address)
                 self._addresses.insert(0, address)
                 yield answer
@@ -73,7 +73,7 @@ class RoutedClient(RawClient):
 
 
 def raw_client(bootstrap: str) -> RawClient:
-    """A raw client of one broker, or of several."""
+    """Return a raw client of one broker, or of several."""
     return RoutedClient(bootstrap) if "," in bootstrap else RawClient(bootstrap)
 
 

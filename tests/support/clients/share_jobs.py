@@ -1,4 +1,4 @@
-"""Jobs in the partitions of a topic, and a share group whose members take them."""
+"""Jobs in the partitions of a topic, and a share group whose members work on them."""
 
 import uuid
 
@@ -11,7 +11,7 @@ WAIT_SECONDS = LIMIT_SECONDS
 
 def new_group(client: Client) -> str:
     name = f"workers-{uuid.uuid4().hex[:8]}"
-    # Aborts count as deliveries.
+    # Deliveries that end in an abort count towards the limit.
     configs = {"share.auto.offset.reset": "earliest", "share.delivery.count.limit": "10"}
     Admin(client).configs.alter_group(name, values=configs)
     return name

@@ -1,4 +1,4 @@
-"""Members of share groups at the handlers of a broker in memory."""
+"""Members of share groups that call the handlers of a broker in memory."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -34,7 +34,7 @@ GROUP = 32
 
 
 async def begun_to_wait(broker: Broker, fetch: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-    """A fetch that waits for records, new ones or those that others release."""
+    """Start a fetch, and wait until it waits for records: new ones, or ones that other members release."""
 
     def is_waiting() -> bool:
         waits = [each for some in broker.share_waits.by_share.values() for each in some]
@@ -47,7 +47,7 @@ async def begun_to_wait(broker: Broker, fetch: Coroutine[Any, Any, Any]) -> asyn
 
 
 class Member:
-    """A member at one connection."""
+    """A member with one connection."""
 
     def __init__(self, broker: Broker, name: str, topic: Topic, connection: int = 1) -> None:
         self.broker = broker
@@ -190,7 +190,7 @@ async def configure(broker: Broker, **configs: str) -> list[int]:
 
 
 async def world(broker: Broker, *members: str, partitions: int = 1) -> tuple[Topic, list[Member]]:
-    # The records are of 1970.
+    # The records have timestamps of 1970.
     topic = await make_topic(broker, "t", partitions, retention_ms="-1")
     assert await configure(broker, share_auto_offset_reset="earliest") == [ErrorCode.NONE]
     found = [Member(broker, name, topic, number) for number, name in enumerate(members, 1)]

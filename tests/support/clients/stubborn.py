@@ -1,7 +1,7 @@
-"""A raw client that does not give up: when its connection breaks it makes a new one and asks again.
+"""A raw client that never gives up: when its connection breaks, it reconnects and repeats the request.
 
-That is what client libraries do, and it is what a broker has to recognise: the same request a second time,
-and perhaps the first one later.
+Client libraries do the same, and a broker has to recognise it: the same request arrives twice, and the first
+copy perhaps after the second.
 """
 
 import contextlib
@@ -13,7 +13,7 @@ from support.waiting import until
 
 
 class StubbornClient(RawClient):
-    """One connection after another."""
+    """A client with one connection at a time, replaced when it breaks."""
 
     def __init__(self, bootstrap: str, timeout_seconds: float = 15.0) -> None:
         self.connections = 1
@@ -22,11 +22,11 @@ class StubbornClient(RawClient):
         super().__init__(bootstrap, "stubborn", timeout_seconds)
 
     def ask(self, request: Request, version: int) -> Any:
-        """The answer, on whichever connection it comes."""
+        """Return the answer, on whichever connection it arrives."""
         ask = super().ask
 
         def answer() -> list[Any]:
-            # RawClient tells a connection that the broker has closed by a failed assertion.
+            # RawClient reports a connection that the broker has closed as a failed assertion.
             with contextlib.suppress(OSError, AssertionError):
                 return [ask(request, version)]
             self.reconnect()
@@ -35,7 +35,7 @@ class StubbornClient(RawClient):
         return until(answer, what=f"an answer to {type(request).__name__}")[0]
 
     def reconnect(self) -> None:
-        """Leave this connection and make another; wait for the broker if it is away."""
+        """Close this connection and open another; wait for the broker if it is away."""
         self.close()
         until(self._connect, what="the broker")
 

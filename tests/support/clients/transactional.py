@@ -1,4 +1,4 @@
-"""A transactional producer that speaks to the handlers of a broker in memory, in the versions of the test."""
+"""A transactional producer that calls the handlers of a broker in memory, in versions the test chooses."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ READ_COMMITTED = 1
 
 
 async def send(broker: Broker, request: Any, version: int, connection: int = 1) -> Any:
-    """The answer to a request, both by way of their bytes."""
+    """Return the answer to a request; both pass through the codec."""
     asked = context(version)._replace(connection_id=connection)
     try:
         return await in_memory.send(broker, request.api_key, request, version, asked)
@@ -36,7 +36,7 @@ def batch(*values: bytes, transactional: bool = True, **fields: int) -> bytes:
 def produce_request(
     parts: dict[tuple[str, int], bytes], transactional_id: str | None, *, acks: int = -1
 ) -> ProduceRequest:
-    """One batch for each partition, in a topic entry of its own."""
+    """Build a request with one batch for each partition, each in its own topic entry."""
     return ProduceRequest(
         transactional_id=transactional_id,
         acks=acks,
@@ -49,13 +49,13 @@ def produce_request(
 
 
 async def produced(broker: Broker, request: ProduceRequest, version: int) -> list[Any]:
-    """The answer for each partition."""
+    """Return the answer for each partition."""
     response = await send(broker, request, version)
     return [part for topic in response.responses for part in topic.partition_responses]
 
 
 async def committed(broker: Broker, topic: Any, partition: int = 0) -> Any:
-    """The partition as a read_committed fetch from its start shows it."""
+    """Return the partition as a read_committed fetch from its start shows it."""
     wanted = FetchPartition(partition=partition, partition_max_bytes=1 << 20)
     request = FetchRequest(
         isolation_level=READ_COMMITTED, topics=[FetchTopic(topic=topic.name, partitions=[wanted])]
@@ -64,7 +64,7 @@ async def committed(broker: Broker, topic: Any, partition: int = 0) -> Any:
 
 
 async def position(broker: Broker, group_id: str, topic: str, *, stable: bool) -> tuple[int, int]:
-    """Error and offset of a group in partition 0."""
+    """Return error and offset of a group in partition 0."""
     asked = [OffsetFetchRequestTopics(name=topic, partition_indexes=[0])]
     group = OffsetFetchRequestGroup(group_id=group_id, topics=asked)
     response = await send(broker, OffsetFetchRequest(groups=[group], require_stable=stable), 9)
@@ -73,7 +73,7 @@ async def position(broker: Broker, group_id: str, topic: str, *, stable: bool) -
 
 
 class Transactional:
-    """A transactional id and the pair that it was given."""
+    """A transactional id with its producer id and epoch."""
 
     def __init__(self, broker: Broker, transactional_id: str = "t", connection: int = 1) -> None:
         self.broker = broker
@@ -93,7 +93,7 @@ class Transactional:
         }
 
     async def init(self, version: int = 5, **fields: Any) -> int:
-        """Begin; the error."""
+        """Call InitProducerId; return the error."""
         request = transactions.InitProducerIdRequest(
             **{"transactional_id": self.transactional_id, "transaction_timeout_ms": 60_000, **fields}
         )
@@ -103,7 +103,7 @@ class Transactional:
         return int(response.error_code)
 
     async def add(self, topic: str, *partitions: int, version: int = 3) -> list[int]:
-        """Add partitions as a client; an error for each."""
+        """Add partitions by AddPartitionsToTxn; return an error for each."""
         request = transactions.AddPartitionsToTxnRequest(
             v3_and_below_transactional_id=self.transactional_id,
             v3_and_below_producer_id=self.producer_id,
@@ -116,7 +116,7 @@ class Transactional:
         return [each.partition_error_code for topic in results for each in topic.results_by_partition]
 
     async def write(self, topic: str, partition: int = 0, *, version: int = 11, **fields: Any) -> Any:
-        """Produce one record; the answer for the partition."""
+        """Produce one record; return the answer for the partition."""
         sequence = self.sequences.get((topic, partition), 0)
         identity = {
             "producer_id": self.producer_id,
@@ -137,7 +137,7 @@ class Transactional:
     async def commit_offsets(
         self, group_id: str, topic: str, *partitions: int, offset: int = 7, version: int = 3, **fields: Any
     ) -> list[int]:
-        """Commit an offset inside the transaction; an error for each partition."""
+        """Commit an offset inside the transaction; return an error for each partition."""
         metadata = fields.pop("metadata", None)
         parts = [
             transactions.TxnOffsetCommitRequestPartition(
@@ -153,7 +153,7 @@ class Transactional:
         return [part.error_code for each in response.topics for part in each.partitions]
 
     async def end(self, *, commit: bool = True, version: int = 4) -> Any:
-        """End the transaction, and take over the pair of the answer."""
+        """End the transaction, and use the producer id and epoch of the answer."""
         response = await self.send(transactions.EndTxnRequest(**self._identity(), committed=commit), version)
         if response.error_code == ErrorCode.NONE and version >= 5:
             self.producer_id, self.epoch = response.producer_id, response.producer_epoch

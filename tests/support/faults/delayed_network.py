@@ -1,4 +1,4 @@
-"""Histories of one producer on a network that delays, doubles and loses what it sends."""
+"""Histories of one producer on a network that delays, duplicates and loses requests and responses."""
 
 import random
 from typing import NamedTuple
@@ -28,13 +28,13 @@ class Logs:
 
 
 def write(producer: RawProducer, logs: Logs, value: bytes) -> None:
-    """The same record to every partition."""
+    """Write the same record to every partition."""
     for partition in range(PARTITIONS):
         producer.write(logs.topic, value, partition=partition)
 
 
 def finish(producer: RawProducer, version: int, *, commit: bool) -> int:
-    """End in any version; the code. A new pair is taken."""
+    """End the transaction in any version; return the error code. A new producer id and epoch are used."""
     answer = producer.end(commit=commit, version=version)
     if answer.error_code == ErrorCode.NONE and version >= 5:
         producer.take(answer)
@@ -42,7 +42,7 @@ def finish(producer: RawProducer, version: int, *, commit: bool) -> int:
 
 
 class Told(NamedTuple):
-    """What a producer knows of one of its transactions."""
+    """What a producer knows about one of its transactions: the outcome it asked for, and the error code."""
 
     value: bytes
     commit: bool
@@ -54,7 +54,7 @@ LATE = (Act.STRAND, Act.ECHO)
 
 
 class History:
-    """A few transactions of one producer on a bad network."""
+    """A few transactions of one producer on an unreliable network."""
 
     def __init__(self, number: int, proxy: Proxy, logs: Logs, generation: int) -> None:
         self.chance = random.Random(number)
@@ -74,7 +74,7 @@ class History:
             for rule in self.late:
                 rule.release()
             if not all(told.code == ErrorCode.NONE for told in self.told):
-                # What a client does that was told of an error it cannot understand.
+                # A client that gets an error it does not understand starts again with InitProducerId.
                 producer.take(producer.init())
 
     def _transaction(self, producer: RawProducer, value: bytes) -> None:
@@ -92,7 +92,7 @@ class History:
             self._disturb(END, 0.7)
             code = finish(producer, 5 if self.generation == 2 else 1, commit=commit)
         except AssertionError:
-            # Refused in the middle, because something else ended it.
+            # A request in the middle was refused, because something else had ended the transaction.
             code = ErrorCode.UNKNOWN_SERVER_ERROR
         self.told.append(Told(value, commit, int(code)))
         if code != ErrorCode.NONE:
@@ -110,7 +110,7 @@ class History:
             self.late.pop(self.chance.randrange(len(self.late))).release()
 
     def anomalies(self, reader: RawClient, seen: list[list[bytes]]) -> list[str]:
-        """What is not as the producer was told, given all values of each partition."""
+        """List what contradicts the producer's knowledge, given all values of each partition."""
         found = []
         position = max((index for index, told in enumerate(self.told) if told.commit), default=-1)
         if committed(reader, self.group, self.logs.topic, stable=True) != (ErrorCode.NONE, position):

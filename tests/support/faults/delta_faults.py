@@ -1,9 +1,9 @@
-"""The sink for Delta tables with faults: it dies or waits where a file tells it to, once.
+"""A sink for Delta tables with faults: at the point named in a file, it dies or waits, once.
 
 All of it happens in Spark's own processes.
 
-A fault is named by its place. `os._exit` in the process that commits is what a dying driver looks like from
-there; the abort that Spark asks for afterwards does nothing in this sink, dead or alive.
+A fault is named by its point. In the committing process, `os._exit` looks like the death of the driver; the
+abort that Spark requests afterwards does nothing in this sink, dead or alive.
 """
 
 import os
@@ -17,14 +17,14 @@ from semel.spark.delta.options import DeltaOptions
 from semel.spark.delta.sink import StreamWriter
 from semel.spark.delta.table import Table
 
-#: Places in the process that commits, where it dies.
+#: Points in the committing process, where it dies.
 IN_COMMIT = ("before_commit", "before_follow", "after_follow")
 FILE = "fault.file"
 WAITING = "waiting"
 
 
 class FaultyDelta(DeltaDataSource):
-    """The data source, and the fault of the file that it is given as an option."""
+    """The data source with a fault; the option `fault.file` names the file that holds the fault."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         self.fault = Path(options[FILE])

@@ -1,4 +1,4 @@
-"""A proxy before an S3 server that spoils some of its requests.
+"""A proxy before an S3 server that injects faults into some requests.
 
 with FaultyS3(server) as proxy:
     proxy.spoil("GET", Fault.UNAVAILABLE, times=2)
@@ -16,20 +16,20 @@ from support.servers.s3 import S3Server
 
 
 class Fault(enum.Enum):
-    """What becomes of a request."""
+    """What happens to a request."""
 
     UNAVAILABLE = enum.auto()
-    """The server never gets it, and the client hears 503."""
+    """The server never receives it, and the client gets 503."""
     CUT = enum.auto()
-    """The server gets it, and the connection ends in the middle of the answer."""
+    """The server receives it, and the connection ends in the middle of the response."""
     SHORT = enum.auto()
-    """The server gets it, and the answer has half of its body and says that this is all."""
+    """The server receives it; the response has half of its body and declares it complete."""
     LOST_ANSWER = enum.auto()
-    """The server gets it, and the connection ends without an answer."""
+    """The server receives it, and the connection ends without a response."""
     SWALLOWED = enum.auto()
-    """The server never gets it, and the client hears that all is well."""
+    """The server never receives it, and the client gets 200."""
     SHRUNK = enum.auto()
-    """The server gets half of the body as if it were all, whatever the signature says."""
+    """The server receives half of the body as if it were all, whatever the signature says."""
 
 
 class FaultyS3:
@@ -64,12 +64,12 @@ class FaultyS3:
     def spoil(
         self, method: str, fault: Fault, times: int = 1, where: Callable[[str], bool] = lambda path: True
     ) -> None:
-        """Do this to the next requests of a method."""
+        """Apply the fault to the next `times` requests of a method whose paths match."""
         with self._lock:
             self._rules.append([method, fault, times, where])
 
     def heal(self) -> None:
-        """Spoil nothing any more."""
+        """Remove all faults."""
         with self._lock:
             self._rules.clear()
 
@@ -100,7 +100,7 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def handle_one_request(self) -> None:
-        """As in the base class, for every method."""
+        """Do as in the base class, for every method."""
         self.raw_requestline = self.rfile.readline(65_537)
         if not self.raw_requestline or not self.parse_request():
             self.close_connection = True
@@ -137,7 +137,7 @@ class _Handler(BaseHTTPRequestHandler):
         for name, value in {**headers, "Content-Length": length}.items():
             self.send_header(name, value)
         if self.close_connection:
-            # Otherwise the client may send its next request into a connection that is about to close.
+            # Otherwise the client may send its next request on a connection that is about to close.
             self.send_header("Connection", "close")
         self.end_headers()
         if self.command != "HEAD":

@@ -1,4 +1,4 @@
-"""The part of the hostile corpus that is about records: bad batches, and bad ways to ask for them."""
+"""The part of the hostile corpus about records: invalid batches, and invalid requests to read them."""
 
 import gzip
 

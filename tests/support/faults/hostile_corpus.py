@@ -1,8 +1,8 @@
-"""The corpus of hostile input. Each kind has a number, so that what is missing can be seen.
+"""The corpus of hostile input. Each kind has a number, so that missing kinds are noticed.
 
-Each must end in a clean close or a proper error within about a second, cost bounded memory, and leave the
-broker and every other connection as they were. Not in here, because their APIs are not served yet: SASL
-exchanges (59).
+Each input must end in a clean close or a proper error within about a second, cost bounded memory, and leave
+the broker and every other connection as they were. Of the SASL exchanges (59), only requests to a listener
+without SASL are here.
 """
 
 import struct
@@ -98,7 +98,7 @@ def _bodies() -> list[Hostile]:
         Hostile(
             22, "array of 10^8, little body", call(FETCH, 4, bytes(17) + struct.pack(">i", 10**8)), CLOSED
         ),
-        # Where null is allowed, Kafka takes any negative length for it.
+        # Where null is allowed, Kafka treats any negative length as null.
         Hostile(23, "array of length -2", call(METADATA, 4, struct.pack(">i", -2) + bytes(20)), EITHER),
         Hostile(23, "topics of length -2", call(CREATE_TOPICS, 2, struct.pack(">i", -2) + bytes(20)), CLOSED),
         Hostile(

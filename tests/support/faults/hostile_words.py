@@ -1,4 +1,4 @@
-"""Words for writing hostile input: frames and headers by hand, batches that are wrong in one place."""
+"""Helpers for writing hostile input: hand-made frames and headers, batches that are wrong in one place."""
 
 import struct
 import time
@@ -20,7 +20,7 @@ from semel.wire.schema import Request
 TOPIC = "hostile"
 CORRELATION_ID = 7
 
-#: Which bytes of a batch header hold what: position and struct format.
+#: Position and struct format of each field of a batch header.
 BATCH_FIELDS = {
     "base_offset": (0, ">q"),
     "length": (8, ">i"),
@@ -40,12 +40,12 @@ BATCH_FIELDS = {
 
 @dataclass(frozen=True)
 class Closed:
-    """The only answer is the end of the connection."""
+    """The broker must close the connection without a response."""
 
 
 @dataclass(frozen=True)
 class Answered:
-    """There is an answer, and these are the error codes in it; None where any will do."""
+    """The broker must answer with these error codes; None if any code is accepted."""
 
     api_key: int
     version: int
@@ -54,7 +54,7 @@ class Answered:
 
 @dataclass(frozen=True)
 class ClosedOrAnswered:
-    """Either will do, as long as it is one of them."""
+    """The broker may close the connection or answer."""
 
 
 Expected = Closed | Answered | ClosedOrAnswered
@@ -71,16 +71,16 @@ def answered(api_key: int, version: int, *errors: ErrorCode) -> Answered:
 
 @dataclass(frozen=True)
 class Hostile:
-    """One hostile input: its number in the catalogue, what it is, its bytes, and what must come of it."""
+    """One hostile input: its number in the catalogue, a description, its bytes, and the expected result."""
 
     number: int
     name: str
     data: bytes
     expected: Expected
     trickle_seconds: float = 0.0
-    """Send one byte at a time, so far apart."""
+    """Send one byte at a time, with this pause between bytes."""
     is_work: bool = False
-    """Not malformed, only a lot: it may take longer than a second, as long as others are served meanwhile."""
+    """Not malformed, only large: it may take longer than a second while other clients are served."""
 
 
 def frame(payload: bytes) -> bytes:
@@ -95,18 +95,18 @@ def header(
 
 
 def call(api_key: int, version: int, body: bytes, tags: bytes = b"") -> bytes:
-    """A frame with a right header and this body."""
+    """Build a frame with a correct header and this body."""
     return frame(header(api_key, version, tags=tags) + body)
 
 
 def request(message: Request, version: int) -> bytes:
-    """A frame that only its content makes hostile."""
+    """Build a well-formed frame; only its content is hostile."""
     return b"".join(encode_request(message, version, CORRELATION_ID, "hostile"))
 
 
 def batch(*, is_sealed: bool = True, payload: bytes | None = None, **patches: int) -> bytes:
-    """A good batch of one record, with these header fields overwritten; sealed: with the right checksum."""
-    timestamp = int(time.time() * 1000)  # a topic may refuse what is too old or too far ahead
+    """Build a valid batch of one record, overwrite these header fields; if sealed, correct the checksum."""
+    timestamp = int(time.time() * 1000)  # a topic may refuse timestamps that are too old or too far ahead
     data = bytearray(encode_batch([Record(offset=0, timestamp=timestamp, key=b"k", value=b"v")]))
     if payload is not None:
         data[61:] = payload

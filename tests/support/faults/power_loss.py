@@ -1,14 +1,15 @@
-"""A disk that remembers what was not flushed, so that a test can see what a crash leaves of it.
+"""A disk that remembers what was not flushed, so that a test can see what a crash leaves on it.
 
-A ``Disk`` stands between a store and the operating system on both ways: as ``Files`` for the WAL and the
-chunks, as a VFS for SQLite. Everything is written, and remembered sector by sector until its file is flushed.
+A ``Disk`` stands between a store and the operating system in two roles: as ``Files`` for the WAL and the
+chunks, and as a VFS for SQLite. It passes every write on, and remembers each written sector until its file is
+flushed.
 
-``killed`` is what the end of the process leaves: all of it. ``lost`` is what the end of the power leaves: of
-every sector that was not flushed, what it held at the last flush or after any write since. Both may be asked
-for at every step, which is after each write and each flush.
+``killed`` copies what a killed process leaves: everything. ``lost`` copies what a power loss leaves: for each
+sector that was not flushed, its content at the last flush or after any write since. A test may call both at
+every step, which is after each write and each flush.
 
-A flush that fails does what operating systems do: what it was about to write is still read by everyone, and
-never reaches the disk unless it is written again.
+A failed flush behaves as in real operating systems: every process still reads what it was about to write, and
+that never reaches the disk unless it is written again.
 """
 
 import contextlib
@@ -32,27 +33,27 @@ Choose = Callable[[list[bytes]], bytes]
 
 
 def nothing_more(versions: list[bytes]) -> bytes:
-    """The disk has what was flushed and nothing else."""
+    """Choose the flushed version: the disk has nothing newer."""
     return versions[0]
 
 
 class Disk:
-    """One directory, and what was not flushed in it."""
+    """One directory, and the unflushed versions of its sectors."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.step: Callable[[str], None] = lambda name: None
         self.lock = threading.RLock()
         self.failing: set[str] = set()
-        """Names of files that cannot be flushed."""
+        """Names of files whose flush fails."""
         self._versions: dict[Path, dict[int, list[bytes]]] = {}
         self._forgotten: dict[Path, dict[int, bytes]] = {}
-        """What the disk holds where a flush failed."""
+        """The content of the disk where a flush failed."""
         self._images = 0
 
     @contextlib.asynccontextmanager
     async def opened(self, settings: Settings) -> Any:
-        """The store in the directory, on this disk."""
+        """Open the store in the directory, on this disk."""
         vfs = _Vfs(self)
         store = await open_on(vfs.name, self.directory, settings, files=_Files(self))
         try:
@@ -63,7 +64,7 @@ class Disk:
             vfs.unregister()
 
     def killed(self) -> Path:
-        """What is there if the process ends now."""
+        """Copy what is left if the process is killed now."""
         with self.lock:
             self._images += 1
             target = self.directory.with_name(f"{self.directory.name}-{self._images}")
@@ -71,7 +72,7 @@ class Disk:
             return target
 
     def lost(self, choose: Choose) -> Path:
-        """What is there if the power ends now."""
+        """Copy what is left if the power fails now."""
         with self.lock:
             target = self.killed()
             for path in {*self._versions, *self._forgotten}:
@@ -87,13 +88,13 @@ class Disk:
             return target
 
     def lost_at_random(self, chance: random.Random) -> Path:
-        """The same, by chance: everything, nothing, or each sector for itself."""
+        """Copy what is left if the power fails now: all writes, none, or a random version of each sector."""
         ways: list[Choose] = [nothing_more, chance.choice, chance.choice, lambda versions: versions[-1]]
         return self.lost(chance.choice(ways))
 
     @contextlib.contextmanager
     def writing(self, path: Path, position: int, length: int) -> Iterator[None]:
-        """Remember what a write does."""
+        """Remember the sectors before and after a write."""
         start, end = position // SECTOR * SECTOR, -(-(position + length) // SECTOR) * SECTOR
         with self.lock:
             before = _content(path, start, end)
@@ -108,7 +109,7 @@ class Disk:
             self.step(f"write {path.name}")
 
     def flushed(self, path: Path) -> None:
-        """Everything in this file is on the disk, unless the flush failed. OSError."""
+        """Mark everything in this file as flushed, unless the flush fails. OSError."""
         with self.lock:
             sectors = self._versions.pop(path, {})
             if path.name in self.failing:
@@ -130,7 +131,7 @@ class _Files(Files):
         self._disk.flushed(_path(descriptor))
 
     def flush_directory(self, path: Path) -> None:
-        """Names are on the disk at once: nobody relies on their being lost."""
+        """Treat names as durable at once: no test relies on losing them."""
 
     def punch(self, descriptor: int, position: int, length: int) -> None:
         with self._disk.writing(_path(descriptor), position, length):

@@ -1,20 +1,20 @@
-"""A proxy on loopback that knows requests, to do to them what networks do.
+"""A proxy on loopback that understands requests, and treats them as unreliable networks do.
 
-Clients reach brokers only through it: the addresses in answers that tell where brokers are become its own,
-one for each broker. All else passes byte by byte. A rule says for a request what happens to it; the first
-rule that fits wins:
+Clients reach brokers only through it: it replaces the broker addresses in responses with its own, one port
+for each broker. It passes everything else byte by byte. A rule says what happens to matching requests; the
+first rule that matches wins:
 
     with Proxy(bootstrap) as proxy:
         held = proxy.on(26, Act.STRAND)     # the next EndTxn
         ...
-        held.wait()                         # it came, and is held
-        held.release()                      # the broker gets it now, on the connection on which it came
+        held.wait()                         # it arrived, and is held
+        held.release()                      # the broker gets it now, on the connection on which it arrived
 
-What comes behind a held request on the same connection waits behind it, as in a stream of bytes. A
-connection that its client has closed stays open on the broker's side until what is held there was delivered
-and answered.
+Later requests on the same connection wait behind a held request, as in a stream of bytes. If the client
+closes its connection, the proxy keeps the broker's side open until the held request was delivered and
+answered.
 
-A proxy may also hide what Semel has and Kafka has not, so that clients use Kafka's requests alone.
+A proxy may also hide Semel's extensions, so that clients use only Kafka's requests.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ from typing import Any, Self
 from semel.wire.frames import RequestHeader, decode_request_header, decode_response_header, encode_response
 from semel.wire.messages import APIS
 from semel.wire.messages.semel import FIRST_OWN_KEY
-from support.faults.proxy_rules import Act as Act  # for those who need a proxy, too
+from support.faults.proxy_rules import Act as Act  # re-exported
 from support.faults.proxy_rules import Rule as Rule
 from support.faults.proxy_rules import Seen as Seen
 from support.waiting import LIMIT_SECONDS
@@ -40,7 +40,7 @@ PRODUCE, METADATA, FIND_COORDINATOR, API_VERSIONS, DESCRIBE_CLUSTER = 0, 3, 10, 
 
 
 class Proxy:
-    """Listens on a port of its own in front of one broker, and of every other that answers name."""
+    """Listens on a port of its own before one broker, and before every other broker that responses name."""
 
     def __init__(self, bootstrap: str, *, hides_extensions: bool = False) -> None:
         host, port = bootstrap.rsplit(":", 1)
@@ -54,7 +54,7 @@ class Proxy:
         self._numbers = itertools.count()
         self._links: list[_Link] = []
         self.seen: list[Seen] = []
-        """Every request, in the order in which they came."""
+        """Every request, in the order of arrival."""
 
     @property
     def bootstrap(self) -> str:
@@ -69,14 +69,14 @@ class Proxy:
         after: int = 0,
         where: Callable[[Seen], bool] = lambda seen: True,
     ) -> Rule:
-        """From now on: let `after` requests of this kind pass, then do this to the next `times`."""
+        """From now on, let `after` matching requests pass, then apply the act to the next `times`."""
         rule = Rule(act, lambda seen: seen.header.api_key == api_key and where(seen), times, after)
         with self._lock:
             self._rules.append(rule)
         return rule
 
     def port_before(self, host: str, port: int) -> int:
-        """The port at which clients reach the broker at an address."""
+        """Return the port at which clients reach the broker at an address."""
         with self._lock:
             door = self._doors.get((host, port))
             if door is None:
@@ -88,7 +88,7 @@ class Proxy:
             return door.port
 
     def refuse_all(self) -> None:
-        """Take no connection any more. May be called again."""
+        """Refuse all new connections. May be called again."""
         with self._lock:
             self._refuses = True
             doors = list(self._doors.values())
@@ -103,7 +103,7 @@ class Proxy:
             link.close()
 
     def count(self, api_key: int) -> int:
-        """How many requests of a kind came by."""
+        """Return how many requests with this API key have arrived."""
         return sum(seen.header.api_key == api_key for seen in list(self.seen))
 
     def judge(self, seen: Seen) -> Rule | None:
@@ -136,7 +136,7 @@ class Proxy:
 
 
 class _Door:
-    """A port, and the broker behind it."""
+    """A port, and the broker it leads to."""
 
     def __init__(self, proxy: Proxy, upstream: tuple[str, int]) -> None:
         self.upstream = upstream
@@ -150,9 +150,9 @@ class _Door:
         self._accepting.start()
 
     def close(self) -> None:
-        """Take no connection any more. May be called again."""
+        """Refuse new connections. May be called again."""
         with contextlib.suppress(OSError):
-            # A thread in accept is not woken by a close.
+            # A close does not wake a thread in accept().
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
 
@@ -167,7 +167,8 @@ class _Door:
             except OSError:
                 return
             try:
-                # Here and not in a thread: the broker sees connections in the order of the clients' connects.
+                # Connect here, not in a thread, so that the broker sees connections in the order of the
+                # clients' connects.
                 broker = socket.create_connection(self.upstream, LIMIT_SECONDS)
             except OSError:
                 client.close()
@@ -177,7 +178,7 @@ class _Door:
 
 @dataclass
 class _Asked:
-    """A request that the broker has, and who gets the answer."""
+    """A request that was forwarded to the broker, and what to do with its response."""
 
     header: RequestHeader
     rule: Rule | None
@@ -187,7 +188,7 @@ class _Asked:
 
 
 class _Link:
-    """One connection of a client and its twin to the broker: a thread for each direction."""
+    """A client's connection and its counterpart to the broker, with a thread for each direction."""
 
     def __init__(
         self, proxy: Proxy, number: int, client: socket.socket, client_port: int, broker: socket.socket
@@ -227,7 +228,7 @@ class _Link:
             seen = Seen(self._number, header, frame, position, self._ports)
             self._treat(seen, self._proxy.judge(seen))
         with self._answered:
-            # What was delivered late is answered, though its client has left.
+            # A request that was delivered late gets its answer, although its client has disconnected.
             self._answered.wait_for(self._owes_nothing, LIMIT_SECONDS)
         _shut(self._broker)
         self._client.close()
@@ -301,13 +302,14 @@ class _Link:
         if is_last:
             self._proxy.refuse_all()
         with contextlib.suppress(OSError):
-            # With the end of the stream, so that the client cannot look in between.
+            # MSG_MORE sends the answer together with the end of the stream, so the client cannot act in
+            # between.
             self._client.sendall(answer, MORE if is_last else 0)
         if is_last:
             self._proxy.cut_all()
 
     def _refused(self) -> None:
-        """The broker closed the connection: that is the answer to what it was asked."""
+        """Note that the broker closed the connection instead of answering the outstanding requests."""
         with self._answered:
             asked, self._asked = self._asked, []
         for each in asked:
@@ -316,7 +318,7 @@ class _Link:
                 each.rule.delivered.set()
 
     def _changed(self, frame: bytes, header: RequestHeader) -> list[Any]:
-        """The answer, in which every broker is at the proxy's address, and has what it is said to have."""
+        """Return the response with the proxy's addresses for brokers, and without the APIs that it hides."""
         key, version = header.api_key, header.api_version
         hides = key == API_VERSIONS and self._proxy.hides_extensions
         if not hides and key not in (METADATA, FIND_COORDINATOR, DESCRIBE_CLUSTER):
@@ -329,7 +331,7 @@ class _Link:
         places = [response] if key == FIND_COORDINATOR else []
         places += response.coordinators if key == FIND_COORDINATOR else response.brokers
         for place in places:
-            # An answer without a coordinator has no address.
+            # A response without a coordinator has no address.
             if place.port > 0:
                 place.host, place.port = "127.0.0.1", self._proxy.port_before(place.host, place.port)
         return encode_response(response, version, correlation_id)
@@ -340,7 +342,7 @@ def _has_no_answer(seen: Seen) -> bool:
 
 
 def _receive(source: socket.socket) -> bytes | None:
-    """The next frame, or None at the end of the stream."""
+    """Return the next frame, or None at the end of the stream."""
     size = _exactly(source, SIZE.size)
     return None if size is None else _exactly(source, SIZE.unpack(size)[0])
 
@@ -359,6 +361,6 @@ def _exactly(source: socket.socket, count: int) -> bytes | None:
 
 
 def _shut(which: socket.socket) -> None:
-    """End a connection, also for a thread that reads from it; who owns it closes it."""
+    """Shut a connection down, which also wakes a thread that reads from it; its owner closes it."""
     with contextlib.suppress(OSError):
         which.shutdown(socket.SHUT_RDWR)

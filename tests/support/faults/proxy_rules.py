@@ -1,4 +1,4 @@
-"""What a proxy does to requests, and what it has seen of them."""
+"""What a proxy does to requests, and which requests it has seen."""
 
 import enum
 import threading
@@ -13,15 +13,15 @@ from support.waiting import LIMIT_SECONDS
 
 
 class Act(enum.Enum):
-    """What becomes of a request."""
+    """What happens to a request."""
 
     PASS = enum.auto()
     HOLD = enum.auto()
-    """The broker gets it when it is released. The client's side stays open, and hears nothing."""
+    """The broker gets it when it is released. The client's connection stays open, without an answer."""
     STRAND = enum.auto()
-    """As HOLD, and the client's connection is closed at once, so that it need not wait for its timeout."""
+    """Like HOLD, but the client's connection is closed at once, so that it need not wait for a timeout."""
     TWICE = enum.auto()
-    """The broker gets it two times in a row; one answer goes back."""
+    """The broker gets it twice in a row; the client gets one answer."""
     ECHO = enum.auto()
     """The broker gets it, the client's connection is closed, and the broker gets it again when released."""
     LOSE = enum.auto()
@@ -29,23 +29,23 @@ class Act(enum.Enum):
     CUT = enum.auto()
     """The broker never gets it, and the client's connection is closed."""
     DEAFEN = enum.auto()
-    """The broker gets it, and the client never hears the answer."""
+    """The broker gets it, and the client never gets the answer."""
     CUT_ANSWER = enum.auto()
     """The broker gets it, and the client's connection is closed instead of the answer."""
     LAST = enum.auto()
-    """The broker gets it, the client hears the answer, and with it the broker is gone for everyone."""
+    """The broker gets it, the client gets the answer, and then no client can reach any broker."""
 
 
 @dataclass
 class Seen:
-    """A request that came by."""
+    """A request that arrived at the proxy."""
 
     connection: int
     header: RequestHeader
     frame: bytes
     position: int
     ports: tuple[int, int]
-    """From where it came and where it came to. Only both name a connection: others may share one of them."""
+    """Source and destination port. Only both together identify a connection."""
 
     @cached_property
     def body(self) -> Any:
@@ -55,17 +55,17 @@ class Seen:
 
 
 class Rule:
-    """What happens to the next requests of a kind, and what became of them."""
+    """What happens to the next matching requests, and what became of them."""
 
     def __init__(self, act: Act, fits: Callable[[Seen], bool], times: int, after: int) -> None:
         self.act = act
         self.caught: list[Seen] = []
         self.delivered = threading.Event()
-        """Set when something that was held has been answered by the broker, or refused by a close."""
+        """Set when the broker has answered a held request, or closed the connection on it."""
         self.was_refused = False
-        """Whether the broker closed the connection instead of an answer."""
+        """Whether the broker closed the connection instead of answering."""
         self.answered = threading.Event()
-        """Set when the broker has answered, whoever gets to hear it."""
+        """Set when the broker has answered, whether or not the client gets the answer."""
         self._fits = fits
         self._times = times
         self._skip = after
@@ -83,11 +83,11 @@ class Rule:
         return True
 
     def wait(self) -> None:
-        """Until a request was caught."""
+        """Wait until a request was caught."""
         assert self._came.wait(LIMIT_SECONDS), "no such request came"
 
     def release(self) -> None:
-        """Deliver what is held, and what will be, and return when the broker has answered or closed."""
+        """Deliver what is held, now and later; return when the broker has answered or closed."""
         self._released.set()
         if self.caught and self.act in (Act.HOLD, Act.STRAND, Act.ECHO):
             assert self.delivered.wait(LIMIT_SECONDS), "what was held is not answered"

@@ -1,11 +1,11 @@
-"""The data source with faults: it dies or raises where a file tells it to, once, in Spark's own processes.
+"""The data source with faults: at the point named in a file, it dies or raises, once.
 
-A fault is named by its place, and all places are calls that Spark makes: the write of a task, the commit and
-the abort of the driver. What happens between the requests of a commit is done to those requests, by
-`spark_points`.
+All of it happens in Spark's own processes. All points are calls that Spark makes: the write of a task, the
+commit and the abort of the driver. `spark_points` covers what lies between the requests of a commit, by
+acting on those requests.
 
-`os._exit` in the process that commits is what a dying driver looks like from there; the abort that Spark asks
-for afterwards dies too, because a dead driver asks for nothing.
+In the committing process, `os._exit` looks like the death of the driver; the abort that Spark requests
+afterwards dies too, because a dead driver requests nothing.
 """
 
 import os
@@ -23,7 +23,7 @@ WAITING = "waiting"
 
 
 class FaultySource(SemelDataSource):
-    """Semel's data source, and the fault of the file that it is given as an option."""
+    """Semel's data source with a fault; the option `fault.file` names the file that holds the fault."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         self.fault = Path(options[FILE]) if FILE in options else None
@@ -47,7 +47,7 @@ class FaultySource(SemelDataSource):
 
 
 class FaultyBatchWriter(BatchWriter):
-    """The process that commits is killed by the test; the abort dies here."""
+    """The test kills the process that commits; this makes the abort die."""
 
     def __init__(self, fault: Path, options: Any, schema: Any) -> None:
         super().__init__(options, schema)

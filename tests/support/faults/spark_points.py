@@ -1,14 +1,14 @@
-"""The points of a batch at which something can die, each named by a request that the broker gets there.
+"""The points of a batch at which a process can die, each named by a request that the broker gets there.
 
-A batch of two tasks asks for these, in this order, if the broker has Kafka's requests alone:
+With Kafka's requests alone, a batch of two tasks sends these requests, in this order:
 
     InitProducerId (driver), then of each task InitProducerId and Produce, then of the driver
     AddOffsetsToTxn, TxnOffsetCommit and EndTxn, and last EndTxn for each task
 
-and with Semel's own, BeginAttempt instead of the tasks' InitProducerId, and CommitTransactions instead of
-all from AddOffsetsToTxn on. A point is caught on its way: the
-request does not get to the broker, or its answer does not get back. So it shows nothing of how the pipeline
-is written, only of what it asks for.
+With Semel's own requests, BeginAttempt replaces the tasks' InitProducerId, and CommitTransactions replaces
+everything from AddOffsetsToTxn on. A request is caught on its way: either it does not reach the broker, or
+its response does not come back. So a point depends only on what the pipeline requests, not on how it is
+written.
 """
 
 import threading
@@ -34,13 +34,13 @@ WAIT_SECONDS = 180.0
 
 @dataclass(frozen=True)
 class Point:
-    """A request of a batch, and whether it is caught on its way to the broker or when it was answered."""
+    """A request of a batch, and whether it is caught before or after the broker answers it."""
 
     api_key: int
     is_of: Callable[[str], bool]
     is_answered: bool = False
     earlier: int = 0
-    """How many such requests of the batch come before the one that is meant."""
+    """How many requests of this kind precede it in the batch."""
 
 
 def of_driver(transactional_id: str) -> bool:
@@ -53,7 +53,7 @@ def of_task(transactional_id: str) -> bool:
 
 _END, _GROUP = EndTxnRequest.api_key, CommitTransactionsRequest.api_key
 
-#: What is asked of every broker. Batches have two tasks.
+#: Requests to any Kafka-compatible broker. Batches have two tasks.
 PORTABLE = {
     "while tasks write": Point(ProduceRequest.api_key, of_task),
     "before the decision": Point(AddOffsetsToTxnRequest.api_key, of_driver),
@@ -64,7 +64,7 @@ PORTABLE = {
     "between the ends": Point(_END, of_task, earlier=1),
     "after the ends": Point(_END, of_task, is_answered=True, earlier=1),
 }
-#: What is asked of Semel.
+#: Requests to Semel only.
 EXTENDED = {
     "while tasks write": PORTABLE["while tasks write"],
     "before the decision": Point(_GROUP, of_driver),
@@ -72,7 +72,7 @@ EXTENDED = {
 }
 
 
-#: What a task asks for before it writes, which leaves nothing behind.
+#: A task's request before it writes, which has no lasting effect.
 BEGIN = "before a task writes"
 
 
@@ -83,7 +83,7 @@ def points(protocol: str) -> dict[str, Point]:
 
 
 def catch(proxy: Proxy, point: Point) -> Rule:
-    """Hold what is asked there, in the batch that comes next."""
+    """Catch the request of this point in the next batch."""
     return proxy.on(
         point.api_key,
         Act.DEAFEN if point.is_answered else Act.HOLD,
@@ -93,12 +93,12 @@ def catch(proxy: Proxy, point: Point) -> Rule:
 
 
 def transactional_id(seen: Seen) -> str:
-    """Who asks; a request without a transaction is nobody's."""
+    """Return the transactional id of a request; "" if it has none."""
     return seen.body.transactional_id or ""
 
 
 def await_caught(rule: Rule, check: Callable[[], None] = lambda: None) -> Seen:
-    """Until the request is there, or has been answered if that is the point; `check` finds who is dead."""
+    """Wait until the request is caught, or answered if the point says so; `check` may raise earlier."""
 
     def is_there() -> bool:
         check()
@@ -109,12 +109,12 @@ def await_caught(rule: Rule, check: Callable[[], None] = lambda: None) -> Seen:
 
 
 def sender(seen: Seen) -> psutil.Process:
-    """The process that has sent a request."""
+    """Find the process that sent a request."""
     return connected(*seen.ports)
 
 
 def connected(port: int, to_port: int) -> psutil.Process:
-    """The process that has a connection from one port to another."""
+    """Find the process that has a connection from one port to another."""
     for each in psutil.net_connections("tcp"):
         if each.raddr and (each.laddr.port, each.raddr.port) == (port, to_port) and each.pid is not None:
             return psutil.Process(each.pid)
@@ -122,7 +122,7 @@ def connected(port: int, to_port: int) -> psutil.Process:
 
 
 class Killer(threading.Thread):
-    """Kills who asks for something, while the test waits for Spark."""
+    """Kills the process that sends the caught request, while the test waits for Spark."""
 
     def __init__(self, caught: Rule) -> None:
         super().__init__(name="killer")

@@ -1,9 +1,9 @@
-"""A proxy on loopback that passes bytes of any protocol, until it is told what networks do.
+"""A proxy on loopback that passes the bytes of any protocol, until a test has it fail as networks do.
 
 with TcpProxy(("127.0.0.1", 5432)) as proxy:
     proxy.cut()     # every connection is closed, and new ones are refused
-    proxy.silence() # nothing passes, in either direction, and nobody is told
-    proxy.mend()    # new connections pass again, and what was held back goes on its way
+    proxy.silence() # nothing passes in either direction, and no connection is closed
+    proxy.mend()    # new connections pass again, and what was held back is delivered
 """
 
 import asyncio
@@ -18,7 +18,7 @@ Address = tuple[str, int]
 
 
 class TcpProxy:
-    """Listens on a port of its own in front of one server, on an event loop of its own."""
+    """Listens on its own port before one server, and runs on its own event loop."""
 
     def __init__(self, upstream: Address, change: Callable[[bytes], bytes] = bytes) -> None:
         self._change = change
@@ -32,9 +32,9 @@ class TcpProxy:
         self._passing.set()
         self._server: asyncio.Server | None = None
         self.held = 0
-        """How many pieces of bytes were held back."""
+        """How many pieces of data were held back."""
         self.delay_seconds = 0.0
-        """How long every piece of bytes takes from now on."""
+        """The delay of every piece of data from now on."""
 
     @property
     def address(self) -> Address:
@@ -51,7 +51,7 @@ class TcpProxy:
         self._call(cut)
 
     def drop(self) -> None:
-        """Close all connections. New ones pass."""
+        """Close all connections. New ones are accepted."""
 
         def drop() -> None:
             for each in self._connections:
@@ -60,11 +60,11 @@ class TcpProxy:
         self._call(drop)
 
     def silence(self) -> None:
-        """Let nothing pass, as a network that loses every packet."""
+        """Pass nothing, as a network that loses every packet."""
         self._call(self._passing.clear)
 
     def mend(self) -> None:
-        """Let everything pass again."""
+        """Pass everything again."""
 
         def mend() -> None:
             self._refuses = False
@@ -122,7 +122,7 @@ class TcpProxy:
         there = asyncio.create_task(self._pass(reader, upstream[1], self.listener()))
         back = asyncio.create_task(self._pass(upstream[0], writer))
         try:
-            # A connection with one side closed is of no use to any of our protocols.
+            # None of our protocols can use a connection with one side closed.
             await asyncio.wait((there, back), return_when=asyncio.FIRST_COMPLETED)
         finally:
             for each in (there, back):
@@ -131,7 +131,7 @@ class TcpProxy:
             upstream[1].transport.abort()
 
     def listener(self) -> Callable[[bytes], object]:
-        """What a connection tells of all that the client sends; a subclass can have another one."""
+        """Return what a connection calls with all data that the client sends; a subclass may override it."""
         return bytes
 
     async def _pass(

@@ -1,4 +1,4 @@
-"""Every anomaly: the smallest history that shows it, and a neighbour that does not."""
+"""Every anomaly: the smallest history that shows it, and a similar history that does not."""
 
 from semel.check import Operation
 from support.models.histories import JOURNAL, JOURNAL_TOPIC, Steps
@@ -6,7 +6,7 @@ from support.models.histories import JOURNAL, JOURNAL_TOPIC, Steps
 READ_ALL = "read_uncommitted"
 
 
-def S(*declared: Operation) -> Steps:  # noqa: N802 - a short name for what stands at the beginning of every row
+def S(*declared: Operation) -> Steps:  # noqa: N802 - a short name, because every row begins with it
     return Steps(*declared)
 
 
@@ -14,7 +14,7 @@ def J() -> Steps:  # noqa: N802
     return Steps(JOURNAL_TOPIC)
 
 
-#: The anomaly, a history that shows it, and one that differs in one thing and shows nothing.
+#: The anomaly, a history that shows it, and one that differs in a single detail and shows no anomaly.
 CASES = [
     # ---- what is read
     (

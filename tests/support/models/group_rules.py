@@ -1,4 +1,4 @@
-"""Words for tests of groups: a state that decides and applies, a clock, and answers to who waited."""
+"""Helpers for tests of groups: a state that decides and applies, a clock, and the answers to tickets."""
 
 import struct
 from collections.abc import Iterable
@@ -33,17 +33,17 @@ GROUP = "g"
 
 
 def subscription(*topics: str, owned: dict[str, list[int]] | None = None) -> bytes:
-    """A ConsumerProtocolSubscription of version 1; without ``owned``, the beginning of it."""
+    """Build a ConsumerProtocolSubscription of version 1; without ``owned``, only the beginning of it."""
     names = b"".join(struct.pack(">h", len(name)) + name.encode() for name in topics)
     data = struct.pack(">hi", 1, len(topics)) + names
     if owned is not None:
-        # An assignment of version 0 has the same form between its version and its user data.
+        # An assignment of version 0 has the same format between its version and its user data.
         data += struct.pack(">i", -1) + encode_assignment(owned)[2:-4]
     return data
 
 
 class GroupRules:
-    """Decides and applies, as the commit loop does. Checks what must hold of every decision."""
+    """Decides and applies like the commit loop. Checks invariants of every decision."""
 
     def __init__(self, migration: Migration = Migration()) -> None:  # noqa: B008
         self.migration = migration
@@ -53,7 +53,7 @@ class GroupRules:
         self.waiting: set[int] = set()
         self.answers: dict[int, Any] = {}
         self.writes = 0
-        """Durable facts so far."""
+        """The number of durable facts so far."""
         self.ledger: dict[str, Group] = {}
         """The groups as they were last written."""
         self.topics: dict[str, TopicShape] = {}
@@ -88,7 +88,7 @@ class GroupRules:
             self.answers[ticket] = answer
 
     def restart(self) -> None:
-        """Kill the broker: what is in the ledger comes back when it is touched, sessions and waits do not."""
+        """Kill the broker: groups in the ledger are loaded again, sessions and waits are lost."""
         self.state = BrokerState(migration=self.migration)
         for group_id, group in self.ledger.items():
             self.state.put(GroupKey(group_id), unpack_group(group.kind, group.pack()))
@@ -118,7 +118,7 @@ class GroupRules:
     # The classic protocol.
 
     def join(self, member_id: str = "", *, new: str = "", **fields: Any) -> Any:
-        """The answer, or the ticket if it waits."""
+        """Return the answer, or the ticket if the command is parked."""
         self.tickets += 1
         defaults: dict[str, Any] = {
             "group_id": GROUP,
@@ -144,7 +144,7 @@ class GroupRules:
     def sync(
         self, member_id: str, generation: int, assignments: dict[str, bytes] | None = None, **fields: Any
     ) -> Any:
-        """The answer, or the ticket if it waits."""
+        """Return the answer, or the ticket if the command is parked."""
         self.tickets += 1
         defaults: dict[str, Any] = {
             "group_id": GROUP,
@@ -182,15 +182,15 @@ class GroupRules:
         return answer
 
     def enter(self, name: str) -> Any:
-        """Join as KIP-394 wants it: ask for an id, come back with it. The answer or ticket of the second."""
+        """Join as KIP-394 requires: get a member id, join with it; return the second answer or ticket."""
         promised = self.join(new=name)
         assert promised.error is ErrorCode.MEMBER_ID_REQUIRED
         return self.join(promised.member_id)
 
     def stable(self, *names: str, assigned: dict[str, list[int]] | None = None) -> int:
-        """A stable group with these members, the first of them leader; its generation.
+        """Form a stable group of these members, led by the first; return its generation.
 
-        With ``assigned``, their partitions of the topic "t".
+        ``assigned`` gives each member's partitions of the topic "t".
         """
         self.enter(names[0])
         for name in names[1:]:
@@ -215,7 +215,7 @@ class GroupRules:
         return topic_id
 
     def beat(self, member_id: str, epoch: int, **fields: Any) -> ConsumerAnswer:
-        """A heartbeat, with the topics looked up as the handler does."""
+        """Send a heartbeat, with topics looked up as the handler does."""
         wanted = self.run(ReadSubscriptions(GROUP))
         regexes = set(wanted.regexes)
         if fields.get("topic_regex"):

@@ -1,7 +1,7 @@
-"""Short ways to write down operations, for histories that are shown in a test.
+"""Short notations for operations, for histories that are shown in a test.
 
-A step takes one tick of the clock, unless a test says when it was: `at` is when it started, and it ended
-right then, or at `to`.
+A step takes one tick of the clock, unless a test gives its time: it starts at `at`, and ends at the same
+moment or at `to`.
 """
 
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ JOURNAL_TOPIC = Topic(JOURNAL, "journal")
 
 
 class Steps:
-    """Collects operations, one tick after the other."""
+    """Collects operations, one tick after another."""
 
     def __init__(self, *steps: Operation) -> None:
         self.operations = list(steps)
@@ -119,5 +119,5 @@ class Steps:
 
 
 def names(found: Sequence[Any]) -> set[str]:
-    """Which anomalies are among these."""
+    """Return the names of these anomalies."""
     return {each.name for each in found}

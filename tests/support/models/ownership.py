@@ -1,8 +1,8 @@
 """Ownership as a table that a test changes, and several brokers over one log that follow it.
 
-The brokers of `SharedLog` are one broker that is served at several ports. Behind each port it has another
-node id and answers as that node would, by the table. So a client sees a cluster in which leaders and
-coordinators move, while nothing behind it can go wrong.
+The brokers of `SharedLog` are one broker, served at several ports. At each port it has another node id and
+answers as that node would, by the table. So a client sees a cluster in which leaders and coordinators move,
+while everything behind it is a single broker.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ NOBODY = -1
 
 
 class Owners:
-    """Who owns what. The first node owns everything that is not in the table, at epoch 0."""
+    """The table of owners. The first node owns everything that is not in the table, at epoch 0."""
 
     def __init__(self, *nodes: Node) -> None:
         self.nodes = {node.node_id: node for node in nodes}
@@ -92,14 +92,14 @@ class Seat:
         return True
 
     def shards(self) -> None:
-        """All, as `owns` says."""
+        """Return None: this broker owns all shards, as `owns` says."""
 
     def is_janitor(self) -> bool:
         return self.node_id == min(self.owners.nodes)
 
 
 class SharedLog:
-    """Brokers 1, 2, … over one log, and the table that says who owns what."""
+    """Brokers 1, 2, … over one log, and the table of their ownership."""
 
     def __init__(self, brokers: dict[int, Broker], servers: dict[int, Server], owners: Owners) -> None:
         self._loop = asyncio.get_running_loop()
@@ -123,24 +123,24 @@ class SharedLog:
         return PartitionKey(found.topic_id, partition)
 
     def move_leader(self, topic: str, partition: int, node_id: int) -> None:
-        """Another broker leads a partition; NOBODY if none does."""
+        """Make another broker the leader of a partition; NOBODY for no leader."""
         key = self.key(topic, partition)
         self._change(lambda: self.owners.move_leader(key, node_id))
 
     def move_coordinator(self, name: str, node_id: int) -> None:
-        """Another broker coordinates a group or a transactional id."""
+        """Make another broker the coordinator of a group or a transactional id."""
         self._change(lambda: self.owners.move_coordinator(name, node_id))
 
     def parked(self) -> int:
-        """The number of waiting fetches."""
+        """Return the number of waiting fetches."""
         return self._brokers[1].reads.parked
 
     def crash(self, node_id: int) -> None:
-        """A broker is gone. The table still has it until the test says otherwise."""
+        """Abort a broker. The table keeps it until the test removes it."""
         self._run(self._servers[node_id].abort)
 
     def remove_node(self, node_id: int) -> None:
-        """The others know that a broker is gone."""
+        """Remove a broker from the table, so that the others know it is gone."""
         self._change(lambda: self.owners.remove_node(node_id))
 
     def stop(self) -> None:
@@ -171,7 +171,7 @@ def shared_log(brokers: int = 2, **settings: Any) -> Iterator[SharedLog]:
         try:
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
                 runner.run(_serve(brokers, Settings(node_id=1, **settings), found, ready))
-        except BaseException as error:  # noqa: BLE001 - the test has to hear of it
+        except BaseException as error:  # noqa: BLE001 - the test must see it
             failed.append(error)
         finally:
             ready.set()
@@ -214,5 +214,5 @@ async def _serve(count: int, settings: Settings, found: list[SharedLog], ready: 
 
 
 def endpoint(node_id: int) -> Endpoint:
-    """An address for tests that do not connect."""
+    """Return an address for tests that do not connect."""
     return Endpoint(f"broker-{node_id}.example", 9000 + node_id)

@@ -1,7 +1,7 @@
-"""A log that does everything right, and clients that lose answers, crash, and come back: correct histories.
+"""Correct histories: a log that does everything right, and clients that lose answers, crash and come back.
 
-The log is a few lists. Clients are generators: at every `yield` somebody else may go on, and a request may be
-lost, be answered to nobody, or arrive when its sender has long given up. Everything is drawn from one seed.
+The log is a few lists. Clients are generators: at every `yield` another client may continue. A request may be
+lost, its answer may be lost, or it may arrive long after its sender gave up. All choices come from one seed.
 """
 
 import random
@@ -47,7 +47,7 @@ GROUP = "copiers"
 
 @dataclass
 class Log:
-    """One partition: values with their transaction; a marker has no value and says whether it commits."""
+    """One partition: values with their transactions; a marker has no value, but an outcome."""
 
     entries: list[tuple[str | None, str | None, bool]] = field(default_factory=list)
     flushed: int = 0
@@ -65,7 +65,7 @@ class Open:
 
 
 class PerfectLog:
-    """The broker. Every call happens at one moment, and may come again."""
+    """The broker. Every call is atomic, and may be repeated."""
 
     def __init__(self) -> None:
         self.logs = {key: Log() for key in (*INPUTS, *OUTPUTS, TRIMMED)}
@@ -145,7 +145,7 @@ class PerfectLog:
             log.flushed = len(log.entries)
 
     def lose_power(self) -> None:
-        """What was not flushed is gone, and so are transactions that were open."""
+        """Remove what was not flushed, and abort open transactions."""
         for log in self.logs.values():
             del log.entries[log.flushed :]
         for txid in list(self.open):
@@ -162,7 +162,7 @@ class PerfectLog:
         return any((group, key) in each.positions for each in self.open.values())
 
     def read(self, key: Partition, position: int, isolation: str, most: int) -> tuple[list[Any], int]:
-        """Records from a position on, and where the reader is then."""
+        """Read from a position; return the records and the reader's next position."""
         log = self.logs[key]
         is_all = isolation == "read_uncommitted" or key[0] in JOURNALS
         bound = log.flushed if is_all else self.stable(key)
@@ -176,7 +176,7 @@ class PerfectLog:
 
 
 class World:
-    """The log, its clients, the time, and what was written down."""
+    """The log, its clients, the time, and the recorded operations."""
 
     def __init__(self, seed: int, ticks: int = 250) -> None:
         self.rng = random.Random(seed)
@@ -190,7 +190,7 @@ class World:
         self._run(ticks)
 
     def _run(self, ticks: int) -> None:
-        lives = self.rng.choice((2, 2, 3))  # The third one has to fight for the id of the first.
+        lives = self.rng.choice((2, 2, 3))  # A third one competes for the id of the first.
         actors: list[Step] = [
             *(self._writer(f"writer-{number % 2}") for number in range(lives)),
             *(self._copier(f"copier-{number % 2}", INPUTS[number % 2]) for number in range(lives)),
@@ -260,13 +260,14 @@ class World:
             yield
 
     def rest(self) -> Iterator[None]:
-        """A while between two lives, in which whoever took over can get something done."""
+        """Pause between two lives, so that a client that took over can make progress."""
         for _ in range(self.rng.choice((0, 5, 50))):
             yield
 
     def ask(self, effect: Callable[[], Any]) -> Step:
-        """Ask until there is an answer or patience ends: whether there is one, the answer, and if it was the
-        only attempt."""
+        """Ask until there is an answer or patience ends.
+
+        Returns whether there is an answer, the answer, and whether it came at the only attempt."""
         for attempt in range(3):
             yield
             luck = self.rng.random()
@@ -284,11 +285,11 @@ class World:
         return False, None, False
 
     def call(self, kind: str, made: Any, effect: Callable[[], Any]) -> Step:
-        """Ask, and write down how it ended; returns the outcome and the answer."""
+        """Ask, and record the operation; return the outcome and the answer."""
         started = self.now
         start = made._replace(started=started, ended=None)
         if self.rng.random() < 0.3:
-            self.add(start)  # As a recorder does, so that it is known if the client is killed.
+            self.add(start)  # Like a recorder: known even if the client is killed.
         try:
             is_answered, answer, is_only = yield from self.ask(effect)
         except GeneratorExit:
@@ -332,7 +333,7 @@ class World:
                 yield from self.pause()
 
     def _transaction(self, process: str, tx: tuple[str, int, str], claims: tuple[Claim, ...]) -> Step:
-        """One transaction; returns the epoch of the next one, or None if this life is over."""
+        """Run one transaction; return the epoch of the next one, or None if this life is over."""
         rng = self.rng
         is_well = True
         for _ in range(rng.randint(1, 4)):
@@ -454,7 +455,7 @@ class World:
                 yield from self.pause()
 
     def _plain_group(self) -> Step:
-        """A group that commits outside of transactions, forwards and back."""
+        """Run a group that commits outside transactions, forwards and backwards."""
         place, key = ("plain", ("out", 0)), ("out", 0)
         while True:
             process = self.life("group")
@@ -487,5 +488,5 @@ class World:
 
 
 def correct_history(seed: int, ticks: int = 250) -> list[Operation]:
-    """What clients of a log that does everything right did and saw."""
+    """Return what clients of a log that does everything right did and saw."""
     return World(seed, ticks).operations

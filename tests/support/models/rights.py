@@ -1,4 +1,4 @@
-"""How the matrix of rights is written: cases, the rights that they need, and what happens without them."""
+"""The notation of the rights matrix: cases, the rights they need, and the result without each right."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -19,20 +19,20 @@ class Right(NamedTuple):
 
 
 class Hidden(NamedTuple):
-    """Instead of an error: a list has this name with the right, and lacks it without."""
+    """Instead of an error: the name is in a list with the right, and is not without it."""
 
     name: str
 
 
 class Need(NamedTuple):
-    """One of these rights is needed. Without all of them there is an error, or something is hidden."""
+    """One of these rights is needed. Without all of them the response has an error, or hides something."""
 
     rights: tuple[Right, ...]
     error: int | Hidden
     path: str = ""
-    """Where the error is, if not where the case says."""
+    """Where the error is, if not at the path of the case."""
     changes: bool = False
-    """Whether the request has an effect even so."""
+    """Whether the request has an effect even without the right."""
 
 
 class Case(NamedTuple):
@@ -41,24 +41,24 @@ class Case(NamedTuple):
     version: int
     request: Callable[[World], Any]
     path: str
-    """Where the response has its error, as names and indexes of lists; ``*`` is all items of a list."""
+    """Where the response has its error, as names and indexes of lists; ``*`` means all items of a list."""
     needs: tuple[Need, ...]
     allowed: int = 0
-    """The value there with all rights."""
+    """The value at the path with all rights."""
     only_semel: bool = False
 
     def expected(self, need: Need) -> tuple[str, int | Hidden]:
         return need.path or self.path, need.error
 
     def allowed_at(self, need: Need) -> int | Hidden:
-        """The value at the place of a need, with all rights."""
+        """Return the value at the path of a need, with all rights."""
         if need.path not in ("", self.path):
             return need.error if isinstance(need.error, Hidden) else 0
         return self.allowed or (need.error if isinstance(need.error, Hidden) else 0)
 
 
 def at(message: Any, path: str) -> Any:
-    """The value at a path of a message."""
+    """Return the value at a path of a message."""
     for position, step in enumerate(path.split(".")):
         if step == "*":
             rest = ".".join(path.split(".")[position + 1 :])

@@ -1,8 +1,8 @@
 """The rights that each API needs, as data: a request, the needed rights, and the error without each of them.
 
-The tests of the authorization send these requests to a broker in memory. They can be sent to Apache Kafka
-with the same ACLs too: ``rights_requests.prepare`` makes the world that they are about with requests alone,
-and nothing here knows how a request is sent.
+The authorization tests send these requests to a broker in memory. They can also be sent to Apache Kafka with
+the same ACLs: ``rights_requests.prepare`` creates the topics, groups and transactions they refer to by
+requests alone, and nothing here depends on how a request is sent.
 """
 
 from semel.wire.errors import ErrorCode
@@ -111,7 +111,7 @@ TOPICS = (
         lambda w: ask.named(NEW, allow_auto_topic_creation=True),
         NAMED,
         (topic(DESCRIBE, NEW), either(topic(CREATE, NEW), cluster(CREATE))),
-        only_semel=True,  # Kafka creates it after the answer
+        only_semel=True,  # Kafka creates it after the response
     ),
     Case(
         "DescribeTopicPartitions",

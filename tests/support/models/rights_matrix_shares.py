@@ -7,7 +7,7 @@ from support.models.rights_requests import IDLE_SHARE, SHARE, T, World, X, of, s
 
 
 def acknowledged(w: World) -> semel.TxnShareAcknowledgeRequest:
-    """The transaction is of version 1, so these are refused after all rights."""
+    """Acknowledge in a transaction of version 1, which is refused even with all rights."""
     batch = shares.AcknowledgementBatch(acknowledge_types=[1])
     part = shares.ShareAcknowledgePartition(partition_index=0, acknowledgement_batches=[batch])
     wanted = [shares.ShareAcknowledgeTopic(topic_id=w.topic_id, partitions=[part])]

@@ -1,4 +1,4 @@
-"""The requests of the matrix of rights, and the world that they are about, which is made by requests too."""
+"""The requests of the rights matrix, and the world they refer to, which is created by requests too."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
@@ -26,11 +26,11 @@ CLASSIC, CONSUMER, DRIVER, ATTEMPT, NEW = "classic", "consumer", "driver", "atte
 SHARE, IDLE_SHARE = "share", "idle-share"
 
 Ask = Callable[[int, Any, int], Awaitable[Any]]
-"""Sends a request of an API in a version, as a principal that may do everything."""
+"""Sends a request of an API in a version, as a principal with all rights."""
 
 
 class World(NamedTuple):
-    """What the requests are about."""
+    """The topics, producers and members that the requests refer to."""
 
     topic_id: bytes
     producer: tuple[int, int]
@@ -79,7 +79,7 @@ async def prepare(ask: Ask) -> World:
 
 
 async def shared(ask: Ask) -> None:
-    """Two share groups: one with a member, which begins at the first record, and one without."""
+    """Create two share groups: one with a member, starting at the first record, and one without members."""
     reset = configs.IncrementalAlterConfigsAlterableConfig(name="share.auto.offset.reset", value="earliest")
     resource = configs.IncrementalAlterConfigsAlterConfigsResource(
         resource_type=32, resource_name=SHARE, configs=[reset]
@@ -268,7 +268,7 @@ CHANGED = {
     4: ("message.max.bytes", "1048588"),
     32: ("consumer.session.timeout.ms", "50000"),
 }
-"""A config of each kind of resource, and a value."""
+"""A config and a value for each type of resource."""
 
 
 def altered(kind: int = 2, name: str = T) -> configs.AlterConfigsRequest:

@@ -1,4 +1,4 @@
-"""Words for tests of the rules: a state with one partition, and batches that are only a header."""
+"""Helpers for tests of the rules: a state with one partition, and batches that consist of a header."""
 
 from semel.core.facts import DURABLE, TransactionChanged
 from semel.core.partition import Append, Appended, TransactionContext
@@ -48,7 +48,7 @@ def header(
 
 
 class Rules:
-    """Decides and applies, as the commit loop does, with nothing stored: what is missing does not exist."""
+    """Decides and applies like the commit loop, without a store: a missing entity does not exist."""
 
     def __init__(self) -> None:
         self.state = BrokerState()
@@ -79,9 +79,10 @@ class Rules:
             self.facts.append(fact)
 
     def append(self, sequence: int = -1, *, transaction: int = 0, **fields: int) -> Appended:
-        """A batch of producer 7, or of no producer if it has no sequence.
+        """Append a batch of producer 7, or of no producer if it has no sequence.
 
-        With the version of a transaction the batch is in one, and nothing but the batch is in question.
+        ``transaction`` is the version of the transaction that contains the batch. The transaction is opened
+        without its coordinator, so that only the batch itself can be refused.
         """
         if sequence == -1:
             fields = {"producer_id": -1, "epoch": -1, **fields}
@@ -97,7 +98,7 @@ class Rules:
     def open_transaction(
         self, transaction_context: TransactionContext, batch: BatchHeader, partition: PartitionKey = PARTITION
     ) -> None:
-        """Make it true that the batch may be in a transaction, without asking the coordinator."""
+        """Open the batch's transaction in this partition, without asking the coordinator."""
         known = self.state.transactions.get(TransactionKey(transaction_context.transactional_id))
         if known is not None and partition in known.partitions and known.epoch == batch.producer_epoch:
             return

@@ -1,7 +1,7 @@
-"""Bugs, put into correct histories: each changes what was recorded as a broken log would have made it.
+"""Bugs for correct histories: each changes the recorded operations to what a broken log would have caused.
 
-A bug is a function of a history and a source of chance. It returns the history as it would have been, or None
-if there is no place for it in this one.
+A bug is a function of a history and a random generator. It returns the changed history, or None if it does
+not apply to this history.
 """
 
 import random
@@ -27,7 +27,7 @@ from semel.check import (
 History = list[Operation]
 Bug = Callable[[Sequence[Operation], random.Random], History | None]
 
-#: The name of a bug, what it is found as, and the bug.
+#: The name of a bug, the anomalies that it may be found as, and the bug.
 BUGS: dict[str, tuple[set[str], Bug]] = {}
 
 
@@ -56,7 +56,7 @@ def _is_final(each: Operation) -> bool:
 
 
 def _without(history: Sequence[Operation], topic: str, partition: int, values: set[Any]) -> History:
-    """The history in which no reader was handed these values."""
+    """Return the history in which no reader got these values."""
     changed: History = []
     for each in history:
         if isinstance(each, Poll) and (each.topic, each.partition) == (topic, partition):
@@ -70,7 +70,7 @@ def _swap(history: Sequence[Operation], old: Operation, new: Operation) -> Histo
 
 
 def _visible(history: Sequence[Operation]) -> Iterator[tuple[Produce, int, Poll]]:
-    """What was acknowledged and is seen at the end: the produce, the index of its value, the poll."""
+    """Yield acknowledged values that are seen at the end: the produce, the index of the value, the poll."""
     committed = _committed(history)
     places = {}
     for each in history:
@@ -202,7 +202,7 @@ def acknowledge_a_wrong_offset(history: Sequence[Operation], rng: random.Random)
 
 @bug("skipped-poll")
 def skip_in_a_poll(history: Sequence[Operation], rng: random.Random) -> History | None:
-    """A reader that goes over what the last reader is handed."""
+    """Let a reader skip a record that the last reader gets."""
     polls = [each for each in history if isinstance(each, Poll) and len(each.records) > 2]
     polls = [each for each in polls if each.isolation == "read_committed" and not _is_final(each)]
     poll = _some(rng, [each for each in polls if each.topic != "short"])
@@ -251,7 +251,7 @@ def let_a_zombie_commit(history: Sequence[Operation], rng: random.Random) -> His
         for each in history
         if isinstance(each, Init) and each.process == commit.process and each.ended is not None
     )
-    # Time is stretched so that there is room between the two.
+    # Stretch the time, so that there is room between the two.
     changed = [_stretched(each) for each in history]
     moment = commit.started * 10 - 1
     assert moment > last * 10 or commit.started == last
@@ -273,7 +273,7 @@ def end_a_transaction_twice(history: Sequence[Operation], rng: random.Random) ->
 
 
 def _seen_commit(history: Sequence[Operation], rng: random.Random) -> Any:
-    """A commit whose records were seen."""
+    """Choose a commit whose records were seen."""
     seen = {each[0].transaction for each in _visible(history)}
     commits = [each for each in history if isinstance(each, Commit) and each.outcome == OK]
     return _some(rng, [each for each in commits if each.transaction in seen])
@@ -324,7 +324,7 @@ def skip_input(history: Sequence[Operation], rng: random.Random) -> History | No
         later = [each for each in sends[index + 1 :] if each.claims[0].topic == claim.topic]
         earlier = [each for each in sends[:index] if each.claims[0].topic == claim.topic]
         if later and earlier:
-            # Its data was committed, its input was not told to be so.
+            # The records of the transaction were committed, but its input was not committed with them.
             return [
                 each
                 for each in history
@@ -376,7 +376,7 @@ def read_past_the_stable_offset(history: Sequence[Operation], rng: random.Random
 
 
 def _exchanged(history: Sequence[Operation], where: tuple[str, int], other: dict[Any, Any]) -> History:
-    """The history in which readers of a partition got other values in these places."""
+    """Return the history in which readers of a partition got other values at the same offsets."""
     changed: History = []
     for each in history:
         if isinstance(each, Poll) and (each.topic, each.partition) == where:
@@ -389,7 +389,7 @@ def _exchanged(history: Sequence[Operation], where: tuple[str, int], other: dict
 
 @bug("nonmonotonic-send", "wrong-acknowledgement")
 def reorder_what_a_producer_sent(history: Sequence[Operation], rng: random.Random) -> History | None:
-    """Two records of one transaction in one partition change places for all readers."""
+    """Exchange two records of one transaction in one partition, for all readers."""
     batches = [each for each, index, _ in _visible(history) if index == 1]
     batch = _some(rng, batches)
     if batch is None:
@@ -400,7 +400,7 @@ def reorder_what_a_producer_sent(history: Sequence[Operation], rng: random.Rando
 
 @bug("offset-inversion", "split-transaction", "cyclic-order", "wrong-acknowledgement")
 def commit_out_of_order(history: Sequence[Operation], rng: random.Random) -> History | None:
-    """The last record of a journal is shown before the first one."""
+    """Exchange the first and the last record of a journal."""
     polls = [each for each in history if isinstance(each, Poll) and _is_final(each) and len(each.records) > 4]
     poll = _some(rng, [each for each in polls if each.topic in _journals(history)])
     if poll is None:

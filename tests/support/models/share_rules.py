@@ -1,4 +1,4 @@
-"""Words for tests of share groups: a state that decides and applies, a clock, a log and a ledger."""
+"""Helpers for tests of share groups: a state that decides and applies, a clock, a log and a ledger."""
 
 from typing import Any
 
@@ -58,7 +58,7 @@ GAP, ACCEPT, RELEASE, REJECT, RENEW = range(5)
 
 
 class ShareRules:
-    """Decides and applies, as the commit loop does."""
+    """Decides and applies like the commit loop."""
 
     def __init__(self, *, locks_max: int = 100, delivery_limit: int = 3) -> None:
         self.state = BrokerState()
@@ -66,7 +66,7 @@ class ShareRules:
         self.limits = DeliveryLimits(locks_max, delivery_limit, LOCK_MS)
         self.ledger: dict[Key, Any] = {}
         self.flushed: dict[Key, Any] = {}
-        """The ledger as of the last decision that was flushed before its answer."""
+        """The ledger after the last decision that was flushed before its answer."""
         self.flushes = 0
         self.writes = 0
         self.batches: list[tuple[int, int]] = []
@@ -114,11 +114,11 @@ class ShareRules:
             self.ledger[ClusterKey()] = Cluster(fact.producer_id + 1)
 
     def restart(self, term: int = 0) -> None:
-        """Kill the broker: locks and sessions are gone, the rest is loaded when it is needed."""
+        """Kill the broker: locks and sessions are lost, everything else is loaded when it is needed."""
         self.state = BrokerState(term)
 
     def lose_power(self) -> None:
-        """Lose what was not flushed, and begin a term, which aborts what is open."""
+        """Lose what was not flushed, and begin a term, which aborts open transactions."""
         self.ledger = dict(self.flushed)
         self.restart(self.state.term + 1)
         for key in [each for each in self.ledger if isinstance(each, TransactionKey)]:
@@ -127,13 +127,13 @@ class ShareRules:
     # The log of partition 0.
 
     def begin(self, start: int = 0) -> None:
-        """Give the share-partition a start, without a group."""
+        """Set the start of the share-partition, without a group."""
         self.ledger[KEY] = SharePartition()
         self._set_log(0, 0)
         assert self.run(StartShare(KEY, start)) is ErrorCode.NONE
 
     def append(self, *sizes: int) -> None:
-        """Append batches of so many records."""
+        """Append batches with these numbers of records."""
         log = self._log
         end = log.high_watermark
         for size in sizes:
@@ -161,7 +161,7 @@ class ShareRules:
         return answer
 
     def read(self, records_max: int = 1_000, **fields: Any) -> AcquireFrom | None:
-        """What a broker reads for a member at this moment."""
+        """Return what a broker would read for a member now."""
         offset = self.look().offset
         if offset is None:
             return None
@@ -202,7 +202,7 @@ class ShareRules:
     def in_transaction(
         self, member: str, first: int, last: int, *types: int, name: str = "p", **fields: Any
     ) -> ErrorCode:
-        """Acknowledge inside the transaction of a producer, with its current epoch."""
+        """Acknowledge inside a producer's transaction, with its current epoch."""
         return ErrorCode(
             self.run(self.acknowledging(member, AcknowledgedRun(first, last, types), name=name, **fields))
         )

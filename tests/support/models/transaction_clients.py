@@ -1,7 +1,7 @@
-"""Producers as client libraries keep them, over the rules, with a network that loses connections.
+"""Producers with the state that client libraries keep, over the rules, on a network that loses connections.
 
-Whatever they are answered is told to a model that knows no rules (`transaction_model`). A state machine
-drives them: `tests/property/test_transactions_machine.py`.
+Every answer they get is passed to a model that knows no rules (`transaction_model`). A state machine drives
+them: `tests/property/test_transactions_machine.py`.
 """
 
 from dataclasses import dataclass, field
@@ -37,7 +37,7 @@ DRIVER = "driver"
 
 @dataclass
 class Client:
-    """A producer as its library keeps it: pair, sequences, connection, and what it has sent."""
+    """The state that a library keeps of a producer: id and epoch, sequences, connection, sent records."""
 
     transactional_id: str
     version: int
@@ -46,15 +46,15 @@ class Client:
     sequences: dict[PartitionKey, int] = field(default_factory=dict)
     has_begun: bool = False
     last: Any = None
-    """The request to the coordinator that came last of all; sent again when the connection is lost."""
+    """The last request to the coordinator; it is sent again when the connection is lost."""
     is_broken: bool = False
-    """It was refused: all it may do is abort or begin anew."""
+    """A request was refused: the client may only abort, or begin again with InitProducerId."""
     sent: list[tuple[PartitionKey, bytes]] = field(default_factory=list)
-    """What was acknowledged since its transaction began, as far as it knows."""
+    """What was acknowledged since the transaction began, as far as the client knows."""
 
 
 class Clients:
-    """Some producers, those they replaced, and what is still under way on connections that were lost."""
+    """Producers, the instances they replaced, and requests still under way on lost connections."""
 
     def start(self, level: int) -> None:
         self.shelf = Shelf()
@@ -64,10 +64,10 @@ class Clients:
         self.clients: dict[str, Client] = {}
         self.zombies: list[Client] = []
         self.late: list[Any] = []
-        """Requests on connections that were lost."""
+        """Requests on lost connections."""
         self.runs: list[tuple[int, int]] = []
+        """Runs of the driver, which ends the transactions of others. The last is the current one."""
         self.decided: set[tuple[int, int]] = set()
-        """Of the driver, which ends the transactions of others. The last is the current one."""
         self.driver_connection = 0
         self.accepted: set[bytes] = set()
         self.stable: dict[PartitionKey, int] = {}
@@ -80,7 +80,7 @@ class Clients:
     def key(self, topic: str, index: int) -> PartitionKey:
         return PartitionKey(self.topic_ids[topic], index)
 
-    # Asking, and telling the model what was answered.
+    # Asking, and passing the answers to the model.
 
     def ask(self, command: Any) -> Any:
         answer = self.shelf.run(command)
@@ -105,7 +105,7 @@ class Clients:
         values = values_of(command)
         name = command.transaction_context.transactional_id if command.transaction_context else None
         if values[0] in self.accepted:
-            # A duplicate. It is answered as if it were written now, so it must be in what is open now.
+            # A duplicate, answered as if it were written now, so it must be part of the open transaction.
             assert name is not None
             assert set(values) <= set(self.expected.open[name].values[command.partition])
             return
@@ -113,7 +113,7 @@ class Clients:
         self.expected.wrote(self.shelf.now, name, command.partition, values)
 
     def must(self, client: Client, error: ErrorCode) -> bool:
-        """A request of a producer that nobody has fenced succeeds; one of any other does not."""
+        """Check that a request of a current producer succeeds, and that of any other does not."""
         found = self.shelf.state.transactions[TransactionKey(client.transactional_id)]
         is_current = found is not None and (found.producer_id, found.epoch) == client.pair
         is_of_term = found is not None and found.term >= self.shelf.state.term
@@ -128,14 +128,14 @@ class Clients:
     # What a client does.
 
     def healthy(self, name: str) -> Client:
-        """The producer of an id, in working order: if it was refused it begins anew."""
+        """Return a working producer of an id: if it was refused, a new instance replaces it."""
         client = self.clients.get(name)
         if client is None or client.is_broken:
             self.replace(name, 1 + self.number() % 2)
         return self.clients[name]
 
     def replace(self, name: str, version: int) -> None:
-        """A new instance takes the id over."""
+        """Let a new instance take over the id."""
         connection = self.number()
         given = self.shelf.run(InitProducer(name, TIMEOUT_MS, connection=connection))
         assert given.error is ErrorCode.NONE
@@ -144,10 +144,10 @@ class Clients:
             self.zombies.append(self.clients[name])
         self.clients[name] = Client(name, version, connection, (given.producer_id, given.epoch))
 
-    # A driver, whose runs end the transactions of others together.
+    # A driver, whose runs end the transactions of other producers together.
 
     def run_of_driver(self, *, is_old: bool) -> Producer:
-        """The current run, or the one before it."""
+        """Return the current run, or the previous one."""
         if not self.runs:
             self.begin_run()
         return Producer(DRIVER, *self.runs[-2 if is_old and len(self.runs) > 1 else -1])
@@ -158,7 +158,7 @@ class Clients:
         self.runs.append((given.producer_id, given.epoch))
 
     def begin_attempt(self, name: str, version: int, *, is_old: bool) -> None:
-        """An attempt begins under an id that is not known: its transaction is open before it writes."""
+        """Begin an attempt under an unknown id: its transaction is open before it writes."""
         command = BeginAttempt(name, self.run_of_driver(is_old=is_old), TIMEOUT_MS, version)
         is_known, facts = name in self.clients, len(self.shelf.facts)
         given = self.shelf.run(command)
@@ -169,7 +169,7 @@ class Clients:
             assert len(self.shelf.facts) == facts
             return
         if is_known:
-            # It was asked before, and nothing has happened since.
+            # The attempt was begun before, and nothing has happened since.
             assert (given.producer_id, given.epoch) == self.clients[name].pair
             assert len(self.shelf.facts) == facts
             return
@@ -181,7 +181,7 @@ class Clients:
     def commit_together(
         self, names: list[str], place: OffsetKey, offset: int, *, is_old: bool, is_lost: bool
     ) -> None:
-        """All of them and the offset, or nothing: as the model says, which knows who was answered what."""
+        """Commit all transactions and the offset, or nothing, as the model expects from earlier answers."""
         run = self.run_of_driver(is_old=is_old)
         members = [self.clients[name] for name in names if name in self.clients]
         members = [each for each in members if each.has_begun]
@@ -219,13 +219,13 @@ class Clients:
             assert self.shelf.state.transactions == before
 
     def is_whole(self, client: Client) -> bool:
-        """Whether all that the client was told is still there, and nobody has ended it."""
+        """Whether everything acknowledged to the client still exists, and its transaction has not ended."""
         name, found = client.transactional_id, self.shelf.transaction(client.transactional_id)
         is_current = (found.producer_id, found.epoch) == client.pair and found.term >= self.shelf.state.term
         return is_current and name in self.expected.open
 
     def recover(self, name: str) -> None:
-        """KIP-360: the same instance, with its pair."""
+        """Recover as KIP-360 says: the same instance, with its producer id and epoch."""
         client = self.clients.get(name)
         if client is None:
             return
@@ -237,7 +237,7 @@ class Clients:
         elif given.error is ErrorCode.PRODUCER_FENCED:
             found = self.shelf.transaction(name)
             if found.state is not TransactionState.ONGOING:
-                # Refused, but what was its own is aborted (in a cluster of the first generation).
+                # Refused, but its own transaction is aborted (in a cluster of the first generation).
                 self.expected.ended(name, is_commit=False)
             client.is_broken = True
 
@@ -256,12 +256,12 @@ class Clients:
         )
 
     def coordinate(self, client: Client, command: Any) -> bool:
-        """Ask the coordinator on the connection of the client, which is the newest of the id."""
+        """Send a request to the coordinator on the client's connection, which is the newest of the id."""
         client.last = command = command.but(connection=client.connection)
         return self.must(client, self.ask(command))
 
     def end(self, name: str, is_commit: bool, is_repeated: bool, is_lost: bool) -> None:
-        """As clients do it: with nothing written there is nothing to end, but version 2 may abort it."""
+        """End as clients do: if nothing was written there is nothing to end, but version 2 may abort."""
         client = self.clients.get(name)
         if client is None or not (client.has_begun or (client.version == 2 and not is_commit)):
             return
@@ -298,20 +298,20 @@ class Clients:
     # The network.
 
     def lose_connection(self, name: str) -> None:
-        """What was sent last is still under way; the client sends it again on a new connection."""
+        """Leave the last request under way on the lost connection; send it again on a new connection."""
         client = self.clients[name]
         client.connection = self.number()
         if client.last is not None and not client.is_broken:
             self.late.append(client.last)
             client.last = client.last.but(connection=client.connection)
-            # An end comes again with the pair that it had, and says what it said.
+            # A repeated end carries the producer id and epoch of the first, and gets the same answer.
             if isinstance(client.last, EndTransaction):
                 assert self.shelf.run(client.last).error is ErrorCode.NONE
             else:
                 assert self.ask(client.last) is ErrorCode.NONE
 
     def arrive(self, at: int) -> None:
-        """Nothing that comes on a lost connection moves the transaction. A batch is written once or never."""
+        """Deliver a late request: it does not change the transaction, and a batch is written at most once."""
         command = self.late[-1 - at % len(self.late)]
         before = dict(self.shelf.state.transactions)
         answer = self.ask(command)

@@ -1,7 +1,7 @@
-"""What readers must see, worked out twice: from the facts, as stores and clients do it, and from answers.
+"""What readers must see, computed twice: from the facts, as stores and clients do, and from the answers.
 
-`Shelf` keeps logs, staged batches and aborted transactions by the facts alone, and reads them as a client
-does. `Expected` knows no rule of the broker: it is told what was answered, and says what may be read.
+`Shelf` keeps logs, staged batches and aborted transactions from the facts alone, and reads them as a client
+does. `Expected` knows no rule of the broker: it gets the answers, and says which records may be read.
 """
 
 from dataclasses import dataclass, field
@@ -14,13 +14,13 @@ from support.models.transaction_rules import STAGED, TransactionRules
 
 
 def is_journal(key: PartitionKey) -> bool:
-    """By the first byte, so that a topic that is made anew keeps its visibility."""
+    """Decide by the first byte, so that a recreated topic keeps its visibility."""
     return key.topic_id[:1] == STAGED[:1]
 
 
 @dataclass
 class Batch:
-    """A batch where it lies in a log."""
+    """A batch at its position in a log."""
 
     base_offset: int
     last_offset: int
@@ -33,7 +33,7 @@ class Batch:
 
 
 class Aborted(NamedTuple):
-    """What readers are told."""
+    """An aborted transaction, as fetch responses list it."""
 
     first_offset: int
     marker_offset: int
@@ -41,7 +41,7 @@ class Aborted(NamedTuple):
 
 
 class Shelf(TransactionRules):
-    """The rules, with the bytes kept as a store keeps them."""
+    """The rules, with the bytes kept as in a store."""
 
     def __init__(self, term: int = 1) -> None:
         self.logs: dict[PartitionKey, list[Batch]] = {}
@@ -84,7 +84,7 @@ class Shelf(TransactionRules):
             del self.staged[place]
 
     def read_committed(self, key: PartitionKey, partition: Partition) -> list[bytes]:
-        """What a client delivers: up to the last stable offset, without what the list names."""
+        """Return what a client delivers: up to the last stable offset, without aborted transactions."""
         stable = partition.last_stable_offset
         fetched = [batch for batch in self.logs.get(key, []) if batch.base_offset < stable]
         waiting = sorted(self.aborted.get(key, []), key=lambda each: each.first_offset)
@@ -103,22 +103,22 @@ class Shelf(TransactionRules):
 
 @dataclass
 class Work:
-    """One transaction, as its answers told it."""
+    """One transaction, as the answers describe it."""
 
     started_ms: int
     outcome: bool | None = None
     values: dict[PartitionKey, list[bytes]] = field(default_factory=dict)
     offsets: dict[tuple[str, str, int], tuple[int, int]] = field(default_factory=dict)
-    """By group, topic and partition: when it was written, and the offset."""
+    """By group, topic and partition: the number of the write, and the offset."""
 
 
 class Expected:
-    """What may be read, from what was answered."""
+    """What may be read, derived from the answers."""
 
     def __init__(self) -> None:
         self.open: dict[str, Work] = {}
         self.logs: dict[PartitionKey, list[tuple[bytes, Work | None]]] = {}
-        """Marker visibility: in the order of appending, with the transaction. Journal: what is visible."""
+        """Marker visibility: in append order, with the transaction. Journal visibility: what is visible."""
         self.positions: dict[tuple[str, str, int], tuple[int, int]] = {}
         self._writes = 0
 

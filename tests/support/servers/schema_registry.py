@@ -1,4 +1,4 @@
-"""A schema registry over HTTP, with a few schemas, values that fit them, and ids that misbehave."""
+"""A schema registry over HTTP, with a few schemas, values that match them, and ids with faulty answers."""
 
 import json
 import struct
@@ -116,7 +116,7 @@ class _Answers(BaseHTTPRequestHandler):
 
 
 class RegistryServer(ThreadingHTTPServer):
-    """The registry; `asked` has the paths of all requests."""
+    """The registry; `asked` holds the paths of all requests."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Answers)

@@ -1,4 +1,4 @@
-"""A web server with one answer, which the test may change."""
+"""A web server that gives every request the same response, which the test may change."""
 
 import contextlib
 import json
@@ -10,12 +10,12 @@ from urllib.parse import parse_qs
 
 
 class WebServer:
-    """Answers every request the same."""
+    """Gives every request the same response."""
 
     def __init__(self, path: str = "/") -> None:
         self.status = 200
         self.answer: Any = b""
-        """Bytes, or what is sent as JSON."""
+        """Bytes, or a value that is sent as JSON."""
         self.headers: dict[str, str] = {}
         self.delay_s = 0.0
         self.asked: list[tuple[dict[str, str], dict[str, list[str]]]] = []

@@ -7,7 +7,7 @@ from semel.spark.checkpoint import Checkpoint
 
 
 class Query:
-    """A query as its checkpoint shows it."""
+    """A query, represented by its checkpoint."""
 
     def __init__(self, directory: Path, query_id: str) -> None:
         self.directory = directory / query_id

@@ -1,4 +1,4 @@
-"""A driver with a JVM and Python workers of its own, to be killed.
+"""A driver with its own JVM and Python workers, which tests may kill.
 
 with DriverProcess(pipeline) as driver:
     ...
@@ -23,7 +23,7 @@ END_SECONDS = 120.0
 
 
 class DriverProcess:
-    """Runs the pipeline that it is given, as it is declared, in a process that belongs to nobody else."""
+    """Runs a declared pipeline in a process of its own."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class DriverProcess:
         return self._process is not None and self._process.poll() is None
 
     def processes(self) -> list[psutil.Process]:
-        """The driver, its JVM, and the Python processes of that, parents first."""
+        """Return the driver, its JVM, and the JVM's Python processes, parents first."""
         assert self._process is not None
         try:
             driver = psutil.Process(self._process.pid)
@@ -73,24 +73,24 @@ class DriverProcess:
             return []
 
     def kill(self, *, but: psutil.Process | None = None) -> None:
-        """SIGKILL for all of it at once, but for a process that is to be a zombie."""
+        """Send SIGKILL to all processes at once, except one that is to become a zombie."""
         found = [each for each in self.processes() if each != but]
         for each in found:
-            # A parent that stands still starts nothing, and does not tell its children to end.
+            # A suspended parent starts no processes, and does not tell its children to stop.
             _try(each, "suspend")
-        # Children first: when a parent dies and one of the process group that it leaves behind stands still,
-        # the kernel sends SIGHUP to all of that group, and a zombie in it would end.
+        # Children first: if a parent dies and leaves an orphaned process group with a stopped member, the
+        # kernel sends SIGHUP to the whole group, and a zombie in it would end.
         for each in reversed(found):
             _end(each)
         self.wait()
 
     def wait(self) -> int:
-        """It ends; its exit code."""
+        """Wait until the driver exits; return its exit code."""
         assert self._process is not None
         return self._process.wait(END_SECONDS)
 
     def check(self) -> None:
-        """It has not ended by itself."""
+        """Check that the driver has not exited."""
         assert self.is_alive, f"the driver has ended:\n{self.log.read_text()[-4_000:]}"
 
     def __enter__(self) -> Self:
@@ -110,7 +110,7 @@ def _try(process: psutil.Process, what: str) -> None:
 
 
 def _end(process: psutil.Process) -> None:
-    """Kill it, and wait until it is dead, whether or not its parent has heard of that."""
+    """Kill a process and wait until it is dead, whether or not its parent has reaped it."""
     _try(process, "kill")
     try:
         until(lambda: process.status() in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD), END_SECONDS)

@@ -1,4 +1,4 @@
-"""Spark as the tests use it: pipelines from topic to topic, and what came out as other clients read it."""
+"""Spark for tests: pipelines from topic to topic, and their output as other clients read it."""
 
 import json
 import os
@@ -21,15 +21,15 @@ READ_SECONDS = 120.0
 BATCH = 400
 MASTER = "local[2,2]"
 ROOT = Path(__file__).parents[3]
-#: The processes that Spark starts run this Python, with what these tests have on their path. Threads for
-#: linear algebra, which nobody does here, are a tenth of what the start of such a process costs.
+#: Processes that Spark starts run this Python, with the path of these tests. Threads for linear algebra,
+#: which the tests do not use, are a tenth of the cost of starting such a process.
 ENVIRONMENT = {
     "PYSPARK_PYTHON": sys.executable,
     "OPENBLAS_NUM_THREADS": "1",
     "PYTHONPATH": os.pathsep.join(str(ROOT / each) for each in ("tests/support/startup", "src", "tests", "")),
 }
 
-#: For programs that start a Spark of their own, as their users do: short runs with little data.
+#: For programs that start their own Spark, as users do: short runs with little data.
 OF_PROGRAMS = {
     **ENVIRONMENT,
     "JDK_JAVA_OPTIONS": java_options(),
@@ -42,7 +42,7 @@ OF_PROGRAMS = {
 def start_spark(
     master: str = MASTER, settings: Mapping[str, str] | None = None, *, is_remote: bool = False
 ) -> SparkSession:
-    """Spark with two cores, in which a task may fail once; by Spark Connect if it is remote."""
+    """Start Spark with two cores and two attempts per task; by Spark Connect if it is remote."""
     os.environ.update(ENVIRONMENT)
     builder = SparkSession.builder.remote(master) if is_remote else SparkSession.builder.master(master)
     builder = (
@@ -77,7 +77,7 @@ def fill(bootstrap: str, topic: str, numbers: Iterable[int]) -> None:
 
 
 def committed(bootstrap: str, topic: str) -> Counter[bytes]:
-    """The values of a topic and how often each is there, as confluent-kafka reads with read_committed."""
+    """Count the values of a topic, as confluent-kafka reads them with read_committed."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -86,7 +86,7 @@ def committed(bootstrap: str, topic: str) -> Counter[bytes]:
             "auto.offset.reset": "earliest",
             "enable.auto.commit": False,
             "enable.partition.eof": True,
-            "fetch.wait.max.ms": 10,  # the end is told by an answer without records
+            "fetch.wait.max.ms": 10,  # the end of a partition is reported by an empty response
         }
     )
     partitions = consumer.list_topics(topic, READ_SECONDS).topics[topic].partitions
@@ -109,7 +109,7 @@ def values(numbers: Iterable[int]) -> Counter[bytes]:
 
 
 def open_transactions(bootstrap: str, pipeline_id: str = "copy") -> list[str]:
-    """The transactions that a pipeline has open."""
+    """Return a pipeline's open transactions."""
     with Client(bootstrap) as client:
         found = [each.transactional_id for each in Admin(client).transactions.all(states=["Ongoing"])]
     return [each for each in found if each.startswith(f"{pipeline_id}/")]
@@ -120,9 +120,9 @@ def copied(source: DataFrame) -> DataFrame:
 
 
 class Pipeline:
-    """A query from the topic `in` to the topic `out`, or from others to others.
+    """A query from the topic `in` to the topic `out`, or between other topics.
 
-    Without a Spark it is only declared, for a driver of its own.
+    Without a Spark session it is only a declaration, which a `DriverProcess` runs.
     """
 
     def __init__(
@@ -142,17 +142,17 @@ class Pipeline:
         self.source_options: dict[str, Any] = {"subscribe": topics[0], "pipeline.id": name}
         self.sink_options: dict[str, Any] = {"topic": topics[1], "pipeline.id": name}
         self.change = copied
-        """What is done to the source; a function of a module, so that another process finds it."""
+        """The transformation of the source; a module's function, so that another process can import it."""
 
     def copy(self, directory: Path) -> "Pipeline":
-        """A second copy of the job, with a checkpoint of its own."""
+        """Return a second copy of the job, with its own checkpoint."""
         other = Pipeline(self.spark, self.bootstrap, directory, self.name)
         other.source_options, other.sink_options = dict(self.source_options), dict(self.sink_options)
         other.change = self.change
         return other
 
     def query_id(self) -> str:
-        """The id of the query, which is that of its checkpoint."""
+        """Return the id of the query, as its checkpoint has it."""
         found: str = json.loads((self.checkpoint / "metadata").read_text())["id"]
         return found
 
@@ -169,16 +169,16 @@ class Pipeline:
         return writer.trigger(**(trigger or {"availableNow": True})).start()
 
     def run(self, frame: DataFrame | None = None) -> StreamingQuery:
-        """Write what is there, and stop."""
+        """Write the available input, and stop."""
         query = self.start(frame)
         query.awaitTermination()
         return query
 
     def succeed(self) -> None:
-        """As `run`, after another driver with the same checkpoint.
+        """Run like `run`, after another driver with the same checkpoint.
 
-        A Spark that has run the query a moment ago is refused once, because it cannot tell a driver that has
-        died since from one that runs.
+        A Spark that ran the query a moment ago is refused once, because it cannot tell whether the other
+        driver has died since or still runs.
         """
         try:
             self.run()
@@ -189,9 +189,9 @@ class Pipeline:
 
 
 class Numbers:
-    """The input of a pipeline, and the check that its output is the same.
+    """The input of a pipeline, and the check that its output is equal.
 
-    One batch is done, and two are to come.
+    One batch has been written, and two are pending.
     """
 
     def __init__(self, pipeline: Pipeline) -> None:
@@ -206,7 +206,7 @@ class Numbers:
         self.add()
 
     def add(self) -> None:
-        """Input for one batch more."""
+        """Add input for one more batch."""
         fill(self.pipeline.bootstrap, self.topic, range(self.count, self.count + BATCH))
         self.count += BATCH
 
@@ -223,7 +223,7 @@ class Numbers:
         self.check()
 
     def go_on(self) -> None:
-        """Whatever came late is harmless, also to what comes next."""
+        """Check that late requests did no harm, neither now nor to the next batch."""
         assert committed(self.pipeline.bootstrap, self.output) == values(range(self.count))
         self.add()
         self.succeed()

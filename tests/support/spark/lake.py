@@ -1,4 +1,4 @@
-"""Pipelines into Delta tables as the tests use them, and what is in the tables."""
+"""Pipelines into Delta tables for tests, and the content of the tables."""
 
 from collections import Counter
 from pathlib import Path
@@ -41,17 +41,17 @@ class LakePipeline:
         return writer.trigger(availableNow=True).start(str(self.table))
 
     def run(self, frame: DataFrame | None = None) -> StreamingQuery:
-        """Write what is there, and stop."""
+        """Write the available input, and stop."""
         query = self.start(frame)
         query.awaitTermination()
         return query
 
     def values(self) -> Counter[bytes]:
-        """What the table has, and how often."""
+        """Count the values in the table."""
         return Counter(value.encode() for value in content(self.table)["value"])
 
     def lag(self) -> int:
-        """How far the group is behind the log."""
+        """Return how far the group is behind the end of the log."""
         with Client(self.bootstrap) as client:
             admin = Admin(client)
             ends = admin.topics.offsets(dict.fromkeys(admin.topics.partitions(["in"]), LATEST))
@@ -63,13 +63,13 @@ class LakePipeline:
 
 
 def content(table: Path | str) -> dict[str, list[Any]]:
-    """The columns of a table, as deltalake reads it."""
+    """Return the columns of a table, as deltalake reads it."""
     found: dict[str, list[Any]] = DeltaTable(table).to_pyarrow_table().to_pydict()
     return found
 
 
 def unnamed_files(table: Path) -> list[str]:
-    """Data files that no commit of the table names, and announcements that are left."""
+    """Return data files that no commit of the table names, and remaining announcements."""
     named = {Path(uri) for uri in DeltaTable(table).file_uris()}
     found = [path for path in table.rglob("*.parquet") if "_delta_log" not in path.parts]
     return sorted(str(path) for path in [*found, *table.glob("_semel/**/*.json")] if path not in named)

@@ -1,4 +1,4 @@
-"""Processes that plan batches, as the Python processes of a driver do."""
+"""Processes that plan batches, like the Python processes of a driver."""
 
 import multiprocessing
 import os
@@ -13,9 +13,9 @@ from support.waiting import LIMIT_SECONDS
 
 
 class Planner:
-    """A process of its own, which lives from its first plan to the end of the block.
+    """A process that lives from its first plan to the end of the block.
 
-    Those with one scratch directory are siblings: Spark gives every driver one, with a name of this kind.
+    Planners with the same scratch directory are siblings: Spark gives each driver one, with such a name.
     """
 
     def __init__(self, bootstrap: str, scratch: Path) -> None:
@@ -32,14 +32,14 @@ class Planner:
         self._process.shutdown()
 
     def plan(self, pipeline_id: str, checkpoint: Checkpoint, *, decides: bool = False) -> ProducerIdAndEpoch:
-        """Plan a batch, and decide that it counts or leave it; the run."""
+        """Plan a batch, and commit it or leave it; return the run."""
         future = self._process.submit(_plan, self._bootstrap, pipeline_id, checkpoint, decides)
         return future.result(LIMIT_SECONDS)
 
 
 def _begin(scratch: str) -> None:
     os.environ[SCRATCH] = scratch
-    # Whatever another copy decides here, it has decided before this one asks.
+    # In these tests, another copy has decided before this one asks.
     fencing.OTHER_DECIDES_S = 0.0
 
 

@@ -9,7 +9,7 @@ COLUMNS = ["topic", "partition", "offset", "key", "value"]
 
 
 class Reading:
-    """What Spark does with a batch reader, in this process."""
+    """Does in this process what Spark does with a batch reader."""
 
     def __init__(self, servers: str, topics: str, **options: str) -> None:
         given = {"kafka.bootstrap.servers": servers, "subscribe": topics, "snapshot": "true"}

@@ -8,7 +8,7 @@ from pyspark.sql import DataFrame, Row
 from pyspark.sql.functions import window
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
-#: Both forms of state in Python need it.
+#: Both forms of state in Python require it.
 ROCKS_DB = {
     "spark.sql.streaming.stateStore.providerClass": (
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
@@ -17,7 +17,7 @@ ROCKS_DB = {
 
 
 class Numbering(StatefulProcessor):
-    """Gives the rows of a key numbers from 1 on: one that is lost or done twice shows in all that follow."""
+    """Numbers the rows of a key from 1: a lost or repeated row changes all numbers after it."""
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         self.count = handle.getValueState("count", "count long")
@@ -57,6 +57,6 @@ def numbered_in_pandas(source: DataFrame) -> DataFrame:
 
 
 def counted_in_windows(source: DataFrame) -> DataFrame:
-    """How many records each second has, said when the second is over."""
+    """Count the records of each second, and emit the count when the second is over."""
     counted = source.withWatermark("timestamp", "0 seconds").groupBy(window("timestamp", "1 second")).count()
     return counted.selectExpr("concat(unix_seconds(window.start), ' ', count) AS value")

@@ -1,4 +1,4 @@
-"""Writes to tables as the sink makes them, but without Spark."""
+"""Writes to tables as the sink makes them, without Spark."""
 
 import json
 from pathlib import Path
@@ -33,7 +33,7 @@ def batch_of(**columns: Any) -> pa.RecordBatch:
 
 
 class Query:
-    """A query as its checkpoint shows it."""
+    """A query, represented by its checkpoint."""
 
     def __init__(self, directory: Path, bootstrap: str, query_id: str) -> None:
         self.directory = directory / query_id

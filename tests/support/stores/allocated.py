@@ -1,11 +1,11 @@
-"""Space on disk that chunks take, while a broker works on them."""
+"""Disk space that chunks use, while a broker works on them."""
 
 from contextlib import suppress
 from pathlib import Path
 
 
 def allocated(directory: Path) -> int:
-    """Bytes of a data directory's chunks, of which the broker may delete one at any time."""
+    """Return the bytes allocated for a directory's chunks; the broker may delete a chunk at any time."""
     total = 0
     for path in (directory / "chunks").iterdir():
         with suppress(FileNotFoundError):

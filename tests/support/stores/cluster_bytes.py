@@ -1,4 +1,4 @@
-"""Words for tests of a cluster's bytes: open a store, append, read, let time pass."""
+"""Helpers for tests of a cluster's bytes: open a store, append, read, let time pass."""
 
 import os
 from collections.abc import AsyncIterator, Sequence
@@ -11,11 +11,11 @@ from semel.store.objects import Objects
 from semel.store.postgres.store import ClusterStore
 
 SETTINGS = Settings(semel_roll_interval_ms=0)
-"""Everything that can be rolled is due."""
+"""Settings with which everything that can be rolled is due."""
 
 
 class Place(NamedTuple):
-    """Where a store is."""
+    """The database, schema and objects of a store."""
 
     dsn: str
     address: str
@@ -24,7 +24,7 @@ class Place(NamedTuple):
 
     @classmethod
     def new(cls, dsn: str, address: str, schema: str = "", **options: Any) -> "Place":
-        """A place in this schema, or in a new one."""
+        """Return a place in this schema, or in a new one."""
         return cls(dsn, address, options, schema or f"test_{os.urandom(8).hex()}")
 
 
@@ -41,13 +41,13 @@ async def opened(
 
 
 async def append(store: ClusterStore, scribe: Any, key: PartitionKey, *batches: bytes) -> None:
-    """Commit batches in one commit."""
+    """Append batches in one commit."""
     facts = [scribe.append(key, size=len(batch))[0] for batch in batches]
     await store.commit([*facts, *scribe.changed()], batches)
 
 
 async def read(store: ClusterStore, key: PartitionKey) -> list[bytes]:
-    """Every batch of a partition."""
+    """Return every batch of a partition."""
     found = await store.ledger.find_batches(key, 0, before=2**62, bytes_max=2**40, batches_max=100_000)
     return [bytes(each) for each in await store.chunks.read([each.location for each in found])]
 
@@ -60,31 +60,31 @@ async def trim(store: ClusterStore, scribe: Any, key: PartitionKey, offset: int)
 
 
 async def age(store: ClusterStore, *states: str) -> None:
-    """Let two days pass for objects in these states: as far as the ledger knows."""
+    """Let two days pass in the ledger for objects in these states."""
     await store.ledger.database.row(
         "UPDATE objects SET since = since - interval '2 days' WHERE state = ANY ($1)", list(states)
     )
 
 
 async def set_clock_back(store: ClusterStore) -> None:
-    """The clock of PostgreSQL is set back by a day: as far as the ledger knows."""
+    """Set PostgreSQL's clock back by a day, as far as the ledger's timestamps show it."""
     for table in ("objects", "inline_generation"):
         await store.ledger.database.row(f"UPDATE {table} SET since = since + interval '1 day'")
 
 
 async def states(store: ClusterStore) -> dict[int, str]:
-    """What the ledger knows of objects that have bytes, or had them."""
+    """Return the ledger's state of every object that has, or had, bytes."""
     rows = await store.ledger.database.fetch("SELECT object_id, state FROM objects ORDER BY object_id")
     return dict(map(tuple, rows))
 
 
 async def listed(objects: Objects) -> list[tuple[int, int]]:
-    """The numbers and sizes of all objects."""
+    """Return the numbers and sizes of all objects."""
     return [each[:2] async for page in objects.pages() for each in page]
 
 
 async def inline_chunks(store: ClusterStore) -> list[int]:
-    """The chunks that have rows with bytes."""
+    """Return the chunks that have rows with bytes."""
     rows = await store.ledger.database.fetch("SELECT chunk_id FROM inline_bytes ORDER BY chunk_id")
     return [chunk_id for (chunk_id,) in rows]
 

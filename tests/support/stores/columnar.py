@@ -1,4 +1,4 @@
-"""The two halves of the columnar codec, and columns as the tests compare them."""
+"""The two implementations of the columnar codec, and columns in a form that tests compare."""
 
 import importlib
 import struct
@@ -16,7 +16,7 @@ ALL_OFFSETS = (0, (1 << 63) - 1)
 
 
 def halves() -> list[ModuleType]:
-    """The pure half, and the compiled one where it was built and is wanted."""
+    """Return the pure Python implementation, and the compiled one if it was built and is enabled."""
     try:
         return [_columns_py, importlib.import_module("semel.wire._columns")]
     except ImportError:
@@ -72,7 +72,7 @@ def bytes_of(column: Binary, rows: int) -> list[bytes | None]:
 
 
 def column_of(values: list[bytes | None], before: list[bytes | None] | None = None) -> Binary:
-    """A column as it may be given: `before` stands in front of its first row, in the same buffers."""
+    """Build a column as the codec may get it: `before` precedes its first row in the same buffers."""
     all_values = [*(before or []), *values]
     offsets, data, bits = [0], b"", bytearray((len(all_values) + 7) // 8)
     for row, value in enumerate(all_values):

@@ -1,4 +1,4 @@
-"""Words for tests of the commit loop: a store that commits when it is let, and somebody who asks."""
+"""Helpers for tests of the commit loop: a store whose commits a test releases, and a source of commands."""
 
 import asyncio
 from collections.abc import Iterable, Sequence
@@ -20,7 +20,7 @@ ID = "id"
 
 
 class Nothing:
-    """A ledger in which nothing exists but what a test puts there."""
+    """A ledger with only the values that a test puts into it."""
 
     def __init__(self) -> None:
         self._values: dict[tuple[type, Key], Value] = {}
@@ -28,7 +28,7 @@ class Nothing:
         self.loads: list[list[Key]] = []
 
     def keep(self, key: Key, value: Value) -> None:
-        # By kind too: keys of different kinds can be equal as tuples.
+        # The type is part of the key, because keys of different types can be equal as tuples.
         self._values[type(key), key] = value
 
     async def load(self, keys: Sequence[Key]) -> list[Value | None]:
@@ -43,7 +43,7 @@ class Nothing:
 
 
 class HeldStore:
-    """Commits when it is let, fails when it is told. Early work stays until a commit that flushes."""
+    """Commits when the test releases it, fails on request. Keeps unsynced work until a commit flushes."""
 
     flush_seconds = 0.0
 
@@ -53,7 +53,7 @@ class HeldStore:
         self.let = asyncio.Event()
         self.began = asyncio.Event()
         self.commits: list[list[Fact]] = []
-        """What each flush made durable, early work included."""
+        """The facts that each flush made durable, unsynced work included."""
         self.unsynced: list[Fact] = []
         self.unsynced_commits = 0
         self.takes_unsynced = True
@@ -87,7 +87,7 @@ class HeldStore:
 
 
 class Looping:
-    """A commit loop over a held store, and what it published."""
+    """A commit loop over a held store, and the facts it has published."""
 
     def __init__(self, *, term: int = 1, **settings: Any) -> None:
         self.store = HeldStore(term)
@@ -127,7 +127,7 @@ class Looping:
         await self.task
 
     async def producer(self, **fields: Any) -> "Producer":
-        """A topic, and a producer whose begin is durable and published."""
+        """Create a topic and a producer; its InitProducerId is durable and published."""
         self.store.let.set()
         await self.ask(create())
         self.store.ledger.keep(PARTITION, Partition())
@@ -141,7 +141,7 @@ class Looping:
 
 
 class Producer:
-    """Makes the commands of one transactional producer of version 2."""
+    """Builds the commands of one transactional producer of version 2."""
 
     def __init__(self, given: ProducerGiven) -> None:
         self.given = given

@@ -1,4 +1,4 @@
-"""Words for tests of compaction: a broker with topics that are compacted, writers with keys, readers."""
+"""Helpers for tests of compaction: a broker with a compacted topic, writers with keys, readers."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -28,7 +28,7 @@ UNCOMMITTED = Isolation.READ_UNCOMMITTED
 
 
 def keyed(*pairs: tuple[str | None, str | None], timestamp: int = 1_000, **fields: Any) -> bytes:
-    """A batch of these keys and values."""
+    """Build a batch of these keys and values."""
     encoded = [[None if each is None else each.encode() for each in pair] for pair in pairs]
     records = [Record(at, timestamp + at, key, value) for at, (key, value) in enumerate(encoded)]
     return encode_batch(records, **fields)
@@ -38,7 +38,7 @@ def keyed(*pairs: tuple[str | None, str | None], timestamp: int = 1_000, **field
 async def compacting(
     directory: Path | None = None, configs: dict[str, str] | None = None, **settings: Any
 ) -> AsyncIterator["Table"]:
-    """A broker with one topic that is compacted whenever it is asked to."""
+    """Run a broker with one topic that is compacted only on request."""
     given = {"semel_disk_reserve_bytes": 0, "log_cleaner_backoff_ms": 3_600_000, **settings}
     broker = await Broker.open(Settings(**given), directory)
     try:
@@ -72,7 +72,7 @@ class Table:
         return answer
 
     async def put_each(self, *pairs: tuple[str | None, str | None], **fields: Any) -> None:
-        """Append a batch for each of these."""
+        """Append one batch for each pair."""
         for pair in pairs:
             await self.put(pair, **fields)
 
@@ -113,7 +113,7 @@ class Table:
         return result
 
     async def records(self, offset: int = 0, isolation: Isolation = COMMITTED) -> list[Record]:
-        """What a consumer gets from an offset on, to the end."""
+        """Return what a consumer gets from an offset to the end of the log."""
         found: list[Record] = []
         while True:
             result = await self.fetch(offset, isolation)
@@ -125,20 +125,20 @@ class Table:
             offset = ends[-1]
 
     async def pairs(self, isolation: Isolation = COMMITTED) -> list[tuple[int, str, str | None]]:
-        """Offset, key and value of everything in the log."""
+        """Return offset, key and value of every record in the log."""
         return [
             (each.offset, (each.key or b"").decode(), None if each.value is None else each.value.decode())
             for each in await self.records(isolation=isolation)
         ]
 
     async def markers(self) -> list[int]:
-        """The offsets of the markers that are left."""
+        """Return the offsets of the remaining markers."""
         data = b"".join((await self.fetch(isolation=UNCOMMITTED)).buffers)
         return [header.base_offset for _, header in iter_batches(data) if header.is_control]
 
 
 def seen(result: FetchResult, offset: int) -> list[Record]:
-    """The records of an answer as a client gives them to its user: without what was aborted."""
+    """Return the records of a response as a client delivers them: without aborted transactions."""
     data = b"".join(result.buffers)
     coming = sorted(result.aborted or (), key=lambda pair: pair[1])
     aborted: set[int] = set()
@@ -159,7 +159,7 @@ CODECS = list(Codec)
 
 
 def before_first(call: Callable[..., Awaitable[Any]], act: Callable[[], Awaitable[None]]) -> Any:
-    """The call, which does something else before it is called for the first time."""
+    """Wrap the call, so that `act` runs before the first call."""
     is_first = True
 
     async def called(*args: Any) -> Any:

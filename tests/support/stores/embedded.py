@@ -1,4 +1,4 @@
-"""Words for tests of the embedded store: open it, append batches that say their offset, read them back."""
+"""Helpers for tests of the embedded store: open it, append batches that contain their offset, read them."""
 
 import contextlib
 import os
@@ -32,7 +32,7 @@ async def opened(directory: Path | None, settings: Settings = SETTINGS, **option
 
 
 async def open_on(vfs: str, directory: Path, settings: Settings = SETTINGS, **options: Any) -> EmbeddedStore:
-    """Open a store whose ledger is on this VFS."""
+    """Open a store whose ledger uses this VFS."""
     open_ledger = SqliteLedger.open
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(SqliteLedger, "open", lambda *args, **options: open_ledger(*args, **options, vfs=vfs))
@@ -44,7 +44,7 @@ async def all_batches(ledger: Ledger, key: PartitionKey) -> list[StoredBatch]:
 
 
 async def log_of(store: EmbeddedStore, key: PartitionKey) -> list[tuple[StoredBatch, bytes]]:
-    """Every batch of a partition with its bytes."""
+    """Return every batch of a partition with its bytes."""
     batches = await all_batches(store.ledger, key)
     data = await store.chunks.read([batch.location for batch in batches])
     return [(batch, bytes(each)) for batch, each in zip(batches, data, strict=True)]
@@ -57,7 +57,7 @@ def bytes_of(offset: int) -> bytes:
 async def append(
     store: EmbeddedStore, scribe: Any, key: PartitionKey, count: int = 1, *, defers_sync: bool = False
 ) -> int:
-    """Append batches whose bytes say their offset, in one commit."""
+    """Append batches whose bytes contain their offset, in one commit."""
     facts, data = [], []
     for _ in range(count):
         each = bytes_of(scribe.partitions[key].high_watermark)
@@ -73,13 +73,13 @@ def assert_dense(log: list[tuple[StoredBatch, bytes]]) -> None:
 
 
 LARGE = 9_000
-"""Bytes of a batch that is too large for the WAL of a small store."""
+"""The size of a batch that is too large for the WAL of a small store."""
 
 
 def make_small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Everything that has a size is small, so that switching, moving and sealing come soon.
+    """Make every limit small, so that switching, moving and sealing happen soon.
 
-    The ledger follows when somebody reads it, and not by itself.
+    The ledger is brought up to date only when it is read.
     """
     monkeypatch.setattr(wal, "FILE_BYTES", 16 * 1024)
     monkeypatch.setattr(wal, "ZEROED_BYTES", 1024)
@@ -93,15 +93,15 @@ def make_small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def boot(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The operating system starts anew."""
+    """Simulate a reboot of the operating system."""
     name = os.urandom(8).hex()
     monkeypatch.setattr(opening, "_boot_id", lambda: name)
 
 
 class Book:
-    """Commits to two partitions at once, and knows what must be there afterwards.
+    """Commits to two partitions at once, and knows what the store must contain afterwards.
 
-    Each commit appends a real batch to both, so a commit that is there by half is seen.
+    Each commit appends a real batch to both, so that half a commit is detected.
     """
 
     def __init__(self) -> None:
@@ -109,11 +109,11 @@ class Book:
         self.keys = [PartitionKey(self.topic.topic_id, index) for index in range(2)]
         self._log_start = 0
         self.batches: list[list[bytes]] = []
-        """Of each commit that was asked for, one for each partition."""
+        """The batches of each requested commit, one for each partition."""
         self.durable = 0
-        """So many commits were answered as durable."""
+        """How many commits were acknowledged as durable."""
         self.answered = 0
-        """And so many were answered at all."""
+        """How many commits were acknowledged, durable or not."""
 
     async def begin(self, store: EmbeddedStore) -> None:
         await store.commit([TopicCreated(self.topic)], [])
@@ -132,7 +132,7 @@ class Book:
             self.durable = self.answered
 
     async def fill(self, store: EmbeddedStore, commits: int) -> None:
-        """Begin and commit; the last four commits come after a checkpoint."""
+        """Begin and commit; a checkpoint precedes the last four commits."""
         await self.begin(store)
         for number in range(commits):
             if number == commits - 4:
@@ -155,7 +155,7 @@ class Book:
         ]
 
     async def check(self, store: EmbeddedStore) -> int:
-        """Every commit is there whole or not at all, without a gap; how many are there."""
+        """Check that every commit is whole or absent, without a gap; return how many exist."""
         if not await store.ledger.topics():
             return 0
         logs = [await log_of(store, key) for key in self.keys]
@@ -172,7 +172,7 @@ class Book:
 
 @contextlib.asynccontextmanager
 async def opened_with_book(directory: Path | None) -> Any:
-    """A new store, and a book that has begun in it."""
+    """Open a new store, and begin a book in it."""
     book = Book()
     async with opened(directory) as store:
         await book.begin(store)
@@ -180,12 +180,15 @@ async def opened_with_book(directory: Path | None) -> Any:
 
 
 def copy_killed(directory: Path) -> Path:
-    """Return a copy of what a kill at this moment leaves."""
+    """Return a copy of the files that a kill at this moment would leave."""
     copy = directory.parent / f"killed-{os.urandom(4).hex()}"
     shutil.copytree(directory, copy)
     return copy
 
 
 async def copy_killed_beside(store: EmbeddedStore, directory: Path) -> Path:
-    """The same while the store is open: on the thread that writes chunks and ledger, so in one moment."""
+    """Copy as `copy_killed`, from an open store.
+
+    The copy is made on the thread that writes chunks and ledger, so they are of the same moment.
+    """
     return await store._worker.run(copy_killed, directory)

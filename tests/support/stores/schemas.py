@@ -1,4 +1,4 @@
-"""Schemas of ledgers in PostgreSQL that tests use one after another: making one takes longer."""
+"""Schemas of ledgers in PostgreSQL, which tests reuse one after another: creating one takes longer."""
 
 import asyncio
 import contextlib
@@ -57,7 +57,7 @@ END $$
 
 
 class Schemas:
-    """Those of one database. A test may change all rows, and no tables."""
+    """The schemas of one database. A test may change all rows, but no tables."""
 
     def __init__(self, dsn: str) -> None:
         self._dsn = dsn
@@ -65,7 +65,7 @@ class Schemas:
 
     @contextlib.contextmanager
     def taken(self) -> Iterator[str]:
-        """A schema as a new ledger has it."""
+        """Lend a schema in the state of a new ledger."""
         schema = asyncio.run(self._take())
         yield schema
         self._free.append(schema)
@@ -75,7 +75,7 @@ class Schemas:
         try:
             while self._free:
                 schema = self._free.pop()
-                # A session that a test has left open may keep its locks. Then it keeps the schema, too.
+                # A session that a test has left open may still hold locks. Then the schema is not reused.
                 with contextlib.suppress(asyncpg.PostgresError):
                     await connection.execute(CLEAN.format(schema=schema))
                     return schema
@@ -89,5 +89,5 @@ class Schemas:
 
 @functools.cache
 def schemas(dsn: str) -> Schemas:
-    """The schemas of a database, for all tests of this process."""
+    """Return the schemas of a database, for all tests of this process."""
     return Schemas(dsn)

@@ -1,4 +1,4 @@
-"""Words for tests of reading: a store in memory that can be made to wait, and a writer that publishes."""
+"""Helpers for tests of reading: a store in memory whose calls a test can hold, and a publishing writer."""
 
 import asyncio
 from collections import Counter
@@ -23,7 +23,7 @@ PLENTY = 1 << 30
 
 
 class StandInLoop:
-    """Stands for the commit loop: what it has not published, and how to have it published."""
+    """Stands for the commit loop: its unsynced partitions, and a way to flush them."""
 
     def __init__(self, partitions: Any = frozenset(), flush: Any = None, turn: Any = None) -> None:
         self.unsynced = self
@@ -40,7 +40,7 @@ class StandInLoop:
 
 
 class PublishedReader:
-    """Reads over a store, and the published log to write to."""
+    """Reads over a store, and the published log that a test writes to."""
 
     def __init__(self, store: Any, settings: Settings, metrics: Metrics) -> None:
         self.published = PublishedLog(store.ledger, settings)
@@ -49,7 +49,7 @@ class PublishedReader:
 
 
 class Shelf:
-    """Ledger and chunk store in one. Every call is counted; a call that is held waits until it is let go."""
+    """Ledger and chunk store in one. Every call is counted; a held call waits until it is released."""
 
     def __init__(self) -> None:
         self.ledger = self.chunks = self
@@ -57,7 +57,7 @@ class Shelf:
         self.partitions: dict[PartitionKey, Partition] = {}
         self.rows: dict[PartitionKey, list[StoredBatch]] = {}
         self.aborted_rows: dict[PartitionKey, list[tuple[int, int, int]]] = {}
-        """Producer, first offset and marker of each aborted transaction."""
+        """Producer id, first offset and marker offset of each aborted transaction."""
         self.chunk = bytearray()
         self.calls: Counter[str] = Counter()
         self.held: dict[str, asyncio.Event] = {}
@@ -67,7 +67,7 @@ class Shelf:
         self.locations_read: list[BatchLocation] = []
 
     def hold(self, call: str) -> None:
-        """Make this call wait, after it has looked, until ``let``."""
+        """Make this call wait until ``let``, after it has read its result."""
         self.held[call] = asyncio.Event()
         self.reached[call] = asyncio.Event()
 
@@ -133,11 +133,11 @@ class Shelf:
         return bytearray().join(await self.read(locations))
 
     def forget(self, location: BatchLocation) -> None:
-        """It keeps no copies."""
+        """Do nothing: it keeps no copies."""
 
 
 class Reading:
-    """A shelf, what reads from it, and a writer."""
+    """A shelf, the reads over it, and a writer."""
 
     def __init__(self, **settings: Any) -> None:
         self.shelf = Shelf()
@@ -151,7 +151,7 @@ class Reading:
         return self.reader.published
 
     def watch(self, partitions: Any, flush: Any = None, turn: Any = None) -> None:
-        """Have readers ask these instead of a commit loop."""
+        """Have readers use these instead of a commit loop."""
         self.reads._loop = StandInLoop(partitions, flush, turn)  # type: ignore[assignment]
 
     def commit(
@@ -198,18 +198,18 @@ class Reading:
         self.reader.published.publish({key: self.shelf.partitions[key] for key in touched}, list(appended))
 
     def append(self, key: PartitionKey = ZERO, **batch: Any) -> int:
-        """Commit and publish; the size of the batch."""
+        """Commit and publish; return the size of the batch."""
         fact, buffer = self.commit(key, **batch)
         self.publish((fact, buffer))
         return fact.size_bytes
 
     def end_transactions(self, key: PartitionKey = ZERO) -> None:
-        """What a marker will do to the last stable offset."""
+        """End the open transactions, as a marker does to the last stable offset."""
         self.shelf.partitions[key] = self.shelf.partitions[key].but(open_transactions=())
         self.publish(keys=[key])
 
     def abort(self, producer_id: int, first_offset: int, key: PartitionKey = ZERO) -> None:
-        """End a transaction that began at an offset: a marker, and a line in the list of the aborted."""
+        """End a transaction that began at an offset: write a marker, and list it as aborted."""
         fact, buffer = self.commit(key)
         marker = fact.base_offset
         self.shelf.aborted_rows.setdefault(key, []).append((producer_id, first_offset, marker))
@@ -219,7 +219,7 @@ class Reading:
         self.publish((fact, buffer))
 
     def delete_below(self, offset: int, key: PartitionKey = ZERO, *, publish: bool = True) -> None:
-        """Move the log start, and give back rows and bytes below it."""
+        """Move the log start, and release rows and bytes below it."""
         shelf = self.shelf
         kept = [row for row in shelf.rows[key] if row.last_offset >= offset]
         for row in shelf.rows[key]:
@@ -250,7 +250,7 @@ class Reading:
     async def park(
         self, offset: int = 0, key: PartitionKey = ZERO, **how: Any
     ) -> "asyncio.Task[FetchResult]":
-        """A fetch that is waiting when this returns."""
+        """Return a fetch that is waiting."""
         parked = self.reads.parked
         how = {"min_bytes": 1, "max_wait_ms": 60_000, **how}
         task = asyncio.create_task(self.fetch(offset, key, **how))
@@ -259,7 +259,7 @@ class Reading:
         return task
 
     async def until_parked(self, count: int = 1) -> None:
-        """Let others run until this many fetches wait."""
+        """Let other tasks run until this many fetches wait."""
         for _ in range(1_000):
             if self.reads.parked >= count:
                 return
@@ -268,7 +268,7 @@ class Reading:
 
 
 def offsets(result: FetchResult) -> list[int]:
-    """The offsets of all records in a result, from batches that are stamped and whole."""
+    """Return the offsets of all records in a result, whose batches must be stamped and complete."""
     return offsets_in(b"".join(result.buffers))
 
 

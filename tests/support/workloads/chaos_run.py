@@ -1,6 +1,6 @@
-"""One run of chaos: topics, workers, faults; then peace, the end of all that is open, a last read, a verdict.
+"""One run of chaos: topics, workers and faults; then the end of all transactions, a final read, a verdict.
 
-A run that is not clean keeps its history, and says where.
+A run that is not clean keeps its history, and reports where.
 """
 
 import random
@@ -33,7 +33,7 @@ HANGING = ("hanging-transaction",)
 
 @dataclass
 class ChaosResult:
-    """What one run, or many, came to."""
+    """The result of one run, or of many."""
 
     name: str
     seeds: list[int] = field(default_factory=list)
@@ -45,12 +45,11 @@ class ChaosResult:
     unknown: int = 0
     anomalies: Counter[str] = field(default_factory=Counter)
     problems: list[str] = field(default_factory=list)
-    """What is wrong beside the history: sums that are not zero, copies that are not equal."""
+    """Errors beside the history: sums that are not zero, copies that are not equal."""
     failures: list[str] = field(default_factory=list)
-    """Clients that could not go on, and reads that did not come to their end."""
+    """Clients that could not continue, and reads that did not reach the end."""
     hangs_explained: int = 0
-    """Partitions in which a transaction was still open when it should not have been, and its coordinator
-    knows of it and will end it."""
+    """Partitions with a transaction that is unexpectedly open, which its coordinator knows and will end."""
     hangs_unexplained: int = 0
     kept: list[str] = field(default_factory=list)
     """Histories that are not clean."""
@@ -72,7 +71,7 @@ class ChaosResult:
 
     @property
     def torn(self) -> int:
-        """Also money that was made or lost, and copies that are not equal."""
+        """Torn transactions, and also money made or lost, and copies that are not equal."""
         return self.count(TORN) + len(self.problems)
 
     @property
@@ -85,7 +84,7 @@ class ChaosResult:
         return self.anomalies.total() - known + len(self.failures)
 
     def add(self, other: "ChaosResult") -> None:
-        """This one and another are one."""
+        """Merge another result into this one."""
         self.seeds += other.seeds
         self.problems += other.problems
         self.failures += other.failures
@@ -121,11 +120,11 @@ class ChaosResult:
 
 
 class Stalled(Exception):
-    """Somebody cannot go on, or nobody does."""
+    """A client cannot continue, or no client makes progress."""
 
 
 class Run:
-    """A directory, a history, and what was found; made by `run_of`."""
+    """A directory, a history, and the findings; made by `run_of`."""
 
     def __init__(self, name: str, seed: int, directory: Path) -> None:
         self.chance = random.Random(seed)
@@ -135,13 +134,13 @@ class Run:
         self.outcome = ChaosResult(name, [seed])
         self.workloads: list[Workload] = []
         self.mend: Callable[[], None] = lambda: None
-        """Called while somebody waits for progress: a broker that ends by itself is started again."""
+        """Called while the run waits for progress: restarts brokers that have exited by themselves."""
 
     def place(self, bootstrap: str, **options: Any) -> Place:
         return Place(bootstrap, self.recorder, **options)
 
     def create(self, workload: Workload) -> None:
-        """Make the topics, and keep the workload for the end."""
+        """Create the topics, and register the workload."""
         with Client(workload.place.bootstrap) as client:
             for name, partitions in workload.topics.items():
                 configs = workload.configs(name)
@@ -152,9 +151,9 @@ class Run:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """All workloads work until the end of the block. What they copy is copied to the end.
+        """Run all workloads until the end of the block, then copy the rest.
 
-        Who stalls ends the block, and the history is judged all the same: it may tell why.
+        A client that stalls ends the block, but the history is judged nevertheless: it may show why.
         """
         for workload in self.workloads:
             workload.start()
@@ -170,7 +169,7 @@ class Run:
                 workload.stop()
 
     def progress(self, steps: int, *, of_everyone: bool = False) -> None:
-        """So many transactions more have ended; of everyone: one at least of each who always has work."""
+        """Wait until `steps` more transactions have ended, with `of_everyone` one of each busy writer."""
         writers = [worker for workload in self.workloads for worker in workload.writers]
         before = {each: each.steps for each in writers}
 
@@ -196,7 +195,7 @@ class Run:
         return [each for workload in self.workloads for each in workload.failures()]
 
     def look_for_hangs(self, bootstrap: str) -> None:
-        """After a recovery: whatever holds readers back is known to its coordinator."""
+        """After a recovery, check that every open transaction is known to its coordinator."""
         with Client(bootstrap) as client:
             for workload in self.workloads:
                 for key in workload.partitions:
@@ -205,7 +204,7 @@ class Run:
     # ---- after it is over
 
     def judge(self, bootstrap: str) -> ChaosResult:
-        """End what is open, read everything once more, and let the checker look at it."""
+        """End open transactions, read everything once more, and have the checker judge the history."""
         for workload in self.workloads:
             self.outcome.failures += workload.failures()
         with Client(bootstrap) as client:
@@ -224,7 +223,7 @@ class Run:
         return self.outcome
 
     def _end_everything(self, client: Client) -> None:
-        """Take every transactional id over, which aborts what its owner has left open."""
+        """Take over every transactional id, which aborts the transactions its owner left open."""
         process = self.recorder.process("heir")
         for workload in self.workloads:
             for each in workload.transactional_ids:
@@ -290,10 +289,10 @@ class Run:
 
 
 def hanging(client: Client, bootstrap: str, key: Partition) -> tuple[int, int]:
-    """Whether a partition waits for a transaction that its coordinator knows, or for one that nobody ends.
+    """Return (1, 0) if a partition waits for a transaction that its coordinator knows, (0, 1) for another.
 
-    Under load others begin and end between two questions, so a partition is judged by the one transaction
-    that was open before and after.
+    It is (0, 0) if the partition waits for none. Under load, transactions begin and end between two requests,
+    so only transactions that were open before and after count.
     """
     topic, partition = key
     before = _open_in(client, topic, partition)
@@ -308,7 +307,7 @@ def hanging(client: Client, bootstrap: str, key: Partition) -> tuple[int, int]:
 
 
 def _open_in(client: Client, topic: str, partition: int) -> set[tuple[int, int]]:
-    """Producers that have a transaction open in a partition, and where it began."""
+    """Return the producers with an open transaction in a partition, and where it began."""
     (writers,) = describe_producers(client, topic, [partition]).values()
     return {
         (each.producer_id, each.transaction_start_offset)
@@ -319,7 +318,7 @@ def _open_in(client: Client, topic: str, partition: int) -> set[tuple[int, int]]
 
 @contextmanager
 def run_of(name: str, seed: int) -> Iterator[Run]:
-    """A run in a directory of its own, which is gone afterwards."""
+    """Make a run in its own directory, which is removed afterwards."""
     with tempfile.TemporaryDirectory(prefix="semel-chaos-run-") as directory:
         run = Run(name, seed, Path(directory))
         try:

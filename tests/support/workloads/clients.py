@@ -1,7 +1,7 @@
-"""Transactional producers of several libraries behind one face, each used as its documentation says.
+"""Transactional producers of several libraries behind one interface, each used as its documentation says.
 
-What to do after an error is the library's to say, and `Then` is how it is said here. Nobody guesses: an error
-that a library does not explain ends this instance, and the next one takes the transactional id over.
+The library says what to do after an error, and `Then` expresses it. Nothing is guessed: an error that a
+library does not explain ends the instance, and the next instance takes over the transactional id.
 """
 
 import asyncio
@@ -33,22 +33,22 @@ from support.clients.raw_transactions import RawProducer
 from support.clients.stubborn import StubbornClient
 
 T = TypeVar("T")
-# It tells of every connection that it loses, and here it loses many.
+# aiokafka logs every connection that it loses, and here it loses many.
 logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
 CALL_SECONDS = 20.0
-"""How long one call may take; then another instance takes over."""
+"""The limit of one call; after that another instance takes over."""
 
 
 class Then(enum.Enum):
-    """What an error asks for."""
+    """What an error requires."""
 
     AGAIN = enum.auto()
-    """The same call once more."""
+    """Repeat the call."""
     ABORT = enum.auto()
     NOTHING = enum.auto()
-    """The transaction is aborted already."""
+    """The transaction is already aborted."""
     REPLACE = enum.auto()
-    """Another instance."""
+    """Start another instance."""
 
 
 class Sent(NamedTuple):
@@ -65,18 +65,18 @@ class Sent(NamedTuple):
 
 
 class Writing(Protocol):
-    """A transactional producer in one life."""
+    """One instance of a transactional producer."""
 
     errors: tuple[type[Exception], ...]
-    """What its calls may raise."""
+    """The exceptions that its calls may raise."""
 
     def open(self) -> tuple[int, int]:
-        """Take the transactional id; the pair, where the library tells it."""
+        """Take the transactional id; return producer id and epoch if the library reports them."""
 
     def begin(self) -> None: ...
 
     def write(self, records: Sequence[Sent]) -> list[int]:
-        """Send and wait for all; their offsets, negative where they have none."""
+        """Send, wait for all, and return their offsets, negative where they have none."""
 
     def send_offsets(self, positions: Mapping[Partition, int], group: Any) -> None: ...
 
@@ -87,11 +87,11 @@ class Writing(Protocol):
     def after(self, error: Exception) -> Then: ...
 
     def close(self) -> None:
-        """Let go of everything without another word to the broker, as far as the library can."""
+        """Release everything without another request to the broker, as far as the library can."""
 
 
 class Own:
-    """Semel's own client, in either generation of the protocol."""
+    """Semel's own client, in either version of the protocol."""
 
     errors = (OwnError, ClientError)
 
@@ -144,8 +144,8 @@ class Own:
 class Librdkafka:
     """confluent-kafka."""
 
-    # A fatal error is raised inside of `flush`. If a delivery is reported at the same time, all that Python
-    # can say of it is SystemError.
+    # A fatal error is raised inside `flush`. If a delivery is reported at the same time, Python can only
+    # raise SystemError.
     errors = (KafkaException, BufferError, SystemError)
 
     def __init__(self, bootstrap: str, transactional_id: str, timeout_ms: int) -> None:
@@ -161,7 +161,7 @@ class Librdkafka:
                 "reconnect.backoff.ms": 20,
                 "reconnect.backoff.max.ms": 100,
                 "retry.backoff.ms": 20,
-                # With the default librdkafka 2.16 may never return when its only broker went away.
+                # With the default, librdkafka 2.16 may never return when its only broker has gone away.
                 "metadata.recovery.strategy": "none",
                 "log_level": 0,
             }
@@ -219,13 +219,13 @@ class Librdkafka:
 
 
 class Aiokafka:
-    """aiokafka, on an event loop of its own. It speaks the oldest versions of all requests."""
+    """aiokafka, on its own event loop. It uses the oldest versions of all requests."""
 
     errors = (AiokafkaError, TimeoutError, OSError)
 
     def __init__(self, bootstrap: str, transactional_id: str, timeout_ms: int) -> None:
         self._loop = asyncio.new_event_loop()
-        # It leaves failures behind that nobody asks for; what it was asked for is raised.
+        # aiokafka leaves failed tasks that no caller awaits; errors of the awaited calls are raised.
         self._loop.set_exception_handler(lambda loop, context: None)
 
         async def made() -> AIOKafkaProducer:
@@ -272,7 +272,7 @@ class Aiokafka:
         self._do(self._producer.abort_transaction())
 
     def after(self, error: Exception) -> Then:
-        """It has no word for what may be asked again, and abandons a call that is not awaited.
+        """Never repeat a call: aiokafka does not say which calls may be, and abandons cancelled calls.
 
         A connection that is lost while it looks for the coordinator is fatal to it.
         """
@@ -290,7 +290,7 @@ class Aiokafka:
 
 
 class Raw:
-    """Request by request without a library; asks again on another connection when one breaks."""
+    """Single requests without a library; a request is repeated on another connection when one breaks."""
 
     errors = (OwnError, AssertionError, OSError)
 
@@ -303,7 +303,7 @@ class Raw:
         return self._producer.pair
 
     def begin(self) -> None:
-        """The broker hears of it with the first write."""
+        """Do nothing: the transaction begins with the first write."""
 
     def write(self, records: Sequence[Sent]) -> list[int]:
         return [
@@ -344,4 +344,4 @@ KINDS: dict[str, Any] = {
     "librdkafka": Librdkafka,
     "aiokafka": Aiokafka,
 }
-"""By name, so that a process of its own can be told which."""
+"""By name, so that another process can be given the name."""

@@ -1,8 +1,8 @@
-"""Load on a cluster while a test does something to it, and what the clients had of it.
+"""Load on a cluster while a test acts on it, and what the clients saw.
 
-Money moves between accounts of several leaders by transactions of three libraries, an auditor adds up all of
-it again and again, and a group copies what another producer writes. All of it goes to a history that
-`semel.check` judges at the end.
+Transactions of three libraries move money between accounts of several leaders, an auditor adds up all
+accounts again and again, and a group copies what another producer writes. Everything is recorded in a
+history that `semel.check` judges at the end.
 """
 
 import random
@@ -31,7 +31,7 @@ class Load:
         ]
 
     def go_on(self, steps: int = 5) -> None:
-        """Everyone ends a transaction, and all together so many; something was copied."""
+        """Wait until each writer has ended a transaction, all of them `steps`, and something was copied."""
         self.run.progress(steps, of_everyone=True)
         for workload in self.run.workloads:
             if isinstance(workload, Copy):
@@ -39,29 +39,29 @@ class Load:
 
     @property
     def money(self) -> Money:
-        """The transfers."""
+        """The workload of transfers."""
         return next(each for each in self.run.workloads if isinstance(each, Money))
 
     def audit(self, audits: int = 3) -> None:
-        """All accounts are added up so many times more."""
+        """Wait until all accounts were added up this many more times."""
         auditor = self.money.auditor
         enough = auditor.audits + audits
 
         def is_enough() -> bool:
             self.run.mend()
-            # An auditor that has found a wrong sum looks no more, and the verdict tells.
+            # An auditor that has found a wrong sum stops, and the verdict reports it.
             return auditor.audits >= enough or bool(auditor.wrong or self.run.failures())
 
         until(is_enough, PATIENCE_SECONDS, "audits")
 
     @property
     def slowest_seconds(self) -> float:
-        """How long the slowest transaction took."""
+        """The duration of the slowest transaction."""
         return max(each.slowest_seconds for each in self.writers)
 
     @property
     def troubles(self) -> list[str]:
-        """The errors that libraries have told their applications."""
+        """The errors that libraries have reported to their applications."""
         return [each for writer in self.writers for each in writer.producing.troubles]
 
 
@@ -74,7 +74,7 @@ def loaded(
     tells_timeouts: bool = True,
     copies: bool = True,
 ) -> Iterator[Load]:
-    """Load until the end of the block. Then nothing is lost, doubled, torn, aborted or hanging."""
+    """Run load until the end of the block. Then nothing may be lost, doubled, torn, aborted or hanging."""
     seed = fresh_seed()
     chance = random.Random(seed)
     name = f"load-{uuid4().hex[:6]}"

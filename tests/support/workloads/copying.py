@@ -1,7 +1,7 @@
 """Subscribe and copy: a group of several members consumes, transforms and produces, exactly once.
 
-Members come from two libraries. aiokafka is not among them: it sends positions without saying as which
-member, so a broker cannot refuse those of one that has lost its partitions.
+Members come from two libraries. aiokafka is not among them: it sends offsets without its member id, so a
+broker cannot refuse those of a member that has lost its partitions.
 """
 
 import itertools
@@ -36,7 +36,7 @@ ABORTS = 0.15
 
 
 class Taken(NamedTuple):
-    """A record that a member was handed."""
+    """A record that a member has received."""
 
     partition: int
     offset: int
@@ -44,7 +44,7 @@ class Taken(NamedTuple):
 
 
 class Copy(Workload):
-    """A feeder in transactions, and a group that copies what it commits, partition by partition."""
+    """A feeder that writes in transactions, and a group that copies the committed records per partition."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class Copy(Workload):
         ]
 
     def drain(self) -> None:
-        """The feeder stops, and the group copies the rest."""
+        """Stop the feeder, and let the group copy the rest."""
         self.feeder.finish()
         with suppress(AssertionError):
             until(lambda: self._is_copied() or self.failures(), PATIENCE_SECONDS)
@@ -110,7 +110,7 @@ class Copy(Workload):
         ]
 
     def has_copied(self) -> bool:
-        """Whether there is a copy. Of the transaction that made it nobody may know that it was committed."""
+        """Whether a copy exists. Its transaction may have committed without any client knowing."""
         with suppress(*QUIET), raw_client(self.place.bootstrap) as client:
             return any(Log(client, self.target, index).values() for index in range(PARTITIONS))
         return False
@@ -123,7 +123,7 @@ class Copy(Workload):
 
 
 class Copier(Worker):
-    """One member: what it was handed, and its positions, in one transaction."""
+    """One member, which writes the records it received and its offsets in one transaction."""
 
     kind = ""
     has_always_work = False  # A group may leave a member without partitions.
@@ -135,14 +135,14 @@ class Copier(Worker):
         self.chance = random.Random(seed)
 
     def copy(self, taken: Iterable[Taken], metadata: Any) -> bool:
-        """Whether the transaction counts. If not, the member goes back to what the group has committed."""
+        """Copy in one transaction; return whether it counts. If not, the member must rewind."""
         source, target = self.workload.source, self.workload.target
         spans: dict[int, tuple[int, int]] = {}
         records: list[Sent] = []
         for each in taken:
             first, _ = spans.get(each.partition, (each.offset, 0))
             spans[each.partition] = (first, each.offset + 1)
-            # A record of the history has one writer, so every attempt at a copy is a record of its own.
+            # In the history each record has one writer, so every attempt at a copy writes its own record.
             records.append(Sent(target, each.partition, f"{each.value} {self.name} {self.steps}"))
         claims = [Claim(source, partition, *span) for partition, span in spans.items()]
         done = self.producing.transaction(
@@ -159,7 +159,7 @@ class Copier(Worker):
 
 
 class _NotingConsumer(Consumer):
-    """Says which partitions it has lost and perhaps got again since it was last asked."""
+    """A consumer that reports which partitions it lost, and perhaps got again, since the last report."""
 
     begun: set[Partition]
 
@@ -169,7 +169,7 @@ class _NotingConsumer(Consumer):
 
 
 class OwnCopier(Copier):
-    """A member by KIP-848, with Semel's client."""
+    """A KIP-848 member, with Semel's client."""
 
     kind = "own"
 
@@ -190,19 +190,19 @@ class OwnCopier(Copier):
         found = consumer.poll(0.1, max_records=BATCH)
         if not found:
             return
-        # What one poll hands out is from after whatever it has lost and got.
+        # One poll returns only records from after the partitions were lost and assigned again.
         process.assign(dict.fromkeys(consumer.begun, None))
         consumer.begun.clear()
         taken = [Taken(each.partition, each.offset, (each.value or b"").decode()) for each in found]
         self.note(process, self.place.recorder.clock(), taken)
         if not self.copy(taken, consumer.group_metadata()):
-            # Positions that are not known are asked of the group again.
+            # Fetch unknown positions from the group again.
             for key in consumer.assignment:
                 consumer._drop(key)
 
 
 class LibrdkafkaCopier(Copier):
-    """A member by librdkafka, in the protocol that the class says."""
+    """A librdkafka member, in the protocol that the class names."""
 
     kind = "librdkafka"
     protocol = "consumer"
@@ -246,14 +246,14 @@ class LibrdkafkaCopier(Copier):
         return assigned
 
     def _lost(self, _: LibrdkafkaConsumer, partitions: list[TopicPartition]) -> None:
-        """Others have them now, so what was handed out and not copied is theirs."""
+        """Drop records that were received but not copied: other members have their partitions now."""
         gone = {each.partition for each in partitions}
         self._taken = [each for each in self._taken if each.partition not in gone]
 
     def _round(self, process: Process, consumer: LibrdkafkaConsumer) -> None:
         self._taken = []
         for number in range(BATCH):
-            # One by one: a callback comes before the record of the same call, never behind it.
+            # One by one: a callback precedes the record of the same call, and never follows it.
             message = consumer.poll(0 if number else 0.1)
             if message is None:
                 break
@@ -282,7 +282,7 @@ class LibrdkafkaCopier(Copier):
 
 
 class ClassicCopier(LibrdkafkaCopier):
-    """The same in the older protocol."""
+    """The same in the classic protocol."""
 
     protocol = "classic"
 

@@ -1,6 +1,6 @@
-"""Looks at where partitions end and where groups are, all the time: neither may ever go back.
+"""Watches the ends of partitions and the offsets of groups all the time: neither may ever go back.
 
-What is seen goes to the history, and the checker compares it (`watermark-regress`, `lost-offset`).
+The observations go to the history, and the checker compares them (`watermark-regress`, `lost-offset`).
 """
 
 from collections.abc import Sequence

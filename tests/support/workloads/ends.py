@@ -1,4 +1,4 @@
-"""Short lives of producers behind a network that delays, doubles and loses the ends of their transactions."""
+"""Short-lived producers on a network that delays, duplicates and loses the ends of their transactions."""
 
 import random
 
@@ -13,14 +13,14 @@ PARTITIONS = 2
 DELAYED = (Act.STRAND, Act.ECHO)
 ACTS = (*DELAYED, Act.STRAND, Act.TWICE, Act.CUT, Act.CUT_ANSWER)
 KINDS = ("raw-1", "raw-2", "raw-1", "raw-2", "raw-1", "raw-2", "own-1", "own", "own", "librdkafka")
-"""Both generations of the protocol. Most without a library, which waits between its attempts."""
+"""Both generations of the protocol. Most have no library, because libraries wait between attempts."""
 RELEASES = 0.5
 LIVES = 10
-"""Of one proxy, which remembers every request."""
+"""Per proxy, because a proxy remembers every request."""
 
 
 class Ends(Workload):
-    """Producers that come one after the other, and a reader."""
+    """Producers that run one after another, and a reader."""
 
     def __init__(self, place: Place, name: str, chance: random.Random, visibility: str) -> None:
         super().__init__(place, {name: PARTITIONS}, visibility)
@@ -34,7 +34,7 @@ class Ends(Workload):
 
     @property
     def faults(self) -> int:
-        """Those that an end has met."""
+        """The number of faults that have met an EndTxn."""
         return sum(bool(rule.caught) for rule in self._rules)
 
     @property
@@ -46,7 +46,7 @@ class Ends(Workload):
         return {group: [(self.topic, 0)] for group in self._groups}
 
     def lives(self, count: int = LIVES) -> None:
-        """So many producers, through one proxy."""
+        """Run this many producers through one proxy."""
         with Proxy(self.place.bootstrap) as proxy:
             for _ in range(count):
                 self._life(proxy)
@@ -55,7 +55,7 @@ class Ends(Workload):
         name = f"{self.topic}-{len(self._ids)}"
         self._ids.append(name)
         kind = self._chance.choice(KINDS)
-        has_group = kind != "librdkafka"  # whose positions need a consumer
+        has_group = kind != "librdkafka"  # librdkafka's offsets need a consumer
         if has_group:
             self._groups.append(name)
         producing = Producing(self.place._replace(bootstrap=proxy.bootstrap), kind, name)
@@ -77,7 +77,7 @@ class Ends(Workload):
             producing.close()
 
     def _disturb(self, proxy: Proxy, name: str) -> None:
-        """Something happens to the next end of this producer."""
+        """Apply a random fault to the next EndTxn of this producer."""
 
         def is_its(seen: Seen) -> bool:
             return bool(seen.body.transactional_id == name)
@@ -89,7 +89,7 @@ class Ends(Workload):
             self._late.append(rule)
 
     def _maybe_release(self) -> None:
-        """What is held and has come may arrive now."""
+        """Perhaps release requests that are held."""
         held = [rule for rule in self._late if rule.caught]
         self._chance.shuffle(held)
         for rule in held:

@@ -1,7 +1,7 @@
-"""Idempotent load, and the proof that nothing of it was lost or doubled.
+"""Idempotent load, and the proof that none of it was lost or doubled.
 
-Writers send their number and a count. What was acknowledged is remembered with its offset; at the end the
-log is read whole and held against it.
+Writers send their number and a count. Acknowledged records are remembered with their offsets; at the end the
+whole log is read and compared with them.
 """
 
 import threading
@@ -16,7 +16,7 @@ TOPIC = "numbers"
 
 
 class Writer(threading.Thread):
-    """One idempotent producer that writes its number and a count until it is told to stop."""
+    """One idempotent producer that writes its number and a count until it is stopped."""
 
     def __init__(self, number: int, bootstrap: str, partitions: int, progress: threading.Semaphore) -> None:
         super().__init__(name=f"writer {number}")
@@ -82,7 +82,7 @@ class Load:
             assert self._progress.acquire(timeout=60), "no acknowledgement for a minute"
 
     def check(self) -> None:
-        """Everything acknowledged is where it was said to be; nothing is doubled; offsets are dense."""
+        """Check that acknowledged records are at their offsets, nothing is doubled, and offsets are dense."""
         assert [writer.failed for writer in self.writers] == [[]] * len(self.writers)
         assert [writer.left_over for writer in self.writers] == [0] * len(self.writers)
         found = self._read_all()
@@ -123,7 +123,7 @@ class Load:
 
 @contextmanager
 def idempotent_load(bootstrap: str, writers: int = 4, partitions: int = 2) -> Iterator[Load]:
-    """Writers that write until the end of the block."""
+    """Run writers until the end of the block."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     admin.create_topics([NewTopic(TOPIC, partitions)])[TOPIC].result(30)
     load = Load(bootstrap, writers, partitions)

@@ -1,7 +1,7 @@
-"""``python main.py JSON``: a producer in a process of its own that stops inside a transaction.
+"""A producer in its own process that stops inside a transaction: ``python main.py JSON``.
 
-It writes three transactions and lets itself be stopped (SIGSTOP) in the second, when all is written and only
-the commit is missing. Whoever started it lets it go on. It says which of them were acknowledged.
+It writes three transactions and stops itself (SIGSTOP) in the second, when everything is written except the
+commit. The parent process continues it. It prints which transactions were acknowledged.
 """
 
 import json

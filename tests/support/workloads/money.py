@@ -1,10 +1,10 @@
-"""Money moves between accounts inside transactions: whatever happens, no money is made and none is lost.
+"""Money moves between accounts inside transactions: whatever happens, none is made and none is lost.
 
-An account is a partition. A transfer takes an amount from one and gives it to another, in one transaction,
-so the sum over all accounts is zero at every moment at which one looks at all of them at once. An auditor
-does, all the time: the ends that one ListOffsets tells are those of one commit, and below them is the whole
-of a transaction or nothing (docs/adr/0025). In a cluster any broker tells them, also those of partitions that
-others lead, if it is asked for the ends after one commit.
+An account is a partition. A transfer takes an amount from one account and gives it to another, in one
+transaction, so the sum of all accounts is zero whenever all of them are read at one point. An auditor does so
+all the time: the ends in one ListOffsets response belong to one commit, and below them every transaction is
+complete or absent (docs/adr/0025). In a cluster any broker can list them, even for partitions that others
+lead, if the request asks for the ends after one commit.
 """
 
 import itertools
@@ -28,11 +28,11 @@ from support.workloads.running import PATIENCE_SECONDS, Place, Reader, Worker, W
 ACCOUNTS = 4
 ANSWER_SECONDS = 3.0
 BANKS = 2
-"""Topics, so that accounts are spread over several."""
+"""The number of topics over which the accounts are spread."""
 
 
 class Money(Workload):
-    """Several producers transfer, an auditor looks, readers of both isolations read."""
+    """Several producers transfer, an auditor adds up, and readers of both isolation levels read."""
 
     def __init__(
         self, place: Place, name: str, kinds: Sequence[str], chance: random.Random, visibility: str = "marker"
@@ -61,7 +61,7 @@ class Money(Workload):
         return self._ids
 
     def _transfer(self, chance: random.Random) -> list[Sent]:
-        """One transfer, or a few at once."""
+        """Plan one transfer, or several."""
         sent: list[Sent] = []
         for _ in range(chance.choice([1, 1, 1, 3])):
             payer, payee = chance.sample(self.partitions, 2)
@@ -96,13 +96,13 @@ class Auditor(Worker):
         self.wrong: list[str] = []
         self._balance = 0
         self._held: dict[tuple[Partition, int], int] = {}
-        """By partition and producer: what is not ended."""
+        """By partition and producer: amounts in transactions that have not ended."""
         self._positions = dict.fromkeys(partitions, 0)
 
     def work(self) -> None:
         process = self.place.recorder.process("auditor")
         bootstrap, is_cluster = self.place.bootstrap, self.place.is_cluster
-        # A broker that is cut off may not answer. Others are asked soon.
+        # A broker that is cut off may not answer, so other brokers are asked soon.
         routed = RoutedClient(bootstrap, timeout_seconds=ANSWER_SECONDS) if is_cluster else None
         with routed or StubbornClient(bootstrap) as client:
             while not self.stopping.wait(0.05):
@@ -127,12 +127,13 @@ class Auditor(Worker):
         while self._positions[key] < end and not self.stopping.is_set():
             part = log.fetch(self._positions[key], isolation=READ_UNCOMMITTED)
             if part.error_code == ErrorCode.KAFKA_STORAGE_ERROR and not self.stopping.wait(0.05):
-                # A broker without descriptors cannot open the chunk, and says so. Clients ask again.
+                # A broker without file descriptors cannot open the chunk, and returns this error. Clients
+                # retry.
                 continue
             assert part.error_code == ErrorCode.NONE, part
             data = bytes(part.records or b"")
             if not data and self.place.is_cluster and time.monotonic() < deadline:
-                # The leader has not heard yet of a commit that another broker has made.
+                # The leader does not yet know of a commit that another broker has made.
                 time.sleep(PAUSE_SECONDS)
                 continue
             assert data, f"{key} ends at {end}, and there is nothing at {self._positions[key]}"
@@ -158,7 +159,7 @@ class Auditor(Worker):
 def ends_together(
     client: RawClient, partitions: Sequence[Partition], timestamp: int = LATEST
 ) -> dict[Partition, int] | None:
-    """Where partitions end, in one answer; None if the broker cannot tell now."""
+    """Return the ends of partitions from one response; None if the broker cannot list them now."""
     topics: dict[str, ListOffsetsTopic] = {}
     for name, index in partitions:
         topic = topics.setdefault(name, ListOffsetsTopic(name=name))

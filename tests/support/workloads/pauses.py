@@ -1,4 +1,4 @@
-"""Producers that are stopped in the middle of a transaction, for shorter or longer than it may last."""
+"""Producers that are stopped in the middle of a transaction, for shorter or longer than its timeout."""
 
 import enum
 import json
@@ -20,7 +20,7 @@ SHORT_MS = 3_000
 
 
 class Pause(enum.Enum):
-    """What happens while the producer stands still."""
+    """What happens while the producer is stopped."""
 
     SHORT = "nothing"
     TOO_LONG = "its time is over"
@@ -29,7 +29,7 @@ class Pause(enum.Enum):
 
 
 class Pauses(Workload):
-    """One process after another, each with a transactional id of its own, and a reader."""
+    """One process after another, each with its own transactional id, and a reader."""
 
     def __init__(self, place: Place, name: str, chance: random.Random, visibility: str) -> None:
         super().__init__(place, {name: 2}, visibility)
@@ -47,7 +47,7 @@ class Pauses(Workload):
         return self._wrong
 
     def pause(self, pause: Pause, history: Path) -> None:
-        """One process, from its start to its end."""
+        """Run one process from start to end."""
         kind = self._chance.choice(KINDS)
         name = f"{self.topic}-{len(self._ids)}"
         self._ids.append(name)

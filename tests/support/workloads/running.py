@@ -1,8 +1,8 @@
-"""Work under faults that writes its own history: whoever writes, whoever reads, and how each of them goes on.
+"""Workers under faults that record their own history.
 
-A ``Worker`` is a thread. What it does goes to a ``Recorder`` as it happens, and `semel.check` judges it when
-all is over. Whatever a client is told, the worker does what the client's library asks for; what stays unknown
-is written down as unknown, and only what readers see can settle it.
+A ``Worker`` is a thread. Its operations go to a ``Recorder`` as they happen, and `semel.check` judges them at
+the end. After an error, the worker does what the client's library requires; an unknown outcome is recorded as
+unknown, and only what readers see can settle it.
 """
 
 import random
@@ -19,31 +19,34 @@ from support.waiting import LIMIT_SECONDS
 from support.workloads.clients import KINDS, Sent, Then, Writing
 
 PATIENCE_SECONDS = LIMIT_SECONDS
-"""For a commit whose outcome is not known, and for a broker that is away."""
+"""The limit for a commit with an unknown outcome, and for a broker that is away."""
 TIMEOUT_MS = 60_000
 
 
 class Place(NamedTuple):
-    """Where a workload runs."""
+    """The cluster that a workload uses, and its recorder."""
 
     bootstrap: str
     recorder: Recorder
     timeout_ms: int = TIMEOUT_MS
     tells_timeouts: bool = True
-    """Whether whoever is fenced before its timeout was fenced without a reason. Not after a broken disk,
-    where a new term fences all that was open."""
+    """Whether a producer that is fenced before its timeout was fenced without a reason.
+
+    Not after a broken disk, where a new term fences everything that was open."""
     tells_offsets: bool = True
-    """Whether what a library says of offsets is worth writing down. A record of an open transaction has none
-    in a journal topic. The broker says -1 then, and libraries count on from there for the rest of a batch."""
+    """Whether the offsets that a library reports are worth recording.
+
+    A record of an open transaction has no offset in a journal topic. The broker returns -1 then, and
+    libraries count on from there for the rest of a batch."""
 
     @property
     def is_cluster(self) -> bool:
-        """Whether there are several brokers."""
+        """Whether there is more than one broker."""
         return "," in self.bootstrap
 
 
 class Worker(threading.Thread):
-    """A thread whose failure is kept, and which tells of its progress."""
+    """A thread that keeps its failure and reports its progress."""
 
     has_always_work = True
 
@@ -53,19 +56,19 @@ class Worker(threading.Thread):
         self.stopping = threading.Event()
         self.failure = ""
         self.steps = 0
-        """What it has done: transactions that ended, or polls that were answered."""
+        """How many transactions have ended, or polls were answered."""
 
     def run(self) -> None:
         try:
             self.work()
-        except BaseException:  # noqa: BLE001 - whoever waits for the thread has to hear of it
+        except BaseException:  # noqa: BLE001 - reported by `failures`, in the thread that waits
             self.failure = traceback.format_exc()
 
     def work(self) -> None:
         raise NotImplementedError
 
     def finish(self) -> None:
-        """Ask it to end, and wait."""
+        """Stop the worker, and wait until it ends."""
         self.stopping.set()
         self.join(2 * PATIENCE_SECONDS)
         if self.is_alive():
@@ -73,7 +76,7 @@ class Worker(threading.Thread):
 
 
 class Producing:
-    """A transactional id in one client after another, each of them recorded as a process of its own."""
+    """A transactional id in one client after another, each recorded as its own process."""
 
     def __init__(self, place: Place, kind: str, transactional_id: str) -> None:
         self.place = place
@@ -81,7 +84,7 @@ class Producing:
         self.transactional_id = transactional_id
         self.committed = 0
         self.troubles: list[str] = []
-        """Errors that the library has told the application."""
+        """Errors that the library has reported to the application."""
         self._client: Writing | None = None
         self._process: Process | None = None
 
@@ -103,7 +106,7 @@ class Producing:
         group: tuple[str, Any, Sequence[Claim]] | None = None,
         meanwhile: Callable[[], None] = lambda: None,
     ) -> bool:
-        """One transaction from beginning to end; whether it was acknowledged as committed."""
+        """Run one transaction; return whether it was acknowledged as committed."""
         if self._client is None:
             self._open()
         name = self.process.begin(self.transactional_id)
@@ -127,7 +130,7 @@ class Producing:
             self._client = None
 
     def _open(self) -> None:
-        """Take the id over. While the broker is away that is tried again, each time by another process."""
+        """Take over the id. While the broker is away, try again, each time as another process."""
         deadline = time.monotonic() + PATIENCE_SECONDS
         while True:
             self._client = KINDS[self.kind](
@@ -168,7 +171,7 @@ class Producing:
                         self.client.commit()
                     except self.client.errors as error:
                         if self.client.after(error) is Then.NOTHING:
-                            # The library promises that nothing of it counts.
+                            # The library guarantees that the transaction was aborted.
                             told.outcome = "fail"
                         raise
                 return True
@@ -203,12 +206,12 @@ class Producing:
             self._replace()
 
     def _replace(self) -> None:
-        """The next transaction is that of another instance, which fences this one."""
+        """Close this instance; the next transaction starts another one, which fences it."""
         self.close()
 
 
 class Writer(Worker):
-    """Writes one transaction after another, as `plan` says, until it is told to stop."""
+    """Writes one transaction after another, as `plan` says, until it is stopped."""
 
     ABORTS = 0.25
 
@@ -219,7 +222,7 @@ class Writer(Worker):
         self.producing = Producing(place, kind, name)
         self.plan = plan
         self.slowest_seconds = 0.0
-        """How long its slowest transaction took, with all that was tried again."""
+        """The duration of the slowest transaction, retries included."""
         self._chance = random.Random(seed)
 
     def work(self) -> None:
@@ -235,7 +238,7 @@ class Writer(Worker):
 
 
 class Reader(Worker):
-    """Reads partitions from the beginning on, by Semel's client, in one isolation."""
+    """Reads partitions from the beginning with Semel's client, in one isolation level."""
 
     def __init__(self, place: Place, partitions: Sequence[Partition], isolation: Isolation) -> None:
         super().__init__(f"reader {isolation.name.lower()}", place)
@@ -254,7 +257,7 @@ class Reader(Worker):
 
 
 def poll(process: Process, consumer: Consumer, isolation: Isolation, seconds: float) -> list[str]:
-    """One poll of Semel's consumer, written down; the values."""
+    """Poll Semel's consumer once and record the poll; return the values."""
     started = process.recorder.clock()
     found = consumer.poll(seconds)
     values = [(each.value or b"").decode() for each in found]
@@ -268,12 +271,12 @@ def poll(process: Process, consumer: Consumer, isolation: Isolation, seconds: fl
 
 
 class Workload:
-    """Some workers on some topics, and what must be true of them when all is over beside the history."""
+    """Workers on some topics, and conditions that must hold at the end besides the history."""
 
     def __init__(self, place: Place, topics: dict[str, int], visibility: str) -> None:
         self.place = place._replace(tells_offsets=visibility == "marker")
         self.topics = topics
-        """Partitions by name."""
+        """Number of partitions by topic."""
         self.visibility = visibility
         self.workers: list[Worker] = []
 
@@ -283,11 +286,11 @@ class Workload:
 
     @property
     def writers(self) -> list[Worker]:
-        """Those whose progress a fault waits for."""
+        """The workers whose progress a fault waits for."""
         return [each for each in self.workers if not isinstance(each, Reader)]
 
     def configs(self, topic: str) -> dict[str, str]:
-        """How a topic is made."""
+        """Return the configs of a topic."""
         return {"semel.visibility": self.visibility}
 
     @property
@@ -296,11 +299,11 @@ class Workload:
 
     @property
     def groups(self) -> dict[str, list[Partition]]:
-        """Groups whose positions are a part of transactions, and the partitions they read."""
+        """Groups whose offsets are part of transactions, and the partitions they read."""
         return {}
 
     def problems(self) -> list[str]:
-        """What is wrong and does not show in the history; asked after the final read."""
+        """Return errors that the history does not show; called after the final read."""
         return []
 
     def start(self) -> None:
@@ -308,7 +311,7 @@ class Workload:
             worker.start()
 
     def stop(self) -> None:
-        """Everyone ends what is begun."""
+        """Stop all workers; each ends what it has begun."""
         for worker in self.workers:
             worker.stopping.set()
         for worker in self.workers:
@@ -320,4 +323,4 @@ class Workload:
 
 
 QUIET = (KafkaError, ClientError, OSError, AssertionError)
-"""What a broker that is away does to those who ask it."""
+"""The errors that clients get while a broker is away."""

@@ -1,4 +1,4 @@
-"""One writer, one reader, one partition: whatever the writer was told, the reader sees, in that order."""
+"""One writer, one reader, one partition: the reader sees what the writer committed, in that order."""
 
 import itertools
 import random
@@ -9,7 +9,7 @@ from support.workloads.running import Place, Reader, Worker, Workload, Writer
 
 
 class Single(Workload):
-    """A transactional writer and a reader of committed records, on a topic of their own."""
+    """A transactional writer and a read_committed reader, on their own topic."""
 
     def __init__(
         self, place: Place, name: str, kind: str, chance: random.Random, visibility: str = "marker"

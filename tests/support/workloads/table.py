@@ -1,8 +1,8 @@
-"""A table: few keys under which much is written, in a compacted topic, and a log that keeps all of it.
+"""A table in a compacted topic, with few keys that are often written, and a log that keeps everything.
 
-Every transaction writes the same records to both. So whatever compaction took, what is left under a key is
-what the log has under it, in that order, without some, and with the last. A key belongs to one writer: of two
-that write at once, table and log may see one first each.
+Every transaction writes the same records to both. So the records that compaction leaves under a key are a
+subsequence of the records under that key in the log, and include the last. A key belongs to one writer: of
+two concurrent writers, table and log might each see another one first.
 """
 
 import itertools
@@ -19,11 +19,11 @@ from support.workloads.running import Place, Reader, Worker, Workload, Writer
 
 PARTITIONS = 2
 KEYS = 3
-"""Of each writer, in each partition."""
+"""Per writer and partition."""
 
 
 class Table(Workload):
-    """Several writers, and a reader of committed records, who is overtaken by compaction."""
+    """Several writers, and a read_committed reader, which compaction overtakes."""
 
     def __init__(
         self, place: Place, name: str, kinds: Sequence[str], chance: random.Random, visibility: str = "marker"
@@ -57,7 +57,7 @@ class Table(Workload):
         return self._ids
 
     def _entries(self, clerk: str, chance: random.Random) -> list[Sent]:
-        """New values for some keys, some of them for the same."""
+        """Plan new values for some keys, several of them perhaps for the same key."""
         sent: list[Sent] = []
         for _ in range(chance.randrange(1, 6)):
             index, key = chance.randrange(PARTITIONS), f"{clerk}-{chance.randrange(KEYS)}"

@@ -1,6 +1,6 @@
-"""Transactional load, and the proof that every transaction of it counts whole or not at all.
+"""Transactional load, and the proof that each of its transactions counts whole or not at all.
 
-Who works, and what a record says, is in ``transactional_workers``.
+The workers, and the content of a record, are in ``transactional_workers``.
 """
 
 import threading
@@ -26,7 +26,7 @@ from support.workloads.transactional_workers import (
 )
 
 MESSAGE_TIMEOUT_MS = 60_000
-"""After which clients give messages up; the default of librdkafka's transactional producer, and of ours."""
+"""When clients give up messages; the default of librdkafka's transactional producer, and of ours."""
 
 
 class TransactionalLoad:
@@ -54,14 +54,14 @@ class TransactionalLoad:
         return [*self.writers, self.copier]
 
     def wait_for(self, steps: int) -> None:
-        """Until so many requests more were answered, by anybody."""
+        """Wait until this many more requests were answered, of any worker."""
         for _ in range(steps):
             is_moving = self._progress.acquire(timeout=WAIT_SECONDS)
             assert is_moving, f"nothing moved for a minute: {self.failures()}"
         self._assert_nobody_failed()
 
     def wait_for_everyone(self) -> None:
-        """Until each has ended a transaction more: some clients pause for long after a kill."""
+        """Wait until each worker has ended another transaction: some clients pause for long after a kill."""
         before = {each: each.ended for each in self.workers}
 
         def who_waits() -> list[str]:
@@ -72,7 +72,7 @@ class TransactionalLoad:
 
     @property
     def given_up(self) -> int:
-        """Transactions that a client could not end as it was meant to."""
+        """Transactions that a client could not end as intended."""
         return sum(each.given_up for each in self.workers)
 
     def failures(self) -> list[str]:
@@ -95,7 +95,7 @@ class TransactionalLoad:
         self.copier.join()
 
     def report(self) -> str:
-        """What was done, in a line."""
+        """Summarise the work in one line."""
         committed = sum(len(writer.committed) for writer in self.writers)
         aborted = sum(len(writer.aborted) for writer in self.writers)
         return (
@@ -105,17 +105,17 @@ class TransactionalLoad:
         )
 
     def check(self) -> None:
-        """Nothing lost, nothing doubled, nothing torn, nothing aborted read, nothing left open."""
+        """Check that nothing is lost, doubled, torn, left open, or read although aborted."""
         problems = self.failures() + self.problems()
         assert not problems, "\n".join(problems)
 
     def problems(self) -> list[str]:
-        """What is wrong with the log. It can be asked after a failure too."""
+        """Return the errors in the log. May be called after a failure too."""
         with RawClient(self.bootstrap) as client:
             logs = [Log(client, self.source, index) for index in range(PARTITIONS)]
             copies = [Log(client, self.target, index) for index in range(PARTITIONS)]
             try:
-                # What somebody who failed left open is ended by its timeout.
+                # A transaction that a failed worker left open is ended by its timeout.
                 until(lambda: all(log.is_settled for log in logs + copies), 2 * WAIT_SECONDS)
             except AssertionError:
                 return ["left open: a transaction has not ended, so nothing behind it can be read"]
@@ -123,7 +123,7 @@ class TransactionalLoad:
             copied = [[Noted.decode(value) for value in log.values()] for log in copies]
         problems = self._problems_of_writers(found)
         for partition, notes in enumerate(copied):
-            # A copier that failed has copied a part, and that in order.
+            # A copier that failed has copied a prefix.
             expected = found[partition][: len(notes)] if self.copier.failure else found[partition]
             problems += _differences(f"copy, partition {partition}", notes, expected)
         if not all(writer.committed and writer.aborted for writer in self.writers):
@@ -137,7 +137,7 @@ class TransactionalLoad:
             if aborted:
                 problems.append(f"aborted and read: {aborted[:5]}")
             for writer in self.writers:
-                # Of each transaction all records, once and in order: so no two partitions can differ.
+                # Of each transaction all records, once and in order: so no two partitions can disagree.
                 expected = [
                     Noted(writer.number, number, True, PARTITIONS, partition, index)
                     for number in writer.committed + _in_doubt(writer, found)
@@ -151,7 +151,7 @@ class TransactionalLoad:
 
 
 def _in_doubt(writer: Writer, found: list[list[Noted]]) -> list[int]:
-    """The transaction at which a writer failed, if any of it counts: then all of it has to."""
+    """Return the transaction at which a writer failed, if any of it counts: then all of it must."""
     at_hand = (writer.number, writer.doing)
     counts = any((note.writer, note.number) == at_hand for notes in found for note in notes)
     return [writer.doing] if writer.failure and counts else []
@@ -172,7 +172,7 @@ def transactional_load(
     writers: int = 8,
     message_timeout_ms: int = MESSAGE_TIMEOUT_MS,
 ) -> Iterator[TransactionalLoad]:
-    """Work until the end of the block. When that fails, the failure says what became of the log, too."""
+    """Run load until the end of the block. If the block fails, the error also describes the log."""
     load = TransactionalLoad(bootstrap, source, target, writers, message_timeout_ms)
     for worker in load.workers:
         worker.start()

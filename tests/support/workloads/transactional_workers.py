@@ -1,9 +1,9 @@
-"""Who does the work of a transactional load: writers of four kinds, and a copier.
+"""The workers of a transactional load: writers of four kinds, and a copier.
 
 Writers write transactions over all partitions and abort every third. The copier reads what they commit and
-writes it to another topic, with its positions in the same transactions, of which it aborts every third too.
-A record says whose it is, which transaction, how that was meant to end, and over how many partitions, so the
-log alone shows what is torn, doubled, or should not be there.
+writes it to another topic, with its offsets in the same transactions, every third of which it aborts too. A
+record names its writer, its transaction, the intended outcome and the number of partitions, so the log alone
+shows what is torn, doubled, or should not be there.
 """
 
 import threading
@@ -26,23 +26,23 @@ from support.waiting import until
 
 PARTITIONS = 3
 RECORDS = 2
-"""In each partition, for each transaction."""
+"""Records in each partition, for each transaction."""
 WAIT_SECONDS = 60.0
 PATIENCE_SECONDS = 3 * WAIT_SECONDS
-"""For what may be asked again and again, so that a broker that stays away ends the test."""
+"""The limit for repeated calls, so that a broker that stays away fails the test."""
 LIBRDKAFKA: dict[str, str | int | float | bool] = {
     "linger.ms": 1,
     "reconnect.backoff.ms": 20,
     "reconnect.backoff.max.ms": 100,
     "retry.backoff.ms": 20,
-    # With the default librdkafka 2.16 may never return from a call when its only broker went away.
+    # With the default, librdkafka 2.16 may never return from a call when its only broker has gone away.
     "metadata.recovery.strategy": "none",
     "log_level": 0,
 }
 
 
 class Noted(NamedTuple):
-    """What a record says."""
+    """The content of a record."""
 
     writer: int
     number: int
@@ -61,7 +61,7 @@ class Noted(NamedTuple):
 
 
 class Worker(threading.Thread):
-    """A thread whose failure is kept, and which tells of its progress."""
+    """A thread that keeps its failure and reports its progress."""
 
     def __init__(self, name: str, progress: threading.Semaphore) -> None:
         super().__init__(name=name)
@@ -69,11 +69,11 @@ class Worker(threading.Thread):
         self.stopping = threading.Event()
         self.failure = ""
         self.ended = 0
-        """Transactions, however they ended."""
+        """Transactions that have ended, with either outcome."""
         self.given_up = 0
-        """Transactions that the client could not end as it was meant to, after a whole message timeout."""
+        """Transactions that the client could not end as intended, after a whole message timeout."""
         self.replaced = 0
-        """Instances of the client that had to be replaced for that."""
+        """Instances of the client that had to be replaced because of that."""
 
     def run(self) -> None:
         try:
@@ -100,7 +100,7 @@ class Writer(Worker, ABC):
         self.committed: list[int] = []
         self.aborted: list[int] = []
         self.doing = 0
-        """The transaction at hand. When the writer fails, nobody knows whether it counts."""
+        """The current transaction. If the writer fails, its outcome is unknown."""
 
     def work(self) -> None:
         with self.opened():
@@ -134,11 +134,11 @@ class Writer(Worker, ABC):
 
     @abstractmethod
     def end(self, *, is_commit: bool) -> bool:
-        """Return when the outcome is known; False if it is not a commit, whatever was wanted."""
+        """Return when the outcome is known; False if it is not a commit, whatever was intended."""
 
 
 class RawWriter(Writer):
-    """Request by request, each of them again after a broken connection."""
+    """Single requests without a library, each repeated after a broken connection."""
 
     generation = 1
 
@@ -169,7 +169,7 @@ class RawWriter2(RawWriter):
 
 
 class OwnWriter(Writer):
-    """By Semel's client. It gives records up in time too, and says that the transaction must abort."""
+    """Semel's client. It too gives up records after a timeout, and raises that it must abort."""
 
     @contextmanager
     def opened(self) -> Iterator[None]:
@@ -217,10 +217,11 @@ class OwnWriter(Writer):
 class LibrdkafkaProducer:
     """A transactional producer of librdkafka, used as its documentation says.
 
-    A retriable error: the same call again. An abortable one: abort. Anything else: another instance with the
-    same id, which fences this one and aborts what it left open. The last two are expected only when
-    librdkafka gave up messages after a whole message timeout (tests/client/FINDINGS.md says when). Such a
-    transaction cannot have committed, because librdkafka sends no commit for it. Any other failure is raised.
+    After a retriable error, repeat the call. After an abortable error, abort. After any other, start another
+    instance with the same id, which fences this one and aborts its open transaction. The last two are
+    expected only when librdkafka gave up messages after a whole message timeout (tests/client/FINDINGS.md
+    says when). Such a transaction cannot have committed, because librdkafka sends no commit for it. Any other
+    failure is raised.
     """
 
     def __init__(
@@ -256,15 +257,15 @@ class LibrdkafkaProducer:
         self._producer.poll(0)
 
     def send_offsets(self, consumer: Consumer, positions: list[TopicPartition]) -> bool:
-        """False if the transaction is over: it was given up."""
+        """Return False if librdkafka gave the transaction up, so that it is over."""
         group = consumer.consumer_group_metadata()
         return self._done(lambda: self._producer.send_offsets_to_transaction(positions, group, WAIT_SECONDS))
 
     def end(self, *, is_commit: bool) -> bool:
-        """False if it was given up, so it is no commit."""
+        """End the transaction; return False if librdkafka gave it up, so that it is not committed."""
         if is_commit:
             return self._done(lambda: self._producer.commit_transaction(WAIT_SECONDS))
-        # Otherwise librdkafka throws away what it has not sent, and nothing would be aborted.
+        # Without a flush, librdkafka discards what it has not sent, and nothing would be aborted.
         assert self._producer.flush(self._flush_seconds) == 0
         return self._done(lambda: self._producer.abort_transaction(WAIT_SECONDS))
 
@@ -272,7 +273,7 @@ class LibrdkafkaProducer:
         try:
             patiently(call)
         except KafkaException as error:
-            # What was given up may not have been reported yet. A fatal error is told by poll too.
+            # Messages given up may not have been reported yet. poll() reports fatal errors too.
             with suppress(KafkaException):
                 self.poll()
             if not self._messages_given_up:
@@ -293,7 +294,7 @@ class LibrdkafkaProducer:
 
 
 def patiently(call: Callable[[], None]) -> None:
-    """A call of librdkafka, again while it says that it may be."""
+    """Repeat a librdkafka call while its error is retriable."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while True:
         try:
@@ -304,7 +305,7 @@ def patiently(call: Callable[[], None]) -> None:
 
 
 class LibrdkafkaWriter(Writer):
-    """By confluent-kafka."""
+    """A writer with confluent-kafka."""
 
     @contextmanager
     def opened(self) -> Iterator[None]:
@@ -381,11 +382,11 @@ class Copier(Worker):
         self.progress.release()
 
     def _rewind(self, consumer: Consumer) -> None:
-        """Read on from what is committed."""
+        """Continue reading from the committed offsets."""
         partitions = [TopicPartition(self.source, index) for index in range(PARTITIONS)]
 
         def assign() -> bool:
-            # Nothing to start from while the broker is away.
+            # The committed offsets are unavailable while the broker is away.
             with suppress(KafkaException):
                 found = consumer.committed(partitions, 5)
                 consumer.assign(

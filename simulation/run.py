@@ -84,11 +84,14 @@ def run(plan: Plan) -> HistoryResult:
 def _settings(plan: Plan) -> Iterator[None]:
     """Exhaust epochs early, and have brokers look for open transactions often."""
     before = model.EPOCH_MAX, cluster_member.LOOK_SECONDS
+    shared = cluster_member.LOOK_SHARE
     model.EPOCH_MAX, cluster_member.LOOK_SECONDS = plan.epoch_max, LOOK_SECONDS  # type: ignore[misc]
+    cluster_member.LOOK_SHARE = 1  # type: ignore[misc]
     try:
         yield
     finally:
         model.EPOCH_MAX, cluster_member.LOOK_SECONDS = before  # type: ignore[misc]
+        cluster_member.LOOK_SHARE = shared  # type: ignore[misc]
 
 
 @contextmanager

@@ -100,6 +100,36 @@ async def answers(store: ClusterStore, key: PartitionKey) -> list[Any]:
     return found
 
 
+async def test_a_swap_reads_only_the_rows_of_its_runs(nearby: Place, scribe: Any) -> None:
+    async with opened(nearby, SETTINGS) as store:
+        keys = await scribe.create(store.ledger, partitions=2)
+        database = store.ledger.database
+        await database.value(
+            """
+            INSERT INTO batches SELECT decode(md5('another topic'), 'hex'), 0, number, number, 0, 0, 1, 0, 1
+            FROM generate_series(1, 20000) AS number
+            """
+        )
+        for key in keys:
+            await fill(store, scribe, key, [200] * 24)
+        await database.value("ANALYZE batches")
+        before = await _entries_read(store)
+        assert await store.merger.merge_once() == 48
+        assert await _entries_read(store) - before < 1_000
+
+
+async def _entries_read(store: ClusterStore) -> int:
+    """Entries of the index of batches that all sessions have read, as far as they have reported it."""
+    await store.ledger.database.value("SELECT pg_stat_force_next_flush()")
+    found: int = await store.ledger.database.value(
+        """
+        SELECT idx_tup_read FROM pg_stat_user_indexes
+        WHERE schemaname = current_schema() AND indexrelname = 'batches_pkey'
+        """
+    )
+    return found
+
+
 async def test_a_run_is_one_row_and_every_answer_stays(place: Place, scribe: Any) -> None:
     async with opened(place, SETTINGS) as store:
         keys = await scribe.create(store.ledger, partitions=2)

@@ -27,7 +27,9 @@ from semel.store.sharing import ClusterView, Membership
 log = logging.getLogger("semel.cluster")
 
 LOOK_SECONDS: Final = 10.0
-"""How often to search for open transactions whose notices were lost, so that they time out."""
+"""How often to search for open transactions whose notices were lost, so that they time out, at most."""
+LOOK_SHARE: Final = 100
+"""Commits wait for the search, so it takes at most one part in so many of the time."""
 
 
 ANNOUNCE_SECONDS: Final = 0.1
@@ -128,7 +130,8 @@ class ClusterMember:
 
     async def _look(self) -> None:
         try:
-            await self._loop.look_for_open_transactions()
+            took = await self._loop.look_for_open_transactions()
+            self._look_at = max(self._look_at, self._ownership.clock() + took * LOOK_SHARE)
         except StoreRefused as refused:
             log.warning("open transactions are looked for later: %s", refused)
 

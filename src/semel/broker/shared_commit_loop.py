@@ -14,6 +14,7 @@
   all copies are forgotten, because they may be ahead of the ledger.
 """
 
+import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
@@ -343,9 +344,19 @@ class SharedCommitLoop(CommitLoop):
         """Load the open transactions of all owned shards; other brokers may have opened some of them."""
         await self._load_open(self._ownership.shards() or ())
 
-    async def look_for_open_transactions(self) -> None:
-        """Find transactions that a write to another broker has opened, and whose notice was lost."""
-        await self.between_ticks(self.load_open_transactions)
+    async def look_for_open_transactions(self) -> float:
+        """Find transactions that a write to another broker has opened, and whose notice was lost.
+
+        Return the seconds for which commits had to wait.
+        """
+        clock = asyncio.get_running_loop().time
+
+        async def look() -> float:
+            began = clock()
+            await self.load_open_transactions()
+            return clock() - began
+
+        return await self.between_ticks(look)
 
     async def _load_open(self, shards: Collection[int]) -> None:
         after = ""

@@ -194,15 +194,18 @@ class Merger:
 
     async def _unchanged(self, connection: Any, runs: Sequence[_Run]) -> list[_Run]:
         """Lock the rows of runs. Return each partition's runs up to the first one that was changed."""
+        # Run by run, in the order of keys. A join that is sorted as a whole would read all batches there are.
         rows = await connection.fetch(
             """
-            SELECT topic_id, partition_index, base_offset, last_offset, max_timestamp,
-                chunk_id, position, length
-            FROM batches JOIN unnest($1::bytea[], $2::integer[], $3::bigint[], $4::bigint[])
-                AS wanted (topic_id, partition_index, first_offset, end_offset)
-            USING (topic_id, partition_index)
-            WHERE base_offset BETWEEN first_offset AND end_offset
-            ORDER BY topic_id, partition_index, base_offset FOR UPDATE OF batches
+            SELECT run.* FROM unnest($1::bytea[], $2::integer[], $3::bigint[], $4::bigint[])
+                AS wanted (topic, index, first_offset, end_offset)
+            CROSS JOIN LATERAL (
+                SELECT topic_id, partition_index, base_offset, last_offset, max_timestamp,
+                    chunk_id, position, length
+                FROM batches WHERE topic_id = topic AND partition_index = index
+                AND base_offset BETWEEN first_offset AND end_offset
+                ORDER BY base_offset FOR UPDATE
+            ) AS run
             """,
             *_ranges(runs),
         )

@@ -55,19 +55,26 @@ class Holding(Cell):
 CELLS = tuple(Holding(what, seconds) for seconds in (SECONDS, QUICK_SECONDS) for what in (SNAPSHOT, DUMP))
 
 
+class MergingCluster(ClusterOfOne):
+    """Old batches are merged in both loads: by default, that begins ten minutes after the first record."""
+
+    settings: ClassVar = {"semel.merge.age.ms": 30_000}
+
+
 class OldSnapshots(Workload[Holding]):
     """The same load, with a snapshot and without."""
 
     name = "cluster-snapshots"
     title = "Cluster: an old snapshot"
-    subjects = (ClusterOfOne,)
+    subjects = (MergingCluster,)
     text = (
         "Eight librdkafka producers run transactions of 10 records of 100 bytes to each of 5 partitions, once"
         " while somebody holds a snapshot of the database, so that PostgreSQL can remove no old version of"
         " any row (ADR 0052), and once for as long while nobody does. One is first in one round, the other in"
         " the next, and tables are vacuumed before both. The snapshot is that of an idle session (`BEGIN"
         " ISOLATION LEVEL REPEATABLE READ`), or that of the dump in [A cluster](cluster.md#operating), whose"
-        " `pg_dump` lasts as long."
+        " `pg_dump` lasts as long. Batches are merged (`semel.merge.age.ms`) when they are half a minute old, so"
+        " that both loads bear it."
     )
     metrics: ClassVar = (
         Metric(FREE, "1/s"),

@@ -73,8 +73,8 @@ class OldSnapshots(Workload[Holding]):
         " any row (ADR 0052), and once for as long while nobody does. One is first in one round, the other in"
         " the next, and tables are vacuumed before both. The snapshot is that of an idle session (`BEGIN"
         " ISOLATION LEVEL REPEATABLE READ`), or that of the dump in [A cluster](cluster.md#operating), whose"
-        " `pg_dump` lasts as long. Batches are merged (`semel.merge.age.ms`) when they are half a minute old, so"
-        " that both loads bear it."
+        " `pg_dump` lasts as long. Batches are merged when they are half a minute old (`semel.merge.age.ms`),"
+        " so that both loads bear it."
     )
     metrics: ClassVar = (
         Metric(FREE, "1/s"),

@@ -12,6 +12,7 @@ from verification import tests
 
 CHOSEN = "SEMEL_DEFECT"
 _GAPS = "tests/unit/broker/test_missing_batches.py::"
+_LOST = "    return newest.log_start_offset <= gap.first and gap.last >= newest.cleaned_offset"
 _FAILOVER = "tests/store/test_postgres_failover.py::"
 _SEEN = "tests/store/test_postgres_sessions.py::test_which_servers_are_refused"
 
@@ -29,21 +30,21 @@ FOUND_BY: dict[Mutant, str] = {
     _broker(
         "a gap that nothing explains is skipped",
         "damage",
-        "        if not newest.compactions:\n            return True",
-        "        if not newest.compactions:\n            return False",
+        _LOST,
+        _LOST.replace("return", "return newest.compactions > 0 and"),
     ): _GAPS + "test_readers_get_what_is_before_the_gap_then_an_error_then_what_is_behind",
     _broker(
         "any gap is explained once there was a compaction",
         "damage",
-        "            return size_bytes < seen.size_bytes",
-        "            return False",
+        _LOST,
+        _LOST.replace("return", "return newest.compactions == 0 and"),
     ): _GAPS + "test_a_missing_batch_that_compaction_has_not_seen",
     _broker(
-        "a gap that an older version has left is damage",
+        "a gap that compaction has left is damage",
         "damage",
-        "            return size_bytes < seen.size_bytes",
-        "            return True",
-    ): _GAPS + "test_a_gap_that_an_older_version_has_left_is_no_damage",
+        _LOST,
+        "    return newest.log_start_offset <= gap.first",
+    ): _GAPS + "test_gaps_of_compaction_are_no_damage",
     _broker(
         "a plan goes on behind a gap",
         "fetch_planner",

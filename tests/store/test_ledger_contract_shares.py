@@ -20,7 +20,7 @@ RUNS = (
     Run(5, 9, AVAILABLE, 2),
     Run(10, 10, ACKNOWLEDGED),
     Run(11, 2**40, ARCHIVED),
-    Run(2**40 + 1, 2**41, PENDING, 3, PendingAcknowledgement(2**50, is_accepted=True, is_last=False)),
+    Run(2**40 + 1, 2**41, PENDING, 3, PendingAcknowledgement(2**50, True, False, "m")),
 )
 
 

@@ -4,7 +4,6 @@ import asyncio
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import asyncpg
@@ -22,34 +21,25 @@ from semel.core.facts import (
     PendingChanged,
     ProducerAdvanced,
     ProducerIdAllocated,
-    ShareChanged,
     TransactionChanged,
 )
 from semel.core.groups import ClassicGroup
-from semel.core.share_partition import AVAILABLE, Run, SharePartition
 from semel.core.types import (
-    Cluster,
-    ClusterKey,
     CommittedOffset,
     Fact,
     GroupKey,
-    Key,
     OffsetKey,
     Partition,
     PartitionKey,
     PendingKey,
-    PendingOffset,
     ProducerState,
-    ShareKey,
     Transaction,
     TransactionKey,
-    TransactionState,
 )
 from semel.store.interface import LedgerDamaged, StoreBroken, StoreDamaged, StoreFenced, StoreMisconfigured
-from semel.store.postgres import committing
+from semel.store.postgres import committing, opening
 from semel.store.postgres.fold import Call
 from semel.store.postgres.ledger import PostgresLedger
-from semel.store.postgres.opening import SCHEMA_VERSION
 from semel.store.postgres.texts import original, stored
 from semel.store.sharing import TermEnded
 
@@ -292,293 +282,6 @@ async def test_a_user_that_does_not_exist(postgres_dsn: str) -> None:
         await PostgresLedger.open(postgres_dsn.replace("semel@", "nobody@"))
 
 
-async def test_a_ledger_of_a_newer_version_is_refused(postgres_dsn: str, schema: str) -> None:
-    async with opened(postgres_dsn, schema):
-        pass
-    await _execute(postgres_dsn, f"UPDATE {schema}.meta SET value = '99' WHERE name = 'schema_version'")
-    with pytest.raises(StoreDamaged, match=f"99.* {SCHEMA_VERSION}"):
-        await PostgresLedger.open(postgres_dsn, schema=schema)
-
-
-WITHOUT_RENEWALS = """
-    ALTER TABLE brokers DROP COLUMN lease, DROP COLUMN renewals, DROP COLUMN now_ms;
-    DROP FUNCTION take_place(integer, bytea, interval, bigint);
-    DROP FUNCTION join_cluster(integer, bigint, interval, text, text, text);
-    DROP FUNCTION renew_lease(integer, bigint, interval, bigint);
-    DROP FUNCTION take_over(integer, bigint, integer, bigint, bigint, integer[], integer[]);
-    DROP FUNCTION is_noticed(integer, bigint, integer, bigint, bigint, bigint);
-    DROP TYPE member;
-    CREATE TYPE member AS (is_live boolean);
-    CREATE FUNCTION take_place(integer, bytea, interval) RETURNS void LANGUAGE sql AS '';
-    CREATE FUNCTION join_cluster(integer, bigint, interval, text, text, text) RETURNS void LANGUAGE sql AS '';
-    CREATE FUNCTION renew_lease(integer, bigint, interval, OUT members member[])
-        LANGUAGE sql AS 'SELECT NULL::member[]';
-    CREATE FUNCTION take_over(integer, bigint, integer, bigint, integer[], integer[])
-        RETURNS void LANGUAGE sql AS '';
-    CREATE FUNCTION is_noticed(integer, bigint, integer, bigint, bigint) RETURNS void LANGUAGE sql AS '';
-    CREATE FUNCTION is_live(integer, bigint) RETURNS void LANGUAGE sql AS '';
-"""
-"""What version 7 did not have, or had otherwise."""
-WITHOUT_REFERENCES = """
-    ALTER TABLE chunks DROP CONSTRAINT chunks_in_object;
-    ALTER TABLE partitions DROP CONSTRAINT partitions_of_topic;
-"""
-WITHOUT_TERMS = "DROP TABLE terms;"
-WITHOUT_GENERATIONS = """
-    ALTER TABLE brokers ADD COLUMN session bigint DEFAULT 0, ADD COLUMN sequence bigint DEFAULT 0,
-        ADD COLUMN next_producer_id bigint DEFAULT 0;
-    UPDATE brokers SET (session, sequence, next_producer_id) = (
-        SELECT session, sequence, next_producer_id FROM commits WHERE commits.broker_id = brokers.broker_id
-    );
-    DROP TABLE commits;
-    DROP INDEX inline_generation_newest;
-    DROP FUNCTION last_commit(integer);
-    DROP FUNCTION begin_session(integer, bigint);
-    DROP FUNCTION fence_commits(integer, bigint);
-    ALTER TABLE partitions DROP COLUMN generation, ADD PRIMARY KEY (topic_id, partition_index);
-    ALTER TABLE producers DROP COLUMN generation, ADD PRIMARY KEY (topic_id, partition_index, producer_id);
-    ALTER TABLE offsets DROP COLUMN generation, ADD PRIMARY KEY (group_id, topic, partition_index);
-    ALTER TABLE pending_versions DROP COLUMN generation, ADD PRIMARY KEY (group_id);
-    ALTER TABLE pending_offsets DROP COLUMN row_version, ADD PRIMARY KEY (group_id, position);
-    ALTER TABLE transactions DROP COLUMN generation, ADD PRIMARY KEY (transactional_id);
-    ALTER TABLE groups DROP COLUMN generation, ADD PRIMARY KEY (group_id);
-    ALTER TABLE shares DROP COLUMN generation, ADD PRIMARY KEY (topic_id, partition_index, group_id);
-"""
-SINCE_7 = WITHOUT_RENEWALS + WITHOUT_REFERENCES + WITHOUT_TERMS + WITHOUT_GENERATIONS
-WITHOUT_NUMBERING = f"""
-    {SINCE_7}
-    DROP TABLE numbering;
-    DROP FUNCTION skip_numbers();
-"""
-"""What version 6 did not have."""
-WITHOUT_SHARES = f"""
-    {WITHOUT_NUMBERING}
-    ALTER TABLE transactions DROP COLUMN shares;
-    DROP FUNCTION write_shares(shares[], shares[]);
-    DROP FUNCTION commit_shares(claim, expectations, shares[], shares[]);
-    DROP FUNCTION delete_shares_of_topic(bytea);
-    DROP TABLE shares;
-    ALTER TYPE expectations DROP ATTRIBUTE shares;
-    DROP TYPE share_version;
-"""
-"""What version 4 did not have."""
-
-
-async def test_a_ledger_of_version_4_gets_share_partitions(postgres_dsn: str, schema: str) -> None:
-    async with opened(postgres_dsn, schema):
-        pass
-    await _execute(
-        postgres_dsn,
-        f"SET search_path = {schema}; {WITHOUT_SHARES}"
-        " UPDATE meta SET value = '4' WHERE name = 'schema_version';",
-    )
-    async with opened(postgres_dsn, schema) as ledger:
-        key = ShareKey(b"t" * 16, 0, "g")
-        await ledger.commit([ShareChanged(key, SharePartition(5))], [], expected={key: 0})
-        assert await ledger.load([key]) == [SharePartition(5)]
-
-
-async def test_a_ledger_of_version_5_keeps_its_transactions_and_share_partitions(
-    postgres_dsn: str, schema: str
-) -> None:
-    share_key, share = ShareKey(b"t" * 16, 0, "g"), SharePartition(3, 1, (Run(3, 4, AVAILABLE, 2),))
-    transaction_key = TransactionKey("x")
-    ongoing = Transaction("x", 1, 1, 1, TransactionState.ONGOING, (), ("g",))
-    async with opened(postgres_dsn, schema) as ledger:
-        facts = [TransactionChanged(ongoing), ShareChanged(share_key, share)]
-        version = await ledger.commit(facts, [], expected={transaction_key: 0, share_key: 0})
-    await _execute(
-        postgres_dsn,
-        f"""
-        SET search_path = {schema};
-        {WITHOUT_NUMBERING}
-        ALTER TABLE transactions DROP COLUMN shares;
-        UPDATE shares SET runs = '[[3,4,0,2]]';
-        UPDATE meta SET value = '5' WHERE name = 'schema_version';
-        """,
-    )
-    async with opened(postgres_dsn, schema) as ledger:
-        assert await ledger.load([transaction_key, share_key]) == [ongoing, share]
-        joined = ongoing.but(shares=(share_key,))
-        await ledger.commit([TransactionChanged(joined)], [], expected={transaction_key: version})
-        assert await ledger.load([transaction_key]) == [joined]
-
-
-async def test_a_ledger_of_version_7_gets_an_id_for_its_term(postgres_dsn: str, schema: str) -> None:
-    async with opened(postgres_dsn, schema) as ledger:
-        term = ledger.committer.term
-    await _execute(
-        postgres_dsn,
-        f"""
-        SET search_path = {schema};
-        {SINCE_7}
-        UPDATE meta SET value = '7' WHERE name = 'schema_version';
-        """,
-    )
-    async with opened(postgres_dsn, schema) as ledger:
-        assert ledger.committer.term == term
-        assert await ledger.database.value("SELECT array_agg(term) FROM terms") == [term]
-
-
-async def test_a_ledger_of_version_6_knows_its_numbers(postgres_dsn: str, schema: str) -> None:
-    async with opened(postgres_dsn, schema) as ledger:
-        first = await ledger.database.value("SELECT reserve_objects(50)")
-        assert await ledger.database.value("SELECT last_object FROM numbering") == first + 49
-    await _execute(
-        postgres_dsn,
-        f"""
-        SET search_path = {schema};
-        {WITHOUT_NUMBERING}
-        UPDATE meta SET value = '6' WHERE name = 'schema_version';
-        """,
-    )
-    async with opened(postgres_dsn, schema) as ledger:
-        # Version 6 gave numbers in blocks, and did not note how many of a block were reserved.
-        assert await ledger.database.value("SELECT last_object FROM numbering") == first + 999
-        assert await ledger.database.value("SELECT reserve_objects(1)") == first + 1000
-        assert await ledger.database.value("SELECT last_object FROM numbering") == first + 1000
-
-
-async def test_a_ledger_of_version_7_keeps_its_rows_and_the_numbers_of_commits(
-    postgres_dsn: str, schema: str, scribe: Any
-) -> None:
-    offset = OffsetKey("g", "orders", 0)
-    pending = (PendingOffset(7, offset, CommittedOffset(2)),)
-    transaction = Transaction("t", 7, 0, 1)
-    facts = [
-        TransactionChanged(transaction),
-        PendingChanged("g", pending),
-        OffsetCommitted(offset, CommittedOffset(1)),
-        GroupChanged(ClassicGroup("g")),
-        ProducerIdAllocated(41),
-    ]
-    async with opened(postgres_dsn, schema) as ledger:
-        (key,) = await scribe.create(ledger)
-        producer, share = key.of(7), ShareKey(key.topic_id, 0, "s")
-        facts += [ProducerAdvanced(producer, ProducerState(0)), ShareChanged(share, SharePartition(5))]
-        await ledger.commit(facts, [])
-        await scribe.fill(ledger, key, [{}])
-        keys: list[Key] = [key, producer, share, offset, TransactionKey("t"), PendingKey("g")]
-        keys += [GroupKey("g"), ClusterKey()]
-        before = await ledger.load_versioned(keys, locks=False)
-        place = ledger.place
-    await _execute(
-        postgres_dsn,
-        f"""
-        SET search_path = {schema};
-        {SINCE_7}
-        UPDATE meta SET value = '7' WHERE name = 'schema_version';
-        """,
-    )
-    async with opened(postgres_dsn, schema) as ledger:
-        assert await ledger.load_versioned(keys, locks=False) == before
-        assert (ledger.place.epoch, ledger.place.sequence) == (place.epoch + 1, 3)
-        cluster = before[-1].value
-        assert isinstance(cluster, Cluster)
-        assert cluster.next_producer_id == 42
-        await scribe.fill(ledger, key, [{}])
-        await ledger.commit([*facts, PendingChanged("g", ())], [])
-        assert await ledger.load([key, PendingKey("g")]) == [scribe.partitions[key], None]
-        assert await all_batches(ledger, key) == scribe.batches[key]
-
-
-async def test_a_ledger_of_version_7_that_is_damaged_gets_references(postgres_dsn: str, schema: str) -> None:
-    """Rows that are lost already are no obstacle. From then on, others cannot be lost in the same way."""
-    async with opened(postgres_dsn, schema) as ledger:
-        await ledger.database.value("SELECT put_topic('kept', $1, 1, '{}', 1)", b"k" * 16)
-        await ledger.database.value("SELECT put_topic('lost', $1, 1, '{}', 1)", b"l" * 16)
-    await _execute(
-        postgres_dsn,
-        f"""
-        SET search_path = {schema};
-        {SINCE_7}
-        DELETE FROM topics WHERE name = 'lost';
-        INSERT INTO chunks VALUES (1, 1, 1, 0);
-        UPDATE meta SET value = '7' WHERE name = 'schema_version';
-        """,
-    )
-    async with opened(postgres_dsn, schema) as ledger:
-        with pytest.raises(LedgerDamaged, match="violates foreign key constraint"):
-            await ledger.database.row("DELETE FROM topics")
-        with pytest.raises(LedgerDamaged, match="violates foreign key constraint"):
-            await ledger.database.row("INSERT INTO chunks VALUES (2, 1, 1, 0)")
-        partition = PartitionKey(b"l" * 16, 0)
-        assert await ledger.load([partition]) == [Partition()]
-
-
-async def test_a_ledger_of_version_7_becomes_as_a_new_one(postgres_dsn: str, schema: str) -> None:
-    async with opened(postgres_dsn, schema) as ledger:
-        new = await _shape(ledger, schema)
-    old = (Path(__file__).parent / "postgres_schema_7.sql").read_text()
-    await _execute(postgres_dsn, f"DROP SCHEMA {schema} CASCADE; CREATE SCHEMA {schema}")
-    await _execute(
-        postgres_dsn,
-        f"""
-        SET search_path = {schema};
-        {old}
-        INSERT INTO meta
-        VALUES ('schema_version', '7'), ('cluster_id', 'c'), ('secret', '00'), ('folder', 'f');
-        """,
-    )
-    async with opened(postgres_dsn, schema) as ledger:
-        assert await _shape(ledger, schema) == new
-        await ledger.commit([TransactionChanged(Transaction("t", 1, 0, 1))], [])
-
-
-async def _shape(ledger: PostgresLedger, schema: str) -> set[tuple[str, str, str]]:
-    """Columns, constraints, indexes and functions, without comments."""
-    rows = await ledger.database.fetch(
-        """
-        SELECT relname, attname, format_type(atttypid, atttypmod)
-            || (CASE WHEN attnotnull THEN ' not null' ELSE '' END)
-            || coalesce(' ' || pg_get_expr(adbin, adrelid), '')
-        FROM pg_attribute JOIN pg_class ON attrelid = pg_class.oid
-        LEFT JOIN pg_attrdef ON adrelid = attrelid AND adnum = attnum
-        WHERE relnamespace = $1::regnamespace AND attnum > 0 AND NOT attisdropped
-        UNION ALL
-        SELECT conrelid::regclass::text, '', pg_get_constraintdef(oid) FROM pg_constraint
-        WHERE connamespace = $1::regnamespace
-        UNION ALL
-        SELECT indrelid::regclass::text, '', pg_get_indexdef(indexrelid) FROM pg_index
-        JOIN pg_class ON indexrelid = pg_class.oid WHERE relnamespace = $1::regnamespace
-        UNION ALL
-        SELECT proname, pg_get_function_arguments(oid),
-            regexp_replace(prosrc, '(--[^\n]*|[[:space:]])+', ' ', 'g')
-        FROM pg_proc WHERE pronamespace = $1::regnamespace
-        """,
-        schema,
-    )
-    return {tuple(row) for row in rows}
-
-
-async def test_a_ledger_of_version_1_is_upgraded(postgres_dsn: str, schema: str) -> None:
-    async with opened(postgres_dsn, schema):
-        pass
-    await _execute(
-        postgres_dsn,
-        f"""
-        SET search_path = {schema};
-        {WITHOUT_SHARES}
-        DROP FUNCTION hand_over(integer, bigint, integer[], integer[], bigint[]);
-        CREATE FUNCTION hand_over(integer, bigint, integer[], integer[]) RETURNS void LANGUAGE sql AS '';
-        DROP FUNCTION write_policy(text, text, text);
-        DROP TABLE policies;
-        UPDATE meta SET value = '1' WHERE name = 'schema_version';
-        """,
-    )
-    async with opened(postgres_dsn, schema) as ledger:
-        assert await ledger.policies() == []
-        assert await ledger.database.value("SELECT value FROM meta WHERE name = 'schema_version'") == str(
-            SCHEMA_VERSION
-        )
-        names = "SELECT count(*) FROM pg_proc WHERE proname = 'hand_over' AND pronamespace = $1::regnamespace"
-        assert await ledger.database.value(names, schema) == 1
-        place = ledger.place
-        await ledger.database.value(
-            "SELECT hand_over($1, $2, '{0}', '{1}', '{0}')", place.broker_id, place.epoch
-        )
-
-
 async def test_a_schema_that_an_administrator_has_made_is_enough(postgres_dsn: str, schema: str) -> None:
     await _execute(
         postgres_dsn,
@@ -592,19 +295,57 @@ async def test_a_schema_that_an_administrator_has_made_is_enough(postgres_dsn: s
         await ledger.commit([TransactionChanged(Transaction("t", 1, 0, 1))], [])
 
 
-async def test_a_ledger_is_not_upgraded_under_running_brokers(postgres_dsn: str, schema: str) -> None:
-    async with opened(postgres_dsn, schema):
-        pass
-    await _execute(
-        postgres_dsn,
-        f"""
-        SET search_path = {schema};
-        UPDATE brokers SET is_member = true, lease_until = clock_timestamp() + interval '1 minute';
-        UPDATE meta SET value = '1' WHERE name = 'schema_version';
-        """,
-    )
-    with pytest.raises(StoreMisconfigured, match="stop all of them"):
-        await PostgresLedger.open(postgres_dsn, schema=schema)
+STEPS = {
+    1: "CREATE TABLE notes (note text); INSERT INTO notes VALUES ('a')",
+    2: "ALTER TABLE notes ADD COLUMN noted_ms bigint",
+}
+"""Upgrades. No release has an older schema, so the test provides them."""
+
+
+async def test_an_older_ledger_is_upgraded_as_a_whole_or_not_at_all(
+    postgres_dsn: str, schema: str, monkeypatch: pytest.MonkeyPatch, scribe: Any
+) -> None:
+    async with opened(postgres_dsn, schema) as ledger:
+        (key,) = await scribe.create(ledger)
+
+    async def refused(kind: type[StoreBroken], match: str) -> None:
+        with pytest.raises(kind, match=match):
+            await PostgresLedger.open(postgres_dsn, schema=schema)
+
+    brokers = f"UPDATE {schema}.brokers SET is_member ="
+    version = f"SELECT value FROM {schema}.meta WHERE name = 'schema_version'"
+    with monkeypatch.context() as newer:
+        newer.setattr(opening, "SCHEMA_VERSION", 3)
+        newer.setattr(opening, "_UPGRADES", {**STEPS, 2: "ALTER TABLE absent ADD COLUMN x bigint"})
+        await refused(StoreBroken, '"absent" does not exist')
+        newer.setattr(opening, "_UPGRADES", STEPS)
+        await _execute(postgres_dsn, f"{brokers} true, lease_until = clock_timestamp() + interval '1 minute'")
+        await refused(StoreMisconfigured, "stop all of them")
+        await _execute(postgres_dsn, f"{brokers} false")
+        assert await _value(postgres_dsn, version) == "1"
+        assert await _value(postgres_dsn, f"SELECT to_regclass('{schema}.notes')") is None
+        for _ in range(2):
+            async with opened(postgres_dsn, schema) as ledger:
+                assert await ledger.load([key]) == [scribe.partitions[key]]
+                assert await ledger.database.fetch("SELECT * FROM notes") == [("a", None)]
+            assert await _value(postgres_dsn, version) == "3"
+    await refused(StoreDamaged, "version 3, and this Semel knows version 1: use the Semel that wrote it")
+
+
+async def test_rows_that_others_need_cannot_be_lost(postgres_dsn: str, schema: str, scribe: Any) -> None:
+    async with opened(postgres_dsn, schema) as ledger:
+        await scribe.create(ledger)
+        with pytest.raises(LedgerDamaged, match="violates foreign key constraint"):
+            await ledger.database.row("DELETE FROM topics")
+        with pytest.raises(LedgerDamaged, match="violates foreign key constraint"):
+            await ledger.database.row("INSERT INTO chunks VALUES (2, 1, 1, 0)")
+
+
+async def test_the_ledger_knows_the_largest_number_of_an_object(postgres_dsn: str, schema: str) -> None:
+    async with opened(postgres_dsn, schema) as ledger:
+        for count in (50, 1):
+            first = await ledger.database.value("SELECT reserve_objects($1)", count)
+            assert await ledger.database.value("SELECT last_object FROM numbering") == first + count - 1
 
 
 async def test_a_database_that_cannot_hold_all_text_is_refused(postgres_dsn: str, schema: str) -> None:
@@ -620,3 +361,10 @@ async def _execute(dsn: str, statement: str) -> None:
     connection: Any = await asyncpg.connect(dsn)
     await connection.execute(statement)
     await connection.close()
+
+
+async def _value(dsn: str, query: str) -> Any:
+    connection: Any = await asyncpg.connect(dsn)
+    value = await connection.fetchval(query)
+    await connection.close()
+    return value

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from semel.broker.batch_bytes import Piece, count_whole, read_batches
 from semel.broker.metrics import Metrics
 from semel.core.types import ErrorCode, Partition, PartitionKey
-from semel.store.interface import Ledger, Store, StoredBatch
+from semel.store.interface import Store, StoredBatch
 from semel.store.logged_once import LoggedOnce
 
 log = logging.getLogger("semel.damage")
@@ -40,27 +40,12 @@ def gaps_in(batches: Sequence[StoredBatch], offset: int, cleaned_offset: int) ->
         offset = batch.last_offset + 1
 
 
-async def is_lost(ledger: Ledger, key: PartitionKey, partition: Partition, gap: Gap) -> bool:
+def is_lost(newest: Partition, gap: Gap) -> bool:
     """Whether the ledger has lost the batches of a gap. Deletion and compaction leave gaps, too.
 
-    ``partition`` was loaded after the gap was found.
+    ``newest`` was loaded after the gap was found.
     """
-    newest: Partition | None = partition
-    while newest is not None and newest.log_start_offset <= gap.first and gap.last >= newest.cleaned_offset:
-        if not newest.compactions:
-            return True
-        # Older versions did not record how far an unfinished pass came. Compare the size of the partition.
-        seen = newest
-        _, size_bytes = await ledger.size_below(key, seen.high_watermark)
-        (newest,) = await ledger.load([key])
-        if newest is not None and _edges(newest) == _edges(seen):
-            return size_bytes < seen.size_bytes
-    return False
-
-
-def _edges(partition: Partition) -> tuple[int, int]:
-    """What changes when batches are deleted or replaced."""
-    return partition.log_start_offset, partition.compactions
+    return newest.log_start_offset <= gap.first and gap.last >= newest.cleaned_offset
 
 
 class Readable(NamedTuple):
@@ -115,7 +100,7 @@ class Damage:
     async def is_missing(self, key: PartitionKey, gap: Gap) -> bool:
         """Whether the ledger has lost the batches of a gap (``is_lost``). If so, counts and logs it."""
         (newest,) = await self._store.ledger.load([key])
-        if newest is None or not await is_lost(self._store.ledger, key, newest, gap):
+        if newest is None or not is_lost(newest, gap):
             return False
         await self.missing(key, gap)
         return True

@@ -218,7 +218,7 @@ class FetchPlanner:
                 plan.missing = Gap(wanted.offset, end_offset - 1)
         else:
             gap = Gap(wanted.offset, rows[0].base_offset - 1)
-            if await is_lost(self._ledger, wanted.partition, newest, gap):
+            if is_lost(newest, gap):
                 plan.missing = gap
                 plan.error = ErrorCode.CORRUPT_MESSAGE
 

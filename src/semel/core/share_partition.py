@@ -52,8 +52,8 @@ class PendingAcknowledgement(Data):
     is_last: bool
     """If true, an abort makes the records archived, because they were delivered too often; if false,
     available."""
-    member_id: str = ""
-    """The member that acknowledged the records. Only it may repeat that. Empty in rows of an older Semel."""
+    member_id: str
+    """The member that acknowledged the records. Only it may repeat that."""
 
 
 class Run(Data):

@@ -27,9 +27,9 @@ import apsw
 
 from semel.store import page_checksums
 from semel.store.check_storage import BatchReader, DamagedBatch, check_storage
-from semel.store.chunk_header import HEADER_BYTES, ChunkHeader, look_at_chunk, pack_slot, path_of
+from semel.store.chunk_header import HEADER_BYTES, ChunkHeader, pack_slot, path_of
 from semel.store.directory_lock import LOCK, DirectoryLock
-from semel.store.examination import CHUNKS, LEDGER, LOST, OLD_BELOW, WAL_BYTES, examine
+from semel.store.examination import CHUNKS, LEDGER, LOST, WAL_BYTES, examine
 from semel.store.files import FILE_MODE, Files, data_ranges, naming
 from semel.store.interface import BatchLocation, StoreBroken, StoreDamaged, StoreFull, StoreLocked
 from semel.store.ledger_opening import log_of, look_at, open_reader
@@ -253,8 +253,7 @@ def _complete(partial: Path, path: Path, files: Files) -> int:
             files.remove(each)
     for chunk_id, end in look.chunks.items():
         header = ChunkHeader(look.store_id, chunk_id, number, max(end, HEADER_BYTES))
-        is_old = chunk_id < int(look.meta.get(OLD_BELOW, "0"))
-        _write_header(path_of(partial / CHUNKS, chunk_id), header, is_old=is_old)
+        _write_header(path_of(partial / CHUNKS, chunk_id), header)
     for each in (log, path.with_name(f"{path.name}-shm")):
         files.remove(each)
     files.flush_directory(partial / CHUNKS)
@@ -263,15 +262,13 @@ def _complete(partial: Path, path: Path, files: Files) -> int:
     return number
 
 
-def _write_header(path: Path, header: ChunkHeader, *, is_old: bool) -> None:
-    """Write a chunk's header and flush the chunk. Chunks of versions without headers have no room for one."""
+def _write_header(path: Path, header: ChunkHeader) -> None:
+    """Write a chunk's header and flush the chunk."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
     try:
-        chunk = look_at_chunk(path)
-        if chunk.size < header.end:
+        if os.fstat(descriptor).st_size < header.end:
             os.ftruncate(descriptor, header.end)
-        if chunk.header is not None or not is_old:
-            os.pwrite(descriptor, pack_slot(header).ljust(HEADER_BYTES, b"\0"), 0)
+        os.pwrite(descriptor, pack_slot(header).ljust(HEADER_BYTES, b"\0"), 0)
         os.fsync(descriptor)
     finally:
         os.close(descriptor)

@@ -6,12 +6,12 @@ was flushed, and where its data ended then. It is written right before a flush o
 flush of its own.
 
 The header lets a start recognise a foreign chunk, an older copy of a chunk (the ledger knows a larger end)
-and an older copy of the ledger (the chunk knows a later commit). Chunks of earlier versions have no header.
+and an older copy of the ledger (the chunk knows a later commit).
 """
 
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -67,7 +67,7 @@ class Slot(NamedTuple):
 def next_slot(descriptor: int, header: ChunkHeader) -> Slot | None:
     """Return the slot to write for this header. It never overwrites the newest slot. OSError.
 
-    None for a chunk of an earlier version, which has no header and no room for one.
+    None if the chunk has data and neither slot is intact.
     """
     slots = read_slots(descriptor)
     latest = newest(slots)
@@ -92,15 +92,6 @@ def unpack_slot(data: bytes) -> ChunkHeader | None:
     return ChunkHeader(*fields)
 
 
-class OldChunks(NamedTuple):
-    """Which chunks may lack a header."""
-
-    below: int = 0
-    """Chunks with smaller ids were written by versions without headers."""
-    unproven: frozenset[int] = frozenset()
-    """Chunks unknown to the ledger when it was upgraded to this version, or repaired."""
-
-
 class ChunkOnDisk(NamedTuple):
     """A chunk file."""
 
@@ -108,7 +99,7 @@ class ChunkOnDisk(NamedTuple):
     path: Path
     size: int
     header: ChunkHeader | None
-    """None if the chunk has no header, as in older versions."""
+    """None if neither slot is intact."""
     is_empty: bool
     """Whether the chunk was never written to."""
 
@@ -138,10 +129,11 @@ def path_of(directory: Path, chunk_id: int) -> Path:
     return directory / f"{chunk_id:016d}{SUFFIX}"
 
 
-def is_proven(chunk: ChunkOnDisk, store_id: bytes, old: OldChunks) -> bool:
-    """Whether a chunk certainly is this store's, or empty. Such a chunk may be deleted when unreferenced."""
-    if chunk.chunk_id in old.unproven:
+def is_proven(chunk: ChunkOnDisk, store_id: bytes, unproven: Collection[int]) -> bool:
+    """Whether a chunk certainly is this store's, or empty. Such a chunk may be deleted when unreferenced.
+
+    ``unproven`` are chunks that the ledger did not know when it was repaired.
+    """
+    if chunk.chunk_id in unproven:
         return False
-    if chunk.header is None:
-        return chunk.is_empty or chunk.chunk_id < old.below
-    return chunk.header.store_id == store_id
+    return chunk.is_empty if chunk.header is None else chunk.header.store_id == store_id

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import apsw
 
 from semel.store import swap
-from semel.store.chunk_header import ChunkOnDisk, OldChunks, chunks_in
+from semel.store.chunk_header import ChunkOnDisk, chunks_in
 from semel.store.directory_lock import Witness
 from semel.store.files import Files
 from semel.store.files import boot_id as this_boot
@@ -37,7 +37,6 @@ CHUNKS = "chunks"
 LOST = "wal.lost"
 """This file marks a failed flush: unsynced work may be lost even if the system was not restarted."""
 WAL_BYTES = "wal_bytes"
-OLD_BELOW = "chunks_without_header_below"
 UNPROVEN = "unproven_chunks"
 ROOM_TO_READ_BYTES = 64 * 1024
 EMPTY = "empty"
@@ -85,23 +84,18 @@ class Examined(NamedTuple):
         number = 0 if self.ledger is None else self.ledger.commit_number
         return max(number, self.frames[-1].number) if self.frames else number
 
-    def old_chunks(self) -> OldChunks:
-        """Which chunks have no header because of their age."""
+    def unproven(self) -> frozenset[int]:
+        """Return the chunks that cannot be proven to be this store's."""
         if self.ledger is None:
-            return OldChunks()
-        if not self.ledger.store_id:
-            unknown = frozenset(each.chunk_id for each in self.chunks) - self.ledger.chunks.keys()
-            return OldChunks(max((each.chunk_id for each in self.chunks), default=0) + 1, unknown)
-        meta = self.ledger.meta
-        unproven = frozenset(json.loads(meta.get(UNPROVEN, "[]")))
+            return frozenset()
+        unproven = frozenset(json.loads(self.ledger.meta.get(UNPROVEN, "[]")))
         if self.is_accepted:
             unproven |= frozenset(each.chunk_id for each in self.chunks) - self.ledger.chunks.keys()
-        return OldChunks(int(meta.get(OLD_BELOW, "0")), unproven)
+        return unproven
 
     def notes(self) -> dict[str, str]:
         """Return the findings that the ledger should record."""
-        old = self.old_chunks()
-        return {OLD_BELOW: str(old.below), UNPROVEN: json.dumps(sorted(old.unproven))}
+        return {UNPROVEN: json.dumps(sorted(self.unproven()))}
 
     def refuse(self, directory: Path) -> None:
         """Raise StoreDamaged if there is a problem."""
@@ -128,10 +122,6 @@ def examine(
     if ledger is None:
         return Examined(None, [], 0, 0, chunks, problems or _without_ledger(directory, witness, chunks))
     problems += [Problem(text, "ledger") for text in ledger.problems]
-    if not ledger.store_id:
-        # Written by an older version, without ids: only missing chunks can be detected.
-        problems += _missing(ledger, chunks)
-        return Examined(ledger, [], ledger.checkpointed, ledger.commit_number, chunks, problems)
     problems += _foreign_wal(directory, ledger.store_id)
     frames, flushed, last_seen = [], ledger.checkpointed, ledger.commit_number
     if ledger.stopped_cleanly:

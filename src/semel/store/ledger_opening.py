@@ -1,4 +1,4 @@
-"""Open the embedded ledger: connections, upgrades of older versions, and what a ledger records of itself.
+"""Open the embedded ledger: connections, upgrades of older schemas, and what a ledger records of itself.
 
 ``look_at`` reads what a ledger records of itself before it is used, and changes nothing. It also compares the
 database with SQLite's log (``ledger.db-wal``). SQLite does not: it applies the log to any database beside it.
@@ -12,6 +12,7 @@ import os
 import secrets
 import uuid
 from base64 import urlsafe_b64encode
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 from urllib.parse import quote
@@ -21,13 +22,11 @@ import apsw
 from semel.store import page_checksums
 from semel.store.files import FILE_MODE
 from semel.store.interface import StoreBroken
-from semel.store.queries import FROM_1, FROM_2, FROM_3, FROM_6, SCHEMA, Statements
+from semel.store.queries import SCHEMA, Statements
 
-SCHEMA_VERSION: Final = "7"
-_STEPS: Final = {"1": FROM_1, "2": FROM_2, "3": FROM_3, "4": "", "5": "", "6": FROM_6}
-"""SQL that upgrades the tables of each version to the next. ``schema.sql`` creates new tables afterwards."""
-_BEFORE_4: Final = ("1", "2", "3")
-"""Versions whose store has no id, and whose pages have no checksums."""
+SCHEMA_VERSION: Final = "1"
+_STEPS: Final[Mapping[str, str]] = {}
+"""SQL that upgrades each version to the next. ``schema.sql`` has the newest version."""
 MEMORY: Final = ":memory:"
 STATEMENTS_KEPT: Final = 256
 
@@ -63,8 +62,8 @@ class LedgerLook(NamedTuple):
 
     @property
     def store_id(self) -> bytes:
-        """Empty in a ledger of an older version."""
-        return bytes.fromhex(self.meta.get("store_id", ""))
+        """Also carried by WAL and chunks."""
+        return bytes.fromhex(self.meta["store_id"])
 
     @property
     def checkpointed(self) -> int:
@@ -144,13 +143,8 @@ def look_at(path: Path, *, vfs: str = "") -> LedgerLook | None:
         if not sql.value("has_schema"):
             return None
         meta = dict(sql.rows("read_meta"))
-        if meta["schema_version"] in _BEFORE_4:
-            number = sql.rows("read_counters")[0][0]
-            return LedgerLook(meta, number, dict(sql.rows("known_chunks_before_4")), [])
         if meta["schema_version"] not in (*_STEPS, SCHEMA_VERSION):
-            raise StoreBroken(
-                f"the ledger has schema {meta['schema_version']}, and this Semel knows {SCHEMA_VERSION}"
-            )
+            raise _unknown(meta["schema_version"])
         seen = sql.rows("read_sqlite_checkpoints")[0]
         chunks = dict(sql.rows("known_chunks"))
     except (LookupError, TypeError, ValueError) as error:
@@ -218,9 +212,7 @@ def start(
     if meta["schema_version"] in _STEPS:
         _bring_up(sql, meta)
     if meta["schema_version"] != SCHEMA_VERSION:
-        raise StoreBroken(
-            f"the ledger has schema {meta['schema_version']}, and this Semel knows {SCHEMA_VERSION}"
-        )
+        raise _unknown(meta["schema_version"])
     if cluster_id and meta["cluster_id"] != cluster_id:
         raise ValueError(f"the data belongs to cluster {meta['cluster_id']}, not to {cluster_id}")
     stopped_cleanly = meta["clean_stop"] == "1"
@@ -238,23 +230,6 @@ def start(
     sql.run("end")
     store_id = bytes.fromhex(meta["store_id"])
     return Identity(meta["cluster_id"], term, stopped_cleanly, int(meta.get("checkpointed", "0")), store_id)
-
-
-def is_older(sql: Statements) -> bool:
-    """Whether this ledger was written by a version without page checksums."""
-    return bool(sql.value("has_schema")) and dict(sql.rows("read_meta"))["schema_version"] in _BEFORE_4
-
-
-def give_checksums(sql: Statements) -> None:
-    """Rewrite a ledger with a checksum on each page, if checksums are available and there is room.
-
-    Done once, for ledgers of older versions. It takes as long as writing the whole ledger.
-    """
-    if not page_checksums.available():
-        return
-    with contextlib.suppress(apsw.FullError):
-        sql.connection.reserve_bytes("main", page_checksums.RESERVED_BYTES)
-        sql.run("write_anew")
 
 
 def write_something(sql: Statements) -> None:
@@ -290,7 +265,7 @@ def _make_tables(sql: Statements, cluster_id: str, boot_id: str) -> None:
 
 
 def _bring_up(sql: Statements, meta: dict[str, str]) -> None:
-    """Upgrade a ledger of an older version. StoreBroken."""
+    """Upgrade a ledger with an older schema. StoreBroken."""
     version = meta["schema_version"]
     if meta["clean_stop"] != "1":
         # The WAL may hold commits that only the older version can read, and it cannot read new tables.
@@ -300,13 +275,15 @@ def _bring_up(sql: Statements, meta: dict[str, str]) -> None:
         )
     for step in range(int(version), int(SCHEMA_VERSION)):
         sql.connection.execute(_STEPS[str(step)])
-    sql.connection.execute(SCHEMA)
-    new = {"schema_version": SCHEMA_VERSION}
-    if version in _BEFORE_4:
-        new["store_id"] = secrets.token_hex(16)
-    for name, value in new.items():
-        sql.run("write_meta", (name, value))
-        meta[name] = value
+    sql.run("write_meta", ("schema_version", SCHEMA_VERSION))
+    meta["schema_version"] = SCHEMA_VERSION
+
+
+def _unknown(version: str) -> StoreBroken:
+    return StoreBroken(
+        f"the ledger has schema {version}, and this Semel knows {SCHEMA_VERSION}: use the Semel that wrote"
+        " it, which is newer than this one or older than the first release"
+    )
 
 
 def _set_up(connection: apsw.Connection) -> None:

@@ -25,15 +25,7 @@ import apsw
 from semel.core.types import Fact
 from semel.store.fold import Counters, Fold
 from semel.store.interface import BatchLocation, StoreBroken, StoreFull
-from semel.store.ledger_opening import (
-    connect,
-    give_checksums,
-    is_older,
-    log_of,
-    start,
-    take_space,
-    write_something,
-)
+from semel.store.ledger_opening import connect, log_of, start, take_space, write_something
 from semel.store.queries import Statements
 
 GONE: Final = 2**63 - 1
@@ -84,7 +76,6 @@ class LedgerWriter:
             self.connection.wal_autocheckpoint(0)
             # A failed store must not write again when it is closed.
             self.connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
-            was_older = is_older(self._sql)
             self.identity = start(
                 self._sql,
                 cluster_id,
@@ -96,8 +87,6 @@ class LedgerWriter:
             if path is not None:
                 take_space(log_of(path), LOG_FRAMES_MAX * _FRAME_BYTES)
             self._fold = Fold(self._sql, self._read_counters())
-            if path is not None and was_older and not vfs:
-                give_checksums(self._sql)
             if path is not None and self._sqlite_checkpoints == 0:
                 # A new database must be readable without its log.
                 self.move_log()

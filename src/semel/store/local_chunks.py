@@ -23,7 +23,7 @@ A reader that learned of a location before its release must check, after reading
 import contextlib
 import errno
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Final
@@ -33,7 +33,6 @@ from semel.store.chunk_header import (
     HEADER_BYTES,
     SUFFIX,
     ChunkHeader,
-    OldChunks,
     is_proven,
     look_at_chunk,
     next_slot,
@@ -84,11 +83,11 @@ class LocalChunks:
         writer: Worker | None = None,
         health: StoreHealth | None = None,
         store_id: bytes = NO_STORE,
-        old: OldChunks = OldChunks(),  # noqa: B008 - it is immutable
+        unproven: Collection[int] = (),
     ) -> None:
         self.directory = directory
         self._store_id = store_id
-        self._old = old
+        self._unproven = unproven
         self._chunk_bytes_max = chunk_bytes_max
         self._reserve_bytes = reserve_bytes
         self._files = files or Files()
@@ -215,7 +214,7 @@ class LocalChunks:
     def is_proven(self, chunk_id: int) -> bool:
         """Whether the chunk certainly is this store's, or was never written to."""
         try:
-            return is_proven(look_at_chunk(self._path(chunk_id)), self._store_id, self._old)
+            return is_proven(look_at_chunk(self._path(chunk_id)), self._store_id, self._unproven)
         except FileNotFoundError:
             return False
 

@@ -24,10 +24,6 @@ from semel.store.worker import StoreHealth, Worker
 
 log = logging.getLogger("semel.store")
 
-FILES_BEFORE_SCHEMA_4: Final = ("journal-0", "journal-1", "journal.lost")
-"""Names of the WAL in older versions. Upgrades require a clean stop, after which it is not needed."""
-
-
 SCHEMA: Final = "semel"
 """The schema in a PostgreSQL database, by default."""
 
@@ -160,7 +156,7 @@ async def _open_in(
             writer=worker,
             health=health,
             store_id=store_id,
-            old=examined.old_chunks(),
+            unproven=examined.unproven(),
         )
     except BaseException as error:
         # The WAL was not applied, so this must not count as a clean stop.
@@ -174,8 +170,7 @@ async def _open_in(
         notes = {**examined.notes(), WAL_BYTES: str(wal.file_bytes)}
         await worker.run(lambda: health.guard(ledger.note_now, notes))
         lock.testify(Witness(store_id, ledger.commit_number), files)
-        for name in (LOST, *FILES_BEFORE_SCHEMA_4):
-            (directory / name).unlink(missing_ok=True)
+        (directory / LOST).unlink(missing_ok=True)
     except BaseException as error:
         # The WAL still has commits that were not applied, so this must not count as a clean stop.
         health.fail(f"the WAL cannot be taken over: {error}")

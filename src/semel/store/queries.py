@@ -32,14 +32,6 @@ def parse(text: str) -> dict[str, str]:
 
 
 SCHEMA: Final = (_HERE / "schema.sql").read_text(encoding="utf-8")
-FROM_1: Final = (_HERE / "from_1.sql").read_text(encoding="utf-8")
-"""Upgrades the tables of version 1 to version 2."""
-FROM_2: Final = (_HERE / "from_2.sql").read_text(encoding="utf-8")
-"""Upgrades the tables of version 2 to version 3."""
-FROM_3: Final = (_HERE / "from_3.sql").read_text(encoding="utf-8")
-"""Upgrades the tables of version 3 to version 4."""
-FROM_6: Final = (_HERE / "from_6.sql").read_text(encoding="utf-8")
-"""Upgrades the tables of version 6 to version 7."""
 QUERIES: Final[Mapping[str, str]] = parse((_HERE / "queries.sql").read_text(encoding="utf-8"))
 
 

@@ -57,7 +57,9 @@ SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = 'meta';
 
 -- name: first_counters
 -- The counters of a new cluster.
-INSERT INTO cluster (only_one, commit_number, next_producer_id, next_partition_id) VALUES (1, 0, 0, 1);
+INSERT INTO cluster (
+    only_one, commit_number, next_producer_id, next_partition_id, transaction_version, features_epoch, sqlite_checkpoints
+) VALUES (1, 0, 0, 1, 2, 1, 0);
 
 -- name: read_counters
 -- The current counters.
@@ -281,7 +283,7 @@ FROM (
 
 -- name: add_to_chunks
 -- Adds the bytes that rows now reference.
-INSERT INTO chunks (chunk_id, live_bytes, end_position) VALUES (?, ?, ?)
+INSERT INTO chunks (chunk_id, live_bytes, end_position, checkpointed_end) VALUES (?, ?, ?, 0)
 ON CONFLICT (chunk_id) DO UPDATE SET
     live_bytes = live_bytes + excluded.live_bytes, end_position = max(end_position, excluded.end_position);
 
@@ -293,10 +295,6 @@ UPDATE chunks SET checkpointed_end = end_position WHERE checkpointed_end < end_p
 -- The referenced chunks, and up to where each is flushed.
 SELECT chunk_id, checkpointed_end FROM chunks;
 
--- name: known_chunks_before_4
--- The same in a ledger of an older version, which does not record how far chunks are flushed.
-SELECT chunk_id, 0 FROM chunks;
-
 -- name: forget_chunk
 -- Forgets a chunk whose file is missing or not this store's. Its batches are unreadable.
 DELETE FROM chunks WHERE chunk_id = ?;
@@ -304,10 +302,6 @@ DELETE FROM chunks WHERE chunk_id = ?;
 -- name: forget_end
 -- Forgets up to where a chunk is flushed.
 UPDATE chunks SET checkpointed_end = 0, end_position = 0 WHERE chunk_id = ?;
-
--- name: write_anew
--- Rewrites the whole database, in a transaction of its own.
-VACUUM;
 
 -- name: check_pages
 -- Reads every page and reports what is wrong with the tables; ok if nothing is.

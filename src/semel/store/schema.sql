@@ -1,34 +1,30 @@
 -- The tables of the embedded ledger. Every table is STRICT, and its rows are checked against what the core promises.
 -- Values that a client may choose freely (timestamps, offsets it commits) are only checked for their type.
---
--- A ledger of an older version first gets the columns that it lacks (``from_1.sql`` and on), and then everything else
--- from here. That is why columns that were added later have a default.
 
 -- What the ledger records of itself: schema_version, cluster_id, the id of the store that WAL and chunks carry too
 -- (store_id), whether unflushed writes may be lost after a start (boot_id, clean_stop, term), the commit up to which
--- ledger and chunks are flushed (checkpointed), the size of the WAL's files once they exist (wal_bytes), the number
--- below which chunks have no headers because of their version (chunks_without_header_below), and the chunks that
--- cannot be proven to be this store's (unproven_chunks, a JSON array).
-CREATE TABLE IF NOT EXISTS meta (
+-- ledger and chunks are flushed (checkpointed), the size of the WAL's files once they exist (wal_bytes), and the chunks
+-- that cannot be proven to be this store's (unproven_chunks, a JSON array).
+CREATE TABLE meta (
     name  TEXT NOT NULL PRIMARY KEY,
     value TEXT NOT NULL
 ) STRICT, WITHOUT ROWID;
 
 -- One row: the counters of the whole cluster, and its only feature. commit_number grows by one with every commit.
 -- sqlite_checkpoints counts how often SQLite's log was moved into the database; it is odd during such a move.
-CREATE TABLE IF NOT EXISTS cluster (
+CREATE TABLE cluster (
     only_one            INTEGER NOT NULL PRIMARY KEY CHECK (only_one = 1),
     commit_number       INTEGER NOT NULL CHECK (commit_number >= 0),
     next_producer_id    INTEGER NOT NULL CHECK (next_producer_id >= 0),
     next_partition_id   INTEGER NOT NULL CHECK (next_partition_id >= 1),
-    transaction_version INTEGER NOT NULL DEFAULT 2 CHECK (transaction_version >= 0),
-    features_epoch      INTEGER NOT NULL DEFAULT 1 CHECK (features_epoch >= 0),
-    sqlite_checkpoints  INTEGER NOT NULL DEFAULT 0 CHECK (sqlite_checkpoints >= 0)
+    transaction_version INTEGER NOT NULL CHECK (transaction_version >= 0),
+    features_epoch      INTEGER NOT NULL CHECK (features_epoch >= 0),
+    sqlite_checkpoints  INTEGER NOT NULL CHECK (sqlite_checkpoints >= 0)
 ) STRICT;
 
 -- What administrators have decided for the whole cluster: kind is acl, user, quota, group (one of its configs) or secret.
 -- name identifies it, and body is its value; both are JSON.
-CREATE TABLE IF NOT EXISTS policies (
+CREATE TABLE policies (
     kind TEXT NOT NULL,
     name TEXT NOT NULL,
     body TEXT NOT NULL,
@@ -36,7 +32,7 @@ CREATE TABLE IF NOT EXISTS policies (
 ) STRICT, WITHOUT ROWID;
 
 -- Topics that exist. configs is a JSON object of the values that were set, without defaults.
-CREATE TABLE IF NOT EXISTS topics (
+CREATE TABLE topics (
     name       TEXT NOT NULL PRIMARY KEY,
     topic_id   BLOB NOT NULL UNIQUE CHECK (length(topic_id) = 16),
     partitions INTEGER NOT NULL CHECK (partitions >= 1),
@@ -47,7 +43,7 @@ CREATE TABLE IF NOT EXISTS topics (
 -- so rows that outlive their partition cannot be taken for another's. open_transactions is packed: pairs of first
 -- offset and producer, ordered by offset. Below cleaned_offset compaction has seen every record; compactions counts
 -- how often it replaced batches.
-CREATE TABLE IF NOT EXISTS partitions (
+CREATE TABLE partitions (
     partition_id        INTEGER NOT NULL PRIMARY KEY CHECK (partition_id >= 1),
     topic_id            BLOB NOT NULL,
     partition_index     INTEGER NOT NULL CHECK (partition_index >= 0),
@@ -56,16 +52,16 @@ CREATE TABLE IF NOT EXISTS partitions (
     peak_timestamp      INTEGER NOT NULL,
     size_bytes          INTEGER NOT NULL CHECK (size_bytes >= 0),
     open_transactions   BLOB NOT NULL,
-    last_aborted_offset INTEGER NOT NULL DEFAULT -1 CHECK (last_aborted_offset >= -1),
-    cleaned_offset      INTEGER NOT NULL DEFAULT 0 CHECK (cleaned_offset >= 0),
-    compactions         INTEGER NOT NULL DEFAULT 0 CHECK (compactions >= 0),
+    last_aborted_offset INTEGER NOT NULL CHECK (last_aborted_offset >= -1),
+    cleaned_offset      INTEGER NOT NULL CHECK (cleaned_offset >= 0),
+    compactions         INTEGER NOT NULL CHECK (compactions >= 0),
     UNIQUE (topic_id, partition_index)
 ) STRICT;
 
 -- Batches ordered by offset, and their locations. peak_timestamp is the largest max_timestamp up to and including
 -- this batch, so it never falls and allows a binary search by time. A batch that compaction emptied has no row, so
 -- offsets may have gaps.
-CREATE TABLE IF NOT EXISTS batches (
+CREATE TABLE batches (
     partition_id   INTEGER NOT NULL,
     base_offset    INTEGER NOT NULL CHECK (base_offset >= 0),
     last_offset    INTEGER NOT NULL CHECK (last_offset >= base_offset),
@@ -79,7 +75,7 @@ CREATE TABLE IF NOT EXISTS batches (
 
 -- Batches of open transactions in partitions with journal visibility, in the order of staging. They have no offsets.
 -- A commit assigns offsets and moves the rows to batches, an abort moves them to dropped. The bytes stay in place.
-CREATE TABLE IF NOT EXISTS staged (
+CREATE TABLE staged (
     stage_number  INTEGER NOT NULL PRIMARY KEY,
     partition_id  INTEGER NOT NULL,
     producer_id   INTEGER NOT NULL CHECK (producer_id >= 0),
@@ -91,10 +87,10 @@ CREATE TABLE IF NOT EXISTS staged (
 ) STRICT;
 
 -- For the end of a transaction.
-CREATE INDEX IF NOT EXISTS staged_by_producer ON staged (partition_id, producer_id);
+CREATE INDEX staged_by_producer ON staged (partition_id, producer_id);
 
 -- Work for the sweep: bytes of staged batches that will never be read, and of batches that compaction replaced.
-CREATE TABLE IF NOT EXISTS dropped (
+CREATE TABLE dropped (
     chunk_id INTEGER NOT NULL CHECK (chunk_id >= 1),
     position INTEGER NOT NULL CHECK (position >= 0),
     length   INTEGER NOT NULL CHECK (length >= 1),
@@ -103,7 +99,7 @@ CREATE TABLE IF NOT EXISTS dropped (
 
 -- Aborted transactions of partitions with marker visibility, for readers that must skip them. last_stable_offset is
 -- that of the partition after the abort: it never falls from one marker to the next.
-CREATE TABLE IF NOT EXISTS aborted (
+CREATE TABLE aborted (
     partition_id       INTEGER NOT NULL,
     marker_offset      INTEGER NOT NULL CHECK (marker_offset >= 0),
     first_offset       INTEGER NOT NULL CHECK (first_offset BETWEEN 0 AND marker_offset),
@@ -114,16 +110,16 @@ CREATE TABLE IF NOT EXISTS aborted (
 
 -- How many bytes of a chunk are referenced by batches, staged and dropped. A chunk without a row is an orphan.
 -- end_position is the end of the last referenced range, checkpointed_end the part of it that is certainly flushed.
-CREATE TABLE IF NOT EXISTS chunks (
+CREATE TABLE chunks (
     chunk_id         INTEGER NOT NULL PRIMARY KEY CHECK (chunk_id >= 1),
     live_bytes       INTEGER NOT NULL CHECK (live_bytes >= 0),
-    end_position     INTEGER NOT NULL DEFAULT 0 CHECK (end_position >= 0),
-    checkpointed_end INTEGER NOT NULL DEFAULT 0 CHECK (checkpointed_end >= 0)
+    end_position     INTEGER NOT NULL CHECK (end_position >= 0),
+    checkpointed_end INTEGER NOT NULL CHECK (checkpointed_end >= 0)
 ) STRICT;
 
 -- What a partition remembers of a producer. recent_batches is packed, at most five. staged is packed too: the total
 -- that the open transaction has staged; empty if nothing.
-CREATE TABLE IF NOT EXISTS producers (
+CREATE TABLE producers (
     partition_id             INTEGER NOT NULL,
     producer_id              INTEGER NOT NULL CHECK (producer_id >= 0),
     epoch                    INTEGER NOT NULL CHECK (epoch BETWEEN -1 AND 32767),
@@ -132,12 +128,12 @@ CREATE TABLE IF NOT EXISTS producers (
     seen_ms                  INTEGER NOT NULL,
     coordinator_epoch        INTEGER NOT NULL,
     transaction_first_offset INTEGER NOT NULL CHECK (transaction_first_offset >= -1),
-    staged                   BLOB NOT NULL DEFAULT x'',
+    staged                   BLOB NOT NULL,
     PRIMARY KEY (partition_id, producer_id)
 ) STRICT, WITHOUT ROWID;
 
 -- Committed offsets of groups, by topic name as in the protocol.
-CREATE TABLE IF NOT EXISTS offsets (
+CREATE TABLE offsets (
     group_id         TEXT NOT NULL,
     topic            TEXT NOT NULL,
     partition_index  INTEGER NOT NULL,
@@ -149,11 +145,11 @@ CREATE TABLE IF NOT EXISTS offsets (
 ) STRICT, WITHOUT ROWID;
 
 -- For deleting a topic with every group's offsets on it.
-CREATE INDEX IF NOT EXISTS offsets_by_topic ON offsets (topic);
+CREATE INDEX offsets_by_topic ON offsets (topic);
 
 -- Offsets that become the group's position when a transaction commits. position is their order within the group; it
 -- may have gaps. is_superseded: a later commit has overtaken this partition.
-CREATE TABLE IF NOT EXISTS pending_offsets (
+CREATE TABLE pending_offsets (
     group_id         TEXT NOT NULL,
     position         INTEGER NOT NULL CHECK (position >= 0),
     producer_id      INTEGER NOT NULL,
@@ -168,12 +164,12 @@ CREATE TABLE IF NOT EXISTS pending_offsets (
 ) STRICT, WITHOUT ROWID;
 
 -- For deleting a topic with its pending offsets.
-CREATE INDEX IF NOT EXISTS pending_offsets_by_topic ON pending_offsets (topic);
+CREATE INDEX pending_offsets_by_topic ON pending_offsets (topic);
 
 -- Transactional ids. partitions is a JSON array of pairs of topic id (hexadecimal) and index, groups one of group ids,
 -- shares one of share-partitions (topic id, index, group id): the contents of the open transaction. Times are in
 -- milliseconds, -1 is none.
-CREATE TABLE IF NOT EXISTS transactions (
+CREATE TABLE transactions (
     transactional_id     TEXT NOT NULL PRIMARY KEY,
     producer_id          INTEGER NOT NULL CHECK (producer_id >= 0),
     epoch                INTEGER NOT NULL CHECK (epoch BETWEEN -1 AND 32767),
@@ -190,15 +186,15 @@ CREATE TABLE IF NOT EXISTS transactions (
     term                 INTEGER NOT NULL,
     is_two_phase         INTEGER NOT NULL CHECK (is_two_phase IN (0, 1)),
     prepared_epoch       INTEGER NOT NULL CHECK (prepared_epoch BETWEEN -1 AND 32767),
-    shares               TEXT NOT NULL DEFAULT '[]'
+    shares               TEXT NOT NULL
 ) STRICT, WITHOUT ROWID;
 
 -- For a start, which asks for open transactions. Only those rows are in it, so a transaction that begins and ends
 -- within one commit does not touch it.
-CREATE INDEX IF NOT EXISTS ongoing_transactions ON transactions (transactional_id) WHERE state = 'Ongoing';
+CREATE INDEX ongoing_transactions ON transactions (transactional_id) WHERE state = 'Ongoing';
 
 -- Groups. body is the whole group, packed by the core; the other columns are for listing.
-CREATE TABLE IF NOT EXISTS groups (
+CREATE TABLE groups (
     group_id      TEXT NOT NULL PRIMARY KEY,
     kind          TEXT NOT NULL,
     protocol_type TEXT NOT NULL,
@@ -212,7 +208,7 @@ CREATE TABLE IF NOT EXISTS groups (
 -- first and the last offset, the state (0 available, 2 acknowledged, 4 archived, 16 pending), how often they were
 -- delivered, and what the end of a transaction makes of pending ones: its producer, whether a commit makes them
 -- acknowledged or archived, whether an abort makes them archived or available, and which member has acknowledged them.
-CREATE TABLE IF NOT EXISTS shares (
+CREATE TABLE shares (
     topic_id        BLOB NOT NULL,
     partition_index INTEGER NOT NULL CHECK (partition_index >= 0),
     group_id        TEXT NOT NULL,
@@ -224,7 +220,7 @@ CREATE TABLE IF NOT EXISTS shares (
 
 -- Work for the sweep: batches of this partition that end below this offset, and the transactions that were aborted
 -- there. The largest possible offset means that the partition was deleted, with all its batches and producers.
-CREATE TABLE IF NOT EXISTS leftovers (
+CREATE TABLE leftovers (
     partition_id INTEGER NOT NULL PRIMARY KEY,
     below_offset INTEGER NOT NULL CHECK (below_offset >= 0)
 ) STRICT;
@@ -235,7 +231,7 @@ CREATE TABLE IF NOT EXISTS leftovers (
 -- Open transactions with their start and timeout: one row for each partition, or one row without a partition.
 -- first_offset is where the transaction began to write; none if it did not write there, or if its batches are staged,
 -- as in partitions with journal visibility.
-CREATE VIEW IF NOT EXISTS open_transactions AS
+CREATE VIEW open_transactions AS
 SELECT
     transactions.transactional_id, transactions.producer_id, transactions.epoch, transactions.state,
     transactions.started_ms, nullif(transactions.deadline_ms, -1) AS deadline_ms, transactions.is_two_phase,
@@ -255,7 +251,7 @@ WHERE transactions.state = 'Ongoing';
 -- Why a read_committed consumer makes no progress: the partitions with an open transaction, and the transaction that
 -- holds back readers. transactional_id and started_ms are none if no transactional id has that producer: its
 -- transaction hangs.
-CREATE VIEW IF NOT EXISTS blocked_partitions AS
+CREATE VIEW blocked_partitions AS
 SELECT
     topics.name AS topic, partitions.partition_index,
     max(min(producers.transaction_first_offset), partitions.log_start_offset) AS last_stable_offset,
@@ -270,7 +266,7 @@ GROUP BY partitions.partition_id;
 
 -- Committed offsets of groups, and their lag behind the end of the log. The end is none if the topic does not have the
 -- partition.
-CREATE VIEW IF NOT EXISTS committed_offsets AS
+CREATE VIEW committed_offsets AS
 SELECT
     offsets.group_id, offsets.topic, offsets.partition_index, offsets.committed_offset, offsets.metadata,
     offsets.committed_ms, partitions.high_watermark,
@@ -282,7 +278,7 @@ LEFT JOIN partitions
 
 -- Offsets that wait for the end of a transaction, and that transaction. While a partition is listed, a consumer that
 -- requires stable offsets waits. is_superseded: a later commit has overtaken this one, which will not count.
-CREATE VIEW IF NOT EXISTS pending AS
+CREATE VIEW pending AS
 SELECT
     pending_offsets.group_id, pending_offsets.topic, pending_offsets.partition_index,
     pending_offsets.committed_offset, pending_offsets.committed_ms, pending_offsets.is_superseded,

@@ -112,10 +112,7 @@ async def append(broker: Broker, key: str, value: str) -> None:
 
 async def lose(broker: Broker, base_offset: int) -> None:
     """Delete a row from the embedded ledger."""
-    await change(broker, f"DELETE FROM batches WHERE base_offset = {base_offset}")
-
-
-async def change(broker: Broker, statement: str) -> None:
+    statement = f"DELETE FROM batches WHERE base_offset = {base_offset}"
     await broker.store.checkpoint()
     ledger: Any = broker.store.ledger
     await ledger._worker.run(lambda: ledger._writer.connection.execute(statement))
@@ -197,23 +194,6 @@ async def test_a_missing_batch_that_compaction_has_not_seen(
         await table.compact()
         assert (await table.fetch(6)).error is ErrorCode.CORRUPT_MESSAGE
         assert (await table.partition()).cleaned_offset <= 6
-
-
-async def test_a_gap_that_an_older_version_has_left_is_no_damage(tmp_path: Path) -> None:
-    """It recorded only complete passes: gaps of another one are above the offset in the ledger."""
-    async with compacting(tmp_path) as table:
-        await table.put_each(*((str(number % 2), "v") for number in range(6)))
-        await table.compact()
-        assert [each.offset for each in await table.records()] == [4, 5]
-        await change(table.broker, "UPDATE partitions SET cleaned_offset = 0")
-    async with compacting(tmp_path) as table:
-        assert (await table.partition()).cleaned_offset == 0
-        assert [each.offset for each in await table.records()] == [4, 5]
-        assert table.broker.metrics.damaged_batches == 0
-        await table.put_each(("0", "w"), ("2", "w"), ("3", "w"))
-        await lose(table.broker, 7)
-    async with compacting(tmp_path) as table:
-        assert (await table.fetch(7)).error is ErrorCode.CORRUPT_MESSAGE
 
 
 async def test_a_pass_that_ended_early_is_continued(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,7 +30,6 @@ from semel.core.transactions import attempts
 from semel.core.transactions.attempts import BeginAttempt, CommitTransactions, TransactionsCommitted
 from semel.core.transactions.commands import AddOffsets, EndTransaction
 from semel.core.types import ErrorCode, Partition, ShareKey, TransactionState
-from semel.store.rows import row_of_share, share_of
 
 NONE = ErrorCode.NONE
 LOST = ErrorCode.INVALID_RECORD_STATE
@@ -365,9 +364,3 @@ def test_a_record_that_another_member_has_acknowledged_is_lost_also_in_the_same_
     assert it.in_transaction("fast", 0, 0, ACCEPT) is NONE
     assert it.in_transaction("slow", 0, 0, ACCEPT) is LOST
     assert it.in_transaction("fast", 0, 0, ACCEPT) is NONE, "a repeated request"
-
-
-def test_pending_records_of_an_older_ledger_can_be_read() -> None:
-    share = share_of((0, 3, "[[0,1,16,1,[7,true,false]],[2,2,0,0,null]]"))
-    assert share.runs[0].pending == PendingAcknowledgement(7, True, False)
-    assert share_of(row_of_share(share)) == share

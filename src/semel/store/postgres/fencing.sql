@@ -1,4 +1,4 @@
--- The row that every commit of a broker changes, and what makes it fail. Also run by an upgrade (opening.py).
+-- The row that every commit of a broker changes, and what makes it fail.
 
 -- A row for each broker (schema.sql): the number of its last commit. A commit fails if epoch or session are not its own. The
 -- epoch is that of the row in brokers and changes with it. A new session means that the broker lost its connection during
@@ -18,7 +18,7 @@ CREATE TABLE commits (
 -- Writes the number of a commit into the row of its broker. Every commit does this last. It fails if the term is over, if
 -- the broker was replaced, or if the last commit is not the one before this (an older copy of the server has another).
 -- Then nothing of the commit is written.
-CREATE OR REPLACE FUNCTION count_commit(mine claim) RETURNS void LANGUAGE plpgsql AS $$
+CREATE FUNCTION count_commit(mine claim) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     IF NOT EXISTS (SELECT FROM term WHERE term.term = mine.term) THEN
         RAISE EXCEPTION 'the term % is over', mine.term USING ERRCODE = 'SM002';

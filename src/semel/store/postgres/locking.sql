@@ -1,11 +1,11 @@
--- How the entities that a commit expects are locked and compared. Also run by an upgrade (opening.py). The newest version
--- of a row is looked up by its generation (schema.sql).
+-- How the entities that a commit expects are locked and compared. The newest version of a row is looked up by its
+-- generation (schema.sql).
 
 -- Locks entities until the end of the transaction, all brokers in the same order: first the shards of those that do not
 -- exist, then rows by kind and key. If a commit writes any row of a kind, it locks all of that kind for writing. Otherwise
 -- two commits that each write what the other reads would wait for each other. Returns whether all have the expected
 -- versions.
-CREATE OR REPLACE FUNCTION lock_entities(wanted expectations)
+CREATE FUNCTION lock_entities(wanted expectations)
 RETURNS boolean LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
     holds boolean := true;
@@ -156,7 +156,7 @@ END
 $$;
 
 -- The entities that do not have the expected versions, as a JSON array of pairs: the kind and the position of each.
-CREATE OR REPLACE FUNCTION moved_entities(expected expectations) RETURNS text LANGUAGE plpgsql AS $$
+CREATE FUNCTION moved_entities(expected expectations) RETURNS text LANGUAGE plpgsql AS $$
 BEGIN
     RETURN (
         SELECT json_agg(json_build_array(kind, ordinality - 1)) FROM (

@@ -1,4 +1,4 @@
--- The members of the cluster, and the owners of shards. Also run by an upgrade (opening.py).
+-- The members of the cluster, and the owners of shards.
 --
 -- Brokers decide by their own clocks whether the lease of another broker is over (semel.store.postgres.leases), because the
 -- clock of the database may be set. over_renewals is the number of the renewal whose lease is over.
@@ -10,7 +10,7 @@ CREATE TYPE member AS (
 
 -- Takes the place of the last process with this id, if its lease is over. is_taken: whether this process has the place. It
 -- is also true if this process has taken the place before, and the answer was lost.
-CREATE OR REPLACE FUNCTION take_place(my_id integer, my_instance bytea, my_lease interval, over_renewals bigint)
+CREATE FUNCTION take_place(my_id integer, my_instance bytea, my_lease interval, over_renewals bigint)
 RETURNS TABLE (
     is_taken boolean, slot integer, epoch bigint, session bigint, sequence bigint, renewals bigint,
     lease_seconds double precision, seconds_left double precision, internal text
@@ -49,7 +49,7 @@ END
 $$;
 
 -- Fails if the broker was replaced.
-CREATE OR REPLACE FUNCTION check_place(my_id integer, my_epoch bigint) RETURNS void LANGUAGE plpgsql AS $$
+CREATE FUNCTION check_place(my_id integer, my_epoch bigint) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     IF NOT EXISTS (SELECT FROM brokers WHERE broker_id = my_id AND epoch = my_epoch) THEN
         RAISE EXCEPTION 'broker % has no epoch %: another process took its place', my_id, my_epoch
@@ -60,7 +60,7 @@ $$;
 
 -- Locks the rows of brokers, always in the same order: no commit of theirs is under way then. Fails if the broker was
 -- replaced.
-CREATE OR REPLACE FUNCTION lock_brokers(my_id integer, my_epoch bigint, others integer[]) RETURNS void LANGUAGE plpgsql AS $$
+CREATE FUNCTION lock_brokers(my_id integer, my_epoch bigint, others integer[]) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM FROM brokers WHERE broker_id = my_id OR broker_id = ANY (others) ORDER BY broker_id FOR UPDATE;
     PERFORM FROM (
@@ -74,7 +74,7 @@ END
 $$;
 
 -- Announces the addresses of a broker, and makes it a member.
-CREATE OR REPLACE FUNCTION join_cluster(
+CREATE FUNCTION join_cluster(
     my_id integer, my_epoch bigint, my_lease interval, my_endpoints text, my_internal text, my_rack text
 ) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
@@ -89,7 +89,7 @@ $$;
 
 -- Renews the lease, and returns the cluster. Notices are read after the renewal: a broker that finds the lease over waits
 -- for a renewal under way (is_noticed).
-CREATE OR REPLACE FUNCTION renew_lease(
+CREATE FUNCTION renew_lease(
     my_id integer, my_epoch bigint, my_lease interval, my_now_ms bigint,
     OUT members member[], OUT owners integer[], OUT epochs bigint[], OUT notice_ids bigint[], OUT bodies bytea[],
     OUT time_of_day_ms bigint, OUT shared_now_ms bigint
@@ -118,13 +118,13 @@ END
 $$;
 
 -- Ends the lease of a process that stops.
-CREATE OR REPLACE FUNCTION end_lease(my_id integer, my_epoch bigint) RETURNS void LANGUAGE sql AS $$
+CREATE FUNCTION end_lease(my_id integer, my_epoch bigint) RETURNS void LANGUAGE sql AS $$
     UPDATE brokers SET lease = '0', lease_until = least(lease_until, clock_timestamp())
     WHERE broker_id = my_id AND epoch = my_epoch;
 $$;
 
 -- Gives shards of a broker to members that do not leave.
-CREATE OR REPLACE FUNCTION give_shards(giver integer, given_shards integer[], new_owners integer[])
+CREATE FUNCTION give_shards(giver integer, given_shards integer[], new_owners integer[])
 RETURNS void LANGUAGE sql AS $$
     UPDATE shards SET owner = given.owner, epoch = shards.epoch + 1
     FROM unnest(given_shards, new_owners) AS given (shard, owner)
@@ -134,7 +134,7 @@ $$;
 
 -- Gives own shards, and shards without an owner, to members that do not leave, perhaps to the broker itself. Shards whose
 -- owner has changed since the broker looked, and so their epochs, stay where they are.
-CREATE OR REPLACE FUNCTION hand_over(
+CREATE FUNCTION hand_over(
     my_id integer, my_epoch bigint, given_shards integer[], new_owners integer[], seen_epochs bigint[]
 ) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
@@ -149,7 +149,7 @@ $$;
 
 -- Replaces a broker whose lease is over, unless it has renewed it since. Its commits fail from now on; this waits for one
 -- that is being written. Shards for which no member was named have no owner afterwards. Returns false if the broker lives.
-CREATE OR REPLACE FUNCTION take_over(
+CREATE FUNCTION take_over(
     my_id integer, my_epoch bigint, dead_id integer, dead_epoch bigint, over_renewals bigint,
     given_shards integer[], new_owners integer[]
 ) RETURNS boolean LANGUAGE plpgsql AS $$
@@ -169,7 +169,7 @@ END
 $$;
 
 -- Gives all own shards away, and ends the lease.
-CREATE OR REPLACE FUNCTION leave_cluster(my_id integer, my_epoch bigint, given_shards integer[], new_owners integer[])
+CREATE FUNCTION leave_cluster(my_id integer, my_epoch bigint, given_shards integer[], new_owners integer[])
 RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM lock_brokers(my_id, my_epoch, new_owners);
@@ -182,7 +182,7 @@ END
 $$;
 
 -- Asks other brokers to give this one no more shards.
-CREATE OR REPLACE FUNCTION announce_leaving(my_id integer, my_epoch bigint) RETURNS void LANGUAGE plpgsql AS $$
+CREATE FUNCTION announce_leaving(my_id integer, my_epoch bigint) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     UPDATE brokers SET is_leaving = true WHERE broker_id = my_id AND epoch = my_epoch;
     PERFORM check_place(my_id, my_epoch);
@@ -190,7 +190,7 @@ END
 $$;
 
 -- Leaves a notice for a broker, and returns its number; 0 if the broker was replaced, so that the notice is not needed.
-CREATE OR REPLACE FUNCTION leave_notice(my_id integer, my_epoch bigint, peer_id integer, peer_epoch bigint, new_body bytea)
+CREATE FUNCTION leave_notice(my_id integer, my_epoch bigint, peer_id integer, peer_epoch bigint, new_body bytea)
 RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
     number bigint;
@@ -204,7 +204,7 @@ END
 $$;
 
 -- Whether a broker has seen a notice, or will see it before it serves clients again; and its last renewal.
-CREATE OR REPLACE FUNCTION is_noticed(
+CREATE FUNCTION is_noticed(
     my_id integer, my_epoch bigint, peer_id integer, peer_epoch bigint, over_renewals bigint, number bigint,
     OUT is_noticed boolean, OUT peer_renewals bigint, OUT lease_seconds double precision
 ) LANGUAGE plpgsql AS $$
@@ -226,7 +226,7 @@ END
 $$;
 
 -- Deletes notices to this broker, which were carried out.
-CREATE OR REPLACE FUNCTION drop_notices(my_id integer, my_epoch bigint, numbers bigint[]) RETURNS void LANGUAGE plpgsql AS $$
+CREATE FUNCTION drop_notices(my_id integer, my_epoch bigint, numbers bigint[]) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM check_place(my_id, my_epoch);
     DELETE FROM notices WHERE notice_id = ANY (numbers) AND to_broker = my_id;

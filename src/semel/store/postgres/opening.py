@@ -2,7 +2,7 @@
 
 import logging
 import secrets
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,20 +12,9 @@ from semel.store.interface import StoreBroken, StoreDamaged, StoreMisconfigured,
 from semel.store.postgres.database import ConnectionLost, Database, patiently
 from semel.store.postgres.servers import Servers
 
-SCHEMA_VERSION: Final = 8
-_UPGRADES: Final = {
-    1: ("from_1.sql",),
-    2: ("from_2.sql",),
-    3: ("from_3.sql",),
-    4: ("from_4.sql", "shares.sql", "locking.sql"),
-    5: ("from_5.sql", "writing.sql"),
-    6: ("from_6.sql", "numbering.sql", "replacing.sql"),
-    7: (
-        *("fencing.sql", "from_7.sql", "membership.sql", "locking.sql", "writing.sql", "terms.sql"),
-        "references.sql",
-    ),
-}
-"""The files that upgrade each version to the next."""
+SCHEMA_VERSION: Final = 1
+_UPGRADES: Final[Mapping[int, str]] = {}
+"""SQL that upgrades each version to the next."""
 SERVER_VERSION_MIN: Final = 140_000
 CONNECT_SECONDS: Final = 10.0
 COMMAND_SECONDS: Final = 20.0
@@ -159,37 +148,31 @@ async def _prepare(connection: Any, schema: str) -> None:
         await connection.execute("SELECT pg_advisory_xact_lock($1)", _LOCK)
         if await connection.fetchval("SELECT to_regclass('meta') IS NULL"):
             await _make_tables(connection, schema)
-        await _upgrade(connection)
         found = await connection.fetchval("SELECT value FROM meta WHERE name = 'schema_version'")
+        if found in map(str, _UPGRADES):
+            await _upgrade(connection, int(found))
+        elif found not in (None, str(SCHEMA_VERSION)):
+            raise StoreDamaged(
+                f"the ledger has schema version {found}, and this Semel knows version {SCHEMA_VERSION}: use"
+                " the Semel that wrote it, which is newer than this one or older than the first release"
+            )
         if lost := await connection.fetch(LOST_BASICS):
             names = ", ".join(name for (name,) in lost)
             raise StoreDamaged(f"the ledger has lost rows that no broker can do without: {names}. Restore it")
-    if found != str(SCHEMA_VERSION):
-        raise StoreDamaged(
-            f"the ledger has schema version {found}, and this Semel knows version {SCHEMA_VERSION}:"
-            " start it with the newer Semel"
-        )
 
 
-async def _upgrade(connection: Any) -> None:
-    """Upgrade tables of an older version. StoreMisconfigured if brokers of that version run.
-
-    Those brokers would call functions that are gone, and know nothing of ACLs. Up to version 7, all brokers
-    judge a lease by PostgreSQL's clock.
-    """
-    found = await connection.fetchval("SELECT value FROM meta WHERE name = 'schema_version'")
-    if found in map(str, range(1, SCHEMA_VERSION)) and await connection.fetchval(
+async def _upgrade(connection: Any, found: int) -> None:
+    """Upgrade an older schema. StoreMisconfigured if brokers run, because they need the older one."""
+    if await connection.fetchval(
         "SELECT EXISTS (SELECT FROM brokers WHERE is_member AND lease_until > clock_timestamp())"
     ):
         raise StoreMisconfigured(
             f"the ledger has schema version {found}, and brokers that need it are running: stop all of them,"
             f" and start them again with this Semel, which makes it version {SCHEMA_VERSION}"
         )
-    for version in range(1, SCHEMA_VERSION):
-        found = await connection.fetchval("SELECT value FROM meta WHERE name = 'schema_version'")
-        if found == str(version):
-            for name in _UPGRADES[version]:
-                await connection.execute((_HERE / name).read_text(encoding="utf-8"))
+    for version in range(found, SCHEMA_VERSION):
+        await connection.execute(_UPGRADES[version])
+    await connection.execute("UPDATE meta SET value = $1 WHERE name = 'schema_version'", str(SCHEMA_VERSION))
 
 
 _TABLES: Final = (

@@ -1,9 +1,9 @@
--- How compaction replaces batches. Also run by an upgrade (opening.py).
+-- How compaction replaces batches.
 
 -- Gives batches new locations, or removes them. Their old bytes are left to the sweep. The peak of a rewritten batch
 -- stays, even if the record that had it is gone: a search then only begins earlier. Nothing else was left of an
 -- aborted transaction whose marker is removed.
-CREATE OR REPLACE FUNCTION replace_batches(rewritten batches[], my_topic bytea, my_index integer, removed bigint[])
+CREATE FUNCTION replace_batches(rewritten batches[], my_topic bytea, my_index integer, removed bigint[])
 RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     changed bigint[] := removed || ARRAY(SELECT each.base_offset FROM unnest(rewritten) AS each);

@@ -242,7 +242,7 @@ CREATE INDEX pending_offsets_by_topic ON pending_offsets (topic);
 
 -- Transactional ids. partitions is a JSON array of pairs of topic id (hexadecimal) and index, groups one of group ids,
 -- shares one of share-partitions (topic id, index, group id): the contents of the open transaction. Times are in
--- milliseconds, -1 is none. shares comes last because an upgrade adds it there.
+-- milliseconds, -1 is none.
 CREATE TABLE transactions (
     transactional_id     text COLLATE "C" NOT NULL,
     producer_id          bigint NOT NULL CHECK (producer_id >= 0),
@@ -262,7 +262,7 @@ CREATE TABLE transactions (
     prepared_epoch       integer NOT NULL CHECK (prepared_epoch BETWEEN -1 AND 32767),
     shard                smallint NOT NULL,
     row_version          bigint NOT NULL CHECK (row_version >= 1),
-    shares               text NOT NULL DEFAULT '[]',
+    shares               text NOT NULL,
     generation           bigint NOT NULL DEFAULT 0 CHECK (generation >= 0)
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05);
 

@@ -1,4 +1,4 @@
--- Share-partitions: what share groups have done with the records of partitions. Also run by an upgrade (opening.py).
+-- Share-partitions: what share groups have done with the records of partitions.
 
 -- Below start_offset everything is settled; -1 if no member has fetched yet. runs is a JSON array of runs of offsets in
 -- the same state, without gaps: the first and the last offset, the state (0 available, 2 acknowledged, 4 archived, 16

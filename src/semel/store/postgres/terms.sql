@@ -1,4 +1,4 @@
--- The terms that have begun. Also run by an upgrade (opening.py).
+-- The terms that have begun.
 
 -- Each has an id that no other server has: after a failover, a server without the newest one was left behind
 -- (semel.store.postgres.servers). is_noted tells whether the object store has it too (semel.store.postgres.terms).
@@ -7,10 +7,9 @@ CREATE TABLE terms (
     term_id  text NOT NULL,
     is_noted boolean NOT NULL DEFAULT false
 );
-INSERT INTO terms SELECT term, gen_random_uuid(), true FROM term;
 
 -- Returns the current term. Begins the next one if the server has lost it.
-CREATE OR REPLACE FUNCTION current_term() RETURNS bigint LANGUAGE plpgsql AS $$
+CREATE FUNCTION current_term() RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
     found_term bigint;
 BEGIN
@@ -30,7 +29,7 @@ END
 $$;
 
 -- Skips all numbers and terms that may have been used after a backup. For operators who have restored one.
-CREATE OR REPLACE FUNCTION skip_numbers() RETURNS bigint LANGUAGE sql SET search_path FROM CURRENT AS $$
+CREATE FUNCTION skip_numbers() RETURNS bigint LANGUAGE sql SET search_path FROM CURRENT AS $$
     DELETE FROM term;
     UPDATE cluster SET last_term = last_term + 1000000;
     INSERT INTO terms SELECT last_term, 'skipped', true FROM cluster;

@@ -1,13 +1,13 @@
--- How a commit writes the rows of most tables. Also run by an upgrade (opening.py).
+-- How a commit writes the rows of most tables.
 
 -- The generation of the next version of a row (schema.sql). It need not change at fixed intervals, so nothing counts them.
-CREATE OR REPLACE FUNCTION next_generation(last bigint) RETURNS bigint LANGUAGE sql AS $$
+CREATE FUNCTION next_generation(last bigint) RETURNS bigint LANGUAGE sql AS $$
     SELECT last + CASE WHEN random() < 1.0 / 16 THEN 1 ELSE 0 END;
 $$;
 
 -- Fails if another commit has added or changed a row meanwhile, which is possible only for rows that this commit has not
 -- locked. Then the commit is repeated.
-CREATE OR REPLACE FUNCTION check_written(written integer, wanted integer) RETURNS void LANGUAGE plpgsql AS $$
+CREATE FUNCTION check_written(written integer, wanted integer) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     IF written <> wanted THEN
         RAISE EXCEPTION 'another commit has changed the same rows' USING ERRCODE = 'serialization_failure';
@@ -18,7 +18,7 @@ $$;
 -- Writes rows, many of each table. Of each key there is at most one row. An existing row is found by its newest generation,
 -- and then by its ctid: for a join by key, the planner would rather read all of a small table, with all of its old
 -- versions. Other rows are added; their shards are locked.
-CREATE OR REPLACE FUNCTION write_rows(
+CREATE FUNCTION write_rows(
     new_partitions partitions[], new_batches batches[], new_aborted aborted[],
     new_producers producers[], gone_producers producers[],
     new_offsets offsets[], gone_offsets offsets[],
@@ -228,7 +228,7 @@ $$;
 
 -- Keeps the bytes of small commits. A commit that read the generation before it changed writes to the previous table; the
 -- roller looks for such rows before it truncates.
-CREATE OR REPLACE FUNCTION keep_inline(new_bytes inline_bytes[]) RETURNS void LANGUAGE plpgsql AS $$
+CREATE FUNCTION keep_inline(new_bytes inline_bytes[]) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     current integer := (
         SELECT generation FROM inline_generation ORDER BY since DESC LIMIT 1
@@ -248,7 +248,7 @@ $$;
 
 -- A whole commit: checks what it expects, writes rows, and counts it. If entities have moved, it writes nothing and
 -- returns which (moved_entities). That is no error: a server logs errors, and conflicts are ordinary.
-CREATE OR REPLACE FUNCTION commit_rows(
+CREATE FUNCTION commit_rows(
     mine claim, expected expectations,
     new_partitions partitions[], new_batches batches[], new_aborted aborted[],
     new_producers producers[], gone_producers producers[],
@@ -275,7 +275,7 @@ END
 $$;
 
 -- Writes and removes share-partitions. Of each key there is at most one row.
-CREATE OR REPLACE FUNCTION write_shares(new_shares shares[], gone_shares shares[])
+CREATE FUNCTION write_shares(new_shares shares[], gone_shares shares[])
 RETURNS void LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
     written integer;
@@ -313,7 +313,7 @@ END
 $$;
 
 -- Adds a topic, or changes it; new partitions are empty.
-CREATE OR REPLACE FUNCTION put_topic(
+CREATE FUNCTION put_topic(
     my_name text, my_topic bytea, my_partitions integer, my_configs text, my_version bigint
 ) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
@@ -329,7 +329,7 @@ $$;
 
 -- Deletes a topic with its partitions and every group's offsets on it: these groups get a new version. Its batches and
 -- producers are left to the sweep.
-CREATE OR REPLACE FUNCTION delete_topic(my_name text, my_topic bytea, my_version bigint) RETURNS void LANGUAGE plpgsql AS $$
+CREATE FUNCTION delete_topic(my_name text, my_topic bytea, my_version bigint) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     changed text[];
 BEGIN

@@ -93,7 +93,8 @@ def test_adr_numbers_are_consecutive() -> None:
 
 
 def test_paths_in_documents_exist() -> None:
-    named = re.compile(r"`((?:wire|core|store|broker|handlers|server|client|cli|console|spark|check)/[\w/]+\.(?:py|sql))")
+    rooms = "wire|core|store|broker|handlers|server|client|cli|console|spark|check"
+    named = re.compile(rf"`((?:{rooms})/[\w/]+\.(?:py|sql))")
     link = re.compile(r"\]\((?!http)([^)#]+)\)")
     found = []
     for name in ("ARCHITECTURE.md", "CONTRIBUTING.md", "README.md", "docs/transactions.md"):

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from semel.core.facts import TopicCreated
 from semel.core.types import Topic
-from semel.store.ledger_writer import LedgerWriter
+from semel.store.embedded.ledger_writer import LedgerWriter
 
 PARTITIONS = 100
 TOPIC_ID = bytes(range(16))

@@ -27,7 +27,7 @@ from demo.security import ADMIN, FEEDER, Secured
 from demo.shop import shop
 from demo.watching import Step, Watch, account, last_error
 from semel.client import LATEST, Admin, Client, ClientError, KafkaError, NewTopic
-from semel.client.transactions_admin import list_transactions
+from semel.client.admin.transactions import list_transactions
 from semel.server.run import EXIT_BROKEN
 
 KILLS = 6

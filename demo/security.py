@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from semel.client import Admin, Client, Security
-from semel.client.acls import Acl
+from semel.client.admin.acls import Acl
 
 ADMIN, FEEDER, PIPELINE = "admin", "feeder", "pipeline"
 MECHANISM = "SCRAM-SHA-256"

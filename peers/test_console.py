@@ -9,9 +9,9 @@ from support.waiting import until
 
 from peers.brokers import Broker
 from semel.client import Admin, Client, Consumer, GroupMetadata, NewTopic, Producer, TransactionalProducer
-from semel.spark import decision as decisions
-from semel.spark.decision import Decision
 from semel.spark.partition_offsets import Span
+from semel.spark.sink import decision as decisions
+from semel.spark.sink.decision import Decision
 
 PAGES = ("/", "/topics", "/groups", "/transactions", "/pipelines", "/cluster", "/security", "/checks")
 

@@ -14,7 +14,7 @@ from support.certificates import needs_openssl
 
 from peers.programs import HERE, CannotBuild, Program, build_java
 from semel.client import Consumer, NewTopic, Producer
-from semel.client.acls import Acl
+from semel.client.admin.acls import Acl
 
 pytestmark = needs_openssl
 

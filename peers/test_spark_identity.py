@@ -9,11 +9,12 @@ from support.spark.checkpoints import Query
 
 from peers.brokers import Broker
 from semel.client import Admin, Client, NewTopic, Producer, TransactionalProducer
-from semel.client.transactions_admin import describe_transactions
-from semel.spark import PipelineMismatch, batch_commit, planning
-from semel.spark.broker_clock import BrokerClock
+from semel.client.admin.transactions import describe_transactions
+from semel.spark import PipelineMismatch
 from semel.spark.checkpoint import Checkpoint
 from semel.spark.partition_offsets import topic_ids
+from semel.spark.sink import batch_commit, planning
+from semel.spark.sink.broker_clock import BrokerClock
 
 #: The largest difference of two processes' clocks on one machine, including everything in between.
 NEAR_MS = 60_000

@@ -6,7 +6,7 @@ what it knows of the outcome.
 
 from collections.abc import Callable
 
-from semel.client.offsets import Isolation
+from semel.client.consume.offsets import Isolation
 from semel.wire.errors import ErrorCode
 from simulation.network import Caller, Refused, Unanswered, World
 from simulation.producing import Known, Producer, Result

@@ -12,14 +12,14 @@ from random import Random
 from typing import Any, Final
 
 from semel.broker.broker import Broker
+from semel.broker.cluster.commit_loop import SharedCommitLoop
+from semel.broker.cluster.shard_ownership import ShardOwnership
 from semel.broker.ownership import Endpoint
-from semel.broker.shard_ownership import ShardOwnership
-from semel.broker.shared_commit_loop import SharedCommitLoop
 from semel.config import Settings
 from semel.core.topics import CreateTopic
 from semel.core.transactions.commands import ChangeFeature, ReadFeatures
 from semel.core.types import TransactionKey, TransactionState
-from semel.store.interface import StoreBroken, StoreRefused
+from semel.store.contract import StoreBroken, StoreRefused
 from simulation.faults import Faults
 from simulation.invariants import of_copies, of_logs
 from simulation.peers import SimulatedPeers

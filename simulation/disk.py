@@ -12,7 +12,7 @@ from random import Random
 from typing import NamedTuple, Protocol
 
 from semel.core.types import Buffer, Fact
-from semel.store.interface import BatchLocation, StoreBroken, StoreFull
+from semel.store.contract import BatchLocation, StoreBroken, StoreFull
 from simulation.faults import Faults
 from simulation.ledger import SimulatedLedger
 from simulation.virtual_time import sleep

@@ -29,7 +29,7 @@ from semel.core.types import (
     TransactionKey,
     Value,
 )
-from semel.store.interface import BatchLocation, StoredBatch
+from semel.store.contract import BatchLocation, StoredBatch
 
 
 class FoldedFacts:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from semel.check.history import Claim
-from semel.client.offsets import Isolation
+from semel.client.consume.offsets import Isolation
 from semel.wire.errors import ErrorCode
 from semel.wire.messages import (
     ConsumerGroupHeartbeatRequest,

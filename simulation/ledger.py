@@ -20,7 +20,7 @@ from semel.core.types import (
     TransactionState,
     Value,
 )
-from semel.store.interface import BatchLocation, Counts, GroupSummary, StoredBatch
+from semel.store.contract import BatchLocation, Counts, GroupSummary, StoredBatch
 from simulation.folded_facts import FoldedFacts
 
 

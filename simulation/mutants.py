@@ -46,19 +46,19 @@ MUTANTS: tuple[Mutant, ...] = (
     # Sequences and duplicates.
     in_core(
         "a repeated batch is written again",
-        "partition",
+        "log.partition",
         "    if is_next(producer, header):",
         "    if True:",
     ),
     in_core(
         "any sequence may follow",
-        "producer_state",
+        "log.producer_state",
         "    return ErrorCode.NONE if sequence == expected else ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER",
         "    return ErrorCode.NONE",
     ),
     in_core(
         "a repeated batch is answered with another offset",
-        "partition",
+        "log.partition",
         "        first = duplicate.last_offset - duplicate.offset_delta if",
         "        first = duplicate.last_offset - duplicate.offset_delta + 1 if",
     ),
@@ -113,7 +113,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     in_core(
         "a producer id is given away twice (KAFKA-15552)",
-        "partition_facts",
+        "log.partition_facts",
         "    state.cluster[ClusterKey()] = cluster.but(next_producer_id=fact.producer_id + 1)",
         "    state.cluster[ClusterKey()] = cluster.but(next_producer_id=fact.producer_id)",
     ),
@@ -162,14 +162,14 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     in_core(
         "what should be staged is in the log at once",
-        "partition",
+        "log.partition",
         "    if command.is_journal:",
         "    if False:",
     ),
     # Groups.
     in_core(
         "somebody who is no member any more may commit offsets",
-        "commit_checks",
+        "groups.commit_checks",
         "        return ErrorCode.UNKNOWN_MEMBER_ID\n    if not is_transactional and not knows",
         "        return ErrorCode.NONE\n    if not is_transactional and not knows",
     ),
@@ -182,7 +182,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     in_core(
         "a position is told while a transaction may move it",
-        "offsets",
+        "groups.offsets",
         "    unstable = frozenset(each.key for each in pending or ())",
         "    unstable = frozenset(each.key for each in ())",
     ),
@@ -207,20 +207,20 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     _broker(
         "readers see the newest batches whatever their bound",
-        "tail",
+        "reads.tail",
         "            if last_offsets[index] >= before:",
         "            if False:",
     ),
     _broker(
         "readers see what is not durable",
-        "commit_loop",
+        "commit.loop",
         "        self.unsynced.add(tick.durable, tick.batches, loop.time())",
         "        self._publisher.publish(tick.durable, tick.batches)",
     ),
     # Durability.
     _broker(
         "an answer does not wait for the flush",
-        "commit_loop",
+        "commit.loop",
         "            await self._write(tick, defers_sync=False)\n",
         "            await self._write(tick, defers_sync=True)\n",
     ),
@@ -232,45 +232,45 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     _broker(
         "open transactions are forgotten at a start",
-        "commit_loop",
+        "commit.loop",
         "                self.state.put(TransactionKey(transaction.transactional_id), transaction)",
         "                pass",
     ),
     _broker(
         "what is not in the ledger yet is forgotten",
-        "commit_loop",
+        "commit.loop",
         "        if not self.unsynced.facts:",
         "        if True:",
     ),
     _broker(
         "a full disk takes back what was answered",
-        "commit_loop",
+        "commit.loop",
         "        self.state.apply(*self.unsynced.facts)\n",
         "",
     ),
     _broker(
         "what found no room stays true in memory",
-        "commit_loop",
+        "commit.loop",
         "        before, self.state = self.state, BrokerState(self._store.term, self.state.migration)",
         "        before = self.state",
     ),
     _broker(
         "of several values of an entity an older one is kept",
-        "tick",
+        "commit.tick",
         "        newest.append(fact)",
         "        newest.append(fact if key_of is None else"
         " next(each for each in facts if type(each) is type(fact) and key_of(each) == key))",
     ),
     _broker(
         "of several entities one is written",
-        "tick",
+        "commit.tick",
         "            key = key_of(fact)",
         "            key = type(fact)",
     ),
     # What a partition says of its batches.
     in_core(
         "the size of a partition is one batch behind",
-        "partition",
+        "log.partition",
         "        partition.size_bytes + header.length,",
         "        partition.size_bytes,",
     ),
@@ -288,7 +288,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     in_core(
         "the size of a partition stays as it was when records are deleted",
-        "partition",
+        "log.partition",
         "        remaining = 0",
         "        remaining = partition.size_bytes",
     ),

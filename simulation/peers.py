@@ -7,7 +7,7 @@ after a while.
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-from semel.store.sharing import Peer
+from semel.store.cluster.contract import Peer
 from simulation.processes import OUTSIDE
 
 if TYPE_CHECKING:

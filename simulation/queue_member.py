@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from semel.client.share_records import AcknowledgeType, acquired, batches_of
-from semel.client.share_session import RECORD_LIMIT
-from semel.core.group_configs import (
+from semel.client.shares.records import AcknowledgeType, acquired, batches_of
+from semel.client.shares.session import RECORD_LIMIT
+from semel.core.groups.configs import (
     GROUP_CONFIGS,
     READ_COMMITTED,
     SHARE_DELIVERIES,

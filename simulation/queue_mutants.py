@@ -29,7 +29,7 @@ QUEUE_MUTANTS: tuple[Mutant, ...] = (
     ),
     in_core(
         "pending records are delivered",
-        "share_partition",
+        "shares.partition",
         "        if each.state is AVAILABLE and each.last >= first and each.first <= last",
         "        if not each.is_settled and each.last >= first and each.first <= last",
     ),
@@ -53,7 +53,7 @@ QUEUE_MUTANTS: tuple[Mutant, ...] = (
     ),
     in_core(
         "the start offset passes pending records",
-        "share_partition",
+        "shares.partition",
         "        return self.state is ACKNOWLEDGED or self.state is ARCHIVED",
         "        return self.state is not AVAILABLE",
     ),

@@ -2,8 +2,8 @@
 
 from typing import Any, NamedTuple
 
-from semel.client.fetching import shown
-from semel.client.offsets import Isolation
+from semel.client.consume.fetching import shown
+from semel.client.consume.offsets import Isolation
 from semel.wire.errors import ErrorCode
 from semel.wire.messages import FetchPartition, FetchRequest, FetchTopic
 from semel.wire.records import iter_records

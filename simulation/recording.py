@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from semel.check import history as h
-from semel.client.offsets import Isolation
+from semel.client.consume.offsets import Isolation
 from semel.wire.errors import ErrorCode
 from simulation.producing import Known
 from simulation.reading import Polled

@@ -14,10 +14,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from random import Random
 
-from semel.broker import cluster_member
+from semel.broker.cluster import member as cluster_member
 from semel.check import check
 from semel.check.history import Operation, Visibility
-from semel.client.offsets import Isolation
+from semel.client.consume.offsets import Isolation
 from semel.config import Settings
 from semel.core.transactions import model
 from semel.wire.errors import ErrorCode

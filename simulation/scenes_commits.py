@@ -6,11 +6,11 @@ A decision that was made before another broker's commit must not take effect aft
 import asyncio
 from random import Random
 
-from semel.broker.offset_search import LATEST
-from semel.broker.published_partitions import Isolation
-from semel.core.commit_checks import Committer
-from semel.core.offsets import CommitOffsets, FetchOffsets
-from semel.core.partition import Append
+from semel.broker.reads.offset_search import LATEST
+from semel.broker.reads.published_partitions import Isolation
+from semel.core.groups.commit_checks import Committer
+from semel.core.groups.offsets import CommitOffsets, FetchOffsets
+from semel.core.log.partition import Append
 from semel.core.transactions.commands import AddPartitions, EndTransaction, InitProducer
 from semel.core.types import CommittedOffset, ErrorCode, OffsetKey, TransactionKey
 from simulation import virtual_time

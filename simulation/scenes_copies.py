@@ -3,12 +3,12 @@
 import asyncio
 from typing import Any
 
-from semel.core.commit_checks import Committer
 from semel.core.groups.commands import DeleteGroup, DescribeGroup
-from semel.core.offsets import CommitOffsets, FetchOffsets
-from semel.core.partition import AllocateProducerId
-from semel.core.policies import AddAcl, ConfirmPolicies, RemoveAcl
+from semel.core.groups.commit_checks import Committer
+from semel.core.groups.offsets import CommitOffsets, FetchOffsets
+from semel.core.log.partition import AllocateProducerId
 from semel.core.security.acls import AclBinding
+from semel.core.security.policies import AddAcl, ConfirmPolicies, RemoveAcl
 from semel.core.transactions.commands import CommitPending, EndTransaction, InitProducer
 from semel.core.types import CommittedOffset, ErrorCode, OffsetKey, PartitionKey
 from simulation import virtual_time

@@ -5,8 +5,8 @@ The test is the next record after the crash: its offset must not be one that a r
 
 from random import Random
 
-from semel.broker.offset_search import LATEST
-from semel.broker.published_partitions import Isolation
+from semel.broker.reads.offset_search import LATEST
+from semel.broker.reads.published_partitions import Isolation
 from semel.core.transactions.commands import InitProducer, VerifyPartitions
 from semel.core.types import ErrorCode, PartitionKey
 from simulation.cluster import BrokerLife, ClusterWorld

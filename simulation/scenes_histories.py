@@ -4,7 +4,7 @@ import asyncio
 from functools import partial
 from typing import Any
 
-from semel.broker.shared_commit_loop import SharedCommitLoop
+from semel.broker.cluster.commit_loop import SharedCommitLoop
 from semel.core.groups.commands import JoinGroup
 from semel.core.placement import name_shard, owner_of, partition_shard
 from semel.core.transactions.commands import AddPartitions, EndTransaction, InitProducer

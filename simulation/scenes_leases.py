@@ -7,7 +7,7 @@ from typing import Any
 
 from semel.core.placement import owner_of, partition_shard
 from semel.core.types import PartitionKey
-from semel.store.interface import StoreRefused
+from semel.store.contract import StoreRefused
 from simulation import virtual_time
 from simulation.cluster import ClusterWorld
 from simulation.shared_membership import LEASE_SECONDS

@@ -27,8 +27,8 @@ from semel.core.types import (
     PendingKey,
     Value,
 )
-from semel.store.interface import BatchLocation, StoreFenced
-from semel.store.sharing import Conflict, Shard, TermEnded, Versioned
+from semel.store.cluster.contract import Conflict, Shard, TermEnded, Versioned
+from semel.store.contract import BatchLocation, StoreFenced
 from simulation.ledger import SimulatedLedger
 from simulation.virtual_time import VirtualLoop, sleep
 

@@ -7,8 +7,8 @@ one life of a broker; a call may be repeated, because its answer was lost.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
-from semel.store.interface import StoreFenced
-from semel.store.sharing import ClusterView, Peer, Shard
+from semel.store.cluster.contract import ClusterView, Peer, Shard
+from semel.store.contract import StoreFenced
 from simulation.shared_ledger import PRODUCER_SHIFT, LedgerServer, Notice, Row
 
 LEASE_SECONDS: Final = 0.3

@@ -10,8 +10,8 @@ from random import Random
 from typing import Any, Final
 
 from semel.core.types import Buffer, Fact, Key, PartitionKey, Value
-from semel.store.interface import StoreFull, StoreRefused
-from semel.store.sharing import SnapshotAge, TermEnded, Versioned
+from semel.store.cluster.contract import SnapshotAge, TermEnded, Versioned
+from semel.store.contract import StoreFull, StoreRefused
 from simulation.disk import SimulatedChunks
 from simulation.faults import Faults
 from simulation.processes import OUTSIDE

@@ -19,8 +19,8 @@ from semel.core.types import (
     Transaction,
     TransactionState,
 )
-from semel.store.interface import BatchLocation, StoreFenced
-from semel.store.sharing import Conflict, Versioned
+from semel.store.cluster.contract import Conflict, Versioned
+from semel.store.contract import BatchLocation, StoreFenced
 from simulation.shared_ledger import SLOT_SHIFT, VersionedFold
 
 _CONTENTS: Final[dict[bytes, int]] = {}

@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from semel.broker.notice import Notice
-from semel.broker.pending_commands import PendingCommands
-from semel.broker.tick import Tick
+from semel.broker.cluster.notice import Notice
+from semel.broker.commit.pending_commands import PendingCommands
+from semel.broker.commit.tick import Tick
 from semel.core.types import ErrorCode
-from semel.store.interface import StoreFenced
+from semel.store.contract import StoreFenced
 from simulation.small_world import (
     BROKERS,
     ENGINE,

@@ -12,15 +12,15 @@ from typing import Any, Final, NamedTuple
 
 from semel.broker.catalog import Catalog
 from semel.broker.clock import Clock
+from semel.broker.cluster.commit_loop import SharedCommitLoop
+from semel.broker.cluster.notice import Notice, revealing
+from semel.broker.cluster.state import SharedState
+from semel.broker.commit.tick import Tick
 from semel.broker.metrics import Metrics
-from semel.broker.notice import Notice, revealing
 from semel.broker.policies import Policies
-from semel.broker.published_log import PublishedLog, Publisher
-from semel.broker.shared_commit_loop import SharedCommitLoop
-from semel.broker.shared_state import SharedState
-from semel.broker.tick import Tick
+from semel.broker.reads.published_log import PublishedLog, Publisher
 from semel.config import Settings
-from semel.core.partition import Append, TransactionContext
+from semel.core.log.partition import Append, TransactionContext
 from semel.core.placement import name_shard, partition_shard, shard_of
 from semel.core.transactions.commands import EndTransaction
 from semel.core.types import Command, Key, Partition, PartitionKey, Transaction

@@ -10,7 +10,7 @@ from random import Random
 from typing import Final
 
 from semel.config import Settings
-from semel.core.partition import Append, TransactionContext
+from semel.core.log.partition import Append, TransactionContext
 from semel.core.transactions.commands import EndTransaction, InitProducer
 from semel.core.types import NO_PRODUCER, Partition, PartitionKey, TransactionKey, TransactionState
 from semel.wire.records import Record, encode_batch, read_header

@@ -18,7 +18,7 @@ from semel.core.topics import CreateTopic
 from semel.core.transactions.commands import ChangeFeature, ReadFeatures
 from semel.handlers import HANDLERS
 from semel.handlers.context import CloseConnection, RequestContext
-from semel.store.interface import StoreBroken
+from semel.store.contract import StoreBroken
 from simulation.disk import Disk, SimulatedStore
 from simulation.faults import Faults
 from simulation.invariants import violations_of_one as single

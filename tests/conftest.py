@@ -26,7 +26,7 @@ from support.servers.s3 import S3Server, program, s3_server
 from semel.broker import broker
 from semel.config import Settings as Configuration
 from semel.store import opening
-from semel.store.interface import Store
+from semel.store.contract import Store
 
 # How long an example takes says more about the machine than about the code.
 settings.register_profile("semel", deadline=None)

@@ -4,7 +4,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from semel.config import Settings
-from semel.core.group_configs import GROUP_CONFIGS, allowed
+from semel.core.groups.configs import GROUP_CONFIGS, allowed
 from semel.core.topic_configs import TOPIC_CONFIGS
 from semel.core.transactions.states import ENDS, TRANSITIONS, End, Event, Presented
 from semel.core.types import TransactionState

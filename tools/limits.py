@@ -4,8 +4,8 @@ Settings have their dotted names here and their defaults from ``semel.config``; 
 their constants. A house test checks that no setting with a maximum is missing.
 """
 
-from semel.broker.fetch_planner import BATCHES_MAX, BATCHES_OF_ALL_MAX
-from semel.broker.pending_commands import COMMANDS_MAX
+from semel.broker.commit.pending_commands import COMMANDS_MAX
+from semel.broker.reads.fetch_planner import BATCHES_MAX, BATCHES_OF_ALL_MAX
 from semel.config import Settings
 from semel.core.groups.migration import TOPICS_MAX
 from semel.core.names import CLIENT_ID_CHARS_MAX, ID_CHARS_MAX

@@ -17,9 +17,9 @@ import semel
 from semel.client import Admin, Client, GroupMetadata, NewTopic, Producer, TransactionalProducer
 from semel.console.serving import Beside
 from semel.console.settings import ConsoleSettings
-from semel.spark import decision as decisions
-from semel.spark.decision import Decision
 from semel.spark.partition_offsets import Span
+from semel.spark.sink import decision as decisions
+from semel.spark.sink.decision import Decision
 
 FOLDER = Path(__file__).parent.parent / "docs" / "console"
 WIDE, PHONE = {"width": 1280, "height": 860}, {"width": 390, "height": 844}

@@ -36,7 +36,7 @@ TOPIC: Final = "orders"
 SETTLE_SECONDS: Final = 0.5
 """Longer than the delay after which the WAL is applied."""
 PERIODIC: Final = (
-    "semel.broker.housekeeping.Housekeeping._every",
+    "semel.broker.upkeep.housekeeping.Housekeeping._every",
     "semel.server.server.check_connections",
     "semel.server.server.probe_loop",
 )
@@ -171,20 +171,20 @@ WALKS: Final[dict[str, tuple[str, Callable[[Peer], Any]]]] = {
 SPARK: Final = (
     "spark/data_source.py",
     "spark/options.py",
-    "spark/source.py",
+    "spark/source/source.py",
     "spark/partition_offsets.py",
-    "spark/log_ends.py",
-    "spark/limits.py",
+    "spark/source/log_ends.py",
+    "spark/source/limits.py",
     "spark/checkpoint.py",
-    "spark/sink.py",
-    "spark/planning.py",
-    "spark/continuity.py",
-    "spark/decision.py",
-    "spark/reading.py",
-    "spark/writing.py",
-    "client/commit_transactions.py",
-    "spark/batch_commit.py",
-    "spark/outputs.py",
+    "spark/sink/sink.py",
+    "spark/sink/planning.py",
+    "spark/sink/continuity.py",
+    "spark/sink/decision.py",
+    "spark/source/reading.py",
+    "spark/sink/writing.py",
+    "client/produce/commit_transactions.py",
+    "spark/sink/batch_commit.py",
+    "spark/sink/outputs.py",
 )
 """A micro-batch runs in several processes of Spark, so this path is listed by hand."""
 

@@ -20,8 +20,8 @@ from typing import Final, NamedTuple
 
 from semel.config import Settings
 from semel.store import opening
-from semel.store.embedded import EmbeddedStore
-from semel.store.interface import BatchLocation, LedgerDamaged, StoreBroken
+from semel.store.contract import BatchLocation, LedgerDamaged, StoreBroken
+from semel.store.embedded.store import EmbeddedStore
 from verification.recorded_disk import lay_out
 from verification.seeds import memory_directory, try_seeds
 from verification.store_history import History, Torn

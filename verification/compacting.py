@@ -1,9 +1,9 @@
 """Runs one compaction pass over a partition of a store, in one step, for workloads without a broker."""
 
-from semel.core.compaction import Batch, Newest, Pass
-from semel.core.replacing import ReplaceBatches
+from semel.core.log.compaction import Batch, Newest, Pass
+from semel.core.log.replacing import ReplaceBatches
 from semel.core.types import Partition, PartitionKey
-from semel.store.embedded import EmbeddedStore
+from semel.store.embedded.store import EmbeddedStore
 
 KEYS_MAX = 100
 

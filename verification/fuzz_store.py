@@ -21,9 +21,9 @@ from semel.config import Settings
 from semel.core.facts import ProducerIdAllocated
 from semel.core.types import Cluster, ClusterKey, PartitionKey
 from semel.store import opening
-from semel.store.embedded import EmbeddedStore
-from semel.store.interface import StoreBroken, StoreRefused
-from semel.store.wal_frame import BODY_AT, HEADER, pack_frame
+from semel.store.contract import StoreBroken, StoreRefused
+from semel.store.embedded.store import EmbeddedStore
+from semel.store.embedded.wal_frame import BODY_AT, HEADER, pack_frame
 from verification.mutations import damaged
 from verification.recorded_disk import lay_out
 from verification.seeds import shared_memory

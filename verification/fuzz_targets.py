@@ -22,13 +22,14 @@ from semel.cli import serve
 from semel.client import CommittedOffset, PreparedTransaction
 from semel.core.groups.subscriptions import _topics_of
 from semel.record_lines import InputFormat, LineError, read_line
-from semel.spark import decision, option_reader
+from semel.spark import option_reader
 from semel.spark.delta import group, position
 from semel.spark.errors import OptionError, PipelineError
 from semel.spark.partition_offsets import parse_vector
-from semel.store.interface import StoreBroken
-from semel.store.wal import paths_in
-from semel.store.wal_reading import read_wal
+from semel.spark.sink import decision
+from semel.store.contract import StoreBroken
+from semel.store.embedded.wal import paths_in
+from semel.store.embedded.wal_reading import read_wal
 from semel.wire import _columns_py
 from semel.wire.batch import HEADER_BYTES, read_header, seal
 from semel.wire.compression import Codec, compress, decompress

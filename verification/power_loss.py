@@ -22,9 +22,9 @@ from semel.config import Settings
 from semel.core.facts import ProducerIdAllocated
 from semel.core.types import Cluster, ClusterKey
 from semel.store import opening
-from semel.store.embedded import EmbeddedStore
-from semel.store.examination import LOST
-from semel.store.sqlite_ledger import SqliteLedger
+from semel.store.embedded.examination import LOST
+from semel.store.embedded.ledger import SqliteLedger
+from semel.store.embedded.store import EmbeddedStore
 from verification.recorded_disk import MODES, Event, Platter, Recorder, lay_out
 from verification.seeds import memory_directory, try_seeds
 from verification.store_history import History, Torn

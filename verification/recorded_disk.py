@@ -22,7 +22,7 @@ from typing import Any, Final, NamedTuple
 import apsw
 
 from semel.core.types import Buffer
-from semel.store.files import Files
+from semel.store.embedded.files import Files
 
 SECTOR: Final = 512
 ENDLESS: Final = 2**40

@@ -6,10 +6,10 @@ commit allocates a producer id, so the next producer id of a store identifies it
 
 from typing import Final
 
-from semel.broker.batch_bytes import count_whole
+from semel.broker.reads.batch_bytes import count_whole
 from semel.core.types import Buffer, Cluster, ClusterKey, Fact, Key, PartitionKey
-from semel.store.embedded import EmbeddedStore
-from semel.store.interface import BatchLocation
+from semel.store.contract import BatchLocation
+from semel.store.embedded.store import EmbeddedStore
 from simulation.ledger import SimulatedLedger
 
 EVERYTHING: Final = {"before": 2**62, "bytes_max": 2**40, "batches_max": 100_000}

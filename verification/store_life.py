@@ -10,13 +10,13 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, NamedTuple
 
-from semel.broker.housekeeping import sweep
+from semel.broker.upkeep.housekeeping import sweep
 from semel.core import transactions
-from semel.core.commit_checks import Committer
 from semel.core.facts import DURABLE, GroupChanged, GroupDeleted, ProducerIdAllocated
 from semel.core.groups import ClassicGroup
-from semel.core.offsets import CommitOffsets
-from semel.core.partition import AllocateProducerId, Append, DeleteRecords, TransactionContext
+from semel.core.groups.commit_checks import Committer
+from semel.core.groups.offsets import CommitOffsets
+from semel.core.log.partition import AllocateProducerId, Append, DeleteRecords, TransactionContext
 from semel.core.state import BrokerState
 from semel.core.topics import CreateTopic, DeleteTopic
 from semel.core.types import (
@@ -33,7 +33,7 @@ from semel.core.types import (
     TopicKey,
     TransactionKey,
 )
-from semel.store.embedded import EmbeddedStore
+from semel.store.embedded.store import EmbeddedStore
 from semel.wire.records import Record, encode_batch, read_header
 from verification.compacting import compaction_of
 from verification.store_history import History

@@ -7,8 +7,11 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from semel.store import embedded, ledger_writer, local_chunks, opening, sqlite_ledger, wal, wal_applier
-from semel.store.interface import StoreBroken
+from semel.store import opening
+from semel.store.contract import StoreBroken
+from semel.store.embedded import ledger as sqlite_ledger
+from semel.store.embedded import ledger_writer, local_chunks, wal, wal_applier
+from semel.store.embedded import store as embedded
 
 _WITH_WORKERS: Final = (embedded, opening, sqlite_ledger, local_chunks)
 

@@ -6,7 +6,7 @@ measured topics, so that decisions about these topics also see other principals'
 
 from collections.abc import Iterator, Sequence
 
-from semel.client.acls import Acl
+from semel.client.admin.acls import Acl
 
 TEAMS = 250
 LITERAL_TOPICS = 16

@@ -15,7 +15,7 @@ from support.clients.raw import RawClient, batch
 
 import semel
 from semel.server.run import EXIT_DAMAGED, EXIT_LOCKED
-from semel.store.chunk_header import HEADER_BYTES
+from semel.store.embedded.chunk_header import HEADER_BYTES
 from semel.wire.errors import ErrorCode
 from semel.wire.messages import PartitionData
 from semel.wire.records import iter_batches

@@ -31,7 +31,7 @@ from support.workloads.transactional_load import transactional_load
 from support.workloads.transactional_workers import PARTITIONS, Noted
 
 from semel.server.run import EXIT_OK
-from semel.store import page_checksums
+from semel.store.embedded import page_checksums
 from semel.wire.errors import ErrorCode
 
 from .conftest import FEW, GIVEN, MANY

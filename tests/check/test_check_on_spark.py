@@ -11,7 +11,7 @@ from support.models.perfect_log import correct_history
 from support.models.seeded_bugs import BUGS
 
 from semel.check import DEFINITIONS, HistoryError, Operation, SendOffsets, check, read_history, write_lines
-from semel.spark.check import check_files
+from semel.spark.pipeline.check import check_files
 
 FILES = 3
 

@@ -24,11 +24,11 @@ from semel.cli.main import app, run
 from semel.cli.pipeline_screen import Lines, Screen
 from semel.client import Admin, Client, Consumer, Producer, TransactionalProducer
 from semel.printable import as_json, printable, printable_lines
-from semel.spark import decision as decisions
-from semel.spark.decision import Decision
 from semel.spark.partition_offsets import Span
-from semel.spark.progress import Progress
-from semel.spark.running import Restarted
+from semel.spark.pipeline.progress import Progress
+from semel.spark.pipeline.running import Restarted
+from semel.spark.sink import decision as decisions
+from semel.spark.sink.decision import Decision
 
 EVIL = "\x1b]0;owned\x07\x1b[2J\x1b[31m\x9b1m\x90q\x9c\u202egnp\u2066\x7f\r\x08"
 """Window title, clear, colour, the same in C1, text from right to left, and what wipes what is on a line."""

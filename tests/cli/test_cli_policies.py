@@ -8,7 +8,7 @@ import pytest
 
 import semel
 from semel.client import Admin, AuthenticationFailed, Client, Security
-from semel.client.acls import Acl
+from semel.client.admin.acls import Acl
 
 Cli = Callable[..., Any]
 

@@ -22,8 +22,8 @@ from support.clients.raw import RawClient
 from support.clients.raw_transactions import Log, RawProducer, make_topic, new_name, ours, soon
 
 import semel
-from semel.client import cluster
-from semel.store import page_checksums
+from semel.client.net import cluster
+from semel.store.embedded import page_checksums
 from semel.wire.errors import ErrorCode
 
 

@@ -21,9 +21,9 @@ import semel
 from semel.cli import pipeline_run
 from semel.cli.pipeline_screen import Lines, Screen
 from semel.pipeline import Pipeline
-from semel.spark import running
-from semel.spark.progress import Progress
-from semel.spark.running import Restarted
+from semel.spark.pipeline import running
+from semel.spark.pipeline.progress import Progress
+from semel.spark.pipeline.running import Restarted
 
 FILE = """
 from semel.pipeline import Topic, pipeline

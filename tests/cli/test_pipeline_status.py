@@ -8,10 +8,10 @@ from support.spark.jobs import create, fill
 
 import semel
 from semel.client import Admin, Client, TransactionalProducer
-from semel.spark import decision as decisions
-from semel.spark.decision import Decision
 from semel.spark.delta.group import TableName, follow
 from semel.spark.partition_offsets import Span
+from semel.spark.sink import decision as decisions
+from semel.spark.sink.decision import Decision
 
 
 @pytest.fixture(scope="module")

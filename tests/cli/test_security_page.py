@@ -13,7 +13,7 @@ from support.pages import blocks, sessions
 
 from demo.security import PIPELINE, least_rights
 from semel.client import Admin, Client, Security
-from semel.client.security import NAMES
+from semel.client.net.security import NAMES
 from semel.config import Settings
 from semel.core.topic_configs import TOPIC_CONFIGS
 

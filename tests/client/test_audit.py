@@ -8,8 +8,8 @@ import pytest
 
 import semel
 from semel.client import Admin, Client, KafkaError, NewTopic, Producer, Security, TransactionalProducer
-from semel.client.acls import Acl
-from semel.client.quotas import QuotaEntity
+from semel.client.admin.acls import Acl
+from semel.client.admin.quotas import QuotaEntity
 
 SETTINGS = {"semel.authorizer": "acl", "super.users": "User:admin"}
 

@@ -11,7 +11,7 @@ from support.brokers.secured_broker import CLIENTS, MECHANISMS, PROTOCOLS, Denie
 from support.certificates import Certificate, make_certificate, needs_openssl
 
 from semel.client import Admin, Client, Consumer, NewTopic, Security
-from semel.client.acls import Acl
+from semel.client.admin.acls import Acl
 
 pytestmark = needs_openssl
 

@@ -11,7 +11,7 @@ from support.faults.proxy import Proxy
 
 import semel
 from semel.client import Admin, Client, CommitOrderConsumer, KafkaError
-from semel.client.compaction import compactions
+from semel.client.consume.compaction import compactions
 from semel.embedded import Embedded
 
 

@@ -7,8 +7,8 @@ from support.brokers.compaction_by_hand import CONFIGS, SETTINGS, compact, put
 
 import semel
 from semel.client import Admin, Client, KafkaError, NewTopic
-from semel.client.compaction import HOLD_COMPACTION, compactions, tells_compactions
-from semel.client.offsets import LATEST, list_offsets
+from semel.client.consume.compaction import HOLD_COMPACTION, compactions, tells_compactions
+from semel.client.consume.offsets import LATEST, list_offsets
 from semel.embedded import Embedded
 
 TABLE, LOG = ("table", 0), ("log", 0)

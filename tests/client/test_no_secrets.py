@@ -12,8 +12,8 @@ from support.brokers.secured_broker import CLIENTS, MECHANISMS, PASSWORD, Denied
 from support.certificates import needs_openssl
 
 from semel.client import Admin, AuthenticationFailed, Client, KafkaError, NewTopic, Security
-from semel.client.acls import Acl
-from semel.core.policies import PutCredential
+from semel.client.admin.acls import Acl
+from semel.core.security.policies import PutCredential
 from semel.core.security.users import credential_of_password
 
 pytestmark = needs_openssl

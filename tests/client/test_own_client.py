@@ -24,9 +24,9 @@ from semel.client import (
     NewTopic,
     Producer,
     Start,
-    membership,
 )
-from semel.client.membership import ClassicMember, ConsumerMember
+from semel.client.consume import membership
+from semel.client.consume.membership import ClassicMember, ConsumerMember
 
 
 @pytest.fixture

@@ -3,10 +3,11 @@
 import pytest
 from support.clients.confluent import Fresh
 
-from semel.client import Admin, Client, NewTopic, Producer, ResourceType, TransactionalProducer, blocking
-from semel.client.resetting import reset_targets
-from semel.client.sizes import log_directories, partition_sizes
-from semel.client.transactions_admin import describe_transactions
+from semel.client import Admin, Client, NewTopic, Producer, ResourceType, TransactionalProducer
+from semel.client.admin import blocking
+from semel.client.admin.resetting import reset_targets
+from semel.client.admin.sizes import log_directories, partition_sizes
+from semel.client.admin.transactions import describe_transactions
 
 
 @pytest.fixture

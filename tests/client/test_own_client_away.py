@@ -11,7 +11,7 @@ import pytest
 
 import semel
 from semel.client import BrokerUnreachable, Client, Consumer, Producer
-from semel.client.membership import ClassicMember, ConsumerMember
+from semel.client.consume.membership import ClassicMember, ConsumerMember
 from semel.wire.messages import MetadataResponse
 
 

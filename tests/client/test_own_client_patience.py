@@ -23,16 +23,16 @@ from semel.client import (
     NewTopic,
     Producer,
 )
-from semel.client.commit_transactions import (
+from semel.client.admin.group_offsets import commit_offsets, fetch_offsets
+from semel.client.admin.transactions import fence_producer, list_transactions
+from semel.client.consume.offsets import list_offsets
+from semel.client.produce.commit_transactions import (
     AttemptProducer,
     Run,
     commit_transactions,
     serves_commit_transactions,
 )
-from semel.client.group_offsets import commit_offsets, fetch_offsets
-from semel.client.offsets import list_offsets
-from semel.client.transaction_coordinator import Coordinator
-from semel.client.transactions_admin import fence_producer, list_transactions
+from semel.client.produce.transaction_coordinator import Coordinator
 from semel.wire.messages import BeginAttemptRequest, CommitTransactionsRequest, InitProducerIdRequest
 from semel.wire.schema import Request
 

@@ -19,15 +19,15 @@ from semel.client import (
     TransactionMisuse,
     end_transaction,
 )
-from semel.client.commit_transactions import (
+from semel.client.admin.group_offsets import fetch_offsets
+from semel.client.produce.commit_transactions import (
     AttemptProducer,
     CommitTransactionsRefused,
     Run,
     commit_transactions,
     serves_commit_transactions,
 )
-from semel.client.group_offsets import fetch_offsets
-from semel.client.transaction_coordinator import Coordinator
+from semel.client.produce.transaction_coordinator import Coordinator
 from semel.wire.messages.semel import CommitTransactionsRequest
 
 pytestmark = pytest.mark.skipif("SEMEL_PEER" in os.environ, reason="only Semel has it")

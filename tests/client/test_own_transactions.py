@@ -30,15 +30,15 @@ from semel.client import (
     TransactionalProducer,
     end_transaction,
 )
-from semel.client.group_offsets import fetch_offsets
-from semel.client.transaction_state import State
-from semel.client.transactions_admin import (
+from semel.client.admin.group_offsets import fetch_offsets
+from semel.client.admin.transactions import (
     abort_transaction,
     describe_producers,
     describe_transactions,
     fence_producer,
     list_transactions,
 )
+from semel.client.produce.transaction_state import State
 from semel.wire.messages import EndTxnRequest
 
 Fresh = Callable[[str], str]

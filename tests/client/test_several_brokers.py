@@ -27,7 +27,7 @@ from semel.client import (
     Producer,
     TransactionalProducer,
 )
-from semel.client import producer as producing
+from semel.client.produce import producer as producing
 
 QUICK = {
     "group_initial_rebalance_delay_ms": 0,

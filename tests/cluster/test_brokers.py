@@ -24,7 +24,7 @@ from support.workloads.cluster_load import loaded
 from support.workloads.load import idempotent_load
 
 from semel.client import Client, Consumer, Producer
-from semel.client.offsets import END_TOGETHER
+from semel.client.consume.offsets import END_TOGETHER
 from semel.server.run import EXIT_BROKEN, EXIT_LOCKED, EXIT_OK
 
 from .conftest import Create

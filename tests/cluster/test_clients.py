@@ -22,9 +22,9 @@ from semel.client import (
     TransactionalProducer,
     complete_transaction,
 )
-from semel.client.commit_transactions import AttemptProducer, Run, commit_transactions
-from semel.client.group_offsets import fetch_offsets
-from semel.client.transaction_coordinator import Coordinator
+from semel.client.admin.group_offsets import fetch_offsets
+from semel.client.produce.commit_transactions import AttemptProducer, Run, commit_transactions
+from semel.client.produce.transaction_coordinator import Coordinator
 
 from .conftest import Create
 

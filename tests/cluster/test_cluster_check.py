@@ -20,10 +20,10 @@ from support.workloads.cluster_load import loaded
 
 from semel.cli import cluster as cli
 from semel.client import Admin, Client, Consumer, NewTopic, Producer, TransactionalProducer
-from semel.store.interface import StoreRefused
-from semel.store.postgres.checking import rows
-from semel.store.postgres.checking.findings import Checked
-from semel.store.postgres.checking.run import check_cluster
+from semel.store.cluster.checking import rows
+from semel.store.cluster.checking.findings import Checked
+from semel.store.cluster.checking.run import check_cluster
+from semel.store.contract import StoreRefused
 from semel.wire.errors import ErrorCode
 from semel.wire.records import Record, encode_batch
 

@@ -19,9 +19,10 @@ from support.waiting import until
 from semel.cli.cluster import cluster_status
 from semel.client import Admin, Client, Consumer, NewTopic, Producer
 from semel.core.placement import SHARDS
-from semel.store.interface import StoreRefused
-from semel.store.postgres import inspection, reaching
-from semel.store.postgres.opening import open_database
+from semel.store.cluster import inspection
+from semel.store.cluster.postgres import reaching
+from semel.store.cluster.postgres.opening import open_database
+from semel.store.contract import StoreRefused
 
 
 @pytest.fixture(scope="module")

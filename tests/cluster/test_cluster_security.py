@@ -20,8 +20,8 @@ from semel.client import (
     ResourceType,
     Security,
 )
-from semel.client.acls import Acl
-from semel.client.quotas import QuotaEntity
+from semel.client.admin.acls import Acl
+from semel.client.admin.quotas import QuotaEntity
 from semel.wire.messages import CreateTopicsRequest, DeleteTopicsRequest, MetadataRequest
 from semel.wire.messages.topics import CreatableTopic
 

@@ -18,13 +18,13 @@ from support.waiting import until
 
 import semel as package
 from semel.client import Admin, Client, Consumer, Isolation, NewTopic, Producer
-from semel.client.acls import Acl
-from semel.client.quotas import QuotaEntity
+from semel.client.admin.acls import Acl
+from semel.client.admin.quotas import QuotaEntity
 from semel.core.facts import PolicyChanged, ProducerIdAllocated, TopicCreated
-from semel.store import copying
-from semel.store.interface import StoreDamaged
+from semel.store.cluster import copying
+from semel.store.cluster.migration import migrate
+from semel.store.contract import StoreDamaged
 from semel.store.opening import Remote
-from semel.store.postgres.migration import migrate
 from semel.wire.errors import ErrorCode
 from semel.wire.messages import (
     AlterShareGroupOffsetsPartition,

@@ -12,8 +12,8 @@ from support.clients.raw_transactions import RawProducer, make_topic
 
 import semel
 from semel.client import Admin, Client, NewTopic, Security
-from semel.client.acls import Acl
-from semel.store import page_checksums
+from semel.client.admin.acls import Acl
+from semel.store.embedded import page_checksums
 
 
 def _result(reply: Reply) -> Any:

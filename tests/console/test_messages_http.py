@@ -22,8 +22,8 @@ from support.waiting import until
 
 import semel
 from semel.client import Admin, Client, Codec, NewTopic, Producer, Security, TransactionalProducer
-from semel.client.acls import Acl
-from semel.client.fetching import begin_fetch
+from semel.client.admin.acls import Acl
+from semel.client.consume.fetching import begin_fetch
 from semel.console.messages import limits, reading
 from semel.console.pages import messages as pages
 

@@ -14,9 +14,9 @@ from support.waiting import until
 import semel
 from semel.client import Admin, Client, NewTopic, Producer, TransactionalProducer
 from semel.console import audit_log
-from semel.spark import decision as decisions
-from semel.spark.decision import Decision
 from semel.spark.partition_offsets import Span
+from semel.spark.sink import decision as decisions
+from semel.spark.sink.decision import Decision
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from support.waiting import until
 
 import semel
 from semel.client import Admin, Client, Security
-from semel.client.acls import Acl
+from semel.client.admin.acls import Acl
 from semel.console.app import create_app
 from semel.console.serving import Beside
 from semel.console.settings import ConsoleSettings, UnsafeSettings

@@ -25,7 +25,7 @@ from semel.client import (
     Producer,
     TransactionalProducer,
 )
-from semel.client.transactions_admin import TransactionDescription
+from semel.client.admin.transactions import TransactionDescription
 from semel.console.blockers import blockers_of
 from semel.console.pages import overview
 from semel.console.samples import Series

@@ -37,11 +37,11 @@ from semel.core.facts import (
     TopicDeleted,
 )
 from semel.core.types import Partition, PartitionKey, Rewritten, Topic
-from semel.store.interface import StoreRefused
-from semel.store.objects import Objects
-from semel.store.postgres import merging
-from semel.store.postgres.reconciling import Reconciler
-from semel.store.postgres.store import ClusterStore
+from semel.store.cluster.bytes import merging
+from semel.store.cluster.bytes.objects import Objects
+from semel.store.cluster.bytes.reconciling import Reconciler
+from semel.store.cluster.store import ClusterStore
+from semel.store.contract import StoreRefused
 from semel.wire.records import Record, encode_batch
 
 SETTINGS = Settings(

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
 from support.examples import examples
 
-from semel.core.compaction import Batch, Newest, Pass
+from semel.core.log.compaction import Batch, Newest, Pass
 from semel.wire.records import (
     Codec,
     Record,

@@ -20,8 +20,7 @@ from support.examples import examples
 from support.models.rules import header
 from support.stores.schemas import schemas
 
-from semel.broker.tick import newest_only
-from semel.core.commit_checks import Committer
+from semel.broker.commit.tick import newest_only
 from semel.core.facts import (
     DURABLE,
     BatchAppended,
@@ -36,8 +35,15 @@ from semel.core.facts import (
     TopicDeleted,
 )
 from semel.core.groups import ClassicGroup, ConsumerGroup
-from semel.core.partition import AllocateProducerId, Append, DeleteRecords, ExpireProducer, TransactionContext
-from semel.core.replacing import ReplaceBatches
+from semel.core.groups.commit_checks import Committer
+from semel.core.log.partition import (
+    AllocateProducerId,
+    Append,
+    DeleteRecords,
+    ExpireProducer,
+    TransactionContext,
+)
+from semel.core.log.replacing import ReplaceBatches
 from semel.core.state import BrokerState
 from semel.core.topics import AddPartitions, AlterTopic, CreateTopic, DeleteTopic
 from semel.core.transactions import commands as transactions
@@ -55,9 +61,9 @@ from semel.core.types import (
     Rewritten,
     TransactionKey,
 )
-from semel.store.interface import BatchLocation, Ledger, StoredBatch
-from semel.store.postgres.ledger import PostgresLedger
-from semel.store.sqlite_ledger import SqliteLedger
+from semel.store.cluster.ledger import PostgresLedger
+from semel.store.contract import BatchLocation, Ledger, StoredBatch
+from semel.store.embedded.ledger import SqliteLedger
 
 names = st.sampled_from(["orders", "orders", "payments", "journal", "journal"])
 """The last one has journal visibility."""

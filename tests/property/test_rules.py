@@ -7,9 +7,15 @@ from hypothesis import strategies as st
 from support.examples import examples
 from support.models.rules import PARTITION, TOPIC_ID, Rules, header
 
-from semel.core.commit_checks import Committer
 from semel.core.facts import BatchAppended
-from semel.core.partition import AllocateProducerId, Append, DeleteRecords, ExpireProducer, TransactionContext
+from semel.core.groups.commit_checks import Committer
+from semel.core.log.partition import (
+    AllocateProducerId,
+    Append,
+    DeleteRecords,
+    ExpireProducer,
+    TransactionContext,
+)
 from semel.core.state import BrokerState
 from semel.core.topics import AddPartitions, AlterTopic, CreateTopic, DeleteTopic
 from semel.core.transactions import commands as transactions

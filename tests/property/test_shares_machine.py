@@ -12,8 +12,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from support.examples import examples
 from support.models.share_rules import ACCEPT, GAP, KEY, LOCK_MS, REJECT, RELEASE, RENEW, ShareRules
 
-from semel.core.share_partition import PENDING
 from semel.core.shares.commands import Acknowledge, AcknowledgedRun, AcquireFrom
+from semel.core.shares.partition import PENDING
 from semel.core.types import ErrorCode, TransactionState
 
 MEMBERS = ("a", "b", "c")

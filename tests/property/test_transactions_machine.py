@@ -22,11 +22,11 @@ from support.models.transaction_clients import TIMEOUT_MS, Clients, name_of, val
 from support.models.transaction_model import is_journal
 from support.models.transaction_rules import GROUP, MARKED, STAGED, holds_together
 
-from semel.core.commit_checks import Committer
 from semel.core.facts import BatchAppended, BatchStaged
 from semel.core.groups.commands import DeleteGroup
-from semel.core.offsets import CommitOffsets, DeleteOffsets, FetchOffsets
-from semel.core.partition import Append
+from semel.core.groups.commit_checks import Committer
+from semel.core.groups.offsets import CommitOffsets, DeleteOffsets, FetchOffsets
+from semel.core.log.partition import Append
 from semel.core.state import BrokerState
 from semel.core.topics import CreateTopic, DeleteTopic
 from semel.core.transactions import model
@@ -48,8 +48,8 @@ from semel.core.types import (
     OffsetKey,
     PartitionKey,
 )
-from semel.store.interface import BatchLocation
-from semel.store.sqlite_ledger import SqliteLedger
+from semel.store.contract import BatchLocation
+from semel.store.embedded.ledger import SqliteLedger
 from semel.wire.records import Record, encode_batch, read_header
 
 IDS = ["x", "y"]

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from semel.broker.announcing import pack_notices
-from semel.broker.notice import Notice
-from semel.core.commit_checks import Committer
+from semel.broker.cluster.announcing import pack_notices
+from semel.broker.cluster.notice import Notice
 from semel.core.facts import TopicDeleted
-from semel.core.offsets import FetchOffsets
-from semel.core.partition import AllocateProducerId
+from semel.core.groups.commit_checks import Committer
+from semel.core.groups.offsets import FetchOffsets
+from semel.core.log.partition import AllocateProducerId
 from semel.core.placement import SHARDS, owner_of
 from semel.core.transactions.commands import CommitPending, EndTransaction, InitProducer
 from semel.core.types import (
@@ -22,7 +22,7 @@ from semel.core.types import (
     ErrorCode,
     OffsetKey,
 )
-from semel.store.interface import StoreRefused
+from semel.store.contract import StoreRefused
 from simulation import virtual_time
 from simulation.__main__ import _killed_by_scene, one_of_several, several
 from simulation.cluster import ClusterWorld

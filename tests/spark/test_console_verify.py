@@ -9,9 +9,9 @@ from support.spark.jobs import OF_PROGRAMS
 
 import semel
 from semel.client import Admin, Client, NewTopic, Producer
-from semel.spark import decision as decisions
-from semel.spark.decision import Decision, Input
 from semel.spark.partition_offsets import Span
+from semel.spark.sink import decision as decisions
+from semel.spark.sink.decision import Decision, Input
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 

@@ -15,25 +15,18 @@ from support.spark.checkpoints import Query
 from support.spark.jobs import create, fill
 
 from semel.client import Admin, Client, CommittedOffset
-from semel.client.group_offsets import commit_offsets
+from semel.client.admin.group_offsets import commit_offsets
 from semel.embedded import Embedded
-from semel.spark import (
-    DataLoss,
-    OptionError,
-    PipelineError,
-    PipelineFenced,
-    PipelineMismatch,
-    batch_commit,
-    planning,
-)
-from semel.spark import decision as decisions
-from semel.spark.batch_commit import Plan
+from semel.spark import DataLoss, OptionError, PipelineError, PipelineFenced, PipelineMismatch
 from semel.spark.checkpoint import Checkpoint
 from semel.spark.delta.group import TableName, follow
 from semel.spark.options import SourceOptions
 from semel.spark.partition_offsets import Span, of_json, topic_ids
-from semel.spark.source import BatchReader, StreamReader
-from semel.spark.versions import Version
+from semel.spark.sink import batch_commit, planning
+from semel.spark.sink import decision as decisions
+from semel.spark.sink.batch_commit import Plan
+from semel.spark.sink.versions import Version
+from semel.spark.source.source import BatchReader, StreamReader
 
 NAME = "copy"
 TOGETHER, PORTABLE = "together", "portable"

@@ -19,7 +19,7 @@ from semel.spark.delta.options import DeltaOptions
 from semel.spark.delta.plan import Plan
 from semel.spark.delta.storage import Storage
 from semel.spark.errors import PipelineFenced, PipelineMismatch, TableChanged, TableUnreachable
-from semel.spark.failures import is_passing
+from semel.spark.pipeline.failures import is_passing
 
 Change = Callable[[Path], Any]
 

@@ -10,7 +10,7 @@ from support.pages import blocks
 
 from semel.embedded import Embedded
 from semel.spark.delta import options
-from semel.spark.predecessors import RELATIONS
+from semel.spark.sink.predecessors import RELATIONS
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/lake.md"

@@ -31,7 +31,7 @@ from support.spark.lake import content, unnamed_files
 from support.spark.table_writes import ROWS, Query, attempt, batch_of, write
 
 from semel.client import Admin, Client, CommittedOffset
-from semel.client.group_offsets import commit_offsets
+from semel.client.admin.group_offsets import commit_offsets
 from semel.embedded import Embedded
 from semel.spark import OptionError, PipelineFenced, PipelineMismatch
 from semel.spark.delta import files, leftovers, table

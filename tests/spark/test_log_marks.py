@@ -11,9 +11,9 @@ import semel
 from semel.client import Admin, Client
 from semel.spark import DataLoss
 from semel.spark.delta.resume import ResumingReader
-from semel.spark.log_marks import Mark
 from semel.spark.options import SourceOptions
 from semel.spark.partition_offsets import MARK, of_json
+from semel.spark.source.log_marks import Mark
 
 DATA = "data"
 

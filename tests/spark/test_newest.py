@@ -18,11 +18,12 @@ import semel
 from semel.client import Admin, Client, NewTopic, Producer, TransactionalProducer
 from semel.embedded import Embedded
 from semel.pipeline import Lookup, Pipeline, Topic
-from semel.spark import KeyMissing, OptionError, SnapshotOvertaken, TableTooLarge, newest, start
+from semel.spark import KeyMissing, OptionError, SnapshotOvertaken, TableTooLarge, start
 from semel.spark.data_source import SemelDataSource
 from semel.spark.edge import Headline
-from semel.spark.newest import NewestReader
-from semel.spark.reading import Range
+from semel.spark.source import newest
+from semel.spark.source.newest import NewestReader
+from semel.spark.source.reading import Range
 
 pytestmark = pytest.mark.spark
 

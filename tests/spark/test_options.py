@@ -11,7 +11,6 @@ from semel.client import Codec, Isolation
 from semel.spark import OptionError
 from semel.spark.delta.options import DeltaOptions
 from semel.spark.kafka_settings import IGNORED, REFUSED
-from semel.spark.limits import Admission, split
 from semel.spark.options import (
     BATCH_SINK,
     BATCH_SOURCE,
@@ -25,9 +24,10 @@ from semel.spark.options import (
     Where,
 )
 from semel.spark.partition_offsets import admit, began_of, of_json, to_json
-from semel.spark.reading import Range
-from semel.spark.source import StreamReader
-from semel.spark.versions import Version
+from semel.spark.sink.versions import Version
+from semel.spark.source.limits import Admission, split
+from semel.spark.source.reading import Range
+from semel.spark.source.source import StreamReader
 
 SOURCE = {"kafka.bootstrap.servers": "localhost:9092", "subscribe": "in"}
 SINK = {"kafka.bootstrap.servers": "localhost:9092", "pipeline.id": "p", "checkpointlocation": "/tmp/c"}

@@ -25,24 +25,17 @@ from semel.client import (
     TransactionalProducer,
     TransactionError,
 )
-from semel.client.commit_transactions import commit_transactions, serves_commit_transactions
-from semel.client.group_offsets import commit_offsets
-from semel.client.transactions_admin import fence_producer
+from semel.client.admin.group_offsets import commit_offsets
+from semel.client.admin.transactions import fence_producer
+from semel.client.produce.commit_transactions import commit_transactions, serves_commit_transactions
 from semel.embedded import Embedded
-from semel.spark import (
-    DecidedTransactionLost,
-    PipelineError,
-    PipelineFenced,
-    PipelineMismatch,
-    batch_commit,
-    fencing,
-    planning,
-)
-from semel.spark import decision as decisions
-from semel.spark.batch_commit import Plan
-from semel.spark.decision import Decision, Input
+from semel.spark import DecidedTransactionLost, PipelineError, PipelineFenced, PipelineMismatch
 from semel.spark.errors import AttemptsLost
 from semel.spark.partition_offsets import Span
+from semel.spark.sink import batch_commit, fencing, planning
+from semel.spark.sink import decision as decisions
+from semel.spark.sink.batch_commit import Plan
+from semel.spark.sink.decision import Decision, Input
 
 NAME = "copy"
 TOGETHER, PORTABLE = "together", "portable"

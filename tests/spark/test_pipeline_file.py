@@ -14,14 +14,15 @@ from pyspark.sql import DataFrame, SparkSession
 from support.spark.jobs import committed, create, fill, values
 
 from semel.client import Client, Producer
-from semel.client.transactions_admin import fence_producer, list_transactions
+from semel.client.admin.transactions import fence_producer, list_transactions
 from semel.embedded import Embedded
 from semel.pipeline import DeclarationError, Delta, Lookup, Pipeline, Sink, Topic, pipeline
-from semel.spark import PipelineError, errors, running, start
-from semel.spark.failures import explain, is_passing
-from semel.spark.pipeline_file import load
-from semel.spark.progress import Progress
-from semel.spark.running import Place, Restarted, Run
+from semel.spark import PipelineError, errors, start
+from semel.spark.pipeline import running
+from semel.spark.pipeline.failures import explain, is_passing
+from semel.spark.pipeline.file import load
+from semel.spark.pipeline.progress import Progress
+from semel.spark.pipeline.running import Place, Restarted, Run
 
 HEAD = "from semel.pipeline import Delta, Lookup, Topic, pipeline\n"
 

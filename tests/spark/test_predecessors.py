@@ -15,15 +15,16 @@ from support.spark.checkpoints import Query
 from support.spark.jobs import create
 
 from semel.client import Admin, Client, Codec, NewTopic, Producer, Security, TransactionalProducer
-from semel.client.acls import Acl
-from semel.client.group_offsets import commit_offsets
+from semel.client.admin.acls import Acl
+from semel.client.admin.group_offsets import commit_offsets
 from semel.embedded import Embedded
-from semel.spark import PipelineMismatch, batch_commit, planning
-from semel.spark import decision as decisions
-from semel.spark.batch_commit import Plan
+from semel.spark import PipelineMismatch
 from semel.spark.checkpoint import Checkpoint
 from semel.spark.partition_offsets import topic_ids
-from semel.spark.predecessors import ALONE, Relations
+from semel.spark.sink import batch_commit, planning
+from semel.spark.sink import decision as decisions
+from semel.spark.sink.batch_commit import Plan
+from semel.spark.sink.predecessors import ALONE, Relations
 
 HIDDEN = pytest.mark.semel_settings({"semel.extensions.enable": False})
 

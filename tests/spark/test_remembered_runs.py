@@ -12,9 +12,10 @@ from support.spark.planners import Planner
 
 from semel.client import Client, ProducerIdAndEpoch
 from semel.embedded import Embedded
-from semel.spark import PipelineFenced, remembered_runs
-from semel.spark.decision import read_committed
+from semel.spark import PipelineFenced
 from semel.spark.scratch import SCRATCH
+from semel.spark.sink import remembered_runs
+from semel.spark.sink.decision import read_committed
 
 NAME = "copy"
 A_RUN, NEXT_RUN = ProducerIdAndEpoch(7, 3), ProducerIdAndEpoch(7, 4)

@@ -8,13 +8,13 @@ import pytest
 
 import semel
 from semel.client import Admin, Client, Codec, Consumer, KafkaError, NewTopic, Producer, TransactionalProducer
-from semel.client.fetching import ConsumedRecord
-from semel.spark import reading
+from semel.client.consume.fetching import ConsumedRecord
 from semel.spark.columns import ARROW_TYPES
 from semel.spark.errors import OptionError
 from semel.spark.options import SourceOptions
-from semel.spark.reading import Range, read_range
-from semel.spark.writing import RowWriter
+from semel.spark.sink.writing import RowWriter
+from semel.spark.source import reading
+from semel.spark.source.reading import Range, read_range
 from semel.wire.partitioner import partition_for
 
 
@@ -100,8 +100,8 @@ def test_rows_that_cannot_be_records_are_refused(client: Client) -> None:
 
 
 def test_much_more_than_a_batch_is_written_in_order(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("semel.spark.writing.BATCH_BYTES", 5_000)
-    monkeypatch.setattr("semel.spark.writing.WAITING_BYTES_MAX", 9_000)
+    monkeypatch.setattr("semel.spark.sink.writing.BATCH_BYTES", 5_000)
+    monkeypatch.setattr("semel.spark.sink.writing.WAITING_BYTES_MAX", 9_000)
     numbers = [b"%06d" % at for at in range(20_000)]
     keys = [number[-1:] for number in numbers]
     rows = pa.record_batch({"key": pa.array(keys), "value": pa.array(numbers)})

@@ -12,7 +12,7 @@ from support.brokers.secured_broker import secured as secured_broker
 from support.certificates import Certificate, make_certificate, needs_openssl
 
 from semel.client import Admin, Client, Consumer, Isolation, NewTopic, Producer, Security
-from semel.client.acls import Acl
+from semel.client.admin.acls import Acl
 
 pytestmark = [pytest.mark.spark, needs_openssl]
 

@@ -17,9 +17,10 @@ from support.spark.snapshots import Reading
 
 from semel.client import Admin, Client, NewTopic, Producer, TransactionalProducer
 from semel.embedded import Embedded
-from semel.spark import OptionError, snapshot
+from semel.spark import OptionError
 from semel.spark.partition_offsets import id_text
-from semel.spark.snapshot import Ended, Tail
+from semel.spark.source import snapshot
+from semel.spark.source.snapshot import Ended, Tail
 
 pytestmark = pytest.mark.spark
 

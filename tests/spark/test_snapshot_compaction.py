@@ -13,9 +13,10 @@ from support.spark.snapshots import Reading
 
 import semel
 from semel.client import Admin, Client, NewTopic
-from semel.client.compaction import compactions
+from semel.client.consume.compaction import compactions
 from semel.embedded import Embedded
-from semel.spark import SnapshotOvertaken, snapshot
+from semel.spark import SnapshotOvertaken
+from semel.spark.source import snapshot
 
 pytestmark = pytest.mark.spark
 

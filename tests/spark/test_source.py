@@ -17,7 +17,7 @@ from semel.embedded import Embedded
 from semel.spark import OptionError
 from semel.spark.options import SourceOptions
 from semel.spark.partition_offsets import of_json
-from semel.spark.source import BatchReader, StreamReader
+from semel.spark.source.source import BatchReader, StreamReader
 
 pytestmark = pytest.mark.spark
 

@@ -17,8 +17,8 @@ from semel.client import Admin, Client, Consumer, NewTopic, Producer
 from semel.spark.errors import DataLoss
 from semel.spark.options import SourceOptions
 from semel.spark.partition_offsets import topic_ids
-from semel.spark.reading import Range, read_range
-from semel.spark.writing import RowWriter
+from semel.spark.sink.writing import RowWriter
+from semel.spark.source.reading import Range, read_range
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""`semel.spark.verify`: what is lost, doubled, foreign and torn is found, and what is right is left alone."""
+"""`semel.spark.pipeline.verify`: what is lost, doubled, foreign and torn is found, and what is right is left alone."""
 
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,7 @@ from support.spark.jobs import Pipeline, create, fill
 
 from semel.client import Client, Producer
 from semel.spark import OptionError, PipelineError
-from semel.spark.verify import Answer, Question, check, verify
+from semel.spark.pipeline.verify import Answer, Question, check, verify
 
 pytestmark = pytest.mark.spark
 

@@ -17,10 +17,10 @@ from support.spark.lake import content
 
 from semel.client import ProducerIdAndEpoch
 from semel.embedded import Embedded
-from semel.spark.decision import Committed, Decision, check_untouched
 from semel.spark.errors import PipelineError
-from semel.spark.foreach_batch import is_repeated
-from semel.spark.versions import BatchRead, Version, WriteName
+from semel.spark.sink.decision import Committed, Decision, check_untouched
+from semel.spark.sink.foreach_batch import is_repeated
+from semel.spark.sink.versions import BatchRead, Version, WriteName
 
 pytestmark = pytest.mark.spark
 

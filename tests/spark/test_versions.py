@@ -19,7 +19,7 @@ from support.spark.lake import content
 
 from semel.client import Admin, Client
 from semel.embedded import Embedded
-from semel.spark.status import Kind, status
+from semel.spark.pipeline.status import Kind, status
 
 pytestmark = pytest.mark.spark
 

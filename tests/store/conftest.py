@@ -20,17 +20,18 @@ from support.stores.schemas import schemas
 
 from semel.core.facts import BatchAppended, Closing, LogStartAdvanced, PartitionChanged, TopicCreated
 from semel.core.types import OpenTransaction, Partition, PartitionKey, Topic
-from semel.store.embedded import EmbeddedStore
-from semel.store.files import Files
-from semel.store.interface import BatchLocation, ChunkStore, Ledger, StoredBatch
-from semel.store.local_chunks import LocalChunks
-from semel.store.memory_chunks import MemoryChunks
-from semel.store.objects import Objects
-from semel.store.postgres import opening, place
-from semel.store.postgres.inspection import cluster_status
-from semel.store.postgres.ledger import PostgresLedger
-from semel.store.postgres.store import ClusterStore
-from semel.store.sqlite_ledger import SqliteLedger
+from semel.store.cluster import place
+from semel.store.cluster.bytes.objects import Objects
+from semel.store.cluster.inspection import cluster_status
+from semel.store.cluster.ledger import PostgresLedger
+from semel.store.cluster.postgres import opening
+from semel.store.cluster.store import ClusterStore
+from semel.store.contract import BatchLocation, ChunkStore, Ledger, StoredBatch
+from semel.store.embedded.files import Files
+from semel.store.embedded.ledger import SqliteLedger
+from semel.store.embedded.local_chunks import LocalChunks
+from semel.store.embedded.memory_chunks import MemoryChunks
+from semel.store.embedded.store import EmbeddedStore
 
 CHUNK_BYTES_MAX = 64 * 1024
 

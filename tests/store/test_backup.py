@@ -9,14 +9,15 @@ from pathlib import Path
 import pytest
 from support.stores.embedded import SETTINGS, Book, opened
 
-from semel.store import backup, page_checksums, wal_applier
-from semel.store.backup import back_up
-from semel.store.check_storage import check_storage
-from semel.store.embedded import EmbeddedStore
-from semel.store.interface import StoreBroken, StoreDamaged, StoreFull
-from semel.store.ledger_writer import LedgerWriter
+from semel.store.contract import StoreBroken, StoreDamaged, StoreFull
+from semel.store.embedded import page_checksums, wal_applier
+from semel.store.embedded.ledger_writer import LedgerWriter
+from semel.store.embedded.store import EmbeddedStore
+from semel.store.embedded.tools import backup
+from semel.store.embedded.tools.backup import back_up
+from semel.store.embedded.tools.check_storage import check_storage
+from semel.store.embedded.tools.repair import plan
 from semel.store.opening import open_store
-from semel.store.repair import plan
 
 COMMITS = 30
 

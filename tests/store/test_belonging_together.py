@@ -19,9 +19,9 @@ from support.stores.embedded import (
 
 from semel.core.facts import ProducerIdAllocated
 from semel.core.types import Cluster, ClusterKey, PartitionKey
-from semel.store.chunk_header import HEADER_BYTES, newest, pack_slot, unpack_slot
-from semel.store.interface import StoreDamaged
-from semel.store.ledger_writer import LedgerWriter
+from semel.store.contract import StoreDamaged
+from semel.store.embedded.chunk_header import HEADER_BYTES, newest, pack_slot, unpack_slot
+from semel.store.embedded.ledger_writer import LedgerWriter
 from semel.store.opening import open_store
 from semel.wire.records import Record, encode_batch
 

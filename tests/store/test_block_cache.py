@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.examples import examples
 
-from semel.store import block_cache
-from semel.store.block_cache import BlockCache, Range
-from semel.store.interface import BatchLocation
-from semel.store.objects import Objects
+from semel.store.cluster.bytes import block_cache
+from semel.store.cluster.bytes.block_cache import BlockCache, Range
+from semel.store.cluster.bytes.objects import Objects
+from semel.store.contract import BatchLocation
 
 BLOCK = 1_000
 SIZE = 20_500

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from semel.store.interface import BatchLocation, StoreFull
+from semel.store.contract import BatchLocation, StoreFull
 
 CHUNK_BYTES_MAX = 64 * 1024
 

@@ -12,10 +12,10 @@ from support.brokers.process import free_port
 from support.stores.cluster_bytes import Place, age, append, listed, opened, read, states
 
 from semel.config import Settings
-from semel.store.interface import StoreBroken, StoreMisconfigured, StoreRefused
-from semel.store.objects import MARK
-from semel.store.postgres.checking.run import check_cluster
-from semel.store.postgres.numbers import RESERVED
+from semel.store.cluster.bytes.numbers import RESERVED
+from semel.store.cluster.bytes.objects import MARK
+from semel.store.cluster.checking.run import check_cluster
+from semel.store.contract import StoreBroken, StoreMisconfigured, StoreRefused
 
 SMALL, LARGE = os.urandom(100), os.urandom(Settings().semel_inline_bytes_max + 1)
 

@@ -11,15 +11,15 @@ from support.stores.cluster_bytes import Place, age, opened
 from support.stores.slow import PLENTY
 
 from semel.broker.broker import Broker
-from semel.broker.reads import FetchRange
-from semel.broker.scrub import Scrub
+from semel.broker.reads.reads import FetchRange
+from semel.broker.upkeep.scrub import Scrub
 from semel.config import Settings
-from semel.core.partition import Append
+from semel.core.log.partition import Append
 from semel.core.topics import CreateTopic
 from semel.core.types import ErrorCode, PartitionKey
+from semel.store.cluster.bytes import merging
+from semel.store.cluster.store import ClusterStore
 from semel.store.opening import Remote
-from semel.store.postgres import merging
-from semel.store.postgres.store import ClusterStore
 from semel.wire.records import Record, encode_batch, read_header
 
 TOPIC_ID = bytes(range(16))

@@ -9,8 +9,8 @@ import pytest
 from support.stores.cluster_bytes import Place, age, append, listed, opened, parts, read, states, trim
 
 from semel.config import Settings
-from semel.store.interface import StoreRefused
-from semel.store.sharing import Conflict
+from semel.store.cluster.contract import Conflict
+from semel.store.contract import StoreRefused
 
 SMALL, LARGE = os.urandom(100), os.urandom(Settings().semel_inline_bytes_max)
 

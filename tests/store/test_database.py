@@ -5,8 +5,8 @@ import os
 
 import pytest
 
-from semel.store.postgres.database import ConnectionLost
-from semel.store.postgres.opening import open_database
+from semel.store.cluster.postgres.database import ConnectionLost
+from semel.store.cluster.postgres.opening import open_database
 
 
 async def test_a_session_that_ends_within_a_transaction_is_lost(postgres_dsn: str) -> None:

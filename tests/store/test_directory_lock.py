@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from support.stores.embedded import SETTINGS, opened
 
-from semel.store.check_storage import check_storage
-from semel.store.directory_lock import DirectoryLock, Witness
-from semel.store.files import Files
-from semel.store.interface import StoreLocked
+from semel.store.contract import StoreLocked
+from semel.store.embedded.directory_lock import DirectoryLock, Witness
+from semel.store.embedded.files import Files
+from semel.store.embedded.tools.check_storage import check_storage
+from semel.store.embedded.tools.repair import carry_out, plan
+from semel.store.embedded.tools.salvage import salvage
 from semel.store.opening import open_store
-from semel.store.repair import carry_out, plan
-from semel.store.salvage import salvage
 
 
 async def test_removing_the_lock_file_lets_nobody_in(tmp_path: Path) -> None:

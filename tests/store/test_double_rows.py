@@ -16,9 +16,9 @@ from semel.core.facts import (
     TransactionChanged,
 )
 from semel.core.groups import ClassicGroup
-from semel.core.share_partition import SharePartition
+from semel.core.shares.partition import SharePartition
 from semel.core.types import CommittedOffset, OffsetKey, ProducerState, ShareKey, Transaction
-from semel.store.postgres.checking.run import check_cluster
+from semel.store.cluster.checking.run import check_cluster
 
 TABLES = (
     *("partitions", "producers", "shares", "offsets", "pending_versions", "transactions", "groups"),

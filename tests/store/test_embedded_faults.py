@@ -24,8 +24,8 @@ from support.stores.embedded import (
 from semel.config import Settings
 from semel.core.facts import BatchStaged, ProducerIdAllocated, StagedDropped, TopicDeleted
 from semel.core.types import PartitionKey
-from semel.store.chunk_header import HEADER_BYTES
-from semel.store.interface import StoreBroken, StoreFull
+from semel.store.contract import StoreBroken, StoreFull
+from semel.store.embedded.chunk_header import HEADER_BYTES
 from semel.store.opening import open_store
 
 # -- faults -----------------------------------------------------------------------------------------------

@@ -18,8 +18,8 @@ from support.stores.embedded import SETTINGS, append, assert_dense, log_of, open
 from semel.config import Settings
 from semel.core.facts import ProducerIdAllocated
 from semel.core.types import Cluster, ClusterKey, PartitionKey
-from semel.store import wal
-from semel.store.interface import StoreBroken, StoreLocked
+from semel.store.contract import StoreBroken, StoreLocked
+from semel.store.embedded import wal
 from semel.store.opening import open_store
 
 # -- together ---------------------------------------------------------------------------------------------

@@ -15,8 +15,8 @@ from semel.core.data import Data
 from semel.core.groups import ClassicGroup, ConsumerGroup
 from semel.core.groups.model import ClassicMember, ClassicState
 from semel.core.types import Topic
+from semel.store.contract import BatchLocation
 from semel.store.fact_codec import pack_facts, unpack_facts
-from semel.store.interface import BatchLocation
 
 numbers = st.integers(-(2**63), 2**63 - 1)
 texts = st.text(max_size=5)

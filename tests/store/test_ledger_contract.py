@@ -40,7 +40,7 @@ from semel.core.types import (
     SentBatch,
     TopicKey,
 )
-from semel.store.interface import BatchLocation
+from semel.store.contract import BatchLocation
 
 BIG = 2**63 - 1
 

@@ -7,7 +7,7 @@ from support.stores.embedded import EVERYTHING, all_batches
 
 from semel.core.facts import BatchesReplaced, Closing, TopicDeleted
 from semel.core.types import PartitionKey, Rewritten
-from semel.store.interface import BatchLocation, StoredBatch
+from semel.store.contract import BatchLocation, StoredBatch
 
 
 async def _filled(ledger: Any, scribe: Any, batches: int = 6) -> PartitionKey:

@@ -23,7 +23,7 @@ from semel.core.types import (
     Transaction,
     TransactionState,
 )
-from semel.store.interface import GroupSummary
+from semel.store.contract import GroupSummary
 
 # -- producers --------------------------------------------------------------------------------------------
 

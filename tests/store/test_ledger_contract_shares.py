@@ -4,8 +4,8 @@ from typing import Any
 
 from semel.core.facts import GroupChanged, ShareChanged, ShareDeleted, TopicDeleted, TransactionChanged
 from semel.core.groups.model import TopicShape
-from semel.core.share_group import ShareGroup, ShareMember
-from semel.core.share_partition import (
+from semel.core.shares.group import ShareGroup, ShareMember
+from semel.core.shares.partition import (
     ACKNOWLEDGED,
     ARCHIVED,
     AVAILABLE,

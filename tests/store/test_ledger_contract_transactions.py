@@ -43,7 +43,7 @@ from semel.core.types import (
     TransactionKey,
     TransactionState,
 )
-from semel.store.interface import BatchLocation, StoredBatch
+from semel.store.contract import BatchLocation, StoredBatch
 
 BIG = 2**63 - 1
 
@@ -145,7 +145,7 @@ async def test_transactional_ids_are_listed_in_order_and_by_state(ledgers: Any) 
 async def test_unused_ids_are_found_unless_something_is_open(
     ledgers: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("semel.store.sqlite_ledger.TRANSACTIONS_PAGE", 7)
+    monkeypatch.setattr("semel.store.embedded.ledger.TRANSACTIONS_PAGE", 7)
     ledger = await ledgers.open()
     states = list(TransactionState)
     known = [

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from semel.store import local_chunks
-from semel.store.chunk_header import HEADER_BYTES
-from semel.store.files import OpenFiles
-from semel.store.interface import BatchLocation, StoreBroken, StoreFull
-from semel.store.local_chunks import LocalChunks
+from semel.store.contract import BatchLocation, StoreBroken, StoreFull
+from semel.store.embedded import local_chunks
+from semel.store.embedded.chunk_header import HEADER_BYTES
+from semel.store.embedded.files import OpenFiles
+from semel.store.embedded.local_chunks import LocalChunks
 
 MEGABYTE = 1024 * 1024
 

@@ -10,11 +10,11 @@ import pytest
 from support.stores.embedded import SETTINGS, Book, opened
 
 from semel.printable import explained
-from semel.store.check_storage import check_storage
-from semel.store.files import Files
-from semel.store.interface import StoreBroken
+from semel.store.contract import StoreBroken
+from semel.store.embedded.files import Files
+from semel.store.embedded.tools.check_storage import check_storage
+from semel.store.embedded.tools.repair import carry_out, plan
 from semel.store.opening import open_store
-from semel.store.repair import carry_out, plan
 
 
 def _state(directory: Path) -> dict[str, tuple[int, int]]:

@@ -20,20 +20,20 @@ from support.stores.slow import PLENTY, offsets
 from support.waiting import until_async
 
 from semel.broker.broker import Broker
-from semel.broker.reads import FetchRange, FetchResult, Isolation
-from semel.broker.scrub import Scrub
+from semel.broker.reads.reads import FetchRange, FetchResult, Isolation
+from semel.broker.upkeep.scrub import Scrub
 from semel.config import Settings
-from semel.core.partition import Append
+from semel.core.log.partition import Append
 from semel.core.placement import SHARDS
 from semel.core.topics import CreateTopic, DeleteTopic
 from semel.core.types import ErrorCode, PartitionKey
 from semel.handlers.context import RequestContext
 from semel.handlers.list_offsets import list_offsets
-from semel.store.interface import LedgerDamaged, StoreDamaged, StoreRefused
+from semel.store.cluster.bytes import merging
+from semel.store.cluster.checking.run import check_cluster
+from semel.store.cluster.contract import Shard
+from semel.store.contract import LedgerDamaged, StoreDamaged, StoreRefused
 from semel.store.opening import Remote
-from semel.store.postgres import merging
-from semel.store.postgres.checking.run import check_cluster
-from semel.store.sharing import Shard
 from semel.wire.messages.fetch import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from semel.wire.records import Record, encode_batch, read_header
 

@@ -14,8 +14,8 @@ import pytest
 
 from bench.large_ledger import PARTITIONS, TOPIC_ID, make_large_ledger
 from semel.core.types import PartitionKey
-from semel.store.interface import Ledger
-from semel.store.sqlite_ledger import SqliteLedger
+from semel.store.contract import Ledger
+from semel.store.embedded.ledger import SqliteLedger
 
 BATCHES = int(os.environ.get("SEMEL_BATCHES", "100000"))
 

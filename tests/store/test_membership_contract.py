@@ -15,8 +15,8 @@ from support.waiting import until_async
 from semel.core.facts import TransactionChanged
 from semel.core.placement import ABSENT, SHARDS
 from semel.core.types import Transaction, TransactionKey
-from semel.store.interface import StoreFenced, StoreLocked
-from semel.store.sharing import Peer, Shard
+from semel.store.cluster.contract import Peer, Shard
+from semel.store.contract import StoreFenced, StoreLocked
 
 LEASE = 0.4
 """Seconds, where a test waits for it. Elsewhere a lease is long."""

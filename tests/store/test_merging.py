@@ -15,9 +15,9 @@ from support.waiting import until_async
 from semel.config import Settings
 from semel.core.facts import BatchesReplaced, TopicDeleted
 from semel.core.types import PartitionKey, Rewritten
-from semel.store.interface import BatchLocation, StoredBatch, StoreRefused
-from semel.store.postgres import merging
-from semel.store.postgres.store import ClusterStore
+from semel.store.cluster.bytes import merging
+from semel.store.cluster.store import ClusterStore
+from semel.store.contract import BatchLocation, StoredBatch, StoreRefused
 from semel.wire.records import Record, encode_batch
 
 SETTINGS = Settings(semel_roll_interval_ms=0, semel_merge_age_ms=0)

@@ -10,8 +10,8 @@ from support.faults.faulty_s3 import Fault, FaultyS3
 from support.servers.s3 import S3Server
 from support.stores.cluster_bytes import Place, append, inline_chunks, listed, opened, parts, read
 
-from semel.store.interface import BatchLocation, StoreRefused
-from semel.store.objects import Objects
+from semel.store.cluster.bytes.objects import Objects
+from semel.store.contract import BatchLocation, StoreRefused
 
 HASTY: Any = {"retry_config": {"max_retries": 0}}
 LARGE = 300_000

@@ -9,8 +9,8 @@ from support.brokers.process import free_port
 from support.servers.s3 import S3Server
 from support.stores.cluster_bytes import listed
 
-from semel.store.interface import BatchLocation, StoreBroken, StoreRefused
-from semel.store.objects import Objects
+from semel.store.cluster.bytes.objects import Objects
+from semel.store.contract import BatchLocation, StoreBroken, StoreRefused
 
 
 @pytest.fixture(params=["directory", "s3"])

@@ -15,7 +15,7 @@ from semel.core.facts import (
     TransactionChanged,
 )
 from semel.core.groups import ClassicGroup
-from semel.core.share_partition import SharePartition
+from semel.core.shares.partition import SharePartition
 from semel.core.types import (
     CommittedOffset,
     Fact,
@@ -30,9 +30,9 @@ from semel.core.types import (
     Transaction,
     TransactionKey,
 )
-from semel.store.interface import BatchLocation
-from semel.store.postgres.fold import Bytes
-from semel.store.postgres.ledger import PostgresLedger
+from semel.store.cluster.fold import Bytes
+from semel.store.cluster.ledger import PostgresLedger
+from semel.store.contract import BatchLocation
 
 VERSIONS = 400
 LOOKED_AT = 20

@@ -20,11 +20,12 @@ from support.waiting import until_async
 from semel.core.facts import TransactionChanged
 from semel.core.placement import ABSENT
 from semel.core.types import Transaction, TransactionKey
-from semel.store.interface import StoreBroken, StoreDamaged, StoreFenced, StoreFull, StoreRefused
-from semel.store.objects import Objects
-from semel.store.postgres import database, ledger, opening, reaching
-from semel.store.postgres.store import ClusterStore
-from semel.store.sharing import Conflict
+from semel.store.cluster import ledger
+from semel.store.cluster.bytes.objects import Objects
+from semel.store.cluster.contract import Conflict
+from semel.store.cluster.postgres import database, opening, reaching
+from semel.store.cluster.store import ClusterStore
+from semel.store.contract import StoreBroken, StoreDamaged, StoreFenced, StoreFull, StoreRefused
 
 KEY = TransactionKey("t")
 PATIENCE = 20.0

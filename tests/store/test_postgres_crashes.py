@@ -14,10 +14,10 @@ from support.servers.postgres import PostgresServer, postgres_server, why_not
 
 from semel.core.facts import TransactionChanged
 from semel.core.types import Key, Transaction, TransactionKey
-from semel.store.interface import StoreRefused
-from semel.store.objects import Objects
-from semel.store.postgres.store import ClusterStore
-from semel.store.sharing import TermEnded
+from semel.store.cluster.bytes.objects import Objects
+from semel.store.cluster.contract import TermEnded
+from semel.store.cluster.store import ClusterStore
+from semel.store.contract import StoreRefused
 
 
 @pytest.fixture(scope="module")

@@ -14,12 +14,12 @@ from support.waiting import until_async
 
 from semel.core.facts import TransactionChanged
 from semel.core.types import Transaction
-from semel.store.interface import StoreDamaged, StoreMisconfigured, StoreRefused
-from semel.store.objects import Objects
-from semel.store.postgres import database, watching
-from semel.store.postgres.database import ConnectionLost, Database
-from semel.store.postgres.store import ClusterStore
-from semel.store.sharing import TermEnded
+from semel.store.cluster.bytes.objects import Objects
+from semel.store.cluster.contract import TermEnded
+from semel.store.cluster.postgres import database, watching
+from semel.store.cluster.postgres.database import ConnectionLost, Database
+from semel.store.cluster.store import ClusterStore
+from semel.store.contract import StoreDamaged, StoreMisconfigured, StoreRefused
 
 PATIENCE = 30.0
 

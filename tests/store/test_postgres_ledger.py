@@ -36,12 +36,13 @@ from semel.core.types import (
     Transaction,
     TransactionKey,
 )
-from semel.store.interface import LedgerDamaged, StoreBroken, StoreDamaged, StoreFenced, StoreMisconfigured
-from semel.store.postgres import committing, opening
-from semel.store.postgres.fold import Call
-from semel.store.postgres.ledger import PostgresLedger
-from semel.store.postgres.texts import original, stored
-from semel.store.sharing import TermEnded
+from semel.store.cluster import committing
+from semel.store.cluster.contract import TermEnded
+from semel.store.cluster.fold import Call
+from semel.store.cluster.ledger import PostgresLedger
+from semel.store.cluster.postgres import opening
+from semel.store.cluster.postgres.texts import original, stored
+from semel.store.contract import LedgerDamaged, StoreBroken, StoreDamaged, StoreFenced, StoreMisconfigured
 
 texts = st.text(st.sampled_from("\0\1\2ab\uffff\U0010ffff")) | st.text()
 

@@ -12,10 +12,10 @@ from support.servers.postgres import PostgresServer, postgres_server, why_not
 
 from semel.core.facts import TransactionChanged
 from semel.core.types import Transaction
-from semel.store.interface import StoreDamaged
-from semel.store.objects import Objects
-from semel.store.postgres.store import ClusterStore
-from semel.store.sharing import TermEnded
+from semel.store.cluster.bytes.objects import Objects
+from semel.store.cluster.contract import TermEnded
+from semel.store.cluster.store import ClusterStore
+from semel.store.contract import StoreDamaged
 
 PATIENCE = 30.0
 LOST = "PostgreSQL has lost commits that it had confirmed"

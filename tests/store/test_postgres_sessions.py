@@ -17,15 +17,15 @@ from support.servers.postgres import PostgresServer, postgres_server, why_not
 from support.waiting import until_async
 
 from semel.config import Settings
-from semel.store.interface import StoreMisconfigured
-from semel.store.objects import Objects
-from semel.store.postgres import opening, servers, watching
-from semel.store.postgres.inspection import cluster_status
-from semel.store.postgres.ledger import PostgresLedger
-from semel.store.postgres.reaching import connect
-from semel.store.postgres.servers import Seen, addresses, why_refused
-from semel.store.postgres.sessions import Server, server_of
-from semel.store.postgres.store import ClusterStore
+from semel.store.cluster.bytes.objects import Objects
+from semel.store.cluster.inspection import cluster_status
+from semel.store.cluster.ledger import PostgresLedger
+from semel.store.cluster.postgres import opening, servers, watching
+from semel.store.cluster.postgres.reaching import connect
+from semel.store.cluster.postgres.servers import Seen, addresses, why_refused
+from semel.store.cluster.postgres.sessions import Server, server_of
+from semel.store.cluster.store import ClusterStore
+from semel.store.contract import StoreMisconfigured
 
 PATIENCE = 20.0
 KEY = b"K\x00\x00\x00\x0c"

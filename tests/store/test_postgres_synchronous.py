@@ -11,7 +11,7 @@ from support.servers.failover import Pair, cancel_one, pair, waits_again
 
 from semel.core.facts import TransactionChanged
 from semel.core.types import Transaction, TransactionKey
-from semel.store.postgres.ledger import PostgresLedger
+from semel.store.cluster.ledger import PostgresLedger
 
 PATIENCE = 30.0
 KEY = TransactionKey("t")

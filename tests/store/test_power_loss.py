@@ -16,9 +16,9 @@ from support.stores.embedded import LARGE, SETTINGS, Book, boot, make_small, ope
 from semel.config import Settings
 from semel.core.facts import ProducerIdAllocated
 from semel.core.types import ClusterKey
-from semel.store.embedded import EmbeddedStore
-from semel.store.interface import StoreBroken
-from semel.store.wal_applier import WalApplier
+from semel.store.contract import StoreBroken
+from semel.store.embedded.store import EmbeddedStore
+from semel.store.embedded.wal_applier import WalApplier
 
 SMALL = Settings(semel_chunk_bytes_max=32 * 1024, semel_disk_reserve_bytes=0)
 

@@ -12,8 +12,8 @@ import pytest
 from support.stores.embedded import Book, opened
 
 from semel.store import opening
-from semel.store.embedded import EmbeddedStore
-from semel.store.interface import StoreBroken
+from semel.store.contract import StoreBroken
+from semel.store.embedded.store import EmbeddedStore
 from simulation.mutants import applied
 from verification.power_loss import SETTINGS, PowerLoss, one, open_recorded, run
 from verification.recorded_disk import MODES, SECTOR, Event, Platter, Recorder, lay_out

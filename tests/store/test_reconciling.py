@@ -24,10 +24,10 @@ from support.stores.cluster_bytes import (
 
 from semel.broker.broker import Broker
 from semel.config import Settings
-from semel.store import objects as objects_module
-from semel.store.interface import StoreRefused
+from semel.store.cluster.bytes import objects as objects_module
+from semel.store.cluster.bytes.numbers import RESERVED
+from semel.store.contract import StoreRefused
 from semel.store.opening import Remote
-from semel.store.postgres.numbers import RESERVED
 
 AT_ONCE = Settings(semel_roll_interval_ms=0, semel_object_delete_delay_ms=0)
 """Strangers are deleted however young they are."""

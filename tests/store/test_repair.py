@@ -13,12 +13,12 @@ import pytest
 from support.stores.embedded import EVERYTHING, SETTINGS, Book, opened, opened_with_book
 
 from semel.core.types import PartitionKey
-from semel.store.check_storage import check_storage
-from semel.store.chunk_header import chunks_in
-from semel.store.interface import StoreDamaged, StoreLocked
+from semel.store.contract import StoreDamaged, StoreLocked
+from semel.store.embedded.chunk_header import chunks_in
+from semel.store.embedded.tools.check_storage import check_storage
+from semel.store.embedded.tools.repair import carry_out, plan
+from semel.store.embedded.tools.salvage import batches_in, salvage
 from semel.store.opening import open_store
-from semel.store.repair import carry_out, plan
-from semel.store.salvage import batches_in, salvage
 
 COMMITS = 12
 COPY = """

@@ -23,9 +23,9 @@ from support.stores.cluster_bytes import (
 )
 
 from semel.config import Settings
-from semel.store.interface import StoreRefused
-from semel.store.postgres import roller
-from semel.store.postgres.database import Database
+from semel.store.cluster.bytes import roller
+from semel.store.cluster.postgres.database import Database
+from semel.store.contract import StoreRefused
 
 
 @pytest.fixture(params=["directory", "s3"])

@@ -10,14 +10,14 @@ import pytest
 from support.stores.embedded import EVERYTHING, SETTINGS, Book, opened
 
 from semel.core.types import Buffer, PartitionKey
-from semel.store import swap, wal, wal_applier
-from semel.store.check_storage import check_storage
-from semel.store.files import Files
-from semel.store.interface import StoreDamaged, StoreFull
-from semel.store.ledger_writer import LedgerWriter
+from semel.store.contract import StoreDamaged, StoreFull
+from semel.store.embedded import swap, wal, wal_applier
+from semel.store.embedded.files import Files
+from semel.store.embedded.ledger_writer import LedgerWriter
+from semel.store.embedded.tools.check_storage import check_storage
+from semel.store.embedded.tools.repair import carry_out, plan
+from semel.store.embedded.tools.salvage import salvage
 from semel.store.opening import open_store
-from semel.store.repair import carry_out, plan
-from semel.store.salvage import salvage
 
 COMMITS = 8
 

@@ -6,9 +6,9 @@ from typing import Any
 import apsw
 import pytest
 
-from semel.store import ledger_opening, page_checksums
-from semel.store.interface import StoreBroken
-from semel.store.sqlite_ledger import SqliteLedger
+from semel.store.contract import StoreBroken
+from semel.store.embedded import ledger_opening, page_checksums
+from semel.store.embedded.ledger import SqliteLedger
 
 STEPS = {
     "1": "CREATE TABLE notes (note TEXT) STRICT; INSERT INTO notes VALUES ('a')",

@@ -31,7 +31,7 @@ from semel.core.facts import (
 )
 from semel.core.groups import ClassicGroup
 from semel.core.placement import ABSENT
-from semel.core.share_partition import SharePartition
+from semel.core.shares.partition import SharePartition
 from semel.core.types import (
     ClusterKey,
     CommittedOffset,
@@ -48,7 +48,7 @@ from semel.core.types import (
     Transaction,
     TransactionKey,
 )
-from semel.store.sharing import Conflict, SharedStore, Versioned
+from semel.store.cluster.contract import Conflict, SharedStore, Versioned
 
 SOON = 30.0
 """Seconds. A lock that is free, or becomes free, is got in this time, also on a busy machine."""

@@ -9,9 +9,9 @@ import asyncpg
 import pytest
 from support.servers.postgres import postgres_server
 
-from semel.store.postgres import snapshots
-from semel.store.postgres.ledger import PostgresLedger
-from semel.store.postgres.snapshots import SnapshotWatch, look
+from semel.store.cluster.ledger import PostgresLedger
+from semel.store.cluster.postgres import snapshots
+from semel.store.cluster.postgres.snapshots import SnapshotWatch, look
 
 
 @asynccontextmanager

@@ -30,12 +30,12 @@ from semel.core.types import (
     TopicKey,
     Transaction,
 )
-from semel.store import ledger_writer, partition_fold
-from semel.store.interface import BatchLocation, StoreBroken, StoreFull
-from semel.store.ledger_opening import open_reader
-from semel.store.ledger_writer import LedgerWriter
-from semel.store.queries import QUERIES, SCHEMA, ManyRows, Statements, parse
-from semel.store.sqlite_ledger import SqliteLedger
+from semel.store.contract import BatchLocation, StoreBroken, StoreFull
+from semel.store.embedded import ledger_writer, partition_fold
+from semel.store.embedded.ledger import SqliteLedger
+from semel.store.embedded.ledger_opening import open_reader
+from semel.store.embedded.ledger_writer import LedgerWriter
+from semel.store.embedded.queries import QUERIES, SCHEMA, ManyRows, Statements, parse
 
 STORE = Path(ledger_writer.__file__).parent
 

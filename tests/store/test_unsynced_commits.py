@@ -23,11 +23,12 @@ from support.stores.embedded import (
 )
 
 from semel.core.facts import ProducerIdAllocated
-from semel.store import opening, wal_applier
-from semel.store.interface import StoreBroken, StoreFull
+from semel.store import opening
+from semel.store.contract import StoreBroken, StoreFull
+from semel.store.embedded import wal_applier
+from semel.store.embedded.ledger import SqliteLedger
+from semel.store.embedded.wal import WriteAheadLog
 from semel.store.opening import open_store
-from semel.store.sqlite_ledger import SqliteLedger
-from semel.store.wal import WriteAheadLog
 
 _unsynced = partial(append, defers_sync=True)
 

@@ -22,9 +22,9 @@ from semel.core.types import (
     Transaction,
     TransactionState,
 )
-from semel.store.interface import Ledger
-from semel.store.postgres import opening
-from semel.store.queries import SCHEMA
+from semel.store.cluster.postgres import opening
+from semel.store.contract import Ledger
+from semel.store.embedded.queries import SCHEMA
 
 
 def test_every_ledger_has_the_same_views_and_describes_them() -> None:

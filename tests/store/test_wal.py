@@ -19,14 +19,15 @@ from support.stores.embedded import (
 
 from semel.core.facts import ProducerIdAllocated
 from semel.core.types import Cluster, ClusterKey
-from semel.store import embedded, files, wal, wal_reading
+from semel.store.contract import BatchLocation, StoreBroken, StoreDamaged
+from semel.store.embedded import files, wal, wal_reading
+from semel.store.embedded import store as embedded
+from semel.store.embedded.files import Files
+from semel.store.embedded.wal import WriteAheadLog, paths_in
+from semel.store.embedded.wal_frame import END_BYTES
+from semel.store.embedded.wal_reading import Frame, Readout, read_wal
 from semel.store.fact_codec import FORMAT, pack_facts
-from semel.store.files import Files
-from semel.store.interface import BatchLocation, StoreBroken, StoreDamaged
 from semel.store.opening import open_store
-from semel.store.wal import WriteAheadLog, paths_in
-from semel.store.wal_frame import END_BYTES
-from semel.store.wal_reading import Frame, Readout, read_wal
 
 STORE_ID = os.urandom(16)
 PLACE = BatchLocation(1, 2, 3)

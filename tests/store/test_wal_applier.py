@@ -11,8 +11,8 @@ from support.stores.embedded import LARGE, Book, make_small, opened, opened_with
 
 from semel.core.facts import ProducerIdAllocated, TransactionChanged
 from semel.core.types import Cluster, ClusterKey, Transaction
-from semel.store import wal_applier
-from semel.store.interface import StoreFull
+from semel.store.contract import StoreFull
+from semel.store.embedded import wal_applier
 
 
 async def _fill(book: Book, store: Any) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from semel.store.interface import StoreBroken, StoreFull
+from semel.store.contract import StoreBroken, StoreFull
 from semel.store.worker import StoreHealth, Worker
 
 

@@ -1,7 +1,7 @@
 """A broker without a socket, a disk and a clock: loads, decides and applies as the commit loop does.
 
 The ledger is the list of durable facts. Facts that may be answered before they are flushed are ``unsynced``
-until the next facts that may not, so a power loss can forget them (``broker/commit_loop.py``).
+until the next facts that may not, so a power loss can forget them (``broker/commit/loop.py``).
 After every command the state must be the one that the facts alone make, and must agree with itself.
 """
 

@@ -26,7 +26,7 @@ from semel.core.security.quotas import (
 )
 from semel.core.types import ErrorCode
 from semel.handlers.client_quotas import HANDLERS, alter_client_quotas, describe_client_quotas
-from semel.store.interface import StoreFull
+from semel.store.contract import StoreFull
 from semel.wire.messages.quotas import (
     AlterClientQuotasEntity,
     AlterClientQuotasEntry,

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from semel.broker.clock import Clock
 from semel.client.errors import AuthenticationFailed as ClientRefused
-from semel.client.sasl import authenticate
-from semel.client.security import Security
+from semel.client.net.sasl import authenticate
+from semel.client.net.security import Security
 from semel.config import Settings
 from semel.core.security.users import ScramCredential, credential_of_password
 from semel.server.sasl import AuthenticationFailed, Authenticators, SaslExchange, State

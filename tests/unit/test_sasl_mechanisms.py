@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from semel.client.sasl import rounds_of
-from semel.client.security import Security
+from semel.client.net.sasl import rounds_of
+from semel.client.net.security import Security
 from semel.core.security import users
 from semel.core.security.users import (
     ITERATIONS_MIN,

@@ -18,11 +18,11 @@ from joserfc.jwk import ECKey
 from support.servers.web import WebServer
 
 from semel.broker.clock import Clock
-from semel.client import tokens
 from semel.client.errors import AuthenticationFailed, BrokerUnreachable
-from semel.client.sasl import authenticate, rounds_of
-from semel.client.security import Security
-from semel.client.tokens import TokenEndpoint, token_endpoint
+from semel.client.net import tokens
+from semel.client.net.sasl import authenticate, rounds_of
+from semel.client.net.security import Security
+from semel.client.net.tokens import TokenEndpoint, token_endpoint
 from semel.config import Settings
 from semel.server.sasl import Authenticators, SaslExchange
 from semel.wire.messages import SaslHandshakeRequest

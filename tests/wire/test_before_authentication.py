@@ -11,8 +11,9 @@ from support.clients.raw import RawClient
 from support.clocks import later
 
 import semel
-from semel.client import Admin, AuthenticationFailed, Client, Security, connection, sasl
-from semel.client.sasl import rounds_of
+from semel.client import Admin, AuthenticationFailed, Client, Security
+from semel.client.net import connection, sasl
+from semel.client.net.sasl import rounds_of
 from semel.server import sasl_connection
 from semel.wire.errors import ErrorCode
 from semel.wire.messages import (

@@ -10,7 +10,7 @@ from support.clients.raw import RawClient
 
 import semel
 from semel.client import Admin, Client, ErrorCode, KafkaError, NewTopic, Producer
-from semel.client.quotas import QuotaEntity
+from semel.client.admin.quotas import QuotaEntity
 from semel.wire.messages import (
     CreatableTopic,
     CreateTopicsRequest,

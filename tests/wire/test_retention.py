@@ -18,7 +18,7 @@ from support.stores.allocated import allocated
 from support.waiting import until
 
 import semel
-from semel.store.chunk_header import pack_slot, unpack_slot
+from semel.store.embedded.chunk_header import pack_slot, unpack_slot
 from semel.wire.errors import ErrorCode
 from semel.wire.messages import (
     DeleteRecordsPartition,

@@ -8,8 +8,8 @@ from support.clients.raw import RawClient, batch
 
 import semel
 from semel.client import Admin, AuthenticationFailed, Client, NewTopic, Security
-from semel.client.acls import Acl
-from semel.client.quotas import QuotaEntity
+from semel.client.admin.acls import Acl
+from semel.client.admin.quotas import QuotaEntity
 from semel.config import Settings
 from semel.wire.errors import ErrorCode
 from semel.wire.messages import (

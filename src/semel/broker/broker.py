@@ -24,36 +24,36 @@ from pathlib import Path
 from typing import Any, Final, Self, TypeVar
 from urllib.parse import unquote, urlsplit, urlunsplit
 
-from semel.broker.announcing import NoPeers, NoticeSender, Peers
 from semel.broker.catalog import Catalog
 from semel.broker.clock import Clock
-from semel.broker.cluster_member import ClusterMember
-from semel.broker.cluster_metrics import register
-from semel.broker.commit_loop import CommitLoop
-from semel.broker.compaction_holds import Holds
-from semel.broker.damage import Damage
+from semel.broker.cluster.announcing import NoPeers, NoticeSender, Peers
+from semel.broker.cluster.commit_loop import SharedCommitLoop
+from semel.broker.cluster.member import ClusterMember
+from semel.broker.cluster.metrics import register
+from semel.broker.cluster.shard_ownership import ShardOwnership
+from semel.broker.commit.loop import CommitLoop
+from semel.broker.commit.pending_commands import ASKER
+from semel.broker.commit.promise import Promise
 from semel.broker.dynamic_configs import migration_of
-from semel.broker.housekeeping import Housekeeping
-from semel.broker.listings import Listings
 from semel.broker.metrics import Metrics
 from semel.broker.ownership import Alone, Endpoint, Ownership
-from semel.broker.pending_commands import ASKER
 from semel.broker.policies import Policies
-from semel.broker.promise import Promise
-from semel.broker.published_log import PublishedLog, Publisher
-from semel.broker.reads import Reads
-from semel.broker.scrub import Scrub
-from semel.broker.shard_ownership import ShardOwnership
-from semel.broker.shared_commit_loop import SharedCommitLoop
+from semel.broker.reads.listings import Listings
+from semel.broker.reads.published_log import PublishedLog, Publisher
+from semel.broker.reads.reads import Reads
 from semel.broker.slices import Slices
+from semel.broker.upkeep.compaction_holds import Holds
+from semel.broker.upkeep.damage import Damage
+from semel.broker.upkeep.housekeeping import Housekeeping
+from semel.broker.upkeep.scrub import Scrub
 from semel.config import Settings
 from semel.core.groups.commands import DescribeGroup
-from semel.core.partition import DeleteRecords, RecordsDeleted
+from semel.core.log.partition import DeleteRecords, RecordsDeleted
 from semel.core.transactions.commands import AbortOpen
 from semel.core.types import Cluster, ClusterKey, Command, ErrorCode, PartitionKey, ShareKey, TransactionKey
-from semel.store.interface import Counts, Store
+from semel.store.cluster.contract import SharedStore, lease_clock
+from semel.store.contract import Counts, Store
 from semel.store.opening import Remote, open_remote, open_store
-from semel.store.sharing import SharedStore, lease_clock
 
 log = logging.getLogger("semel.broker")
 

@@ -12,7 +12,7 @@ from semel.broker.slices import SLICE_ITEMS, Slices
 from semel.broker.topic_limits import TopicLimits
 from semel.core.facts import TopicChanged, TopicCreated, TopicDeleted
 from semel.core.types import Fact, Topic, TopicKey
-from semel.store.interface import Ledger
+from semel.store.contract import Ledger
 
 ASKED_AT_ONCE: Final = 1_000
 """Topics per query: a query occupies one of the ledger's readers, and other queries need their turn."""

@@ -9,8 +9,8 @@ from typing import Final
 
 from semel.config import Settings
 from semel.core.dynamic_configs import ALL_BROKERS, BROKER, GROUP
-from semel.core.group_configs import SETTINGS, GroupTimeouts, ShareConfigs, share_configs, timeouts
 from semel.core.groups import Migration
+from semel.core.groups.configs import SETTINGS, GroupTimeouts, ShareConfigs, share_configs, timeouts
 from semel.dynamic_settings import in_force
 
 _NONE: Final[Mapping[str, str]] = {}

@@ -15,9 +15,9 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from semel.broker.audit import EndedTransactions
-from semel.broker.tick import Tick
+from semel.broker.commit.tick import Tick
 from semel.core.facts import EndReason, TransactionEnded
-from semel.core.partition import Appended
+from semel.core.log.partition import Appended
 from semel.core.types import ErrorCode
 from semel.wire.messages import APIS
 

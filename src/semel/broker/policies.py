@@ -15,14 +15,14 @@ from typing import Final
 from semel.broker.dynamic_configs import DynamicConfigs
 from semel.config import Settings
 from semel.core.dynamic_configs import CONFIG, config_of, value_of
-from semel.core.policies import ACL, QUOTA, SALTS, USER, acl_of, credential_of, quota_of, user_key
 from semel.core.security.acls import Acls
+from semel.core.security.policies import ACL, QUOTA, SALTS, USER, acl_of, credential_of, quota_of, user_key
 from semel.core.security.quotas import Quotas
 from semel.core.security.rights import Rights
 from semel.core.security.users import ScramCredential
 from semel.core.types import PolicyKey
 from semel.setting_values import principals
-from semel.store.interface import Ledger
+from semel.store.contract import Ledger
 
 PRINCIPALS_MAX: Final = 10_000
 """Principals whose decisions are remembered."""

@@ -1,7 +1,7 @@
 """`check`: checks a history in one process.
 
 The history is held in memory, and every operation is visited a fixed number of times: a million operations
-take some tens of seconds. Use `semel.spark.check` for larger histories.
+take some tens of seconds. Use `semel.spark.pipeline.check` for larger histories.
 """
 
 from collections import Counter

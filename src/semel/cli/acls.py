@@ -12,7 +12,7 @@ from semel.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Json, Yes, confirm, 
 from semel.cli.output import say, show_json, show_rows
 
 if TYPE_CHECKING:
-    from semel.client.acls import Acl
+    from semel.client.admin.acls import Acl
 
 app = typer.Typer(
     no_args_is_help=True, rich_markup_mode=None, help="List, add and remove ACLs: who may do what."
@@ -126,7 +126,7 @@ def _acls(
     host: str,
     denied: bool,
 ) -> "list[Acl]":
-    from semel.client.acls import Acl
+    from semel.client.admin.acls import Acl
 
     if topic is not None and topic != "*" and topic.endswith("*"):
         hint = f"it is no pattern; for all topics that begin so: --topic {topic.rstrip('*')} --prefix"

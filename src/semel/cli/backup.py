@@ -35,7 +35,7 @@ def backup(
 
     Exit codes: 0 done; 1 it could not be made, or batches are damaged in DIR and so in TARGET; 2 wrong usage.
     """
-    from semel.store.backup import back_up
+    from semel.store.embedded.tools.backup import back_up
 
     told = time.monotonic()
 

@@ -60,6 +60,6 @@ def _on_spark(histories: list[Path], master: str | None) -> "Verdict":
     for each in histories:
         each.stat()  # Report a missing file here: the error of Spark would be long.
     with sparking(), running_spark("semel check", SparkSettings(master, {}, None)) as session:
-        from semel.spark.check import check_files
+        from semel.spark.pipeline.check import check_files
 
         return check_files(session, [each.absolute() for each in histories])

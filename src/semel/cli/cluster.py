@@ -11,9 +11,9 @@ from semel.cli.output import say, say_error, show, show_json, show_pairs, show_r
 from semel.times import span_text
 
 if TYPE_CHECKING:
-    from semel.store.postgres.checking.findings import Finding
-    from semel.store.postgres.inspection import BrokerStatus, ClusterStatus
-    from semel.store.postgres.snapshots import Snapshots
+    from semel.store.cluster.checking.findings import Finding
+    from semel.store.cluster.inspection import BrokerStatus, ClusterStatus
+    from semel.store.cluster.postgres.snapshots import Snapshots
 
 app = typer.Typer(
     no_args_is_help=True, help="Brokers that share a ledger: what they own, and how to relieve one."
@@ -41,7 +41,7 @@ def status(
     import asyncio
 
     _check_packages()
-    from semel.store.postgres.inspection import cluster_status
+    from semel.store.cluster.inspection import cluster_status
 
     found = asyncio.run(cluster_status(ledger, _SCHEMA))
     if as_json:
@@ -70,7 +70,7 @@ def drain(ledger: RequiredLedger, node: Node, timeout: TimeLimit = "1m") -> None
     import asyncio
 
     _check_packages()
-    from semel.store.postgres.inspection import set_draining, shards_left
+    from semel.store.cluster.inspection import set_draining, shards_left
 
     seconds = duration_ms(timeout, "--timeout") / 1000
 
@@ -101,7 +101,7 @@ def undrain(ledger: RequiredLedger, node: Node) -> None:
     import asyncio
 
     _check_packages()
-    from semel.store.postgres.inspection import set_draining
+    from semel.store.cluster.inspection import set_draining
 
     asyncio.run(set_draining(ledger, _SCHEMA, node, False))
     show(f"Broker {node} takes shards again.")
@@ -123,8 +123,8 @@ def check(ledger: RequiredLedger, chunks: Chunks = None, as_json: Json = False) 
     import asyncio
 
     _check_packages()
-    from semel.store.postgres.checking.findings import not_told
-    from semel.store.postgres.checking.run import check_cluster
+    from semel.store.cluster.checking.findings import not_told
+    from semel.store.cluster.checking.run import check_cluster
 
     tell = not_told if as_json else _show_finding
     checked = asyncio.run(check_cluster(ledger, _SCHEMA, chunks, say, tell))
@@ -159,8 +159,8 @@ def cluster_status(ledger: str) -> dict[str, Any]:
     import asyncio
 
     _check_packages()
-    from semel.store.interface import StoreBroken, StoreRefused
-    from semel.store.postgres.inspection import cluster_status as ask
+    from semel.store.cluster.inspection import cluster_status as ask
+    from semel.store.contract import StoreBroken, StoreRefused
 
     try:
         found = asyncio.run(ask(ledger, _SCHEMA))

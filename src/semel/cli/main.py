@@ -127,7 +127,7 @@ def _end_wrong_usage(error: Any) -> NoReturn:
 
 def _is_expected(error: Exception) -> bool:
     from semel.client.errors import ClientError, KafkaError, ProtocolError
-    from semel.store.interface import StoreBroken, StoreLocked, StoreRefused
+    from semel.store.contract import StoreBroken, StoreLocked, StoreRefused
 
     return isinstance(
         error, KafkaError | ClientError | ProtocolError | OSError | StoreBroken | StoreLocked | StoreRefused

@@ -39,7 +39,7 @@ def migrate(
     from semel.store.opening import Remote, check_packages
 
     check_packages()
-    from semel.store.postgres.migration import migrate
+    from semel.store.cluster.migration import migrate
 
     told = time.monotonic()
 

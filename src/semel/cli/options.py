@@ -14,7 +14,7 @@ from semel.printable import printable
 
 if TYPE_CHECKING:
     from semel.client import Client, Security
-    from semel.client.offsets import Isolation as WireIsolation
+    from semel.client.consume.offsets import Isolation as WireIsolation
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 COMMAND_TIMEOUT_S = 15.0

@@ -34,8 +34,8 @@ class Settings:
 def run(settings: Settings) -> None:
     """Run until everything is read, a stop is requested, or a query fails."""
     with sparking():
-        from semel.spark import running
-        from semel.spark.pipeline_file import load
+        from semel.spark.pipeline import running
+        from semel.spark.pipeline.file import load
 
         pipeline = load(settings.file)
         with running_spark(pipeline.id, settings.spark) as spark:

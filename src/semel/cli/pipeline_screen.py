@@ -13,8 +13,8 @@ from semel.times import span_text
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from semel.spark.progress import Progress
-    from semel.spark.running import Restarted
+    from semel.spark.pipeline.progress import Progress
+    from semel.spark.pipeline.running import Restarted
 
 BAR_WIDTH = 24
 
@@ -50,7 +50,7 @@ class Lines:
 
     def show(self, event: "Progress | Restarted | None") -> None:
         """Print the event."""
-        from semel.spark.progress import Progress
+        from semel.spark.pipeline.progress import Progress
 
         if event is None or (isinstance(event, Progress) and event.rows == 0):
             return
@@ -91,7 +91,7 @@ class Screen:
 
     def show(self, event: "Progress | Restarted | None") -> None:
         """Keep the progress for the next drawing of the table; report a restart at once."""
-        from semel.spark.progress import Progress
+        from semel.spark.pipeline.progress import Progress
 
         if isinstance(event, Progress):
             row = self._rows[event.pipeline]

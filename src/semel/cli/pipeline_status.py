@@ -8,13 +8,13 @@ from semel.cli.sparking import sparking
 from semel.times import span_text
 
 if TYPE_CHECKING:
-    from semel.spark.status import Lag, OpenTransaction, Status
+    from semel.spark.pipeline.status import Lag, OpenTransaction, Status
 
 
 def show_list(bootstrap: str, as_json: bool) -> None:
     """List all pipelines."""
     with sparking(), connected(bootstrap) as client:
-        from semel.spark.status import pipelines, status
+        from semel.spark.pipeline.status import pipelines, status
 
         found = [_summary(status(client, each)) for each in pipelines(client)]
     if as_json:
@@ -26,7 +26,7 @@ def show_list(bootstrap: str, as_json: bool) -> None:
 def show_status(pipeline_id: str, bootstrap: str, as_json: bool) -> None:
     """Show one pipeline in detail."""
     with sparking(), connected(bootstrap) as client:
-        from semel.spark.status import status
+        from semel.spark.pipeline.status import status
 
         found = status(client, pipeline_id)
     summary, lags = _summary(found), [_lag(each) for each in found.lags]
@@ -46,7 +46,7 @@ def show_status(pipeline_id: str, bootstrap: str, as_json: bool) -> None:
 def show_lag(pipeline_id: str, bootstrap: str, as_json: bool) -> None:
     """Show how far a pipeline is behind, by partition."""
     with sparking(), connected(bootstrap) as client:
-        from semel.spark.status import status
+        from semel.spark.pipeline.status import status
 
         rows = [_lag(each) for each in status(client, pipeline_id).lags]
     if as_json:

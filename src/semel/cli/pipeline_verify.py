@@ -11,13 +11,13 @@ from semel.cli.output import show, show_json, show_pairs
 from semel.cli.sparking import FAILED, SparkSettings, running_spark, sparking
 
 if TYPE_CHECKING:
-    from semel.spark.verify import Answer
+    from semel.spark.pipeline.verify import Answer
 
 
 def verify(settings: SparkSettings, question: Mapping[str, Any], as_json: bool) -> None:
     """Compare, show the result, and exit with 1 if there are differences."""
     with sparking():
-        from semel.spark import verify as comparing
+        from semel.spark.pipeline import verify as comparing
 
         asked = comparing.Question(**question)
         with connected(asked.bootstrap_servers) as client:

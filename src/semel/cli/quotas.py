@@ -8,7 +8,7 @@ from semel.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Json, connected, pai
 from semel.cli.output import say, show_json, show_rows
 
 if TYPE_CHECKING:
-    from semel.client.quotas import ClientQuota, QuotaEntity
+    from semel.client.admin.quotas import ClientQuota, QuotaEntity
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -39,7 +39,7 @@ def list_(
     as_json: Json = False,
 ) -> None:
     """List quotas: all, or those of a user, a client id or an address."""
-    from semel.client.quotas import QuotaAdmin
+    from semel.client.admin.quotas import QuotaAdmin
 
     like = _entity(user, client_id, ip, (default_user, default_client_id, default_ip), is_needed=False)
     with connected(bootstrap) as client:
@@ -81,7 +81,7 @@ def set_(
 
     Try:  semel quotas set --user alice producer_byte_rate=1048576
     """
-    from semel.client.quotas import QuotaAdmin
+    from semel.client.admin.quotas import QuotaAdmin
 
     entity = _entity(user, client_id, ip, (default_user, default_client_id, default_ip))
     values = {key: _number(value) for key, value in pairs(limits, "QUOTA=VALUE").items()}
@@ -110,7 +110,7 @@ def remove(
     as_json: Json = False,
 ) -> None:
     """Remove limits of a user, a client id, both together, or an address."""
-    from semel.client.quotas import QuotaAdmin
+    from semel.client.admin.quotas import QuotaAdmin
 
     entity = _entity(user, client_id, ip, (default_user, default_client_id, default_ip))
     with connected(bootstrap) as client:
@@ -138,7 +138,7 @@ def _entity(
     *,
     is_needed: bool = True,
 ) -> "QuotaEntity":
-    from semel.client.quotas import DEFAULT, QuotaEntity
+    from semel.client.admin.quotas import DEFAULT, QuotaEntity
 
     names: list[str | None] = []
     for option, name, is_default in zip(

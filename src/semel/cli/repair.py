@@ -9,7 +9,7 @@ from semel.cli.options import Json
 from semel.cli.output import say, show, show_json
 
 if TYPE_CHECKING:
-    from semel.store.repair import Plan
+    from semel.store.embedded.tools.repair import Plan
 
 FOUND = 1
 
@@ -31,7 +31,7 @@ def check_storage(directory: Directory, as_json: Json = False) -> None:
 
     Exit codes: 0 no damage; 1 something is damaged, or the directory is in use; 2 wrong usage.
     """
-    from semel.store.check_storage import check_storage as check
+    from semel.store.embedded.tools.check_storage import check_storage as check
 
     checked = check(directory, lambda done, total: say(f"{done >> 20} of {max(total, done) >> 20} MiB"))
     if as_json:
@@ -90,8 +90,8 @@ def repair(
     """
     import asyncio
 
-    from semel.store import repair as repairing
-    from semel.store import salvage as salvaging
+    from semel.store.embedded.tools import repair as repairing
+    from semel.store.embedded.tools import salvage as salvaging
 
     plan = repairing.plan(directory)
     if not plan.problems and not salvage and not (plan.leftovers and apply):

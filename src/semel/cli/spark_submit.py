@@ -29,7 +29,7 @@ def spark_submit(context: typer.Context) -> None:
     with sparking():
         import pyspark
 
-        from semel.spark import java
+        from semel.spark.driver import java
 
         java.prepare()
     home = Path(pyspark.__file__).parent

@@ -31,7 +31,7 @@ def sparking() -> Iterator[None]:
 
     from semel.pipeline import DeclarationError
     from semel.spark import DataLoss, JavaNotFound, OptionError, PipelineError
-    from semel.spark.failures import explain
+    from semel.spark.pipeline.failures import explain
 
     try:
         yield

@@ -11,8 +11,9 @@ from semel.cli.output import say, show, show_json, show_pairs, show_rows
 from semel.times import span_text, time_text
 
 if TYPE_CHECKING:
-    from semel.client import Client, blocking
-    from semel.client.transactions_admin import TransactionDescription
+    from semel.client import Client
+    from semel.client.admin import blocking
+    from semel.client.admin.transactions import TransactionDescription
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -66,7 +67,7 @@ def list_(
     Try:  semel transactions list --state ongoing --older-than 5m
     """
     from semel.client import Admin, ErrorCode, KafkaError
-    from semel.client.transactions_admin import describe_transactions
+    from semel.client.admin.transactions import describe_transactions
 
     age_ms = duration_ms(older_than, "--older-than") if older_than is not None else -1
     with connected(bootstrap) as client:
@@ -161,7 +162,7 @@ def find_hanging(
     command that aborts it. Semel has none, because it checks and writes a batch in one step; other brokers
     may have some.
     """
-    from semel.client import blocking
+    from semel.client.admin import blocking
 
     if partition is not None and topic is None:
         raise typer.BadParameter("--partition needs --topic")
@@ -202,7 +203,7 @@ def explain(
     as_json: Json = False,
 ) -> None:
     """Explain what blocks a partition: why its last stable offset does not advance, and what unblocks it."""
-    from semel.client import blocking
+    from semel.client.admin import blocking
 
     with connected(bootstrap) as client:
         client.leader(topic, partition)
@@ -242,7 +243,7 @@ def _unblocked(where: str, found: "blocking.Blockage") -> str:
 
 
 def _say_blocked(where: str, found: "blocking.Blockage", open_: list[dict[str, Any]]) -> None:
-    from semel.client import blocking
+    from semel.client.admin import blocking
 
     show(
         f"{where} is blocked at offset {found.last_stable_offset}, its last stable offset:"
@@ -318,7 +319,8 @@ def _due_ms(found: "TransactionDescription") -> int:
 
 
 def _abort_id(client: "Client", transactional_id: str, yes: bool) -> None:
-    from semel.client import Admin, blocking
+    from semel.client import Admin
+    from semel.client.admin import blocking
 
     client.connection()  # as in `_find`
     found = blocking.open_of(client, transactional_id)
@@ -331,7 +333,7 @@ def _abort_id(client: "Client", transactional_id: str, yes: bool) -> None:
 
 
 def _abort_at(client: "Client", topic: str, partition: int, start_offset: int, yes: bool) -> None:
-    from semel.client import blocking
+    from semel.client.admin import blocking
 
     where = f"{topic}/{partition}"
     hanging = blocking.hanging_at(client, topic, partition, start_offset)

@@ -145,7 +145,7 @@ def _add_without_broker(
     import asyncio
     import secrets
 
-    from semel.client.users import SALT_BYTES
+    from semel.client.admin.users import SALT_BYTES
     from semel.core.security.users import credential_of_password, user_problem
     from semel.store.first_user import put_in_directory, put_in_ledger
 

@@ -27,15 +27,22 @@ The modules: `connection` for one socket, `security` and `sasl`, `cluster` for r
 `transactions_admin` behind `admin`.
 """
 
-from semel.client.admin import Admin
-from semel.client.batches import Delivered, Delivery
-from semel.client.cluster import Client
-from semel.client.cluster_info import ClusterInfo, Node, PartitionInfo, TopicInfo
-from semel.client.commit_order import CommitOrderConsumer
-from semel.client.commit_order_log import CommitOrderPosition
-from semel.client.configs import ConfigOperation, ConfigValue, ResourceType
-from semel.client.connection import Connection
-from semel.client.consumer import Consumer, Start
+from semel.client.admin.admin import Admin
+from semel.client.admin.configs import ConfigOperation, ConfigValue, ResourceType
+from semel.client.admin.group_offsets import CommittedOffset, GroupMetadata
+from semel.client.admin.groups import GroupInfo, GroupListing, MemberInfo
+from semel.client.admin.topics import CreatedTopic, NewTopic
+from semel.client.admin.transactions import (
+    FencedProducer,
+    ProducerDescription,
+    TransactionDescription,
+    TransactionListing,
+)
+from semel.client.consume.commit_order import CommitOrderConsumer
+from semel.client.consume.commit_order_log import CommitOrderPosition
+from semel.client.consume.consumer import Consumer, Start
+from semel.client.consume.fetching import ConsumedRecord, FetchLimits
+from semel.client.consume.offsets import EARLIEST, LATEST, MAX_TIMESTAMP, Isolation, OffsetAt, Partition
 from semel.client.errors import (
     AuthenticationFailed,
     BrokerUnreachable,
@@ -54,23 +61,16 @@ from semel.client.errors import (
     TransactionMisuse,
     UnsupportedRequest,
 )
-from semel.client.fetching import ConsumedRecord, FetchLimits
-from semel.client.group_admin import GroupInfo, GroupListing, MemberInfo
-from semel.client.group_offsets import CommittedOffset, GroupMetadata
-from semel.client.offsets import EARLIEST, LATEST, MAX_TIMESTAMP, Isolation, OffsetAt, Partition
-from semel.client.prepared import PreparedTransaction, complete_transaction, end_transaction
-from semel.client.producer import Producer
-from semel.client.security import Security
-from semel.client.share_consumer import ShareConsumer
-from semel.client.share_records import AcknowledgeType, ShareRecord
-from semel.client.topics import CreatedTopic, NewTopic
-from semel.client.transactional_producer import TransactionalProducer
-from semel.client.transactions_admin import (
-    FencedProducer,
-    ProducerDescription,
-    TransactionDescription,
-    TransactionListing,
-)
+from semel.client.net.cluster import Client
+from semel.client.net.cluster_info import ClusterInfo, Node, PartitionInfo, TopicInfo
+from semel.client.net.connection import Connection
+from semel.client.net.security import Security
+from semel.client.produce.batches import Delivered, Delivery
+from semel.client.produce.prepared import PreparedTransaction, complete_transaction, end_transaction
+from semel.client.produce.producer import Producer
+from semel.client.produce.transactional_producer import TransactionalProducer
+from semel.client.shares.consumer import ShareConsumer
+from semel.client.shares.records import AcknowledgeType, ShareRecord
 from semel.wire.compression import Codec
 from semel.wire.producer_id import ProducerIdAndEpoch
 from semel.wire.records import Header

@@ -16,7 +16,7 @@ from semel.client import (
     ProtocolError,
     UnsupportedRequest,
 )
-from semel.client.blocking import NotOpen
+from semel.client.admin.blocking import NotOpen
 from semel.console.clients import WorkStopped
 from semel.console.forms import Conflict, FormError
 from semel.console.rendering import failure

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from semel.client import Client
 from semel.spark.errors import PipelineError
-from semel.spark.status import Status, status
+from semel.spark.pipeline.status import Status, status
 
 if TYPE_CHECKING:
     from semel.console.observing import Observer

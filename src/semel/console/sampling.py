@@ -24,12 +24,12 @@ from semel.client import (
     TransactionDescription,
     UnsupportedRequest,
 )
-from semel.client.offsets import list_offsets
-from semel.client.transactions_admin import describe_transactions, list_transactions
+from semel.client.admin.transactions import describe_transactions, list_transactions
+from semel.client.consume.offsets import list_offsets
 from semel.console.blockers import sample_blockers
 from semel.console.pipeline_sampling import sample_pipelines
 from semel.console.samples import Ends, Series
-from semel.spark.status import MARKS as PIPELINE_MARKS
+from semel.spark.pipeline.status import MARKS as PIPELINE_MARKS
 
 if TYPE_CHECKING:
     from semel.console.observing import Observer, Section

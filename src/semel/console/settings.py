@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from semel.client import Security
-from semel.client.security import MECHANISMS
+from semel.client.net.security import MECHANISMS
 
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 PASSWORD_MECHANISMS = tuple(name for name in MECHANISMS if name != "OAUTHBEARER")

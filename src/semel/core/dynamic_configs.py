@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import json
 
-from semel.core import group_configs
 from semel.core.config_operations import DELETE, ConfigOperation, InvalidOperation, operate
 from semel.core.data import Data
-from semel.core.policies import changing
+from semel.core.groups import configs as group_configs
+from semel.core.security.policies import changing
 from semel.core.types import Decide, Decision, ErrorCode, Key, PolicyKey
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import Any
 
 from semel.core.data import Data
-from semel.core.share_partition import SharePartition
+from semel.core.shares.partition import SharePartition
 from semel.core.types import (
     CommittedOffset,
     OffsetKey,

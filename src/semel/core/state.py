@@ -18,9 +18,13 @@ from itertools import islice
 from operator import attrgetter
 from typing import Any, Final
 
-from semel.core import dynamic_configs, groups, offsets, partition, policies, shares, topics, transactions
+from semel.core import dynamic_configs, groups, topics, transactions
 from semel.core.facts import SessionChanged
-from semel.core.share_partition import Locks, SharePartition
+from semel.core.groups import offsets
+from semel.core.log import partition
+from semel.core.security import policies
+from semel.core.shares import rules as shares
+from semel.core.shares.partition import Locks, SharePartition
 from semel.core.types import (
     Apply,
     Cluster,

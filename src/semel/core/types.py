@@ -128,7 +128,7 @@ class ShareKey(Data, order=True):
 
 
 class PolicyKey(Data, order=True):
-    """A policy: what administrators have decided for the whole cluster (``semel.core.policies``)."""
+    """A policy: what administrators have decided for the whole cluster (``semel.core.security.policies``)."""
 
     kind: str
     name: str

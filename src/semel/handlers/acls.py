@@ -4,7 +4,6 @@ from ipaddress import ip_address
 from itertools import groupby
 
 from semel.broker.broker import Broker
-from semel.core.policies import AddAcl, ConfirmPolicies, RemoveAcl
 from semel.core.security.acls import (
     ANY_HOST,
     CLUSTER_NAME,
@@ -15,9 +14,10 @@ from semel.core.security.acls import (
     Permission,
     ResourceType,
 )
+from semel.core.security.policies import AddAcl, ConfirmPolicies, RemoveAcl
 from semel.core.types import ErrorCode
 from semel.handlers.context import Handler, RequestContext
-from semel.store.interface import StoreRefused
+from semel.store.contract import StoreRefused
 from semel.wire.messages.security import (
     AclCreation,
     AclCreationResult,

@@ -1,7 +1,7 @@
 """DescribeClientQuotas, AlterClientQuotas. The rules are in `semel.core.security.quotas`."""
 
 from semel.broker.broker import Broker
-from semel.core.policies import AlterQuota
+from semel.core.security.policies import AlterQuota
 from semel.core.security.quotas import (
     Operations,
     Quota,
@@ -13,7 +13,7 @@ from semel.core.security.quotas import (
 )
 from semel.core.types import ErrorCode
 from semel.handlers.context import Handler, RequestContext
-from semel.store.interface import StoreRefused
+from semel.store.contract import StoreRefused
 from semel.wire.messages.quotas import (
     AlterClientQuotasEntry,
     AlterClientQuotasRequest,

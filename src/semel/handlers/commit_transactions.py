@@ -15,7 +15,7 @@ from semel.core.types import CommittedOffset, ErrorCode, OffsetKey
 from semel.handlers.context import Handler, RequestContext
 from semel.handlers.leadership import coordination_error, refused_by_store
 from semel.handlers.transaction_errors import close_superseded
-from semel.store.interface import StoreRefused
+from semel.store.contract import StoreRefused
 from semel.wire.messages.semel import (
     BeginAttemptRequest,
     BeginAttemptResponse,

@@ -13,8 +13,8 @@ from typing import Final, NamedTuple
 from semel.broker.broker import Broker
 from semel.broker.dynamic_configs import DynamicConfigs
 from semel.config import Settings
-from semel.core import group_configs
 from semel.core.dynamic_configs import GROUP
+from semel.core.groups import configs as group_configs
 from semel.core.topic_configs import BOOLEAN, DOUBLE, LIST, LONG, STRING, TOPIC_CONFIGS, TopicConfig
 from semel.core.types import Topic
 from semel.dynamic_settings import READ_ONLY, is_list

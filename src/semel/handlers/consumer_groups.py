@@ -29,7 +29,7 @@ from semel.core.types import ErrorCode, Topic
 from semel.handlers.context import Handler, RequestContext
 from semel.handlers.group_admin import ALL_OPERATIONS, NO_OPERATIONS, describe_each
 from semel.handlers.leadership import coordination_error, refused_by_store
-from semel.store.interface import StoreRefused
+from semel.store.contract import StoreRefused
 from semel.wire.messages.groups import (
     Assignment,
     ConsumerGroupDescribeAssignment,

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from semel.broker.broker import Broker
-from semel.broker.reads import unlimited
+from semel.broker.reads.reads import unlimited
 from semel.core.security.acls import ANONYMOUS
 
 

@@ -12,7 +12,7 @@ from semel.broker.features import FEATURES, TRANSACTION_VERSION, finalized_level
 from semel.core.transactions.commands import ChangeFeature
 from semel.core.types import ErrorCode
 from semel.handlers.context import Handler, RequestContext
-from semel.store.interface import StoreRefused
+from semel.store.contract import StoreRefused
 from semel.wire.messages.configs import (
     FeatureUpdateKey,
     UpdatableFeatureResult,

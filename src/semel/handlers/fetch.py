@@ -1,7 +1,7 @@
 """Fetch: sends batches to consumers as they are stored, without decoding them.
 
 The handler resolves topics, keeps the session (``fetch_sessions``) and builds the response. What may be read,
-and how long a fetch waits, is decided in ``broker/reads.py``. Offset lookups are in ``list_offsets``.
+and how long a fetch waits, is decided in ``broker/reads/reads.py``. Offset lookups are in ``list_offsets``.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -9,14 +9,14 @@ from typing import Final, NamedTuple, TypeAlias
 from weakref import WeakKeyDictionary
 
 from semel.broker.broker import Broker
-from semel.broker.reads import FetchRange, FetchResult, Isolation
+from semel.broker.reads.reads import FetchRange, FetchResult, Isolation
 from semel.broker.slices import SLICE_ITEMS
 from semel.core.types import Buffer, ErrorCode, PartitionKey, Topic
 from semel.handlers.context import Handler, RequestContext
 from semel.handlers.fetch_sessions import FetchSessions, SessionFetch, SessionPartition, TopicReference
 from semel.handlers.leadership import MOVED, NO_EPOCH, LeaderHints, leadership_error
 from semel.handlers.list_offsets import isolation_of, list_offsets, offset_for_leader_epoch
-from semel.store.interface import StoreRefused
+from semel.store.contract import StoreRefused
 from semel.wire.messages.fetch import (
     AbortedTransaction,
     FetchableTopicResponse,

@@ -10,7 +10,7 @@ from semel.core.groups.model import ClassicGroup, ClassicState, Group
 from semel.core.types import ErrorCode
 from semel.handlers.context import Handler, RequestContext
 from semel.handlers.leadership import coordination_error, owned
-from semel.store.interface import GroupSummary, StoreRefused
+from semel.store.contract import GroupSummary, StoreRefused
 from semel.wire.messages.groups import (
     DeletableGroupResult,
     DeleteGroupsRequest,

@@ -31,7 +31,7 @@ from semel.handlers import consumer_groups, group_admin
 from semel.handlers.consumer_groups import LOOKUPS_MAX, look_up
 from semel.handlers.context import Handler, RequestContext
 from semel.handlers.leadership import coordination_error, refused_by_store
-from semel.store.interface import StoreRefused
+from semel.store.contract import StoreRefused
 from semel.wire.messages.groups import (
     HeartbeatRequest,
     HeartbeatResponse,

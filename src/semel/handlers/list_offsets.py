@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final
 
 from semel.broker.broker import Broker
-from semel.broker.offset_search import (
+from semel.broker.reads.offset_search import (
     COMPACTIONS,
     EARLIEST,
     EARLIEST_LOCAL,
@@ -21,13 +21,13 @@ from semel.broker.offset_search import (
     MAX_TIMESTAMP,
     ListedOffset,
 )
-from semel.broker.published_partitions import damaged_among
-from semel.broker.reads import Isolation
-from semel.broker.tail import LEADER_EPOCH
+from semel.broker.reads.published_partitions import damaged_among
+from semel.broker.reads.reads import Isolation
+from semel.broker.reads.tail import LEADER_EPOCH
 from semel.core.types import ErrorCode, PartitionKey, Topic
 from semel.handlers.context import CloseConnection, RequestContext
 from semel.handlers.leadership import NO_EPOCH, leadership_error
-from semel.store.interface import LedgerDamaged
+from semel.store.contract import LedgerDamaged
 from semel.wire.messages.fetch import (
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,

@@ -9,11 +9,11 @@ import shutil
 from pathlib import Path
 
 from semel.broker.broker import Broker
-from semel.core.partition import RecordsDeleted
+from semel.core.log.partition import RecordsDeleted
 from semel.core.types import ErrorCode, PartitionKey, Topic
 from semel.handlers.context import Handler, RequestContext
 from semel.handlers.leadership import leadership_error
-from semel.store.interface import LedgerDamaged, StoreRefused
+from semel.store.contract import LedgerDamaged, StoreRefused
 from semel.wire.messages.topics import (
     DeleteRecordsPartitionResult,
     DeleteRecordsRequest,

@@ -1,7 +1,7 @@
 """OffsetCommit, OffsetFetch, OffsetDelete: the committed offsets (positions) of a group.
 
 The handlers check that partitions exist before they submit commands: a position in a partition that is
-deleted a moment later is harmless. ``semel.core.offsets`` decides whether a client may commit.
+deleted a moment later is harmless. ``semel.core.groups.offsets`` decides whether a client may commit.
 
 A client sees its own answered commits: the answer follows the commit to the store, and every fetch reads the
 ledger or what was applied since.
@@ -11,12 +11,12 @@ from collections.abc import Collection, Iterable
 from typing import NamedTuple, TypeVar
 
 from semel.broker.broker import Broker
-from semel.core.commit_checks import Committer
-from semel.core.offsets import CommitOffsets, DeleteOffsets, Fetched, FetchOffsets, OffsetsDeleted
+from semel.core.groups.commit_checks import Committer
+from semel.core.groups.offsets import CommitOffsets, DeleteOffsets, Fetched, FetchOffsets, OffsetsDeleted
 from semel.core.types import CommittedOffset, ErrorCode, OffsetKey, Topic
 from semel.handlers.context import Handler, RequestContext
 from semel.handlers.leadership import coordination_error, refused_by_store
-from semel.store.interface import StoreRefused
+from semel.store.contract import StoreRefused
 from semel.wire.messages.offsets import (
     OffsetCommitRequest,
     OffsetCommitRequestTopic,

@@ -10,17 +10,17 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from semel.broker.broker import Broker
-from semel.broker.pending_commands import Answers
-from semel.broker.promise import Promise
+from semel.broker.commit.pending_commands import Answers
+from semel.broker.commit.promise import Promise
 from semel.broker.slices import SLICE_ITEMS
 from semel.broker.topic_limits import TopicLimits
-from semel.core.partition import Append, Appended
+from semel.core.log.partition import Append, Appended
 from semel.core.types import ErrorCode, Topic
 from semel.handlers.context import CloseConnection, Handler, RequestContext
 from semel.handlers.leadership import LeaderHints
 from semel.handlers.produce_preparation import UNAUTHORIZED, Preparation, Refusal, TakesLong
 from semel.handlers.transaction_errors import PRODUCE, told
-from semel.store.interface import StoreRefused
+from semel.store.contract import StoreRefused
 from semel.wire.batch import is_transactional
 from semel.wire.messages.produce import (
     BatchIndexAndErrorMessage,

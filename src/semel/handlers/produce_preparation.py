@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 from semel.broker.topic_limits import TopicLimits
-from semel.core.partition import Append, TransactionContext
+from semel.core.log.partition import Append, TransactionContext
 from semel.core.types import ErrorCode, PartitionKey
 from semel.handlers.context import RequestContext
 from semel.wire.batch import CODEC_MASK, produced_fault

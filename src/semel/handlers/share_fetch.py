@@ -24,7 +24,7 @@ from semel.handlers.share_partitions import (
 )
 from semel.handlers.share_reading import Got, ShareReader
 from semel.handlers.share_sessions import BEGIN, END, Place, SessionKey, ShareSession, Turn
-from semel.store.interface import StoreRefused
+from semel.store.contract import StoreRefused
 from semel.wire.messages.shares import (
     AcquiredRecords,
     ShareFetchRequest,

@@ -10,14 +10,14 @@ from semel.broker.broker import Broker
 from semel.core.groups.commands import ConsumerAnswer, DescribeGroup
 from semel.core.groups.model import Assignment as OwnedPartitions
 from semel.core.groups.model import Group, TopicShape
-from semel.core.share_group import SIMPLE, ShareGroup, ShareMember
+from semel.core.shares.group import SIMPLE, ShareGroup, ShareMember
 from semel.core.shares.members import ShareHeartbeat
 from semel.core.types import ErrorCode
 from semel.handlers.consumer_groups import by_topic
 from semel.handlers.context import Handler, RequestContext
 from semel.handlers.group_admin import ALL_OPERATIONS, NO_OPERATIONS, describe_each
 from semel.handlers.leadership import coordination_error, refused_by_store
-from semel.store.interface import StoreRefused
+from semel.store.contract import StoreRefused
 from semel.wire.messages.groups import Assignment, TopicPartitions
 from semel.wire.messages.shares import (
     DescribedShareGroup,

@@ -6,13 +6,13 @@ from typing import Final
 from semel.broker.broker import Broker
 from semel.core.groups.commands import DescribeGroup
 from semel.core.groups.model import TopicShape
-from semel.core.share_group import ShareGroup
 from semel.core.shares.commands import ReadShare, ReadShares
+from semel.core.shares.group import ShareGroup
 from semel.core.shares.offsets import AlterShareOffsets, DeleteShareOffsets, ShareOffsetsAltered
 from semel.core.types import ErrorCode, ShareKey
 from semel.handlers.context import Handler, RequestContext
 from semel.handlers.leadership import coordination_error, refused_by_store
-from semel.store.interface import StoreRefused
+from semel.store.contract import StoreRefused
 from semel.wire.messages.share_offsets import (
     AlteredShareGroupOffsetsPartition,
     AlteredShareGroupOffsetsTopic,

@@ -5,12 +5,12 @@ from typing import Final, NamedTuple, TypeAlias
 from weakref import WeakKeyDictionary
 
 from semel.broker.broker import Broker
-from semel.core.group_configs import ShareConfigs
+from semel.core.groups.configs import ShareConfigs
 from semel.core.shares.commands import Acknowledge, AcknowledgedRun, AcknowledgeType, ReleaseMember
 from semel.core.types import Command, ErrorCode, PartitionKey, ShareKey
 from semel.handlers.leadership import MOVED, LeaderHints, leadership_error
 from semel.handlers.share_sessions import END, Place, SessionKey, ShareSession, ShareSessions
-from semel.store.interface import StoreRefused
+from semel.store.contract import StoreRefused
 from semel.wire.messages.shares import (
     AcknowledgementBatch,
     ShareAcknowledgeAnswer,

@@ -2,7 +2,7 @@
 
 A fetch looks up the first available record of each share-partition, reads from there, and then acquires what
 it has read. If another member acquired it in between, the fetch starts again. If nothing is available, the
-fetch waits until records arrive or become available again (``broker/share_waits.py``).
+fetch waits until records arrive or become available again (``broker/reads/share_waits.py``).
 """
 
 import asyncio
@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from semel.broker.broker import Broker
-from semel.broker.offset_search import EARLIEST, LATEST
-from semel.broker.reads import FetchRange, FetchResult, Isolation
-from semel.broker.share_waits import ShareWait
-from semel.core.group_configs import ShareConfigs
+from semel.broker.reads.offset_search import EARLIEST, LATEST
+from semel.broker.reads.reads import FetchRange, FetchResult, Isolation
+from semel.broker.reads.share_waits import ShareWait
+from semel.core.groups.configs import ShareConfigs
 from semel.core.shares.commands import (
     Acquire,
     Acquired,

@@ -24,7 +24,7 @@ from semel.handlers import logs
 from semel.handlers.config_entries import topic_entries
 from semel.handlers.context import Handler, RequestContext
 from semel.handlers.mutation_quota import EXCEEDED, Mutation, within_quota
-from semel.store.interface import StoreRefused
+from semel.store.contract import StoreRefused
 from semel.wire.messages.topics import (
     CreatableTopic,
     CreatableTopicConfigs,

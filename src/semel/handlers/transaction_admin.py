@@ -17,7 +17,7 @@ from semel.core.transactions.commands import DescribeTransaction, WriteMarker
 from semel.core.types import ErrorCode, PartitionKey, Topic, Transaction, TransactionState
 from semel.handlers.context import Handler, RequestContext
 from semel.handlers.leadership import leadership_error, owned
-from semel.store.interface import StoreRefused
+from semel.store.contract import StoreRefused
 from semel.wire.messages import transactions as wire
 from semel.wire.partitioner import coordinator_partition
 

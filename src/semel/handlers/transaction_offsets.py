@@ -9,7 +9,7 @@ generation.
 from typing import Final, cast
 
 from semel.broker.broker import Broker
-from semel.core.commit_checks import Committer
+from semel.core.groups.commit_checks import Committer
 from semel.core.names import is_usable
 from semel.core.transactions.commands import SUPERSEDED, CommitPending
 from semel.core.types import CommittedOffset, ErrorCode, OffsetKey
@@ -17,7 +17,7 @@ from semel.handlers.context import Handler, RequestContext
 from semel.handlers.leadership import coordination_error, refused_by_store
 from semel.handlers.offsets import COMMITTED_AT_ONCE
 from semel.handlers.transaction_errors import TXN_OFFSET_COMMIT, close_superseded, told
-from semel.store.interface import StoreRefused
+from semel.store.contract import StoreRefused
 from semel.wire.messages.transactions import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestPartition,

@@ -15,10 +15,10 @@ from collections.abc import Awaitable, Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from semel.broker.broker import Broker
-from semel.broker.pending_commands import Answers
-from semel.broker.promise import Promise, resolved
+from semel.broker.commit.pending_commands import Answers
+from semel.broker.commit.promise import Promise, resolved
+from semel.core.log.partition import AllocateProducerId
 from semel.core.names import is_usable
-from semel.core.partition import AllocateProducerId
 from semel.core.transactions.commands import (
     NO_CONNECTION,
     NO_EPOCH,
@@ -43,7 +43,7 @@ from semel.handlers.transaction_errors import (
     close_superseded,
     told,
 )
-from semel.store.interface import StoreRefused
+from semel.store.contract import StoreRefused
 from semel.wire.messages.transactions import (
     AddOffsetsToTxnRequest,
     AddOffsetsToTxnResponse,

@@ -7,7 +7,7 @@ password but not to log in. It never returns or logs any of this.
 from collections import Counter
 
 from semel.broker.broker import Broker
-from semel.core.policies import PutCredential, RemoveCredential
+from semel.core.security.policies import PutCredential, RemoveCredential
 from semel.core.security.users import (
     ITERATIONS_MAX,
     ITERATIONS_MIN,
@@ -17,7 +17,7 @@ from semel.core.security.users import (
 )
 from semel.core.types import Command, ErrorCode
 from semel.handlers.context import Handler, RequestContext
-from semel.store.interface import StoreRefused
+from semel.store.contract import StoreRefused
 from semel.wire.messages.security import (
     AlterUserScramCredentialsRequest,
     AlterUserScramCredentialsResponse,

@@ -21,8 +21,8 @@ from collections.abc import Coroutine, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from semel.broker.pending_commands import ASKER
-from semel.broker.promise import Promise
+from semel.broker.commit.pending_commands import ASKER
+from semel.broker.commit.promise import Promise
 from semel.core.names import CLIENT_ID_CHARS_MAX
 from semel.handlers.context import Handler
 from semel.server.budgets import FRAME_OVERHEAD_BYTES
@@ -30,7 +30,7 @@ from semel.server.byte_stream import ByteStream
 from semel.server.dispatch import PRODUCE
 from semel.server.in_flight import InFlightRequest, handle_long, respond
 from semel.server.throttling import EXEMPT, ClientThrottle, told
-from semel.store.interface import StoreBroken
+from semel.store.contract import StoreBroken
 from semel.wire.errors import ProtocolError
 from semel.wire.frames import encode_response
 from semel.wire.schema import Request, Response

@@ -18,8 +18,8 @@ from itertools import count
 from typing import Final
 
 from semel.rate_limit import RateLimit
-from semel.store.interface import StoreRefused
-from semel.store.sharing import Peer
+from semel.store.cluster.contract import Peer
+from semel.store.contract import StoreRefused
 
 log = logging.getLogger("semel.cluster")
 

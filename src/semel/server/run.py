@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from semel.broker.broker import Broker
 from semel.config import Settings
-from semel.core.policies import PutCredential
+from semel.core.security.policies import PutCredential
 from semel.core.security.users import ScramCredential
 from semel.printable import explained
 from semel.server.listener import ListenerConfig
@@ -29,7 +29,7 @@ from semel.server.logs import event
 from semel.server.metrics_page import MetricsPage
 from semel.server.peers import PeerConnections
 from semel.server.server import Server
-from semel.store.interface import (
+from semel.store.contract import (
     LedgerDamaged,
     StoreBroken,
     StoreDamaged,

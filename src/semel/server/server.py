@@ -16,7 +16,7 @@ from collections.abc import Coroutine, Sequence
 from typing import Any
 
 from semel.broker.broker import Broker
-from semel.core.policies import PutSecret
+from semel.core.security.policies import PutSecret
 from semel.server.dispatch import Dispatch
 from semel.server.listener import Listener, ListenerConfig, reachable
 from semel.server.logs import event
@@ -26,7 +26,7 @@ from semel.server.sasl import look_for_keys
 from semel.server.server_context import ServerContext
 from semel.server.tls import look_for_certificates
 from semel.server.watch import check_connections, probe_loop, release_memory, watch_lease
-from semel.store.interface import StoreDamaged, StoreFenced, StoreMisconfigured
+from semel.store.contract import StoreDamaged, StoreFenced, StoreMisconfigured
 
 log = logging.getLogger("semel.server")
 

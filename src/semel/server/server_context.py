@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from semel.broker.broker import Broker
 from semel.core.dynamic_configs import CONFIG
-from semel.core.policies import USER, user_of
 from semel.core.security.acls import ANONYMOUS
+from semel.core.security.policies import USER, user_of
 from semel.core.types import PolicyKey
 from semel.handlers.context import CloseConnection, RequestContext
 from semel.rate_limit import RateLimit
@@ -25,7 +25,7 @@ from semel.server.sasl.mechanism import AuthenticationFailed, principal_of
 from semel.server.sockets import Address, address_of
 from semel.server.throttling import Throttling
 from semel.setting_values import connections_by_host
-from semel.store.interface import LedgerDamaged, StoreFull, StoreRefused
+from semel.store.contract import LedgerDamaged, StoreFull, StoreRefused
 from semel.wire.errors import ProtocolError
 from semel.wire.frames import FrameParser
 from semel.wire.messages import APIS

@@ -12,7 +12,7 @@ import time
 from typing import Final, NoReturn
 
 from semel.allocator import give_back
-from semel.broker.cluster_member import ClusterMember
+from semel.broker.cluster.member import ClusterMember
 from semel.rate_limit import RateLimit
 from semel.server.logs import event
 from semel.server.server_context import ServerContext

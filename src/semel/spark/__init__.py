@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from semel.spark.data_source import SemelDataSource
+    from semel.spark.driver.spark_session import session
     from semel.spark.errors import (
         BatchUnfinished,
         DataLoss,
@@ -37,8 +38,7 @@ if TYPE_CHECKING:
         TableTooLarge,
         TableUnreachable,
     )
-    from semel.spark.running import start
-    from semel.spark.spark_session import session
+    from semel.spark.pipeline.running import start
 
 __all__ = [
     "BatchUnfinished",
@@ -59,7 +59,7 @@ __all__ = [
     "start",
 ]
 
-_MODULES = {"SemelDataSource": "data_source", "session": "spark_session", "start": "running"}
+_MODULES = {"SemelDataSource": "data_source", "session": "driver.spark_session", "start": "pipeline.running"}
 
 
 def __getattr__(name: str) -> Any:

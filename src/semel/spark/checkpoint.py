@@ -16,7 +16,6 @@ from pyarrow import fs
 
 from semel.client import Partition
 from semel.spark.errors import PipelineError
-from semel.spark.log_marks import Mark
 from semel.spark.partition_offsets import (
     MARK,
     PIPELINE,
@@ -30,6 +29,7 @@ from semel.spark.partition_offsets import (
     recreated,
     without_topics,
 )
+from semel.spark.source.log_marks import Mark
 
 METADATA = "metadata"
 OFFSETS = "offsets"

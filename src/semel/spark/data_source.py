@@ -8,10 +8,10 @@ from pyspark.sql.types import StructType
 from semel.spark.delta.resume import ResumingReader
 from semel.spark.edge import faces_spark
 from semel.spark.errors import OptionError
-from semel.spark.newest import NewestReader
 from semel.spark.options import SinkOptions, SourceOptions, check_source_names
-from semel.spark.sink import BatchWriter, StreamWriter
-from semel.spark.source import BatchReader
+from semel.spark.sink.sink import BatchWriter, StreamWriter
+from semel.spark.source.newest import NewestReader
+from semel.spark.source.source import BatchReader
 
 #: The columns of Spark's Kafka source, in its order.
 COLUMNS = {

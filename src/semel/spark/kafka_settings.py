@@ -5,7 +5,7 @@ Programs bring them from Spark's Kafka source and sink, which pass `kafka.*` to 
 determines what is read or written, or who is allowed to, is refused: the program relies on it.
 """
 
-from semel.client.security import REFUSED as REFUSED_SECURITY
+from semel.client.net.security import REFUSED as REFUSED_SECURITY
 
 PREFIX = "kafka."
 

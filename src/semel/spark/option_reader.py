@@ -15,7 +15,7 @@ from enum import Enum
 from typing import Any
 
 from semel.client import Partition, Security
-from semel.client.security import NAMES as SECURITY
+from semel.client.net.security import NAMES as SECURITY
 from semel.spark.errors import OptionError
 from semel.spark.kafka_settings import IGNORED, PREFIX, REFUSED
 from semel.spark.partition_offsets import PartitionOffsets, parse_vector

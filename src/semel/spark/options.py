@@ -14,8 +14,8 @@ from semel.client import Codec, FetchLimits, Isolation
 from semel.spark.errors import OptionError
 from semel.spark.option_reader import COMMON, Address, AtTime, OptionReader, Topics, Where
 from semel.spark.partition_offsets import PartitionOffsets
-from semel.spark.predecessors import ALONE, RELATIONS, Relations
-from semel.spark.versions import Version
+from semel.spark.sink.predecessors import ALONE, RELATIONS, Relations
+from semel.spark.sink.versions import Version
 
 __all__ = [
     "COMMON",

@@ -17,7 +17,7 @@ from semel.core.data import Data
 from semel.core.facts import DURABLE, GroupChanged
 from semel.core.groups import ClassicGroup, ConsumerGroup, ShareGroup, unpack_group
 from semel.core.types import Fact
-from semel.store.interface import BatchLocation
+from semel.store.contract import BatchLocation
 
 
 class _GroupPacked(Data, tag="GroupChanged"):

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from semel.config import Settings
-from semel.core.policies import PutCredential
+from semel.core.security.policies import PutCredential
 from semel.core.security.users import ScramCredential
 from semel.core.state import BrokerState
 from semel.core.types import Fact
@@ -31,7 +31,7 @@ async def put_in_ledger(address: str, credential: ScramCredential) -> bool:
     Return whether the user had a password, which is replaced.
     """
     check_packages()
-    from semel.store.postgres.policies import put_policies
+    from semel.store.cluster.policies import put_policies
 
     return await put_policies(address, SCHEMA, _facts(credential, None)) > 0
 

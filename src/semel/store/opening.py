@@ -7,19 +7,19 @@ from typing import Final, NamedTuple
 
 from semel.config import Settings
 from semel.printable import explained
-from semel.store.directory_lock import DirectoryLock, Witness
-from semel.store.embedded import EmbeddedStore
-from semel.store.examination import CHUNKS, LEDGER, LOST, WAL_BYTES, Examined, examine
-from semel.store.files import Files, naming, tighten
-from semel.store.files import boot_id as _boot_id
-from semel.store.interface import StoreBroken, StoreMisconfigured
-from semel.store.ledger_opening import log_of
-from semel.store.local_chunks import LocalChunks
-from semel.store.memory_chunks import MemoryChunks
-from semel.store.recovery import recover, write_log_again
-from semel.store.sharing import SharedStore
-from semel.store.sqlite_ledger import SqliteLedger
-from semel.store.wal import WriteAheadLog
+from semel.store.cluster.contract import SharedStore
+from semel.store.contract import StoreBroken, StoreMisconfigured
+from semel.store.embedded.directory_lock import DirectoryLock, Witness
+from semel.store.embedded.examination import CHUNKS, LEDGER, LOST, WAL_BYTES, Examined, examine
+from semel.store.embedded.files import Files, naming, tighten
+from semel.store.embedded.files import boot_id as _boot_id
+from semel.store.embedded.ledger import SqliteLedger
+from semel.store.embedded.ledger_opening import log_of
+from semel.store.embedded.local_chunks import LocalChunks
+from semel.store.embedded.memory_chunks import MemoryChunks
+from semel.store.embedded.recovery import recover, write_log_again
+from semel.store.embedded.store import EmbeddedStore
+from semel.store.embedded.wal import WriteAheadLog
 from semel.store.worker import StoreHealth, Worker
 
 log = logging.getLogger("semel.store")
@@ -63,10 +63,10 @@ async def open_remote(place: Remote, settings: Settings) -> SharedStore:
     only logged: small commits do not need it.
     """
     check_packages()
-    from semel.store.object_access import check_access
-    from semel.store.objects import Objects
-    from semel.store.postgres.reaching import wait_for_server
-    from semel.store.postgres.store import ClusterStore
+    from semel.store.cluster.bytes.object_access import check_access
+    from semel.store.cluster.bytes.objects import Objects
+    from semel.store.cluster.postgres.reaching import wait_for_server
+    from semel.store.cluster.store import ClusterStore
 
     await check_access(place.chunks)
     await wait_for_server(place.ledger)

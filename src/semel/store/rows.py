@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import astuple
 
-from semel.core.share_partition import Run, SharePartition
+from semel.core.shares.partition import Run, SharePartition
 from semel.core.types import (
     CommittedOffset,
     OffsetKey,
@@ -27,7 +27,7 @@ from semel.core.types import (
     Transaction,
     TransactionState,
 )
-from semel.store.interface import BatchLocation, StoredBatch
+from semel.store.contract import BatchLocation, StoredBatch
 
 _SENT: Final = struct.Struct(">iqiq")
 _OPEN: Final = struct.Struct(">qq")

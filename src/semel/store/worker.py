@@ -21,7 +21,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, Final, Protocol, TypeVar
 
-from semel.store.interface import StoreBroken, StoreRefused
+from semel.store.contract import StoreBroken, StoreRefused
 
 T = TypeVar("T")
 

@@ -16,10 +16,11 @@ from functools import wraps
 from pathlib import Path
 from typing import Any
 
-from semel.store import opening, wal
-from semel.store.recovery import recover
-from semel.store.sqlite_ledger import SqliteLedger
-from semel.store.wal import WriteAheadLog
+from semel.store import opening
+from semel.store.embedded import wal
+from semel.store.embedded.ledger import SqliteLedger
+from semel.store.embedded.recovery import recover
+from semel.store.embedded.wal import WriteAheadLog
 from support.brokers.faulty import FaultyBroker, FaultyFiles
 from support.waiting import LIMIT_SECONDS
 

@@ -20,8 +20,8 @@ from semel.core.placement import SHARDS
 from semel.server.listener import ListenerConfig
 from semel.server.run import serve
 from semel.server.server import Server
+from semel.store.cluster.contract import SharedStore
 from semel.store.opening import Remote, open_remote
-from semel.store.sharing import SharedStore
 from semel.wire.messages import MetadataRequest
 from support.clients.raw import RawClient
 from support.clients.routed import ELSEWHERE, RoutedClient, error_codes

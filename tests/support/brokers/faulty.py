@@ -1,7 +1,7 @@
 """A real ``semel serve`` on a disk whose faults a test controls.
 
 The test and the broker share a directory of switches. A file ``full`` there makes the disk full; a file with
-the name of a call of ``semel.store.files.Files`` makes that call fail with the error number in the file. So
+the name of a call of ``semel.store.embedded.files.Files`` makes that call fail with the error number in the file. So
 faults come and go while the broker runs, and the rest of it is the unmodified program.
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from semel.store.files import Files
+from semel.store.embedded.files import Files
 from support.brokers.process import BrokerProcess
 
 T = TypeVar("T")

@@ -7,8 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from semel.broker.broker import Broker
-from semel.broker.promise import Promise
-from semel.core.policies import AddAcl, RemoveAcl
+from semel.broker.commit.promise import Promise
 from semel.core.security.acls import (
     CLUSTER_NAME,
     AclBinding,
@@ -17,6 +16,7 @@ from semel.core.security.acls import (
     Permission,
     ResourceType,
 )
+from semel.core.security.policies import AddAcl, RemoveAcl
 from semel.handlers import HANDLERS
 from semel.handlers.authorization import guarded
 from semel.wire.messages import APIS

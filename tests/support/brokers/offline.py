@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from semel.broker.broker import Broker
-from semel.broker.reads import FetchRange, FetchResult, Isolation
+from semel.broker.reads.reads import FetchRange, FetchResult, Isolation
 from semel.config import Settings
-from semel.core.partition import Append, Appended, TransactionContext
+from semel.core.log.partition import Append, Appended, TransactionContext
 from semel.core.topics import CreateTopic
 from semel.core.transactions.commands import DescribeTransaction, EndTransaction, InitProducer, ProducerGiven
 from semel.core.types import ErrorCode, PartitionKey, Transaction

@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
+from semel.broker.commit.promise import Promise
 from semel.broker.metrics import Metrics
 from semel.broker.policies import Policies
-from semel.broker.promise import Promise
 from semel.broker.slices import Slices
 from semel.config import Settings
 from semel.server.dispatch import Dispatch

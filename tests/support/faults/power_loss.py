@@ -25,7 +25,7 @@ from typing import Any
 import apsw
 
 from semel.config import Settings
-from semel.store.files import Files
+from semel.store.embedded.files import Files
 from support.stores.embedded import open_on
 
 SECTOR = 512

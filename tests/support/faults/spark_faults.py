@@ -15,7 +15,7 @@ from time import sleep
 from typing import Any
 
 from semel.spark import SemelDataSource
-from semel.spark.sink import BatchWriter, StreamWriter
+from semel.spark.sink.sink import BatchWriter, StreamWriter
 
 FILE = "fault.file"
 DEAD = "dead"

@@ -1,7 +1,7 @@
 """Helpers for tests of the rules: a state with one partition, and batches that consist of a header."""
 
 from semel.core.facts import DURABLE, TransactionChanged
-from semel.core.partition import Append, Appended, TransactionContext
+from semel.core.log.partition import Append, Appended, TransactionContext
 from semel.core.state import BrokerState
 from semel.core.topics import CreateTopic
 from semel.core.types import (

@@ -13,8 +13,6 @@ from semel.core.facts import (
 )
 from semel.core.groups.commands import ConsumerAnswer, DeleteGroup, GroupTick
 from semel.core.groups.model import TopicShape, unpack_group
-from semel.core.share_group import ShareGroup
-from semel.core.share_partition import SharePartition
 from semel.core.shares.commands import (
     Acknowledge,
     AcknowledgedRun,
@@ -30,7 +28,9 @@ from semel.core.shares.commands import (
     ShareTick,
     StartShare,
 )
+from semel.core.shares.group import ShareGroup
 from semel.core.shares.members import ShareHeartbeat
+from semel.core.shares.partition import SharePartition
 from semel.core.state import BrokerState
 from semel.core.transactions.commands import AbortOpen, EndTransaction, InitProducer, ProducerGiven
 from semel.core.types import (

@@ -7,7 +7,7 @@ them: `tests/property/test_transactions_machine.py`.
 from dataclasses import dataclass, field
 from typing import Any
 
-from semel.core.partition import Append, TransactionContext
+from semel.core.log.partition import Append, TransactionContext
 from semel.core.transactions.attempts import BeginAttempt, CommitTransactions, Producer, TransactionsCommitted
 from semel.core.transactions.commands import (
     SUPERSEDED,

@@ -2,10 +2,10 @@
 
 from typing import Any, Protocol
 
-from semel.core.commit_checks import Committer
 from semel.core.facts import BatchAppended, BatchStaged, Closing
-from semel.core.offsets import CommitOffsets, FetchOffsets
-from semel.core.partition import Append, Appended, TransactionContext
+from semel.core.groups.commit_checks import Committer
+from semel.core.groups.offsets import CommitOffsets, FetchOffsets
+from semel.core.log.partition import Append, Appended, TransactionContext
 from semel.core.state import BrokerState
 from semel.core.topics import CreateTopic
 from semel.core.transactions.commands import (

@@ -6,9 +6,9 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 from semel.client import Client, ProducerIdAndEpoch
-from semel.spark import batch_commit, fencing, planning
 from semel.spark.checkpoint import Checkpoint
 from semel.spark.scratch import SCRATCH
+from semel.spark.sink import batch_commit, fencing, planning
 from support.waiting import LIMIT_SECONDS
 
 

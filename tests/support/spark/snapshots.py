@@ -3,7 +3,7 @@
 from typing import Any
 
 from semel.spark.options import SourceOptions
-from semel.spark.source import BatchReader
+from semel.spark.source.source import BatchReader
 
 COLUMNS = ["topic", "partition", "offset", "key", "value"]
 

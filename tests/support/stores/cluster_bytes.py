@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 from semel.config import Settings
 from semel.core.types import PartitionKey
-from semel.store.objects import Objects
-from semel.store.postgres.store import ClusterStore
+from semel.store.cluster.bytes.objects import Objects
+from semel.store.cluster.store import ClusterStore
 
 SETTINGS = Settings(semel_roll_interval_ms=0)
 """Settings with which everything that can be rolled is due."""

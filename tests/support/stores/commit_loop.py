@@ -5,15 +5,15 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from semel.broker.clock import Clock
-from semel.broker.commit_loop import CommitLoop
+from semel.broker.commit.loop import CommitLoop
+from semel.broker.commit.pending_commands import Answers
 from semel.broker.metrics import Metrics
-from semel.broker.pending_commands import Answers
 from semel.config import Settings
-from semel.core.partition import Append, TransactionContext
+from semel.core.log.partition import Append, TransactionContext
 from semel.core.topics import CreateTopic
 from semel.core.transactions.commands import EndTransaction, InitProducer, ProducerGiven
 from semel.core.types import Buffer, Fact, Key, Partition, PartitionKey, Transaction, TransactionState, Value
-from semel.store.interface import StoreFull
+from semel.store.contract import StoreFull
 from support.models.rules import PARTITION, TOPIC_ID, header
 
 ID = "id"

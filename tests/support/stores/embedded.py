@@ -11,11 +11,13 @@ import pytest
 from semel.config import Settings
 from semel.core.facts import BatchAppended, LogStartAdvanced, PartitionChanged, TopicCreated
 from semel.core.types import Fact, Partition, PartitionKey, Topic
-from semel.store import embedded, ledger_writer, opening, wal, wal_applier
-from semel.store.embedded import EmbeddedStore
-from semel.store.interface import Ledger, StoredBatch
+from semel.store import opening
+from semel.store.contract import Ledger, StoredBatch
+from semel.store.embedded import ledger_writer, wal, wal_applier
+from semel.store.embedded import store as embedded
+from semel.store.embedded.ledger import SqliteLedger
+from semel.store.embedded.store import EmbeddedStore
 from semel.store.opening import open_store
-from semel.store.sqlite_ledger import SqliteLedger
 from semel.wire.records import Record, encode_batch
 
 SETTINGS = Settings(semel_chunk_bytes_max=64 * 1024, semel_disk_reserve_bytes=0)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import asyncpg
 
-from semel.store.postgres.opening import open_database
+from semel.store.cluster.postgres.opening import open_database
 
 KEEP = """
 DO $$

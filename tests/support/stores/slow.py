@@ -5,15 +5,15 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from semel.broker.damage import Damage
 from semel.broker.metrics import Metrics
-from semel.broker.published_log import PublishedLog
-from semel.broker.reads import FetchRange, FetchResult, Isolation, Reads
+from semel.broker.reads.published_log import PublishedLog
+from semel.broker.reads.reads import FetchRange, FetchResult, Isolation, Reads
 from semel.broker.slices import Slices
+from semel.broker.upkeep.damage import Damage
 from semel.config import Settings
 from semel.core.facts import BatchAppended
 from semel.core.types import OpenTransaction, Partition, PartitionKey
-from semel.store.interface import BatchLocation, StoredBatch
+from semel.store.contract import BatchLocation, StoredBatch
 from semel.wire.records import Codec, Record, decode_batch, encode_batch, iter_batches, read_header
 
 TOPIC_ID = bytes(range(16))

@@ -16,8 +16,8 @@ from typing import Any
 from semel.check import Recorder, Verdict, check, read_history
 from semel.check.history import Topic
 from semel.client import Admin, Client, Consumer, Isolation, NewTopic, Partition, TransactionalProducer
-from semel.client.group_offsets import fetch_offsets
-from semel.client.transactions_admin import describe_producers, list_transactions
+from semel.client.admin.group_offsets import fetch_offsets
+from semel.client.admin.transactions import describe_producers, list_transactions
 from support.clients.raw_log import READ_UNCOMMITTED, Log
 from support.clients.routed import raw_client
 from support.waiting import until

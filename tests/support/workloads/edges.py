@@ -6,8 +6,8 @@ The observations go to the history, and the checker compares them (`watermark-re
 from collections.abc import Sequence
 
 from semel.client import LATEST, Client, Isolation
-from semel.client.group_offsets import fetch_offsets
-from semel.client.offsets import list_offsets
+from semel.client.admin.group_offsets import fetch_offsets
+from semel.client.consume.offsets import list_offsets
 from support.workloads.running import PATIENCE_SECONDS, QUIET, Place, Worker, Workload
 
 LOOK_SECONDS = 0.05

@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 
 from semel.client import LATEST, Isolation, Partition
-from semel.client.offsets import END_TOGETHER
+from semel.client.consume.offsets import END_TOGETHER
 from semel.wire.errors import ErrorCode
 from semel.wire.messages.fetch import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from semel.wire.records import decode_batch, iter_batches, read_marker

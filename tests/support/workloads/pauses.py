@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from semel.client import Client, Isolation, TransactionalProducer
-from semel.client.transactions_admin import describe_transactions
+from semel.client.admin.transactions import describe_transactions
 from support.waiting import LIMIT_SECONDS, until
 from support.workloads.running import Place, Reader, Workload
 

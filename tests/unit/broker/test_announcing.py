@@ -5,11 +5,11 @@ from typing import Any
 
 from support.waiting import LIMIT_SECONDS
 
-from semel.broker.announcing import DONE, NoticeSender, unpack_notices
-from semel.broker.notice import Notice
-from semel.broker.shard_ownership import ShardOwnership
+from semel.broker.cluster.announcing import DONE, NoticeSender, unpack_notices
+from semel.broker.cluster.notice import Notice
+from semel.broker.cluster.shard_ownership import ShardOwnership
 from semel.core.placement import SHARDS
-from semel.store.sharing import ClusterView, Peer, Shard
+from semel.store.cluster.contract import ClusterView, Peer, Shard
 
 SENDER, FIRST, NEXT = 0, 1, 2
 NOTICE = Notice((), (), 7, ())

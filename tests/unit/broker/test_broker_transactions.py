@@ -22,11 +22,11 @@ from support.waiting import until_async
 
 from semel.broker.features import finalized_levels
 from semel.broker.metrics_text import page as metrics_page
-from semel.broker.offset_search import LATEST
-from semel.broker.reads import FetchRange, Isolation
+from semel.broker.reads.offset_search import LATEST
+from semel.broker.reads.reads import FetchRange, Isolation
 from semel.core.transactions.commands import AbortOpen, ChangeFeature
 from semel.core.types import ErrorCode, TransactionState
-from semel.store.interface import StoreFull
+from semel.store.contract import StoreFull
 
 
 async def test_behaviour_what_a_commit_answered_is_visible() -> None:

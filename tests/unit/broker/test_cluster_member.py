@@ -4,7 +4,7 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any, cast
 
-from semel.broker.cluster_member import ClusterMember
+from semel.broker.cluster.member import ClusterMember
 
 
 def test_the_renewals_end_also_if_another_broker_asks_for_a_look_at_that_moment() -> None:

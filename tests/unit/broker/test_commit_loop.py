@@ -5,7 +5,7 @@ from support.models.rules import PARTITION, TOPIC_ID
 from support.stores.commit_loop import ID, Looping, append, create
 
 from semel.core.groups.commands import DescribeGroup
-from semel.core.offsets import FetchOffsets
+from semel.core.groups.offsets import FetchOffsets
 from semel.core.topics import CreateTopic
 from semel.core.transactions.commands import AbortOpen, DescribeTransaction, EndTransaction
 from semel.core.types import (
@@ -23,7 +23,7 @@ from semel.core.types import (
     TransactionKey,
     TransactionState,
 )
-from semel.store.interface import StoreBroken, StoreFull
+from semel.store.contract import StoreBroken, StoreFull
 
 
 async def test_nobody_is_answered_before_the_commit() -> None:

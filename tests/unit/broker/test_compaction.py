@@ -16,11 +16,11 @@ from support.stores.compacting import (
     seen,
 )
 
-from semel.broker import compaction
-from semel.core.partition import Append, DeleteRecords
+from semel.broker.upkeep import compaction
+from semel.core.log.partition import Append, DeleteRecords
 from semel.core.topics import AlterTopic, CreateTopic
 from semel.core.types import ErrorCode, PartitionKey
-from semel.store.interface import StoreFull
+from semel.store.contract import StoreFull
 from semel.wire.batch import DELETE_HORIZON, HEADER_BYTES, seal
 from semel.wire.records import Codec, Header, Record, encode_batch, iter_batches, read_header
 

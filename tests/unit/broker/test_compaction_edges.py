@@ -3,9 +3,9 @@
 from support.brokers.offline import Producer, later
 from support.stores.compacting import UNCOMMITTED, compacting
 
-from semel.client.commit_order_log import CommitOrderLog, CommitOrderPosition
-from semel.client.spool import Spool
-from semel.core.partition import Append
+from semel.client.consume.commit_order_log import CommitOrderLog, CommitOrderPosition
+from semel.client.consume.spool import Spool
+from semel.core.log.partition import Append
 from semel.wire.batch import DELETE_HORIZON, HEADER_BYTES, seal
 from semel.wire.records import Record, decode_batch, encode_batch, iter_batches, read_header
 

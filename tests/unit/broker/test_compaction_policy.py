@@ -4,7 +4,7 @@ from typing import Any
 
 from support.stores.compacting import EAGER, before_first, compacting, keyed
 
-from semel.core.partition import Append
+from semel.core.log.partition import Append
 from semel.core.topics import AlterTopic, CreateTopic
 from semel.core.types import PartitionKey
 from semel.wire.records import read_header

@@ -8,8 +8,8 @@ import pytest
 from support.brokers.offline import Producer
 from support.stores.compacting import COMMITTED, UNCOMMITTED, Table, compacting
 
-from semel.broker import compaction
-from semel.broker.reads import Isolation
+from semel.broker.reads.reads import Isolation
+from semel.broker.upkeep import compaction
 from semel.core.types import ErrorCode
 
 WRITES = 200

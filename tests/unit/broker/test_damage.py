@@ -11,16 +11,16 @@ from support.stores.commit_loop import Looping, create
 from support.stores.slow import ONE, PLENTY, ZERO, Reading, offsets
 
 from semel.broker.broker import Broker
-from semel.broker.reads import FetchRange, FetchResult, Isolation
-from semel.broker.scrub import Scrub
+from semel.broker.reads.reads import FetchRange, FetchResult, Isolation
+from semel.broker.upkeep.scrub import Scrub
 from semel.config import Settings
 from semel.core.groups.commands import DescribeGroup
-from semel.core.partition import Append
+from semel.core.log.partition import Append
 from semel.core.topics import CreateTopic
 from semel.core.types import ErrorCode, GroupKey, PartitionKey
 from semel.store import logged_once
-from semel.store.chunk_header import path_of
-from semel.store.interface import LedgerDamaged
+from semel.store.contract import LedgerDamaged
+from semel.store.embedded.chunk_header import path_of
 from semel.wire.records import Record, encode_batch, read_header
 
 TOPIC_ID = bytes(range(16))

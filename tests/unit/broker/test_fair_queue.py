@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.stores.commit_loop import append
 
-from semel.broker.pending_commands import ASKER, COMMANDS_MAX, FairQueue, PendingCommands
-from semel.core.commit_checks import Committer
-from semel.core.offsets import CommitOffsets
+from semel.broker.commit.pending_commands import ASKER, COMMANDS_MAX, FairQueue, PendingCommands
+from semel.core.groups.commit_checks import Committer
+from semel.core.groups.offsets import CommitOffsets
 from semel.core.topics import CreateTopic
 from semel.core.types import CommittedOffset, OffsetKey
 

@@ -12,13 +12,13 @@ from support.clocks import TurnedClock
 from support.models.ownership import Owners, Seat, endpoint
 from support.stores.compacting import compacting
 
-from semel.broker import housekeeping
 from semel.broker.broker import Broker
 from semel.broker.ownership import Node
+from semel.broker.upkeep import housekeeping
 from semel.config import Settings
-from semel.core.commit_checks import Committer
-from semel.core.offsets import CommitOffsets
-from semel.core.partition import Append
+from semel.core.groups.commit_checks import Committer
+from semel.core.groups.offsets import CommitOffsets
+from semel.core.log.partition import Append
 from semel.core.transactions.commands import InitProducer
 from semel.core.types import CommittedOffset, ErrorCode, OffsetKey, PartitionKey, TransactionState
 from semel.wire.messages import ConsumerGroupHeartbeatRequest

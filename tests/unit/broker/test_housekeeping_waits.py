@@ -6,10 +6,10 @@ import logging
 import pytest
 from support.waiting import until_async
 
-from semel.broker import housekeeping
 from semel.broker.broker import Broker
+from semel.broker.upkeep import housekeeping
 from semel.config import Settings
-from semel.store.interface import StoreRefused
+from semel.store.contract import StoreRefused
 
 
 async def test_a_store_that_accepts_no_writes_is_reported_once(

@@ -8,16 +8,16 @@ import pytest
 from support.stores.compacting import compacting
 from support.stores.slow import PLENTY, ZERO, Reading, offsets
 
-from semel.broker import compaction
 from semel.broker.broker import Broker
-from semel.broker.damage import Gap, gaps_in
-from semel.broker.reads import FetchRange, FetchResult
-from semel.broker.scrub import Scrub
+from semel.broker.reads.reads import FetchRange, FetchResult
+from semel.broker.upkeep import compaction
+from semel.broker.upkeep.damage import Gap, gaps_in
+from semel.broker.upkeep.scrub import Scrub
 from semel.config import Settings
-from semel.core.partition import Append
+from semel.core.log.partition import Append
 from semel.core.topics import CreateTopic
 from semel.core.types import ErrorCode, PartitionKey
-from semel.store.interface import BatchLocation, StoredBatch
+from semel.store.contract import BatchLocation, StoredBatch
 from semel.wire.records import Record, encode_batch, read_header
 
 BATCHES = 8

@@ -5,8 +5,8 @@ import asyncio
 import pytest
 from support.stores.slow import ONE, PLENTY, TOPIC_ID, ZERO, Reading, offsets
 
-from semel.broker import batch_bytes
-from semel.broker.reads import FetchRange, Isolation
+from semel.broker.reads import batch_bytes
+from semel.broker.reads.reads import FetchRange, Isolation
 from semel.broker.slices import SLICE_ITEMS
 from semel.core.types import ErrorCode, Partition, PartitionKey
 

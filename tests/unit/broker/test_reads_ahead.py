@@ -2,10 +2,10 @@
 
 from support.stores.slow import ONE, ZERO, Reading, offsets
 
-from semel.broker.index_read_ahead import PIECES, IndexReadAhead
-from semel.broker.reads import Isolation
+from semel.broker.reads.index_read_ahead import PIECES, IndexReadAhead
+from semel.broker.reads.reads import Isolation
 from semel.core.types import ErrorCode
-from semel.store.interface import BatchLocation, StoredBatch
+from semel.store.contract import BatchLocation, StoredBatch
 
 
 def written(count: int) -> tuple[Reading, int]:

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from support.stores.slow import TOPIC_ID, ZERO, Reading
 
-from semel.broker.offset_search import (
+from semel.broker.reads.offset_search import (
     EARLIEST,
     EARLIEST_LOCAL,
     EARLIEST_PENDING_UPLOAD,
@@ -13,7 +13,7 @@ from semel.broker.offset_search import (
     LATEST_TIERED,
     MAX_TIMESTAMP,
 )
-from semel.broker.reads import Isolation
+from semel.broker.reads.reads import Isolation
 from semel.core.types import ErrorCode, PartitionKey
 from semel.wire.records import Codec, Record, encode_batch
 

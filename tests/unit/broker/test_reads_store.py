@@ -10,13 +10,13 @@ import pytest
 from support.stores.slow import PLENTY, TOPIC_ID, PublishedReader, offsets
 
 from semel.broker.metrics import Metrics
-from semel.broker.reads import FetchRange
+from semel.broker.reads.reads import FetchRange
 from semel.config import Settings
 from semel.core.facts import BatchAppended, LogStartAdvanced, PartitionChanged, TopicCreated, TopicDeleted
-from semel.core.partition import Append
+from semel.core.log.partition import Append
 from semel.core.state import BrokerState
 from semel.core.types import Buffer, ErrorCode, Fact, Partition, PartitionKey, Topic
-from semel.store.embedded import EmbeddedStore
+from semel.store.embedded.store import EmbeddedStore
 from semel.store.opening import open_store
 from semel.wire.records import Codec, Record, encode_batch, read_header
 

@@ -4,7 +4,7 @@ import random
 
 from support.stores.slow import ONE, ZERO, Reading, offsets
 
-from semel.broker.tail import ENTRY_OVERHEAD_BYTES, Tail
+from semel.broker.reads.tail import ENTRY_OVERHEAD_BYTES, Tail
 from semel.core.facts import BatchAppended
 from semel.core.types import ErrorCode
 from semel.wire.records import Record, encode_batch, read_header

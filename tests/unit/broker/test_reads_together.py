@@ -4,7 +4,7 @@ import asyncio
 
 from support.stores.slow import ONE, TOPIC_ID, ZERO, PublishedReader, Reading
 
-from semel.broker.reads import Isolation
+from semel.broker.reads.reads import Isolation
 from semel.core.facts import BatchAppended
 from semel.core.types import PartitionKey
 

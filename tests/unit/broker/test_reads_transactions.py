@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from support.stores.slow import ONE, PLENTY, ZERO, Reading, offsets
 
-from semel.broker.offset_search import EARLIEST, LATEST, MAX_TIMESTAMP
-from semel.broker.reads import FetchRange, Isolation
+from semel.broker.reads.offset_search import EARLIEST, LATEST, MAX_TIMESTAMP
+from semel.broker.reads.reads import FetchRange, Isolation
 from semel.core.facts import StagedCommitted
 from semel.core.types import ErrorCode, Partition, PartitionKey
 

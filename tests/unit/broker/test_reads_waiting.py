@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from support.stores.slow import ONE, PLENTY, ZERO, Reading, offsets
 
-from semel.broker.reads import FetchRange, Isolation
+from semel.broker.reads.reads import FetchRange, Isolation
 from semel.core.types import ErrorCode
 
 COMMITTED = Isolation.READ_COMMITTED

@@ -5,9 +5,9 @@ from typing import Any
 
 from support.stores.commit_loop import Looping, append, create
 
-from semel.broker.pending_commands import PendingCommands
-from semel.broker.replies import REPLIES_AT_ONCE, Replies
-from semel.store.interface import StoreFull
+from semel.broker.commit.pending_commands import PendingCommands
+from semel.broker.commit.replies import REPLIES_AT_ONCE, Replies
+from semel.store.contract import StoreFull
 
 
 def pending(told: list[Any], name: str, *answers: Any) -> PendingCommands:

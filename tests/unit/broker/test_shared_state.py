@@ -2,10 +2,10 @@
 
 import pytest
 
-from semel.broker.shared_state import SharedState
+from semel.broker.cluster.state import SharedState
 from semel.core import facts as f
 from semel.core.groups import ClassicGroup, Session
-from semel.core.share_partition import Lock, Locks, SharePartition
+from semel.core.shares.partition import Lock, Locks, SharePartition
 from semel.core.types import (
     CommittedOffset,
     GroupKey,

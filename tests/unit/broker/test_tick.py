@@ -2,7 +2,7 @@
 
 from support.models.rules import PARTITION
 
-from semel.broker.tick import keys_of, newest_only
+from semel.broker.commit.tick import keys_of, newest_only
 from semel.core.facts import (
     BatchAppended,
     GroupChanged,

@@ -9,7 +9,8 @@ from support.stores.slow import offsets
 
 from semel.broker.broker import Broker
 from semel.core.types import ErrorCode, PartitionKey, TransactionState
-from semel.store import opening, page_checksums
+from semel.store import opening
+from semel.store.embedded import page_checksums
 
 
 async def test_an_overdue_transaction_is_aborted_and_its_producer_fenced() -> None:

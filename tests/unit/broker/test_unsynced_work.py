@@ -7,14 +7,14 @@ from support.models.rules import PARTITION, TOPIC_ID
 from support.stores.commit_loop import ID, Looping, append
 from support.waiting import LIMIT_SECONDS
 
-from semel.broker import unsynced_work
-from semel.core.commit_checks import Committer
+from semel.broker.commit import unsynced_work
 from semel.core.facts import BatchAppended, BatchStaged, LogStartAdvanced, TransactionChanged
 from semel.core.groups import GroupTick
-from semel.core.offsets import CommitOffsets
+from semel.core.groups.commit_checks import Committer
+from semel.core.groups.offsets import CommitOffsets
 from semel.core.transactions.commands import AbortOpen, AddPartitions, CommitPending
 from semel.core.types import CommittedOffset, ErrorCode, OffsetKey, PartitionKey, PendingKey, TransactionKey
-from semel.store.interface import StoreFull
+from semel.store.contract import StoreFull
 
 
 async def test_a_transaction_costs_one_flush() -> None:

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from semel.broker.pending_commands import PendingCommands, without_refused
-from semel.broker.uploading import Uploads
-from semel.core.partition import Append
+from semel.broker.cluster.uploading import Uploads
+from semel.broker.commit.pending_commands import PendingCommands, without_refused
+from semel.core.log.partition import Append
 from semel.core.types import Buffer, PartitionKey
-from semel.store.interface import StoreRefused
+from semel.store.contract import StoreRefused
 from semel.wire.batch import read_header
 from semel.wire.records import Record, encode_batch
 

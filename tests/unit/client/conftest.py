@@ -12,7 +12,9 @@ from typing import Any, NamedTuple
 import pytest
 from support.clocks import later
 
-from semel.client import Client, ProducerIdAndEpoch, TransactionalProducer, batches, producer, retry
+from semel.client import Client, ProducerIdAndEpoch, TransactionalProducer
+from semel.client.net import retry
+from semel.client.produce import batches, producer
 from semel.wire.frames import FrameParser, decode_request_header, encode_response
 from semel.wire.messages import (
     APIS,

@@ -15,9 +15,9 @@ from semel.client import (
     RequestTimedOut,
     UnsupportedRequest,
 )
-from semel.client.connection import Connection, Range
 from semel.client.errors import ErrorCode, check
-from semel.client.retry import Attempts
+from semel.client.net.connection import Connection, Range
+from semel.client.net.retry import Attempts
 from semel.wire.addresses import parse_address, parse_addresses
 from semel.wire.frames import FrameParser, encode_response
 from semel.wire.messages import (

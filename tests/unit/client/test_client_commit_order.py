@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import semel.client.spool
-from semel.client.commit_order_log import CommitOrderLog, CommitOrderPosition
-from semel.client.spool import Spool
+import semel.client.consume.spool
+from semel.client.consume.commit_order_log import CommitOrderLog, CommitOrderPosition
+from semel.client.consume.spool import Spool
 from semel.wire.records import Codec, Record, encode_batch, marker, read_header, stamp
 
 PARTITION = ("t", 0)
@@ -175,7 +175,7 @@ def test_files_go_with_what_they_hold(tmp_path: Path, batches: list[bytes]) -> N
 def test_many_share_a_few_files(
     tmp_path: Path, batches: list[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(semel.client.spool, "FILES_MAX", 2)
+    monkeypatch.setattr(semel.client.consume.spool, "FILES_MAX", 2)
     spool = Spool(0, tmp_path)
     many = [spool.hold() for _ in range(5)]
     for batch in batches:

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from semel.client import Client, ClientError, Codec, KafkaError, Producer
-from semel.client.batches import Batch, Delivery, Outgoing
 from semel.client.errors import ErrorCode
+from semel.client.produce.batches import Batch, Delivery, Outgoing
 from semel.wire.messages import (
     InitProducerIdRequest,
     InitProducerIdResponse,

@@ -4,8 +4,8 @@ import pickle
 
 import pytest
 
-from semel.client.sasl import rounds_of
-from semel.client.security import Security
+from semel.client.net.sasl import rounds_of
+from semel.client.net.security import Security
 
 SECRET = "hush-hush"
 SASL = {"security.protocol": "SASL_SSL", "sasl.mechanism": "SCRAM-SHA-512"}

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from semel.client import ClientError, GroupMetadata, ProducerIdAndEpoch, TransactionalProducer
-from semel.client.group_offsets import CommitAs
-from semel.client.transaction_state import State
+from semel.client.admin.group_offsets import CommitAs
+from semel.client.produce.transaction_state import State
 from semel.wire.messages import EndTxnRequest, ProduceRequest
 
 

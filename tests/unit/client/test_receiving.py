@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
-from semel.client import receiving
-from semel.client.receiving import LARGE_BYTES, ROOM_BYTES_MAX, FrameReceiver
+from semel.client.net import receiving
+from semel.client.net.receiving import LARGE_BYTES, ROOM_BYTES_MAX, FrameReceiver
 from semel.wire.errors import ProtocolError
 
 LARGE = LARGE_BYTES + receiving.PIECE_BYTES

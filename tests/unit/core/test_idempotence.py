@@ -7,7 +7,7 @@ a real restart.
 import pytest
 from support.models.rules import Rules
 
-from semel.core.partition import AllocateProducerId, Append, ExpireProducer
+from semel.core.log.partition import AllocateProducerId, Append, ExpireProducer
 from semel.core.types import ErrorCode
 
 LAST = 2**31 - 1

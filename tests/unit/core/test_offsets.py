@@ -3,11 +3,17 @@
 import pytest
 from support.models.group_rules import GROUP, SESSION_MS, GroupRules, subscription
 
-from semel.core.commit_checks import Committer, check_commit
 from semel.core.facts import GroupChanged, OffsetCommitted
 from semel.core.groups.commands import DeleteGroup, ExpireOffsets
+from semel.core.groups.commit_checks import Committer, check_commit
 from semel.core.groups.model import ClassicGroup
-from semel.core.offsets import IDLE_REFRESH_MS, CommitOffsets, DeleteOffsets, FetchOffsets, OffsetsDeleted
+from semel.core.groups.offsets import (
+    IDLE_REFRESH_MS,
+    CommitOffsets,
+    DeleteOffsets,
+    FetchOffsets,
+    OffsetsDeleted,
+)
 from semel.core.types import CommittedOffset, ErrorCode, OffsetKey
 
 NOBODY = Committer()

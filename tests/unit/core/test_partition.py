@@ -3,7 +3,7 @@
 import pytest
 from support.models.rules import PARTITION, Rules, header
 
-from semel.core.partition import Append, Appended, DeleteRecords, RecordsDeleted
+from semel.core.log.partition import Append, Appended, DeleteRecords, RecordsDeleted
 from semel.core.topics import DeleteTopic
 from semel.core.types import ErrorCode, PartitionKey
 

@@ -3,7 +3,6 @@
 import pytest
 from support.models.share_rules import ACCEPT, GAP, KEY, LOCK_MS, REJECT, RELEASE, RENEW, ShareRules
 
-from semel.core.share_partition import ACKNOWLEDGED, ARCHIVED, AVAILABLE, Run, SharePartition
 from semel.core.shares.commands import (
     Acknowledge,
     AcknowledgedRun,
@@ -16,6 +15,7 @@ from semel.core.shares.commands import (
     ReadShares,
     StartShare,
 )
+from semel.core.shares.partition import ACKNOWLEDGED, ARCHIVED, AVAILABLE, Run, SharePartition
 from semel.core.types import ErrorCode, ShareKey
 
 

@@ -3,14 +3,14 @@
 import pytest
 from support.models.share_rules import GROUP, ShareRules
 
-from semel.core.commit_checks import Committer
 from semel.core.facts import TopicDeleted
 from semel.core.groups.commands import ConsumerHeartbeat, ExpireOffsets, JoinGroup
+from semel.core.groups.commit_checks import Committer
 from semel.core.groups.model import ClassicGroup, TopicShape
-from semel.core.offsets import CommitOffsets
-from semel.core.share_partition import SharePartition
+from semel.core.groups.offsets import CommitOffsets
 from semel.core.shares.assignor import assign
 from semel.core.shares.offsets import AlterShareOffsets, DeleteShareOffsets
+from semel.core.shares.partition import SharePartition
 from semel.core.types import CommittedOffset, ErrorCode, GroupKey, OffsetKey, ShareKey, TopicKey
 
 SESSION_MS = 45_000

@@ -15,7 +15,9 @@ from support.models.share_rules import (
 
 from semel.core.facts import ShareChanged, TransactionChanged
 from semel.core.groups.model import TopicShape
-from semel.core.share_partition import (
+from semel.core.shares.commands import AcknowledgedRun, AcquiredRun, ReadShare, ReadShares, StartShare
+from semel.core.shares.offsets import AlterShareOffsets
+from semel.core.shares.partition import (
     ACKNOWLEDGED,
     ARCHIVED,
     AVAILABLE,
@@ -24,8 +26,6 @@ from semel.core.share_partition import (
     Run,
     SharePartition,
 )
-from semel.core.shares.commands import AcknowledgedRun, AcquiredRun, ReadShare, ReadShares, StartShare
-from semel.core.shares.offsets import AlterShareOffsets
 from semel.core.transactions import attempts
 from semel.core.transactions.attempts import BeginAttempt, CommitTransactions, TransactionsCommitted
 from semel.core.transactions.commands import AddOffsets, EndTransaction

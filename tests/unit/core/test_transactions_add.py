@@ -15,7 +15,7 @@ from support.models.transaction_rules import (
 )
 
 from semel.core.facts import TransactionChanged
-from semel.core.partition import Append, ExpireProducer
+from semel.core.log.partition import Append, ExpireProducer
 from semel.core.topics import CreateTopic, DeleteTopic
 from semel.core.transactions.commands import AddOffsets, AddPartitions, VerifyPartitions
 from semel.core.types import ErrorCode, PartitionKey, TransactionState

@@ -4,10 +4,10 @@ import pytest
 from support.models.group_rules import subscription
 from support.models.transaction_rules import GROUP, ID, M0, Producer, TransactionRules, holds_together
 
-from semel.core.commit_checks import Committer
 from semel.core.facts import OffsetCommitted
 from semel.core.groups.commands import DeleteGroup, ExpireOffsets, JoinGroup
-from semel.core.offsets import CommitOffsets, DeleteOffsets
+from semel.core.groups.commit_checks import Committer
+from semel.core.groups.offsets import CommitOffsets, DeleteOffsets
 from semel.core.topics import DeleteTopic
 from semel.core.types import CommittedOffset, ErrorCode, GroupKey, OffsetKey, TransactionState
 

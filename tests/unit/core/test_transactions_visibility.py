@@ -4,7 +4,7 @@ import pytest
 from support.models.transaction_rules import J0, M0, Producer, TransactionRules, holds_together
 
 from semel.core.facts import BatchAppended, Closing, StagedCommitted
-from semel.core.partition import DeleteRecords
+from semel.core.log.partition import DeleteRecords
 from semel.core.transactions import model
 from semel.core.transactions.commands import WriteMarker
 from semel.core.types import ErrorCode, PartitionKey

@@ -12,7 +12,7 @@ from semel.core.types import ErrorCode
 from semel.dynamic_settings import READ_ONLY
 from semel.handlers.config_entries import broker_entries
 from semel.handlers.configs import TOPIC, alter_configs, describe_configs, incremental_alter_configs
-from semel.store.interface import StoreFull
+from semel.store.contract import StoreFull
 from semel.wire.messages.configs import (
     AlterableConfig,
     AlterConfigsRequest,

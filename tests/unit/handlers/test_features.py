@@ -8,7 +8,7 @@ from support.clients.transactional import send
 
 from semel.broker.broker import Broker
 from semel.core.types import ErrorCode
-from semel.store.interface import StoreFull
+from semel.store.contract import StoreFull
 from semel.wire.messages.configs import FeatureUpdateKey, UpdateFeaturesRequest
 from semel.wire.messages.metadata import ApiVersionsRequest
 

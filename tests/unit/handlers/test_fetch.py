@@ -9,7 +9,7 @@ from support.stores.slow import ONE, TOPIC_ID, ZERO, offsets_in
 
 from semel.core.types import ErrorCode
 from semel.handlers.context import CloseConnection
-from semel.store.interface import StoreFull
+from semel.store.contract import StoreFull
 from semel.wire.messages.fetch import (
     FetchPartition,
     FetchRequest,

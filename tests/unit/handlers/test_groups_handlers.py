@@ -12,7 +12,7 @@ from semel.broker.broker import Broker
 from semel.core.groups.commands import REGEX_REFRESH_MS, DescribeGroup, Joined
 from semel.core.topics import AddPartitions, DeleteTopic
 from semel.core.types import ErrorCode
-from semel.store.interface import StoreFull
+from semel.store.contract import StoreFull
 from semel.wire.consumer_protocol import decode_assignment, encode_assignment
 from semel.wire.messages import (
     IncrementalAlterConfigsAlterableConfig,

@@ -9,7 +9,7 @@ from semel.core.types import ErrorCode
 from semel.handlers import HANDLERS
 from semel.handlers.cluster import describe_cluster, find_coordinator
 from semel.handlers.metadata import api_versions, describe_topic_partitions, metadata
-from semel.store.interface import StoreFull
+from semel.store.contract import StoreFull
 from semel.wire.messages import APIS
 from semel.wire.messages.metadata import (
     ApiVersionsRequest,

@@ -8,7 +8,7 @@ from support.brokers.in_memory import broker_in_memory, make_topic, send
 from semel.broker.broker import Broker
 from semel.core.topics import DeleteTopic
 from semel.core.types import ErrorCode, Topic
-from semel.store.interface import StoreFull
+from semel.store.contract import StoreFull
 from semel.wire.messages.offsets import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,

@@ -10,12 +10,12 @@ from support.brokers.in_memory import broker_in_memory, context, make_topic
 
 from semel.broker.broker import Broker, _directory
 from semel.config import Settings
-from semel.core.partition import Append
+from semel.core.log.partition import Append
 from semel.core.types import ErrorCode, PartitionKey, Topic
 from semel.handlers.logs import delete_records, describe_log_dirs
 from semel.handlers.placement import list_partition_reassignments
 from semel.handlers.topics import create_partitions, create_topics, delete_topics
-from semel.store.interface import StoreFull
+from semel.store.contract import StoreFull
 from semel.store.opening import Remote
 from semel.wire.messages.placement import ListPartitionReassignmentsRequest
 from semel.wire.messages.topics import (

@@ -9,7 +9,7 @@ from support.clients.transactional import Transactional, position, send
 from semel.broker.broker import Broker
 from semel.core.types import ErrorCode
 from semel.handlers.context import CloseConnection
-from semel.store.interface import StoreFull
+from semel.store.contract import StoreFull
 from semel.wire.messages.groups import JoinGroupRequest, JoinGroupRequestProtocol
 from semel.wire.messages.offsets import (
     OffsetCommitRequest,

@@ -11,7 +11,7 @@ from semel.core.types import ErrorCode
 from semel.handlers import served
 from semel.handlers.context import CloseConnection
 from semel.handlers.transactions import init_producer_id
-from semel.store.interface import StoreFull
+from semel.store.contract import StoreFull
 from semel.wire.messages.transactions import (
     AddOffsetsToTxnRequest,
     AddPartitionsToTxnRequest,

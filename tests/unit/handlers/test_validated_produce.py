@@ -13,7 +13,7 @@ from semel.core.types import ErrorCode
 from semel.handlers import produce_preparation
 from semel.handlers.produce import PARTITIONS_AT_ONCE
 from semel.handlers.produce_preparation import EFFORT_MAX, SMALL_BATCH_BYTES
-from semel.store.interface import StoreRefused
+from semel.store.contract import StoreRefused
 from semel.wire.batch import HEADER_BYTES, seal
 from semel.wire.compression import compress
 from semel.wire.invalid_records import NAMED_MAX

@@ -11,10 +11,10 @@ import uvloop
 from support.brokers.serving import Client, Produces, serving
 from support.waiting import LIMIT_SECONDS, until_async
 
-from semel.broker.promise import Promise
+from semel.broker.commit.promise import Promise
 from semel.handlers.context import CloseConnection
 from semel.server.in_flight import InFlightRequest
-from semel.store.interface import StoreBroken, StoreFull
+from semel.store.contract import StoreBroken, StoreFull
 from semel.wire.messages import (
     ApiVersionsRequest,
     FetchRequest,

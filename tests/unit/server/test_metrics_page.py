@@ -9,12 +9,12 @@ from typing import Any
 from prometheus_client.parser import text_string_to_metric_families
 from support.waiting import LIMIT_SECONDS, until_async
 
+from semel.broker.commit.pending_commands import PendingCommands
+from semel.broker.commit.tick import Tick
 from semel.broker.metrics import Metrics
 from semel.broker.metrics_text import page
-from semel.broker.pending_commands import PendingCommands
-from semel.broker.tick import Tick
 from semel.core.facts import ProducerIdAllocated
-from semel.core.partition import AllocateProducerId
+from semel.core.log.partition import AllocateProducerId
 from semel.server.metrics_page import CLIENTS_MAX, REQUEST_BYTES_MAX, MetricsPage
 
 

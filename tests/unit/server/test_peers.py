@@ -10,7 +10,7 @@ import pytest
 from support.waiting import LIMIT_SECONDS
 
 from semel.server.peers import FRAME_BYTES_MAX, GREETING, PeerConnections, PeerListener
-from semel.store.sharing import Peer
+from semel.store.cluster.contract import Peer
 
 SECRET = b"s" * 32
 

@@ -7,7 +7,7 @@ import pytest
 
 import semel
 from semel.client import Admin, Client
-from semel.client.acls import Acl
+from semel.client.admin.acls import Acl
 from semel.config import Settings
 from semel.core.security.acls import AclBinding, Acls, Operation, PatternType, Permission, ResourceType
 from semel.server.listener import ListenerConfig

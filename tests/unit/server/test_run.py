@@ -15,7 +15,7 @@ from semel.config import Settings
 from semel.server.listener import ListenerConfig
 from semel.server.run import EXIT_BROKEN, EXIT_CANNOT_LISTEN, EXIT_LOCKED, EXIT_OK, run, serve
 from semel.server.server import Server
-from semel.store.interface import StoreBroken
+from semel.store.contract import StoreBroken
 
 LOCAL = ListenerConfig("main", "127.0.0.1", 0)
 

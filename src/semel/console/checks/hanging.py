@@ -4,7 +4,8 @@ import threading
 from collections.abc import Generator
 from typing import Any
 
-from semel.client import Client, ErrorCode, KafkaError, UnsupportedRequest, blocking
+from semel.client import Client, ErrorCode, KafkaError, UnsupportedRequest
+from semel.client.admin import blocking
 from semel.console.rendering import iso
 
 #: How many of the topics that could not be read the result names.

@@ -18,10 +18,10 @@ from semel.client import (
     Partition,
     ProtocolError,
 )
+from semel.client.consume.fetching import fetch_batches
+from semel.client.consume.offsets import leader_may_move, list_offsets
 from semel.client.errors import check
-from semel.client.fetching import fetch_batches
-from semel.client.offsets import leader_may_move, list_offsets
-from semel.client.retry import Attempts
+from semel.client.net.retry import Attempts
 from semel.wire.batch import has_valid_crc, iter_batches
 from semel.wire.schema import Buffer
 

@@ -21,8 +21,8 @@ from semel.client import (
     KafkaError,
     ProtocolError,
 )
+from semel.client.consume.fetching import begin_fetch, shown
 from semel.client.errors import check
-from semel.client.fetching import begin_fetch, shown
 from semel.console.messages.limits import HEADERS_READ_MAX
 from semel.console.messages.marks import Mark, Outcomes
 from semel.console.messages.opening import OpenRecord, open_batch

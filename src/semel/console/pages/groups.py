@@ -9,14 +9,14 @@ from starlette.routing import Match, Route
 from starlette.types import Scope
 
 from semel.client import Admin, Client
-from semel.client.share_admin import describe_group, offsets_of
+from semel.client.admin.shares import describe_group, offsets_of
 from semel.console import forms
 from semel.console.access import changes
 from semel.console.observing import Observer
 from semel.console.rendering import now_iso, page, segment
 from semel.console.sampling import GroupSample, ends_of
 from semel.console.unread import first_timestamps
-from semel.spark.status import MARKS
+from semel.spark.pipeline.status import MARKS
 
 ORDERS = {"name": "by name", "lag": "furthest behind first", "age": "longest behind first"}
 

@@ -12,7 +12,7 @@ from semel.console import forms
 from semel.console.observing import Observer
 from semel.console.pipeline_sampling import PipelineSample, rows_of
 from semel.console.rendering import iso, now_iso, page
-from semel.spark.status import Doing, Status
+from semel.spark.pipeline.status import Doing, Status
 
 #: What an open transaction of a pipeline is for, in a sentence.
 PURPOSES = {

@@ -17,7 +17,7 @@ from semel.client import (
     TransactionDescription,
     UnsupportedRequest,
 )
-from semel.client.offsets import list_offsets
+from semel.client.consume.offsets import list_offsets
 from semel.console import forms
 from semel.console.access import changes
 from semel.console.observing import Observer

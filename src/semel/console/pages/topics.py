@@ -16,8 +16,8 @@ from semel.client import (
     TopicInfo,
     UnsupportedRequest,
 )
-from semel.client.offsets import list_offsets
-from semel.client.sizes import partition_sizes
+from semel.client.admin.sizes import partition_sizes
+from semel.client.consume.offsets import list_offsets
 from semel.console import forms
 from semel.console.access import changes
 from semel.console.observing import Observer

@@ -7,7 +7,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from semel.client import Admin, Client, ErrorCode, KafkaError, TransactionDescription, blocking
+from semel.client import Admin, Client, ErrorCode, KafkaError, TransactionDescription
+from semel.client.admin import blocking
 from semel.console import forms
 from semel.console.access import changes
 from semel.console.observing import Observer

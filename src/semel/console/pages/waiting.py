@@ -6,7 +6,8 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from semel.client import Client, blocking
+from semel.client import Client
+from semel.client.admin import blocking
 from semel.console import forms
 from semel.console.access import changes
 from semel.console.rendering import iso, now_iso, page, segment

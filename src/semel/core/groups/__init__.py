@@ -15,7 +15,7 @@ command is decided.
 
 Housekeeping submits ``GroupTick()`` every ``GROUP_TICK_MS``, and once after startup ``GroupTick(group_ids)``
 for the groups that have members in the ledger. It submits ``ExpireOffsets`` (decided in
-``semel.core.offsets``) for each group about as often as it expires producers.
+``semel.core.groups.offsets``) for each group about as often as it expires producers.
 """
 
 from semel.core.facts import GroupChanged, GroupDeleted, GroupGathered, SessionChanged
@@ -25,7 +25,7 @@ from semel.core.groups.migration import Migration
 from semel.core.groups.model import ClassicGroup, ConsumerGroup, Group, unpack_group
 from semel.core.groups.overdue import expiring
 from semel.core.groups.session import Session
-from semel.core.share_group import ShareGroup
+from semel.core.shares.group import ShareGroup
 from semel.core.types import Apply, Decide
 
 _RULES: dict[type, Decide] = {

@@ -28,7 +28,7 @@ from semel.core.groups.layered import put
 from semel.core.groups.model import ClassicGroup, ClassicMember, ClassicState, ConsumerGroup
 from semel.core.groups.session import Session, has_room_for_session
 from semel.core.names import ID_CHARS_MAX, is_usable
-from semel.core.share_group import ShareGroup
+from semel.core.shares.group import ShareGroup
 from semel.core.types import PARKED, Decision, ErrorCode, GroupKey
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ from semel.core.groups.model import (
     Group,
 )
 from semel.core.groups.session import NEVER, NEW_MEMBER_TIMEOUT_MS, Session, begin
-from semel.core.share_group import ShareGroup
+from semel.core.shares.group import ShareGroup
 from semel.core.types import PARKED, Decision, ErrorCode, Fact, Ticket
 
 

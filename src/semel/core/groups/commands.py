@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from semel.core.data import Data
 from semel.core.groups.model import NOTHING, Assignment, TopicShape
-from semel.core.share_group import shares_of
+from semel.core.shares.group import shares_of
 from semel.core.types import ErrorCode, GroupKey, Key, OffsetKey, PendingKey, Ticket
 
 if TYPE_CHECKING:

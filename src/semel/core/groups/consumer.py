@@ -44,7 +44,7 @@ from semel.core.groups.reconcile import reconcile
 from semel.core.groups.session import has_room_for_session
 from semel.core.groups.targets import refresh, wanted_names, wanted_regexes
 from semel.core.names import ID_CHARS_MAX
-from semel.core.share_group import ShareGroup
+from semel.core.shares.group import ShareGroup
 from semel.core.types import Decision, ErrorCode, Fact, GroupKey
 
 if TYPE_CHECKING:

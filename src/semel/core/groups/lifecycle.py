@@ -8,7 +8,7 @@ from semel.core.groups.classic_rebalance import ClassicTurn, as_classic
 from semel.core.groups.commands import DeleteGroup, DescribeGroup, GroupTick
 from semel.core.groups.consumer_turn import ConsumerTurn
 from semel.core.groups.model import ConsumerGroup
-from semel.core.share_group import ShareGroup, shares_of
+from semel.core.shares.group import ShareGroup, shares_of
 from semel.core.types import Decision, ErrorCode, GroupKey, PendingKey
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from typing import Any, Final, TypeAlias
 
 from semel.core.data import Data
 from semel.core.groups import packing
-from semel.core.share_group import SHARE, ShareGroup, unpack_share_group
+from semel.core.shares.group import SHARE, ShareGroup, unpack_share_group
 
 NOTHING: Final[Mapping[Any, Any]] = MappingProxyType({})
 

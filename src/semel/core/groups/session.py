@@ -26,7 +26,7 @@ from semel.core.groups.model import (
     Group,
     MemberState,
 )
-from semel.core.share_group import ShareGroup, ShareMember
+from semel.core.shares.group import ShareGroup, ShareMember
 from semel.core.types import Ticket
 
 Member: TypeAlias = ClassicMember | ConsumerMember | ShareMember

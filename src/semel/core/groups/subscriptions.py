@@ -6,7 +6,7 @@ know them. Members with the protocol type "consumer" send them in their protocol
 """
 
 from semel.core.groups.model import CONSUMER_PROTOCOL, ClassicGroup, Group
-from semel.core.share_group import ShareGroup
+from semel.core.shares.group import ShareGroup
 from semel.wire.consumer_protocol import decode_subscription
 from semel.wire.errors import ProtocolError
 

@@ -21,7 +21,23 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from semel.core.facts import ShareChanged, ShareDeleted, ShareLocksChanged
-from semel.core.share_partition import (
+from semel.core.shares.commands import (
+    Acknowledge,
+    AcknowledgedRun,
+    AcknowledgeType,
+    Acquire,
+    Acquired,
+    AcquiredRun,
+    AcquireFrom,
+    LookAtShare,
+    ReadShare,
+    ReadShares,
+    ReleaseMember,
+    ShareLook,
+    ShareTick,
+    StartShare,
+)
+from semel.core.shares.partition import (
     ACKNOWLEDGED,
     ARCHIVED,
     AVAILABLE,
@@ -41,22 +57,6 @@ from semel.core.share_partition import (
     settle,
     unlocked,
     within,
-)
-from semel.core.shares.commands import (
-    Acknowledge,
-    AcknowledgedRun,
-    AcknowledgeType,
-    Acquire,
-    Acquired,
-    AcquiredRun,
-    AcquireFrom,
-    LookAtShare,
-    ReadShare,
-    ReadShares,
-    ReleaseMember,
-    ShareLook,
-    ShareTick,
-    StartShare,
 )
 from semel.core.types import Decision, ErrorCode, Fact, Partition, ShareKey
 

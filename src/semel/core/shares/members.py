@@ -19,9 +19,9 @@ from semel.core.groups.layered import drop, put
 from semel.core.groups.model import NOTHING, Assignment, TopicShape
 from semel.core.groups.session import Session, begin, has_room_for_session
 from semel.core.names import ID_CHARS_MAX
-from semel.core.share_group import ShareGroup, ShareMember
-from semel.core.share_partition import SharePartition
 from semel.core.shares.assignor import assign
+from semel.core.shares.group import ShareGroup, ShareMember
+from semel.core.shares.partition import SharePartition
 from semel.core.types import Decision, ErrorCode, Fact, GroupKey, Key, ShareKey, TopicKey
 
 if TYPE_CHECKING:

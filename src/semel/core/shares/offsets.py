@@ -11,8 +11,8 @@ from semel.core.data import Data
 from semel.core.facts import GroupChanged, ShareChanged, ShareDeleted
 from semel.core.groups.model import TopicShape
 from semel.core.names import is_usable
-from semel.core.share_group import ShareGroup
-from semel.core.share_partition import SharePartition
+from semel.core.shares.group import ShareGroup
+from semel.core.shares.partition import SharePartition
 from semel.core.types import Decision, ErrorCode, Fact, GroupKey, Key, ShareKey, TopicKey
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 """Acknowledgements of share groups inside transactions. Kafka has none (ADR 0048).
 
 The records that a member acknowledges lose their lock, and are *pending* until the transaction ends: a commit
-settles them, an abort makes them available again (``semel.core.share_partition.end_pending``). Until then
+settles them, an abort makes them available again (``semel.core.shares.partition.end_pending``). Until then
 they count as in flight, and no member gets them.
 
 The rule is stricter than outside a transaction: the member must hold every record. A record below the start
@@ -17,9 +17,9 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from semel.core.facts import TransactionChanged
-from semel.core.share_partition import UNSTARTED, Lock, Run, covers, within
 from semel.core.shares.commands import AcknowledgeInTransaction, AcknowledgeType
 from semel.core.shares.delivery import ShareTurn, all_ranges, turn_of
+from semel.core.shares.partition import UNSTARTED, Lock, Run, covers, within
 from semel.core.transactions.joining import join_by_writing
 from semel.core.transactions.model import is_open
 from semel.core.types import Decision, ErrorCode, Fact, TransactionKey

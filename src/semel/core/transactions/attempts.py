@@ -24,10 +24,10 @@ answer. A run commits once, so this cannot undo a later commit.
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from semel.core.commit_checks import Committer
 from semel.core.data import Data
 from semel.core.facts import TransactionChanged
-from semel.core.offsets import CommitOffsets
+from semel.core.groups.commit_checks import Committer
+from semel.core.groups.offsets import CommitOffsets
 from semel.core.transactions.beginning import init_producer
 from semel.core.transactions.commands import (
     NO_CONNECTION,

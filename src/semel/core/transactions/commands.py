@@ -7,8 +7,8 @@ those of Kafka's coordinator; the handlers translate them for old clients.
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
-from semel.core.commit_checks import Committer
 from semel.core.data import Data
+from semel.core.groups.commit_checks import Committer
 from semel.core.types import (
     NO_PRODUCER,
     ClusterKey,

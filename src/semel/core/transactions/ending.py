@@ -21,7 +21,7 @@ from semel.core.facts import (
     StagedCommitted,
     StagedDropped,
 )
-from semel.core.share_partition import end_pending
+from semel.core.shares.partition import end_pending
 from semel.core.transactions.pending import settle
 from semel.core.types import Buffer, Fact, Partition, PartitionKey, ProducerKey, ProducerState, Transaction
 from semel.wire.records import marker

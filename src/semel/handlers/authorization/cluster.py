@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, Final
 
-from semel.broker.promise import resolved
+from semel.broker.commit.promise import resolved
 from semel.core.security.acls import Operation
 from semel.handlers.authorization.access import CLUSTER_DENIED, MESSAGES, Access, Guard
 from semel.wire.messages.configs import ListConfigResourcesResponse, UpdateFeaturesResponse

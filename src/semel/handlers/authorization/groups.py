@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, Final
 
-from semel.broker.promise import resolved
+from semel.broker.commit.promise import resolved
 from semel.core.security.acls import CLUSTER_NAME, Operation
 from semel.core.types import ErrorCode
 from semel.handlers.authorization.access import (

@@ -7,7 +7,7 @@ whether it exists or not. The guards set the bits of authorized operations; the 
 from collections.abc import Awaitable, Iterable
 from typing import Any, Final
 
-from semel.broker.promise import resolved
+from semel.broker.commit.promise import resolved
 from semel.core.security.acls import CLUSTER_NAME, Operation
 from semel.core.topics import name_problem
 from semel.core.types import ErrorCode, Topic

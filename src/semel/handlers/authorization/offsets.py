@@ -6,7 +6,7 @@ Deleting needs Delete on the group and Read on topics.
 from collections.abc import Awaitable, Iterable
 from typing import Any, Final
 
-from semel.broker.promise import resolved
+from semel.broker.commit.promise import resolved
 from semel.core.security.acls import Operation
 from semel.core.types import ErrorCode
 from semel.handlers.authorization.access import (

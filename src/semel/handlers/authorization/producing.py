@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Any, Final, cast
 
-from semel.broker.promise import Promise, resolved
+from semel.broker.commit.promise import Promise, resolved
 from semel.core.security.acls import Operation
 from semel.core.types import ErrorCode, Topic
 from semel.handlers.authorization.access import (

@@ -3,7 +3,7 @@
 from collections.abc import Awaitable
 from typing import Any, Final
 
-from semel.broker.promise import resolved
+from semel.broker.commit.promise import resolved
 from semel.core.security.acls import CLUSTER_NAME, Operation
 from semel.core.topics import name_problem
 from semel.handlers.authorization.access import (

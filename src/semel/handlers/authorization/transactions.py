@@ -7,7 +7,7 @@ every transactional id; offsets need the same rights as in TxnOffsetCommit.
 from collections.abc import Awaitable, Iterable
 from typing import Any, Final
 
-from semel.broker.promise import resolved
+from semel.broker.commit.promise import resolved
 from semel.core.security.acls import CLUSTER_NAME, Operation
 from semel.core.types import ErrorCode
 from semel.handlers.authorization.access import (

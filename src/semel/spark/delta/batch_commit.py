@@ -22,7 +22,6 @@ from pyspark.sql.types import StructType
 from semel.client import Client, ClientError, KafkaError, Partition
 from semel.spark.checkpoint import Checkpoint, Step, describe
 from semel.spark.clients import connect
-from semel.spark.continuity import check_source
 from semel.spark.delta import leftovers
 from semel.spark.delta.files import Added
 from semel.spark.delta.group import Group, TableName, follow, read_group
@@ -46,9 +45,10 @@ from semel.spark.delta.table_commit import (
     has_version,
 )
 from semel.spark.errors import BatchUnfinished, PipelineError, PipelineMismatch, TableUnreachable
-from semel.spark.foreach_batch import with_read
 from semel.spark.partition_offsets import PartitionOffsets
-from semel.spark.versions import NO_BATCH, NO_QUERY, fingerprint
+from semel.spark.sink.continuity import check_source
+from semel.spark.sink.foreach_batch import with_read
+from semel.spark.sink.versions import NO_BATCH, NO_QUERY, fingerprint
 
 # ---- plan
 

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from semel.client import Client, CommittedOffset, Partition
-from semel.client.group_offsets import commit_offsets, fetch_offsets
-from semel.spark import decision
+from semel.client.admin.group_offsets import commit_offsets, fetch_offsets
 from semel.spark.errors import PipelineError, PipelineMismatch
+from semel.spark.sink import decision
 
 MARK = decision.TABLE_MARK
 

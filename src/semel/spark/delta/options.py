@@ -15,8 +15,8 @@ from semel.spark.options import (
     sink_reader,
     write_version,
 )
-from semel.spark.predecessors import ALONE, RELATIONS, Relations
-from semel.spark.versions import Version
+from semel.spark.sink.predecessors import ALONE, RELATIONS, Relations
+from semel.spark.sink.versions import Version
 
 SINK = ("path", "pipeline.id", "partitionBy", "mergeSchema", "mode")
 BATCH_SINK = (*SINK, *VERSIONS, "checkpointLocation")

@@ -3,9 +3,9 @@
 import uuid
 from dataclasses import dataclass, field
 
-from semel.spark.log_marks import Mark
 from semel.spark.partition_offsets import PartitionOffsets, TopicIds
-from semel.spark.versions import NO_BATCH, NO_QUERY, Version
+from semel.spark.sink.versions import NO_BATCH, NO_QUERY, Version
+from semel.spark.source.log_marks import Mark
 
 
 @dataclass(frozen=True, slots=True)

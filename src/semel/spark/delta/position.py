@@ -27,10 +27,10 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from semel.client import Partition
-from semel.spark.log_marks import Mark
 from semel.spark.partition_offsets import MARK as LOG_MARK
 from semel.spark.partition_offsets import PartitionOffsets, TopicIds, ids_of, of_json, to_json
-from semel.spark.versions import BatchRead, Version, fingerprint
+from semel.spark.sink.versions import BatchRead, Version, fingerprint
+from semel.spark.source.log_marks import Mark
 
 T = TypeVar("T")
 

@@ -1,6 +1,6 @@
 """Recognises a pipeline that goes on under another id, by the table that it writes to.
 
-See `semel.spark.predecessors`. Delta does not list the transaction identifiers of a table, so the names of
+See `semel.spark.sink.predecessors`. Delta does not list the transaction identifiers of a table, so the names of
 the pipelines come from its history, and from the groups whose notes name the table: old commits are removed
 from the history, and a group may have expired or belong to another cluster.
 """
@@ -13,8 +13,8 @@ from semel.spark.delta.group import read_group
 from semel.spark.delta.position import Position, read_position, streams_of
 from semel.spark.delta.table import Table
 from semel.spark.errors import PipelineMismatch
-from semel.spark.predecessors import Relations, Writer, of_other_groups, overlapping, reads_all
-from semel.spark.versions import fingerprint
+from semel.spark.sink.predecessors import Relations, Writer, of_other_groups, overlapping, reads_all
+from semel.spark.sink.versions import fingerprint
 
 
 def check_predecessors(

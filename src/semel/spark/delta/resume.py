@@ -13,10 +13,10 @@ from semel.spark.clients import connect
 from semel.spark.delta.group import Group, follow, read_group
 from semel.spark.edge import faces_spark
 from semel.spark.errors import PipelineError
-from semel.spark.log_marks import Mark, check_mark
 from semel.spark.options import Where
 from semel.spark.partition_offsets import recreated, topic_ids
-from semel.spark.source import StreamReader
+from semel.spark.source.log_marks import Mark, check_mark
+from semel.spark.source.source import StreamReader
 
 
 @faces_spark

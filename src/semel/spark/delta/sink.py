@@ -22,9 +22,9 @@ from semel.spark.delta.plan import Plan
 from semel.spark.delta.storage import Storage
 from semel.spark.edge import faces_spark
 from semel.spark.errors import PipelineError
-from semel.spark.foreach_batch import check_task
-from semel.spark.remembered_writes import remember, skip
-from semel.spark.versions import current_stream_run, refuse_second_write
+from semel.spark.sink.foreach_batch import check_task
+from semel.spark.sink.remembered_writes import remember, skip
+from semel.spark.sink.versions import current_stream_run, refuse_second_write
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,8 +29,8 @@ from semel.spark.delta.position import (
 from semel.spark.delta.schema import delta_schema, required_columns
 from semel.spark.delta.table import Table, check_rows, open_table
 from semel.spark.errors import OptionError, PipelineFenced, PipelineMismatch, TableChanged, TableUnreachable
-from semel.spark.foreach_batch import is_repeated
-from semel.spark.versions import NO_QUERY, Version
+from semel.spark.sink.foreach_batch import is_repeated
+from semel.spark.sink.versions import NO_QUERY, Version
 
 #: How often a commit is tried while other programs change the table. It fails only if one has committed.
 ATTEMPTS_MAX = 20

@@ -1,0 +1,1 @@
+"""One broker of several: membership, the shards it owns, conflicts, and notices between brokers."""

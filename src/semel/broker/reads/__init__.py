@@ -1,0 +1,1 @@
+"""What readers see: published partitions, and fetches over them."""

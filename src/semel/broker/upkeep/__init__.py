@@ -1,0 +1,1 @@
+"""Work that no client requests: timeouts, retention, compaction, and the search for damage."""

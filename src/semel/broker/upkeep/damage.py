@@ -1,0 +1,136 @@
+"""Damaged and missing batches: finds the readable batches before them, counts and logs them.
+
+A batch with a wrong checksum, with missing bytes, or that the disk cannot read must not hide the intact
+batches before it. ``readable`` returns the batches of a fetch plan that precede the first damaged one.
+
+A batch whose row is lost must not be skipped in silence. Batches follow one another without a gap from the
+log start to the high watermark, unless compaction has removed some of them. Compaction explains every gap
+below ``Partition.cleaned_offset``; a row that is lost there shows only in the size of the partition.
+``gaps_in`` finds the other gaps, and ``is_lost`` decides whether the ledger has lost their rows.
+
+Damage is counted each time it is found, and logged by topic, partition and offset, at a bounded rate: clients
+fetch the same batch repeatedly.
+"""
+
+import logging
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from semel.broker.metrics import Metrics
+from semel.broker.reads.batch_bytes import Piece, count_whole, read_batches
+from semel.core.types import ErrorCode, Partition, PartitionKey
+from semel.store.contract import Store, StoredBatch
+from semel.store.logged_once import LoggedOnce
+
+log = logging.getLogger("semel.damage")
+
+
+class Gap(NamedTuple):
+    """A range of offsets that no batch has."""
+
+    first: int
+    last: int
+
+
+def gaps_in(batches: Sequence[StoredBatch], offset: int, cleaned_offset: int) -> Iterator[Gap]:
+    """The gaps from ``offset`` to the last batch, without those that compaction explains."""
+    for batch in batches:
+        if batch.base_offset > max(offset, cleaned_offset):
+            yield Gap(offset, batch.base_offset - 1)
+        offset = batch.last_offset + 1
+
+
+def is_lost(newest: Partition, gap: Gap) -> bool:
+    """Whether the ledger has lost the batches of a gap. Deletion and compaction leave gaps, too.
+
+    ``newest`` was loaded after the gap was found.
+    """
+    return newest.log_start_offset <= gap.first and gap.last >= newest.cleaned_offset
+
+
+class Readable(NamedTuple):
+    """The leading intact batches of a list."""
+
+    batches: Sequence[StoredBatch]
+    pieces: Sequence[Piece]
+    error: ErrorCode
+    """The error of the first batch that is not intact."""
+    reason: str
+
+
+class Damage:
+    """Finds and reports the damaged batches of one broker."""
+
+    def __init__(self, store: Store, metrics: Metrics) -> None:
+        self._store = store
+        self._metrics = metrics
+        self._logged = LoggedOnce()
+
+    async def readable(self, batches: Sequence[StoredBatch]) -> Readable:
+        """Read batches up to the first damaged one."""
+        try:
+            (pieces,) = await read_batches(self._store.chunks, [batches])
+        except (LookupError, OSError) as error:
+            if len(batches) <= 1:
+                return Readable((), (), ErrorCode.KAFKA_STORAGE_ERROR, str(error))
+            # Bisection finds the damaged one with few reads.
+            half = len(batches) // 2
+            first = await self.readable(batches[:half])
+            if len(first.batches) < half:
+                return first
+            second = await self.readable(batches[half:])
+            return second._replace(
+                batches=[*first.batches, *second.batches], pieces=[*first.pieces, *second.pieces]
+            )
+        whole = count_whole(batches, pieces)
+        if whole < len(batches):
+            self._store.chunks.forget(batches[whole].location)
+            pieces = _cut(pieces, sum(batch.location.length for batch in batches[:whole]))
+        return Readable(batches[:whole], pieces, ErrorCode.CORRUPT_MESSAGE, "its checksum is wrong")
+
+    async def found(self, key: PartitionKey, batch: StoredBatch, reason: str) -> None:
+        """Count and log a damaged batch."""
+        if self._is_news(key, batch.base_offset):
+            log.error(
+                "the batch at offsets %d to %d of topic %s partition %d is damaged: %s (chunk %d, byte %d)",
+                *(batch.base_offset, batch.last_offset, await self._topic(key), key.index, reason),
+                *batch.location[:2],
+            )
+
+    async def is_missing(self, key: PartitionKey, gap: Gap) -> bool:
+        """Whether the ledger has lost the batches of a gap (``is_lost``). If so, counts and logs it."""
+        (newest,) = await self._store.ledger.load([key])
+        if newest is None or not is_lost(newest, gap):
+            return False
+        await self.missing(key, gap)
+        return True
+
+    async def missing(self, key: PartitionKey, gap: Gap) -> None:
+        """Count and log batches that the ledger has lost."""
+        if self._is_news(key, gap.first):
+            log.error(
+                "the batches at offsets %d to %d of topic %s partition %d are missing: the ledger has lost"
+                " their rows. Readers get CORRUPT_MESSAGE there. Restore the ledger, or have readers"
+                " continue at offset %d",
+                *(*gap, await self._topic(key), key.index, gap.last + 1),
+            )
+
+    def _is_news(self, key: PartitionKey, offset: int) -> bool:
+        """Count damage. Returns whether to log it."""
+        self._metrics.damaged_batches += 1
+        return self._logged.is_news((key, offset))
+
+    async def _topic(self, key: PartitionKey) -> str:
+        topic = await self._store.ledger.topic_by_id(key.topic_id)
+        return topic.name if topic is not None else key.topic_id.hex()
+
+
+def _cut(pieces: Sequence[Piece], length: int) -> list[Piece]:
+    """The first bytes of some pieces."""
+    kept: list[Piece] = []
+    for piece in pieces:
+        if length <= 0:
+            break
+        kept.append(memoryview(piece)[:length] if len(piece) > length else piece)
+        length -= len(piece)
+    return kept

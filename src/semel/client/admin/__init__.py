@@ -1,0 +1,1 @@
+"""Administration: topics, configs, groups, transactions, users, ACLs and quotas."""

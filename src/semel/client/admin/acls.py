@@ -1,0 +1,180 @@
+"""ACLs: list, add and remove them.
+
+    admin.acls.add(Acl.allow("User:billing", "READ", topic="orders"))
+    admin.acls.list(principal="User:billing")
+
+Operations and resource types are named as in Kafka's tools, in capitals. Resource names are literal;
+``is_prefix`` makes them prefixes.
+"""
+
+import difflib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Self, TypeVar
+
+from semel.client.errors import check
+from semel.client.net.cluster import Client
+from semel.wire.acls import Operation, PatternType, Permission, ResourceType
+from semel.wire.messages.security import (
+    AclCreation,
+    CreateAclsRequest,
+    CreateAclsResponse,
+    DeleteAclsFilter,
+    DeleteAclsRequest,
+    DeleteAclsResponse,
+    DescribeAclsRequest,
+    DescribeAclsResponse,
+)
+
+CLUSTER_NAME = "kafka-cluster"
+ANY = "*"
+Word = TypeVar("Word", bound=IntEnum)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Acl:
+    """An ACL: allows or denies a principal, from a host, an operation on a resource."""
+
+    resource_type: str
+    resource_name: str
+    pattern_type: str
+    principal: str
+    host: str
+    operation: str
+    permission: str
+
+    @classmethod
+    def of(
+        cls,
+        principal: str,
+        operation: str,
+        *,
+        topic: str | None = None,
+        group: str | None = None,
+        transactional_id: str | None = None,
+        is_cluster: bool = False,
+        is_prefix: bool = False,
+        host: str = ANY,
+        is_denied: bool = False,
+    ) -> Self:
+        """Return an ACL for one resource. ValueError unless exactly one resource is named."""
+        named = {
+            "TOPIC": topic,
+            "GROUP": group,
+            "TRANSACTIONAL_ID": transactional_id,
+            "CLUSTER": CLUSTER_NAME if is_cluster else None,
+        }
+        given = [(kind, name) for kind, name in named.items() if name is not None]
+        if len(given) != 1:
+            raise ValueError("name one resource: a topic, a group, a transactional id, or the cluster")
+        ((kind, name),) = given
+        return cls(
+            kind,
+            name,
+            "PREFIXED" if is_prefix else "LITERAL",
+            principal,
+            host,
+            word(Operation, operation).name,
+            "DENY" if is_denied else "ALLOW",
+        )
+
+
+class AclAdmin:
+    """The ACLs of a cluster. Reached as `Admin(client).acls`."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    def add(self, *acls: Acl) -> None:
+        """Add ACLs. Adding an ACL that exists changes nothing."""
+        creations = [
+            AclCreation(
+                resource_type=ResourceType[each.resource_type],
+                resource_name=each.resource_name,
+                resource_pattern_type=PatternType[each.pattern_type],
+                principal=each.principal,
+                host=each.host,
+                operation=Operation[each.operation],
+                permission_type=Permission[each.permission],
+            )
+            for each in acls
+        ]
+        response: CreateAclsResponse = self._client.send(CreateAclsRequest(creations=creations))
+        for each, result in zip(acls, response.results, strict=True):
+            what = f"{each.operation} on {each.resource_type} {each.resource_name!r} for {each.principal}"
+            check(result.error_code, f"the ACL {what} was not added", result.error_message)
+
+    def list(
+        self,
+        *,
+        principal: str | None = None,
+        resource_type: str = "ANY",
+        resource_name: str | None = None,
+        pattern_type: str = "ANY",
+        operation: str = "ANY",
+        permission: str = "ANY",
+        host: str | None = None,
+    ) -> Sequence[Acl]:
+        """Return the matching ACLs, sorted. Pattern type MATCH finds all that apply to a resource name."""
+        request = DescribeAclsRequest(
+            resource_type_filter=word(ResourceType, resource_type),
+            resource_name_filter=resource_name,
+            pattern_type_filter=word(PatternType, pattern_type),
+            principal_filter=principal,
+            host_filter=host,
+            operation=word(Operation, operation),
+            permission_type=word(Permission, permission),
+        )
+        response: DescribeAclsResponse = self._client.send(request)
+        check(response.error_code, "the ACLs could not be listed", response.error_message)
+        return sorted(
+            Acl(
+                ResourceType(each.resource_type).name,
+                each.resource_name,
+                PatternType(each.pattern_type).name,
+                acl.principal,
+                acl.host,
+                Operation(acl.operation).name,
+                Permission(acl.permission_type).name,
+            )
+            for each in response.resources
+            for acl in each.acls
+        )
+
+    def remove(self, acls: Iterable[Acl]) -> Sequence[Acl]:
+        """Remove exactly these ACLs; return those that existed."""
+        wanted = tuple(acls)
+        filters = [
+            DeleteAclsFilter(
+                resource_type_filter=ResourceType[each.resource_type],
+                resource_name_filter=each.resource_name,
+                pattern_type_filter=PatternType[each.pattern_type],
+                principal_filter=each.principal,
+                host_filter=each.host,
+                operation=Operation[each.operation],
+                permission_type=Permission[each.permission],
+            )
+            for each in wanted
+        ]
+        response: DeleteAclsResponse = self._client.send(DeleteAclsRequest(filters=filters))
+        removed = []
+        for each, result in zip(wanted, response.filter_results, strict=True):
+            check(result.error_code, "an ACL was not removed", result.error_message)
+            for match in result.matching_acls:
+                check(match.error_code, "an ACL was not removed", match.error_message)
+            removed += [each] if result.matching_acls else []
+        return removed
+
+
+def word(kind: type[Word], text: str) -> Word:
+    """Return the member with this name, ignoring case, "-" and "_". ValueError suggests the nearest name."""
+    name = text.strip().upper().replace("-", "_")
+    spelled = {each.name.replace("_", ""): each for each in kind}
+    found = spelled.get(name.replace("_", ""))
+    if found is None:
+        names = [each.name for each in kind if each.value > 0]
+        near = difflib.get_close_matches(name, names, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(names)}"
+        raise ValueError(f"{text!r} is not known; {hint}")
+    return found

@@ -1,0 +1,178 @@
+"""A group's committed offsets: read and write them, as a member or from outside.
+
+Requests use names rather than topic ids (OffsetFetch and OffsetCommit up to version 9), so that one response
+can cover any topic that the group ever read, even a deleted one.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple, TypeVar
+
+from semel.client.consume.offsets import Partition
+from semel.client.errors import ErrorCode, KafkaError, check
+from semel.client.net.cluster import Client
+from semel.client.net.retry import Attempts
+from semel.wire.messages import (
+    CommitTransactionsTopic,
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopic,
+    OffsetFetchRequestTopics,
+    OffsetFetchResponse,
+    TxnOffsetCommitRequestTopic,
+)
+
+T = TypeVar("T", OffsetCommitRequestTopic, TxnOffsetCommitRequestTopic, CommitTransactionsTopic)
+
+LAST_VERSION_WITH_NAMES = 9
+NO_OFFSET = -1
+
+
+class CommittedOffset(NamedTuple):
+    """A committed offset of a group, and its metadata."""
+
+    offset: int
+    metadata: str = ""
+    leader_epoch: int = -1
+
+
+class CommitAs(NamedTuple):
+    """The sender of a commit: a member of a group, or no member."""
+
+    member_id: str = ""
+    epoch: int = -1
+    instance_id: str | None = None
+
+
+NOBODY = CommitAs()
+
+
+class GroupMetadata(NamedTuple):
+    """A group and optionally one of its members; a transaction needs it to commit offsets."""
+
+    group_id: str
+    member: CommitAs = NOBODY
+
+
+def fetch_offsets(
+    client: Client,
+    group_id: str,
+    partitions: Iterable[Partition] | None = None,
+    *,
+    require_stable: bool = True,
+    stable_within_s: float | None = None,
+) -> dict[Partition, CommittedOffset]:
+    """Return the committed offsets of these partitions, or of all. Partitions without one are left out.
+
+    With `require_stable`, wait for open transactions that may change one of them, up to `stable_within_s` or
+    else the client's timeout.
+    """
+    numbers: dict[str, list[int]] | None = None
+    if partitions is not None:
+        numbers = {}
+        for topic, partition in partitions:
+            numbers.setdefault(topic, []).append(partition)
+    request = OffsetFetchRequest(
+        group_id=group_id,
+        topics=_topics(numbers),
+        groups=[OffsetFetchRequestGroup(group_id=group_id, topics=_group_topics(numbers))],
+        require_stable=require_stable,
+    )
+    within_s = client.timeout_s if stable_within_s is None else stable_within_s
+    for attempt in Attempts(within_s, also=is_unstable):
+        response: OffsetFetchResponse = client.ask_coordinator(
+            group_id, request, _fetch_codes, max_version=LAST_VERSION_WITH_NAMES
+        )
+        try:
+            return _fetched(response, group_id)
+        except KafkaError as error:
+            attempt.failed(error)
+    raise AssertionError("attempts end with an error")
+
+
+def _fetched(response: OffsetFetchResponse, group_id: str) -> dict[Partition, CommittedOffset]:
+    answer = response.groups[0] if response.groups else response
+    check(answer.error_code, f"the offsets of group {group_id!r} could not be read")
+    found: dict[Partition, CommittedOffset] = {}
+    for answered in answer.topics:
+        for each in answered.partitions:
+            where = f"{answered.name}/{each.partition_index}"
+            check(each.error_code, f"the offset of group {group_id!r} on {where} could not be read")
+            if each.committed_offset != NO_OFFSET:
+                committed = CommittedOffset(
+                    each.committed_offset, each.metadata or "", each.committed_leader_epoch
+                )
+                found[answered.name, each.partition_index] = committed
+    return found
+
+
+def offset_topics(
+    offsets: Mapping[Partition, int | CommittedOffset], topic_as: type[T], partition_as: type[Any]
+) -> list[T]:
+    """Convert offsets to the topics of a request, of class `topic_as` with partitions of `partition_as`."""
+    topics: dict[str, T] = {}
+    for (name, partition), value in offsets.items():
+        committed = value if isinstance(value, CommittedOffset) else CommittedOffset(value)
+        topic = topics.setdefault(name, topic_as(name=name))
+        topic.partitions.append(
+            partition_as(
+                partition_index=partition,
+                committed_offset=committed.offset,
+                committed_leader_epoch=committed.leader_epoch,
+                committed_metadata=committed.metadata,
+            )
+        )
+    return list(topics.values())
+
+
+def commit_offsets(
+    client: Client,
+    group_id: str,
+    offsets: Mapping[Partition, int | CommittedOffset],
+    member: CommitAs = NOBODY,
+) -> None:
+    """Commit offsets. Without a member (`NOBODY`), that works only while the group has no members."""
+    if not offsets:
+        return
+    request = OffsetCommitRequest(
+        group_id=group_id,
+        generation_id_or_member_epoch=member.epoch,
+        member_id=member.member_id,
+        group_instance_id=member.instance_id,
+        topics=offset_topics(offsets, OffsetCommitRequestTopic, OffsetCommitRequestPartition),
+    )
+    response: OffsetCommitResponse = client.ask_coordinator(
+        group_id, request, _commit_codes, max_version=LAST_VERSION_WITH_NAMES
+    )
+    for answer in response.topics:
+        for each in answer.partitions:
+            where = f"{answer.name}/{each.partition_index}"
+            check(each.error_code, f"the offset of group {group_id!r} on {where} was not committed")
+
+
+def is_unstable(error: Exception) -> bool:
+    """Whether the error says that an open transaction may still change offsets of the group."""
+    return isinstance(error, KafkaError) and error.code is ErrorCode.UNSTABLE_OFFSET_COMMIT
+
+
+def _fetch_codes(response: OffsetFetchResponse) -> list[int]:
+    return [response.error_code, *(group.error_code for group in response.groups)]
+
+
+def _commit_codes(response: OffsetCommitResponse) -> list[int]:
+    return [each.error_code for topic in response.topics for each in topic.partitions]
+
+
+def _topics(numbers: Mapping[str, list[int]] | None) -> list[OffsetFetchRequestTopic] | None:
+    if numbers is None:
+        return None
+    return [OffsetFetchRequestTopic(name=name, partition_indexes=each) for name, each in numbers.items()]
+
+
+def _group_topics(numbers: Mapping[str, list[int]] | None) -> list[OffsetFetchRequestTopics] | None:
+    if numbers is None:
+        return None
+    return [OffsetFetchRequestTopics(name=name, partition_indexes=each) for name, each in numbers.items()]

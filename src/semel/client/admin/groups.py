@@ -1,0 +1,187 @@
+"""Administration of groups: list, describe and delete them, and set their offsets.
+
+Both kinds of groups look the same here; only the requests differ: ConsumerGroupDescribe for `consumer` groups
+(KIP-848), DescribeGroups for `classic` ones.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from semel.client.admin.group_offsets import CommittedOffset, commit_offsets, fetch_offsets
+from semel.client.consume.offsets import Partition
+from semel.client.errors import ErrorCode, check
+from semel.client.net.cluster import Client
+from semel.client.net.fanout import ask_every_broker
+from semel.wire.consumer_protocol import decode_assignment
+from semel.wire.messages import (
+    ConsumerGroupDescribeAssignment,
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+    DescribedGroup,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+    ListGroupsRequest,
+    OffsetDeleteRequest,
+    OffsetDeleteRequestPartition,
+    OffsetDeleteRequestTopic,
+    OffsetDeleteResponse,
+)
+
+CONSUMER_PROTOCOL = "consumer"
+
+
+@dataclass(frozen=True, slots=True)
+class GroupListing:
+    """An entry in the list of groups. State and kind are empty if an old broker does not report them."""
+
+    group_id: str
+    kind: str
+    state: str
+    protocol_type: str
+
+
+@dataclass(frozen=True, slots=True)
+class MemberInfo:
+    """A member and its partitions."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    partitions: tuple[Partition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupInfo:
+    """A group and its members."""
+
+    group_id: str
+    kind: str
+    state: str
+    assignor: str
+    members: tuple[MemberInfo, ...]
+
+
+class GroupAdmin:
+    """Groups of a cluster. Reached as `Admin(client).groups`."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    def all(self) -> list[GroupListing]:
+        """List all groups, ordered by id. All brokers are queried, since each lists only its own."""
+        found: dict[str, GroupListing] = {}
+        for response in ask_every_broker(self._client, ListGroupsRequest(), "groups"):
+            for each in response.groups:
+                found[each.group_id] = GroupListing(
+                    each.group_id, each.group_type.lower(), each.group_state, each.protocol_type
+                )
+        return [found[group_id] for group_id in sorted(found)]
+
+    def describe(self, group_id: str) -> GroupInfo:
+        """Return a group and its members. KafkaError if it does not exist."""
+        if self._client.serves(ConsumerGroupDescribeRequest.api_key):
+            request = ConsumerGroupDescribeRequest(group_ids=[group_id])
+            response: ConsumerGroupDescribeResponse = self._client.ask_coordinator(
+                group_id, request, lambda answer: [answer.groups[0].error_code]
+            )
+            (group,) = response.groups
+            if group.error_code != ErrorCode.GROUP_ID_NOT_FOUND:
+                check(group.error_code, f"group {group_id!r} cannot be described", group.error_message)
+                members = tuple(
+                    MemberInfo(
+                        each.member_id,
+                        each.instance_id,
+                        each.client_id,
+                        each.client_host,
+                        _partitions(each.assignment),
+                    )
+                    for each in group.members
+                )
+                return GroupInfo(group_id, "consumer", group.group_state, group.assignor_name, members)
+        return self._describe_classic(group_id)
+
+    def _describe_classic(self, group_id: str) -> GroupInfo:
+        response: DescribeGroupsResponse = self._client.ask_coordinator(
+            group_id, DescribeGroupsRequest(groups=[group_id]), lambda answer: [answer.groups[0].error_code]
+        )
+        (group,) = response.groups
+        code = ErrorCode.GROUP_ID_NOT_FOUND if group.group_state == "Dead" else group.error_code
+        what = (
+            f"there is no group {group_id!r}"
+            if code == ErrorCode.GROUP_ID_NOT_FOUND
+            else f"group {group_id!r}"
+        )
+        check(code, what, None if code == ErrorCode.GROUP_ID_NOT_FOUND else group.error_message)
+        return GroupInfo(group_id, "classic", group.group_state, group.protocol_data, _classic_members(group))
+
+    def delete(self, *group_ids: str) -> None:
+        """Delete groups and their offsets. They must have no members."""
+        for group_id in group_ids:
+            response: DeleteGroupsResponse = self._client.ask_coordinator(
+                group_id,
+                DeleteGroupsRequest(groups_names=[group_id]),
+                lambda answer: [each.error_code for each in answer.results],
+            )
+            for each in response.results:
+                check(each.error_code, f"group {each.group_id!r} was not deleted")
+
+    def offsets(
+        self, group_id: str, partitions: Iterable[Partition] | None = None
+    ) -> dict[Partition, CommittedOffset]:
+        """Return the committed offsets of a group, for these partitions or for all."""
+        return fetch_offsets(self._client, group_id, partitions, require_stable=False)
+
+    def set_offsets(self, group_id: str, offsets: Mapping[Partition, int]) -> None:
+        """Set committed offsets of a group, which must have no members."""
+        commit_offsets(self._client, group_id, offsets)
+
+    def delete_offsets(self, group_id: str, partitions: Iterable[Partition]) -> None:
+        """Delete the committed offsets of a group on these partitions."""
+        topics: dict[str, OffsetDeleteRequestTopic] = {}
+        for name, partition in partitions:
+            topic = topics.setdefault(name, OffsetDeleteRequestTopic(name=name))
+            topic.partitions.append(OffsetDeleteRequestPartition(partition_index=partition))
+        response: OffsetDeleteResponse = self._client.ask_coordinator(
+            group_id,
+            OffsetDeleteRequest(group_id=group_id, topics=list(topics.values())),
+            lambda answer: [answer.error_code],
+        )
+        check(response.error_code, f"the offsets of group {group_id!r} were not deleted")
+        for answer in response.topics:
+            for each in answer.partitions:
+                check(
+                    each.error_code,
+                    f"the offset of {group_id!r} on {answer.name}/{each.partition_index} was not deleted",
+                )
+
+
+def _partitions(assignment: ConsumerGroupDescribeAssignment) -> tuple[Partition, ...]:
+    return tuple(
+        (topic.topic_name, partition)
+        for topic in assignment.topic_partitions
+        for partition in topic.partitions
+    )
+
+
+def _classic_members(group: DescribedGroup) -> tuple[MemberInfo, ...]:
+    # Only consumers use this format; other protocol types (Connect, for one) have their own.
+    is_consumer = group.protocol_type == CONSUMER_PROTOCOL
+    return tuple(
+        MemberInfo(
+            each.member_id,
+            each.group_instance_id,
+            each.client_id,
+            each.client_host,
+            tuple(
+                (topic, partition)
+                for topic, partitions in decode_assignment(each.member_assignment).items()
+                for partition in partitions
+            )
+            if is_consumer
+            else (),
+        )
+        for each in group.members
+    )

@@ -1,0 +1,187 @@
+"""Administration of topics: list, create, change and delete them; delete records.
+
+`create` and `delete` take several topics, and the broker handles each independently, as in Kafka. The first
+refusal is raised as a `KafkaError` that names its topic; the other topics are changed nevertheless.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from semel.client.consume.offsets import Isolation, OffsetAt, Partition, leader_may_move, list_offsets
+from semel.client.errors import BrokerUnreachable, ClientError, ErrorCode, KafkaError, check
+from semel.client.net.cluster import Client, by_node
+from semel.client.net.cluster_info import TopicInfo
+from semel.client.net.retry import Attempts
+from semel.wire.messages import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopic,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    DeleteTopicState,
+)
+from semel.wire.schema import Request
+
+DEFAULT = -1  # let the broker choose
+
+
+@dataclass(frozen=True, slots=True)
+class NewTopic:
+    """A topic to create. The broker chooses the number of partitions and replicas unless given."""
+
+    name: str
+    partitions: int = DEFAULT
+    replication_factor: int = DEFAULT
+    configs: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class CreatedTopic:
+    """A topic that was created; -1 where an old broker does not report a number."""
+
+    name: str
+    topic_id: bytes
+    partitions: int
+    replication_factor: int
+
+
+class TopicAdmin:
+    """Topics of a cluster. Reached as `Admin(client).topics`."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    def all(self) -> list[TopicInfo]:
+        """List all topics, ordered by name."""
+        return sorted(self._client.describe().topics, key=lambda topic: topic.name)
+
+    def describe(self, name: str) -> TopicInfo:
+        """Return a topic, bypassing the cache. KafkaError if it does not exist."""
+        return self._client.topic(name, anew=True)
+
+    def create(self, *topics: NewTopic | str, validate_only: bool = False) -> list[CreatedTopic]:
+        """Create topics, or only check whether they could be created."""
+        wanted = [NewTopic(each) if isinstance(each, str) else each for each in topics]
+        request = CreateTopicsRequest(
+            topics=[_creatable(each) for each in wanted],
+            timeout_ms=int(self._client.timeout_s * 1000),
+            validate_only=validate_only,
+        )
+        response: CreateTopicsResponse = _to_controller(
+            self._client, request, lambda answer: [each.error_code for each in answer.topics]
+        )
+        for each in response.topics:
+            check(each.error_code, f"topic {each.name!r} was not created", each.error_message)
+            self._client.forget_topic(each.name)
+        return [
+            CreatedTopic(each.name, bytes(each.topic_id), each.num_partitions, each.replication_factor)
+            for each in response.topics
+        ]
+
+    def delete(self, *names: str) -> None:
+        """Delete topics with all their records."""
+        request = DeleteTopicsRequest(
+            topic_names=list(names),
+            topics=[DeleteTopicState(name=name) for name in names],
+            timeout_ms=int(self._client.timeout_s * 1000),
+        )
+        response: DeleteTopicsResponse = _to_controller(
+            self._client, request, lambda answer: [each.error_code for each in answer.responses]
+        )
+        for name in names:
+            self._client.forget_topic(name)
+        for each in response.responses:
+            check(each.error_code, f"topic {each.name!r} was not deleted", each.error_message)
+
+    def add_partitions(self, name: str, total: int) -> None:
+        """Increase a topic to `total` partitions. Keys may move to another partition."""
+        request = CreatePartitionsRequest(
+            topics=[CreatePartitionsTopic(name=name, count=total, assignments=None)],
+            timeout_ms=int(self._client.timeout_s * 1000),
+        )
+        response: CreatePartitionsResponse = _to_controller(
+            self._client, request, lambda answer: [each.error_code for each in answer.results]
+        )
+        self._client.forget_topic(name)
+        for each in response.results:
+            check(
+                each.error_code, f"the partitions of topic {each.name!r} were not changed", each.error_message
+            )
+
+    def offsets(
+        self,
+        wanted: Mapping[Partition, int],
+        isolation: Isolation = Isolation.READ_UNCOMMITTED,
+    ) -> dict[Partition, OffsetAt]:
+        """Return the offsets of partitions at a time, or at `EARLIEST`, `LATEST`, `MAX_TIMESTAMP`."""
+        return list_offsets(self._client, wanted, isolation=isolation)
+
+    def partitions(self, names: Iterable[str]) -> list[Partition]:
+        """Return every partition of these topics."""
+        return [(name, each.partition) for name in names for each in self.describe(name).partitions]
+
+    def delete_records(self, before: Mapping[Partition, int]) -> dict[Partition, int]:
+        """Delete the records before these offsets (-1: all); return the new log start offsets."""
+        starts: dict[Partition, int] = {}
+        for attempt in Attempts(self._client.patience_s, also=leader_may_move):
+            missing = {key: offset for key, offset in before.items() if key not in starts}
+            if not missing:
+                return starts
+            try:
+                for node, keys in by_node(self._client, missing).items():
+                    self._delete_at(node, {key: before[key] for key in keys}, starts)
+            except (KafkaError, ClientError) as error:
+                # Deleting twice does no harm: what is below the log start stays deleted.
+                for topic, _ in missing:
+                    self._client.forget_topic(topic)
+                attempt.failed(error)
+        raise AssertionError("attempts end with an error")
+
+    def _delete_at(self, node: int, before: Mapping[Partition, int], starts: dict[Partition, int]) -> None:
+        topics: dict[str, DeleteRecordsTopic] = {}
+        for (name, partition), offset in before.items():
+            topic = topics.setdefault(name, DeleteRecordsTopic(name=name))
+            topic.partitions.append(DeleteRecordsPartition(partition_index=partition, offset=offset))
+        request = DeleteRecordsRequest(
+            topics=list(topics.values()), timeout_ms=int(self._client.timeout_s * 1000)
+        )
+        response: DeleteRecordsResponse = self._client.send(request, node=node)
+        for answer in response.topics:
+            for each in answer.partitions:
+                where = f"{answer.name}/{each.partition_index}"
+                check(each.error_code, f"the records of {where} were not deleted")
+                starts[answer.name, each.partition_index] = each.low_watermark
+
+
+def _creatable(topic: NewTopic) -> CreatableTopic:
+    return CreatableTopic(
+        name=topic.name,
+        num_partitions=topic.partitions,
+        replication_factor=topic.replication_factor,
+        configs=[CreatableTopicConfig(name=name, value=value) for name, value in topic.configs.items()],
+    )
+
+
+def _to_controller(client: Client, request: Request, codes: Callable[[Any], Iterable[int]]) -> Any:
+    """Send to the controller, and retry if it has moved. On most clusters any broker serves as controller."""
+    for attempt in Attempts(client.timeout_s):
+        cluster = client.describe(topics=())
+        is_known = any(node.node_id == cluster.controller for node in cluster.nodes)
+        try:
+            response = client.send(request, node=cluster.controller if is_known else None)
+        except BrokerUnreachable as error:
+            attempt.failed(error)  # The request was not sent, so a retry is safe.
+            continue
+        if ErrorCode.NOT_CONTROLLER not in codes(response):
+            return response
+        attempt.failed(KafkaError(ErrorCode.NOT_CONTROLLER, "The controller moved; try again."))
+    raise AssertionError("attempts end with an error")

@@ -1,0 +1,1 @@
+"""Consumers: fetching, offsets, groups, and reading in commit order."""

@@ -1,0 +1,136 @@
+"""Looks up offsets by timestamp with ListOffsets, for consumers, tools and resets.
+
+`EARLIEST`, `LATEST` and `MAX_TIMESTAMP` are special timestamps, as in the protocol. Offset -1 in an answer
+means that there is no such record: none at or after the timestamp, or none at all.
+"""
+
+from collections.abc import Iterable, Mapping
+from enum import IntEnum
+from typing import NamedTuple, TypeAlias
+
+from semel.client.errors import ClientError, ErrorCode, KafkaError, UnsupportedRequest, check, is_retriable
+from semel.client.net.cluster import Client, by_node
+from semel.client.net.retry import Attempts
+from semel.wire.messages import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
+
+EARLIEST = -2
+LATEST = -1
+MAX_TIMESTAMP = -3
+END_TOGETHER = -1003
+"""A timestamp of Semel: the high watermark of each partition after one commit, the same for all."""
+TOGETHER_LEVEL = 3
+"""The level of the feature `semel.snapshot` from which brokers support `END_TOGETHER`."""
+
+Partition: TypeAlias = tuple[str, int]
+
+
+class Isolation(IntEnum):
+    """What a reader may see: everything, or only committed records."""
+
+    READ_UNCOMMITTED = 0
+    READ_COMMITTED = 1
+
+    @classmethod
+    def of(cls, name: "Isolation | str") -> "Isolation":
+        """Return the isolation of this name, as in the settings of Kafka's clients."""
+        if isinstance(name, Isolation):
+            return name
+        try:
+            return cls[name.upper()]
+        except KeyError:
+            raise ValueError(f"isolation must be read_committed or read_uncommitted, not {name!r}") from None
+
+
+class OffsetAt(NamedTuple):
+    """An offset, and the timestamp of its record if the broker reports it."""
+
+    offset: int
+    timestamp: int
+
+
+def list_offsets(
+    client: Client,
+    wanted: Mapping[Partition, int],
+    *,
+    isolation: Isolation = Isolation.READ_UNCOMMITTED,
+) -> dict[Partition, OffsetAt]:
+    """Return the offset of each partition at a timestamp (ms), or at `EARLIEST`, `LATEST`, `MAX_TIMESTAMP`.
+
+    Partitions whose leader moved are queried again within the client's `patience_s`.
+    """
+    found: dict[Partition, OffsetAt] = {}
+    for attempt in Attempts(client.patience_s, also=leader_may_move):
+        missing = {key: at for key, at in wanted.items() if key not in found}
+        if not missing:
+            return found
+        try:
+            for node, keys in by_node(client, missing).items():
+                request = _request({key: missing[key] for key in keys}, isolation, client.timeout_s)
+                _take(client.send(request, node=node), found)
+        except (KafkaError, ClientError) as error:
+            for topic, _ in missing:
+                client.forget_topic(topic)
+            attempt.failed(error)
+    raise AssertionError("attempts end with an error")
+
+
+def list_ends_together(client: Client, partitions: Iterable[Partition]) -> dict[Partition, int]:
+    """Return the high watermarks of these partitions, from one response of one broker.
+
+    With the feature `semel.snapshot`, all are those after the same commit. From level 3 on, any broker of a
+    cluster returns those of all partitions. Below, one broker must lead all of them, else UnsupportedRequest.
+    """
+    partitions = list(partitions)
+    for attempt in Attempts(client.patience_s, also=leader_may_move):
+        try:
+            any_broker = client.feature("semel.snapshot") >= TOGETHER_LEVEL
+            wanted = dict.fromkeys(partitions, END_TOGETHER if any_broker else LATEST)
+            nodes: list[int | None] = [None] if any_broker else list(by_node(client, wanted))
+            # An incomplete answer is discarded, and all partitions are queried again.
+            found: dict[Partition, OffsetAt] = {}
+            if len(nodes) == 1:
+                request = _request(wanted, Isolation.READ_UNCOMMITTED, client.timeout_s)
+                _take(client.send(request, node=nodes[0]), found)
+        except (KafkaError, ClientError) as error:
+            for topic, _ in partitions:
+                client.forget_topic(topic)
+            attempt.failed(error)
+            continue
+        if len(nodes) > 1:
+            raise UnsupportedRequest(
+                f"the partitions are led by {len(nodes)} brokers, which have no common commit."
+            )
+        return {key: each.offset for key, each in found.items()}
+    raise AssertionError("attempts end with an error")
+
+
+def leader_may_move(error: Exception) -> bool:
+    """Whether a retry may find the leader. False if the partition does not exist."""
+    if isinstance(error, KafkaError):
+        return error.retriable and error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    return is_retriable(error)
+
+
+def _request(wanted: Mapping[Partition, int], isolation: Isolation, timeout_s: float) -> ListOffsetsRequest:
+    topics: dict[str, ListOffsetsTopic] = {}
+    for (name, partition), timestamp in wanted.items():
+        topic = topics.setdefault(name, ListOffsetsTopic(name=name))
+        topic.partitions.append(ListOffsetsPartition(partition_index=partition, timestamp=timestamp))
+    return ListOffsetsRequest(
+        replica_id=-1,
+        isolation_level=isolation,
+        topics=list(topics.values()),
+        timeout_ms=int(timeout_s * 1000),
+    )
+
+
+def _take(response: ListOffsetsResponse, found: dict[Partition, OffsetAt]) -> None:
+    for topic in response.topics:
+        for each in topic.partitions:
+            check(each.error_code, f"the offsets of {topic.name}/{each.partition_index} could not be read")
+            found[topic.name, each.partition_index] = OffsetAt(each.offset, each.timestamp)

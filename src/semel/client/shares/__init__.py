@@ -1,0 +1,1 @@
+"""Share consumers (KIP-932)."""

@@ -1,0 +1,153 @@
+"""The share session of a member with one broker (KIP-932): sends requests, and knows the records held there.
+
+The first request of a session lists the partitions, later ones only the changes. Every request has the next
+epoch. When the connection ends, the broker ends the session and releases the records that the member holds.
+So after a lost answer or an error, the client begins a new session and holds none of the old records: they
+will be delivered again.
+"""
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+from semel.client.errors import ClientError, ErrorCode, KafkaError, check
+from semel.client.net.cluster import Client
+from semel.client.net.connection import Pending
+from semel.client.shares.records import AcknowledgeType, Place, batches_of
+from semel.wire.messages.shares import (
+    ForgottenShareTopic,
+    ShareAcknowledgePartition,
+    ShareAcknowledgeRequest,
+    ShareAcknowledgeResponse,
+    ShareAcknowledgeTopic,
+    ShareFetchPartition,
+    ShareFetchRequest,
+    ShareFetchResponse,
+    ShareFetchTopic,
+)
+
+BEGIN: Final = 0
+END: Final = -1
+EPOCH_MAX: Final = 2**31 - 1
+RECORD_LIMIT: Final = 1
+"""The acquire mode that never exceeds ``max_records`` (KIP-1206), from version 2 of ShareFetch on."""
+
+Acknowledgements = dict[Place, dict[int, AcknowledgeType]]
+
+
+class ShareSession:
+    """The session with one broker."""
+
+    def __init__(self, client: Client, node: int, group_id: str, member_id: str) -> None:
+        self.node = node
+        self.held: dict[Place, set[int]] = {}
+        """The offsets that the member has acquired here and not acknowledged."""
+        self._client = client
+        self._group_id = group_id
+        self._member_id = member_id
+        self._epoch = BEGIN
+        self._listed: frozenset[Place] = frozenset()
+
+    def post_fetch(self, partitions: frozenset[Place], max_records: int, max_wait_ms: int) -> Pending:
+        """Request records of these partitions; `take` waits for the response."""
+        request = ShareFetchRequest(
+            group_id=self._group_id,
+            member_id=self._member_id,
+            share_session_epoch=self._epoch,
+            max_wait_ms=max_wait_ms,
+            min_bytes=1,
+            max_records=max_records,
+            batch_size=max_records,
+            share_acquire_mode=RECORD_LIMIT,
+            topics=[
+                ShareFetchTopic(
+                    topic_id=topic_id,
+                    partitions=[ShareFetchPartition(partition_index=each) for each in indexes],
+                )
+                for topic_id, indexes in _by_topic(partitions - self._listed)
+            ],
+            forgotten_topics_data=[
+                ForgottenShareTopic(topic_id=topic_id, partitions=indexes)
+                for topic_id, indexes in _by_topic(self._listed - partitions)
+            ],
+        )
+        try:
+            pending = self._client.post(request, node=self.node)
+        except ClientError:
+            self.lose()
+            raise
+        self._listed = partitions
+        return pending
+
+    def take(self, pending: Pending, timeout_s: float) -> ShareFetchResponse:
+        """Wait for the response to a `post_fetch`."""
+        response: ShareFetchResponse = self._answer(pending, timeout_s)
+        return response
+
+    def acknowledge(self, kinds: Acknowledgements, *, ends: bool = False) -> None:
+        """Acknowledge records that are held here. Except for renewed ones, they are not held any more.
+
+        KafkaError if the acknowledgements of a partition were refused; this does not affect other partitions.
+        """
+        if self._epoch == BEGIN:
+            check(ErrorCode.SHARE_SESSION_NOT_FOUND if kinds else ErrorCode.NONE, _LOST)
+            return
+        request = ShareAcknowledgeRequest(
+            group_id=self._group_id,
+            member_id=self._member_id,
+            share_session_epoch=END if ends else self._epoch,
+            is_renew_ack=any(AcknowledgeType.RENEW in each.values() for each in kinds.values()),
+            topics=acknowledged_topics(kinds),
+        )
+        try:
+            pending = self._client.post(request, node=self.node)
+        except ClientError:
+            self.lose()
+            raise
+        response: ShareAcknowledgeResponse = self._answer(pending, None)
+        for place, offsets in kinds.items():
+            renewed = {at for at, kind in offsets.items() if kind is AcknowledgeType.RENEW}
+            self.forget(place, set(offsets) - renewed)
+        for topic in response.responses:
+            for each in topic.partitions:
+                where = f"partition {each.partition_index}"
+                check(each.error_code, f"records of {where} were not acknowledged", each.error_message)
+
+    def forget(self, place: Place, offsets: Iterable[int]) -> None:
+        """Stop holding the records at these offsets."""
+        self.held.get(place, set()).difference_update(offsets)
+
+    def lose(self) -> None:
+        """Begin a new session with the next request; no record is held any more."""
+        self._epoch, self._listed = BEGIN, frozenset()
+        self.held.clear()
+
+    def _answer(self, pending: Pending, timeout_s: float | None) -> Any:
+        try:
+            response = pending.wait(timeout_s)
+            check(response.error_code, "a request of a share group was refused", response.error_message)
+        except (KafkaError, ClientError):
+            self.lose()
+            raise
+        self._epoch = self._epoch + 1 if self._epoch < EPOCH_MAX else 1
+        return response
+
+
+def _by_topic(places: Iterable[Place]) -> list[tuple[bytes, list[int]]]:
+    topics: dict[bytes, list[int]] = {}
+    for topic_id, index in sorted(places):
+        topics.setdefault(topic_id, []).append(index)
+    return list(topics.items())
+
+
+def acknowledged_topics(kinds: Acknowledgements) -> list[ShareAcknowledgeTopic]:
+    """Convert acknowledgements to the topics of a request."""
+    topics: dict[bytes, ShareAcknowledgeTopic] = {}
+    for (topic_id, index), offsets in sorted(kinds.items()):
+        topic = topics.setdefault(topic_id, ShareAcknowledgeTopic(topic_id=topic_id))
+        topic.partitions.append(
+            ShareAcknowledgePartition(partition_index=index, acknowledgement_batches=batches_of(offsets))
+        )
+    return list(topics.values())
+
+
+_LOST: Final = "the records are not held any more, and will be delivered again"

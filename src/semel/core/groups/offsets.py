@@ -1,0 +1,242 @@
+"""Committed offsets: committing, fetching, deleting and expiring them.
+
+A commit is checked against the group (``commit_checks``). Each partition is an entity of its own, so a commit
+writes one fact per partition.
+
+A group that has offsets exists: the first commit to an unknown group creates an empty classic one. While the
+group has no members, commits keep ``idle_since_ms`` fresh, so that a group in use does not expire between the
+scan by housekeeping and the decision on its command.
+"""
+
+from collections.abc import Collection, Iterable
+from typing import TYPE_CHECKING, Final
+
+from semel.core.data import Data
+from semel.core.facts import GroupChanged, GroupDeleted, OffsetCommitted, OffsetDeleted, PendingChanged
+from semel.core.groups.classic_rebalance import ClassicTurn
+from semel.core.groups.commands import ExpireOffsets
+from semel.core.groups.commit_checks import Committer, check_commit, check_partition
+from semel.core.groups.model import CONSUMER_PROTOCOL, ClassicGroup, ConsumerGroup, Group
+from semel.core.groups.overdue import expiring
+from semel.core.groups.subscriptions import subscribed_topics
+from semel.core.names import is_usable
+from semel.core.shares.group import ShareGroup
+from semel.core.types import (
+    Apply,
+    CommittedOffset,
+    Decide,
+    Decision,
+    ErrorCode,
+    Fact,
+    GroupKey,
+    Key,
+    OffsetKey,
+    PendingKey,
+    PendingOffset,
+)
+
+if TYPE_CHECKING:
+    from semel.core.state import BrokerState
+
+IDLE_REFRESH_MS: Final = 10_000
+"""How stale ``idle_since_ms`` may get: well below the shortest retention, without a write per commit."""
+
+
+class CommitOffsets(Data):
+    """Commit offsets of a group. The answer is one ErrorCode per offset, in the same order."""
+
+    group_id: str
+    committer: Committer
+    offsets: tuple[tuple[OffsetKey, CommittedOffset], ...]
+    """Only partitions that exist. The decision fills in the commit time."""
+    metadata_chars_max: int = 4_096
+    knows_consumer_groups: bool = True
+    """Whether the client can be a KIP-848 member and knows their errors (OffsetCommit from version 9)."""
+    is_transactional: bool = False
+    """Part of a transaction, with fewer checks: see ``commit_checks``."""
+
+    def keys(self) -> Iterable[Key]:
+        """The group and its pending offsets. The offsets that are overwritten do not matter."""
+        return (GroupKey(self.group_id), PendingKey(self.group_id))
+
+
+class FetchOffsets(Data):
+    """Fetch offsets of a group. The answer is ``Fetched``; without ``offsets`` only the sender is checked."""
+
+    group_id: str
+    member_id: str | None = None
+    member_epoch: int = -1
+    offsets: tuple[OffsetKey, ...] = ()
+    require_stable: bool = False
+    """Whether to report the offsets that an open transaction may still change."""
+
+    def keys(self) -> Iterable[Key]:
+        """The group and the offsets."""
+        return (GroupKey(self.group_id), PendingKey(self.group_id), *self.offsets)
+
+
+class Fetched(Data):
+    """The answer to ``FetchOffsets``; None where nothing is committed."""
+
+    error: ErrorCode
+    offsets: tuple[CommittedOffset | None, ...] = ()
+    unstable: frozenset[OffsetKey] = frozenset()
+    """The offsets that an open transaction may still change, if requested; not only the fetched ones."""
+
+
+class DeleteOffsets(Data):
+    """Delete committed offsets. The answer is ``OffsetsDeleted``."""
+
+    group_id: str
+    offsets: tuple[OffsetKey, ...]
+
+    def keys(self) -> Iterable[Key]:
+        """The group, the offsets and the pending offsets."""
+        return (GroupKey(self.group_id), PendingKey(self.group_id), *self.offsets)
+
+
+class OffsetsDeleted(Data):
+    """The answer to ``DeleteOffsets``: one error for the group, or one per offset."""
+
+    error: ErrorCode
+    partitions: tuple[ErrorCode, ...] = ()
+
+
+def _commit(state: "BrokerState", command: CommitOffsets, now: int) -> Decision:
+    group = state.groups[GroupKey(command.group_id)]
+    error = check_commit(
+        group,
+        command.committer,
+        is_transactional=command.is_transactional,
+        knows_consumer_groups=command.knows_consumer_groups,
+    )
+    if not is_usable(command.group_id):
+        error = ErrorCode.INVALID_GROUP_ID
+    if error is not ErrorCode.NONE:
+        return Decision((error,) * len(command.offsets))
+    errors: list[ErrorCode] = []
+    facts: list[Fact] = []
+    for key, value in command.offsets:
+        if len(value.metadata) > command.metadata_chars_max:
+            errors.append(ErrorCode.OFFSET_METADATA_TOO_LARGE)
+            continue
+        errors.append(check_partition(group, command.committer, key))
+        if errors[-1] is not ErrorCode.NONE:
+            continue
+        facts.append(OffsetCommitted(key, value.but(committed_ms=state.time_of_day(now))))
+    if facts:
+        pending = state.pending[PendingKey(command.group_id)]
+        if pending:
+            facts.extend(_supersede(command.group_id, pending, {fact.key for fact in facts}))
+        facts.extend(keep_group(state, group, command.group_id, command.committer.member_id, now))
+    return Decision(tuple(errors), tuple(facts))
+
+
+def _supersede(
+    group_id: str, pending: tuple[PendingOffset, ...], committed: Collection[OffsetKey]
+) -> tuple[Fact, ...]:
+    """Mark the pending offsets of these partitions as superseded: the later commit wins."""
+    if not any(each.key in committed for each in pending):
+        return ()
+    marked = (each.but(is_superseded=True) if each.key in committed else each for each in pending)
+    return (PendingChanged(group_id, tuple(marked)),)
+
+
+def keep_group(
+    state: "BrokerState", group: Group | None, group_id: str, member_id: str, now: int
+) -> tuple[Fact, ...]:
+    """Return the effects of a commit on the group: it exists and is in use, and the member is alive."""
+    if group is None:
+        return (GroupChanged(ClassicGroup(group_id, idle_since_ms=now)),)
+    if not group.members:
+        if now - group.idle_since_ms < IDLE_REFRESH_MS:
+            return ()
+        return (GroupChanged(group.but(idle_since_ms=now)),)
+    if isinstance(group, ConsumerGroup | ShareGroup) or not member_id:
+        # In a transaction, a commit without a member is allowed even while the group has members.
+        return ()
+    turn = ClassicTurn(group, state.sessions.get(group_id), now)
+    turn.heard(member_id)
+    return turn.decision(None).facts
+
+
+def _fetch(state: "BrokerState", command: FetchOffsets, now: int) -> Decision:
+    group = state.groups[GroupKey(command.group_id)]
+    if isinstance(group, ConsumerGroup) and (command.member_id or command.member_epoch >= 0):
+        member = group.members.get(command.member_id or "")
+        if member is None:
+            return Decision(Fetched(ErrorCode.UNKNOWN_MEMBER_ID))
+        if member.epoch != command.member_epoch:
+            return Decision(Fetched(ErrorCode.STALE_MEMBER_EPOCH))
+    pending = state.pending[PendingKey(command.group_id)] if command.require_stable else None
+    unstable = frozenset(each.key for each in pending or ())
+    values = tuple(state.offsets[key] for key in command.offsets)
+    return Decision(Fetched(ErrorCode.NONE, values, unstable))
+
+
+def _delete(state: "BrokerState", command: DeleteOffsets, now: int) -> Decision:
+    if not command.group_id:
+        return Decision(OffsetsDeleted(ErrorCode.INVALID_GROUP_ID))
+    group = state.groups[GroupKey(command.group_id)]
+    if group is None:
+        return Decision(OffsetsDeleted(ErrorCode.GROUP_ID_NOT_FOUND))
+    if group.members and group.protocol_type != CONSUMER_PROTOCOL:
+        # The subscribed topics are known only for the protocol type "consumer".
+        return Decision(OffsetsDeleted(ErrorCode.NON_EMPTY_GROUP))
+    subscribed = subscribed_topics(group)
+    errors: list[ErrorCode] = []
+    facts: list[Fact] = []
+    deleted: set[OffsetKey] = set()
+    for key in command.offsets:
+        if subscribed is None or key.topic in subscribed:
+            errors.append(ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC)
+            continue
+        errors.append(ErrorCode.NONE)
+        deleted.add(key)
+        if state.offsets[key] is not None:
+            facts.append(OffsetDeleted(key))
+    pending = state.pending[PendingKey(command.group_id)] or ()
+    kept = tuple(each for each in pending if each.key not in deleted)
+    if len(kept) < len(pending):
+        facts.append(PendingChanged(command.group_id, kept))
+    return Decision(OffsetsDeleted(ErrorCode.NONE, tuple(errors)), tuple(facts))
+
+
+def _expire(state: "BrokerState", command: ExpireOffsets, now: int) -> Decision:
+    """Expire offsets. The answer is the number of expired offsets."""
+    group = state.groups[GroupKey(command.group_id)]
+    if isinstance(group, ShareGroup) or (group is not None and group.members):
+        # The offsets of a share group do not expire, as in Kafka.
+        return Decision(0)
+    # A group that had members has been idle since the last one left. For a group that never had any, only the
+    # age of its offsets counts.
+    idle_before_ms = command.before_ms - state.clock_lag_ms
+    had_members = isinstance(group, ConsumerGroup) or (group is not None and group.generation > 0)
+    if group is not None and had_members and group.idle_since_ms > idle_before_ms:
+        return Decision(0)
+    held = {each.key for each in state.pending[PendingKey(command.group_id)] or ()}
+    known = [(key, state.offsets[key]) for key in command.offsets if key not in held]
+    expired = [key for key, value in known if value is not None and value.committed_ms <= command.before_ms]
+    all_gone = len(expired) == sum(value is not None for _, value in known)
+    is_idle = group is not None and group.idle_since_ms <= idle_before_ms
+    has_promises = bool(held) or command.group_id in state.sessions
+    if command.forget_group and all_gone and is_idle and not has_promises:
+        return Decision(len(expired), (GroupDeleted(command.group_id),))
+    return Decision(len(expired), tuple(OffsetDeleted(key) for key in expired))
+
+
+def _committed(state: "BrokerState", fact: OffsetCommitted) -> None:
+    state.offsets[fact.key] = fact.value
+
+
+def _deleted(state: "BrokerState", fact: OffsetDeleted) -> None:
+    state.offsets[fact.key] = None
+
+
+DECIDE: dict[type, Decide] = {
+    CommitOffsets: expiring(_commit),
+    FetchOffsets: expiring(_fetch),
+    DeleteOffsets: expiring(_delete),
+    ExpireOffsets: expiring(_expire),
+}
+APPLY: dict[type, Apply] = {OffsetCommitted: _committed, OffsetDeleted: _deleted}

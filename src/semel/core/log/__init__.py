@@ -1,0 +1,1 @@
+"""A partition's log: appended batches, its start, idempotence, and compaction."""

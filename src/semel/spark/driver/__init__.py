@@ -1,0 +1,1 @@
+"""The driver: its Java, its session, and how its first queries start."""

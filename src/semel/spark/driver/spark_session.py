@@ -1,0 +1,102 @@
+"""`semel.spark.session`: a SparkSession configured for this package, on one machine or on a cluster."""
+
+import os
+import re
+import shlex
+import sys
+from itertools import pairwise
+from pathlib import Path
+
+import pyspark
+from pyspark import SparkConf, SparkContext
+from pyspark.sql import SparkSession
+
+from semel.spark.driver import java
+from semel.spark.driver.session_checkpoint import pass_checkpoint_setting
+
+#: Settings for every session: times mean the same everywhere.
+SESSION_DEFAULTS = {"spark.sql.session.timeZone": "UTC"}
+#: Settings for the process that starts Spark: Python and Java use Unix sockets.
+STARTER_DEFAULTS = {"spark.python.unix.domain.socket.enabled": "true"}
+#: On one machine: no ports are open to the network, and checkpoints are written through plain file
+#: operations, which takes half the time.
+LOCAL_DEFAULTS = {
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    ),
+}
+LOCAL_MASTER = "local[*]"
+
+
+def session(app_name: str = "semel", *, master: str | None = None) -> SparkSession.Builder:
+    """Return a builder of a SparkSession with settings for Semel; end it with `.getOrCreate()`.
+
+        spark = semel.spark.session("billing").config("spark.driver.memory", "4g").getOrCreate()
+
+    It finds a Java, or uses the one that comes with `semel[spark]`; Spark's Python processes run this Python;
+    without a master it runs on this machine, with all of its cores. Settings made elsewhere are kept: in
+    spark-defaults.conf, by spark-submit, in PYSPARK_SUBMIT_ARGS, by the environment, or by a running session.
+    Settings made on the builder afterwards win. The sinks of this package follow
+    `spark.sql.streaming.checkpointLocation` for queries that have a name.
+    """
+    builder = SparkSession.builder
+    pass_checkpoint_setting()
+    if SparkSession.getActiveSession() is not None:
+        return builder
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    given = _given()
+    defaults = {"spark.app.name": app_name, **SESSION_DEFAULTS}
+    if "spark.remote" not in given and "SPARK_REMOTE" not in os.environ:
+        java.prepare()
+        where = master or given.get("spark.master", LOCAL_MASTER)
+        builder.master(where)
+        defaults |= STARTER_DEFAULTS | (LOCAL_DEFAULTS if where.startswith("local") else {})
+    for name, value in defaults.items():
+        if name not in given:
+            builder.config(name, value)
+    return builder
+
+
+def _given() -> dict[str, str]:
+    """Return the settings that were made before, in all places where that is possible."""
+    if "PYSPARK_GATEWAY_PORT" in os.environ:
+        # spark-submit has started this program, so a JVM is running, which knows them all.
+        SparkContext._ensure_initialized()
+        return dict(SparkConf().getAll())
+    found = _from_files()
+    found |= _from_arguments(shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", "")))
+    if "MASTER" in os.environ:
+        found["spark.master"] = os.environ["MASTER"]
+    return found
+
+
+def _from_files() -> dict[str, str]:
+    home = os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent
+    path = Path(os.environ.get("SPARK_CONF_DIR") or Path(home, "conf"), "spark-defaults.conf")
+    return _properties(path) if path.is_file() else {}
+
+
+def _from_arguments(arguments: list[str]) -> dict[str, str]:
+    """Return the settings in the arguments of spark-submit."""
+    found: dict[str, str] = {}
+    names = {"--master": "spark.master", "--name": "spark.app.name", "--remote": "spark.remote"}
+    for option, value in pairwise(arguments):
+        if option in names:
+            found[names[option]] = value
+        elif option in ("--conf", "-c"):
+            name, _, text = value.partition("=")
+            found[name] = text
+        elif option == "--properties-file" and Path(value).is_file():
+            found = {**_properties(Path(value)), **found}
+    return found
+
+
+def _properties(path: Path) -> dict[str, str]:
+    """Parse Spark's property files: names and values separated by a space or a sign, # for comments."""
+    lines = (line.strip() for line in path.read_text().splitlines())
+    found = (re.fullmatch(r"([^\s=:#]+)[\s=:]*(.*)", line) for line in lines)
+    return {each[1]: each[2] for each in found if each}

@@ -1,0 +1,1 @@
+"""Declared pipelines: running, watching and verifying them."""

@@ -1,0 +1,176 @@
+"""Reads the status of a cluster's pipelines from the cluster itself, without Spark.
+
+A pipeline is a group with notes in its offsets (see `decision`), and its transactional ids start with its
+name. So this works for a pipeline that runs anywhere, or does not run at all, and on every Kafka broker.
+"""
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+
+from semel.client import LATEST, Admin, Client, CommittedOffset, Isolation, Partition, ProducerIdAndEpoch
+from semel.client.admin.transactions import TransactionDescription, describe_transactions, list_transactions
+from semel.client.consume.offsets import list_offsets
+from semel.spark.delta import group as tables
+from semel.spark.errors import PipelineError
+from semel.spark.sink import decision as decisions
+from semel.spark.sink.decision import Decision, read_committed
+from semel.spark.sink.versions import is_write
+from semel.wire.messages import ListTransactionsRequest
+
+ONGOING = "Ongoing"
+MARKS = (f"{decisions.MARK} ", f"{tables.MARK} ")
+
+
+class Kind(StrEnum):
+    """What a pipeline writes to."""
+
+    TOPICS = "topics"
+    TABLE = "table"
+    WRITE = "batch write"  # of a DataFrame, once; it has no input to follow
+
+
+class Doing(StrEnum):
+    """What an open transaction of a pipeline is for."""
+
+    WRITING = "writing"  # by a task of the newest run
+    DECIDED = "decided"  # decided, and still to be committed
+    DECIDING = "deciding"  # the driver is making a decision
+    LEFT = "left over"  # of an older run; the next batch ends it
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """How far a pipeline has read a partition, and how far it could."""
+
+    topic: str
+    partition: int
+    offset: int
+    latest: int | None  # None if the partition no longer exists
+
+    @property
+    def behind(self) -> int:
+        """The difference between the two; 0 if the partition no longer exists."""
+        return 0 if self.latest is None else max(0, self.latest - self.offset)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenTransaction:
+    """An open transaction of a pipeline."""
+
+    transactional_id: str
+    doing: Doing
+    age_ms: int
+    is_two_phase: bool
+    partitions: tuple[Partition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """Everything that a cluster knows of a pipeline."""
+
+    pipeline: str
+    kind: Kind
+    table: str | None
+    decision: Decision | None  # for a pipeline to a table, it is in the table
+    lags: tuple[Lag, ...]
+    open: tuple[OpenTransaction, ...]
+
+    @property
+    def behind(self) -> int:
+        """The number of offsets still to be read."""
+        return sum(each.behind for each in self.lags)
+
+    @property
+    def batch_age_ms(self) -> int | None:
+        """How long the current batch has been writing; None if there is none."""
+        ages = [each.age_ms for each in self.open if each.doing is not Doing.LEFT]
+        return max(ages, default=None)
+
+
+def pipelines(client: Client) -> list[str]:
+    """List the pipelines of a cluster, ordered by name."""
+    admin = Admin(client)
+    return [each.group_id for each in admin.groups.all() if _is_pipeline(admin.groups.offsets(each.group_id))]
+
+
+def status(client: Client, pipeline_id: str) -> Status:
+    """Return one pipeline. PipelineError if the cluster does not know it."""
+    offsets = Admin(client).groups.offsets(pipeline_id)
+    if not _is_pipeline(offsets):
+        raise PipelineError(
+            f"there is no pipeline {pipeline_id!r}. 'semel pipeline list' shows all pipelines"
+        )
+    table = tables.read_group(client, pipeline_id).table if _has(offsets, tables.MARK) else None
+    decision = None if table else read_committed(client, pipeline_id, require_stable=False).decision
+    if table is not None:
+        kind = Kind.TABLE
+    else:
+        kind = Kind.WRITE if decision is not None and is_write(decision) else Kind.TOPICS
+    return Status(
+        pipeline=pipeline_id,
+        kind=kind,
+        table=None if table is None else table.location,
+        decision=decision,
+        lags=() if kind is Kind.WRITE else _lags(client, offsets),
+        open=_open(client, pipeline_id, decision),
+    )
+
+
+def _has(offsets: dict[Partition, CommittedOffset], mark: str) -> bool:
+    return any(each.metadata.startswith(f"{mark} ") for each in offsets.values())
+
+
+def _is_pipeline(offsets: dict[Partition, CommittedOffset]) -> bool:
+    return any(each.metadata.startswith(MARKS) for each in offsets.values())
+
+
+def _lags(client: Client, offsets: dict[Partition, CommittedOffset]) -> tuple[Lag, ...]:
+    known = {topic.name: len(topic.partitions) for topic in Admin(client).topics.all()}
+    present = [key for key in offsets if key[1] < known.get(key[0], 0)]
+    # A pipeline reads committed records, so an open transaction of others is no lag.
+    ends = list_offsets(client, dict.fromkeys(present, LATEST), isolation=Isolation.READ_COMMITTED)
+    return tuple(
+        Lag(*key, at.offset, ends[key].offset if key in ends else None) for key, at in sorted(offsets.items())
+    )
+
+
+def _open(client: Client, pipeline_id: str, decision: Decision | None) -> tuple[OpenTransaction, ...]:
+    prefix = f"{pipeline_id}/"
+    can_choose = client.serves(ListTransactionsRequest.api_key, 2)
+    pattern = f"{re.escape(prefix)}.*" if can_choose else None
+    listed = list_transactions(client, states=[ONGOING], pattern=pattern)
+    names = [each.transactional_id for each in listed if each.transactional_id.startswith(prefix)]
+    described = describe_transactions(client, names)
+    newest = max((run for run in map(_run, names) if run is not None), default=None)
+    found = []
+    for name, each in described.items():
+        age_ms = each.open_for_ms()
+        if age_ms is not None:  # else it ended between the two queries
+            doing = _doing(each, pipeline_id, newest, decision)
+            found.append(OpenTransaction(name, doing, age_ms, each.is_two_phase, each.partitions))
+    return tuple(found)
+
+
+def _doing(
+    each: TransactionDescription,
+    pipeline_id: str,
+    newest: ProducerIdAndEpoch | None,
+    decision: Decision | None,
+) -> Doing:
+    if each.transactional_id == decisions.driver_id(pipeline_id):
+        return Doing.DECIDING
+    if decision is not None and any(
+        each.transactional_id == one.transactional_id for one in decision.winners
+    ):
+        return Doing.DECIDED
+    run = _run(each.transactional_id)
+    # The run that decided last has nothing left to write.
+    is_over = run is not None and decision is not None and run <= decision.run
+    return Doing.LEFT if is_over or run != newest else Doing.WRITING
+
+
+def _run(transactional_id: str) -> ProducerIdAndEpoch | None:
+    """Return the run that a task's transaction belongs to."""
+    found = re.search(r"/(\d+)\.(\d+)/[^/]*$", transactional_id)
+    return ProducerIdAndEpoch(int(found[1]), int(found[2])) if found else None

@@ -1,0 +1,250 @@
+"""Compares the input of a pipeline with its output: lost, duplicated, torn and foreign records.
+
+Every record has an identity, a SQL expression over its columns. Inputs say how many outputs they should
+produce (`expect`, usually one), so every identity has an expected and an actual count. It is a Spark job, so
+it handles topics and tables of any size.
+
+The pipeline may be running. Its position is read before the end of the output, and again afterwards: what was
+committed before must be there, and what was committed since may be there.
+
+A batch is torn if some of its records are there and others are lost. The batch of a record is taken from
+Spark's checkpoint, as far back as that goes.
+"""
+
+import json
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from pyspark.sql import Column, DataFrame, SparkSession, functions
+
+from semel.client import LATEST, Client, Isolation, Partition
+from semel.client.consume.offsets import list_offsets
+from semel.spark.checkpoint import Checkpoint
+from semel.spark.errors import OptionError, PipelineError
+from semel.spark.partition_offsets import PartitionOffsets, to_json
+from semel.spark.pipeline.status import Doing, Kind, Status, status
+from semel.spark.sink.decision import read_committed
+
+EXAMPLES_MAX = 10
+#: How long the transactions of a fresh decision may take to end.
+ENDS_SECONDS = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What to compare."""
+
+    bootstrap_servers: str
+    pipeline_id: str
+    outputs: tuple[str, ...] = ()  # topics; a pipeline to a table knows its own
+    input_identity: str = "key"
+    output_identity: str = "key"
+    expect: str = "1"
+    start: str = "earliest"  # where the pipeline started
+    checkpoint: str | None = None  # of the query
+    client: Mapping[str, str] = field(default_factory=dict)  # other settings of the client
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The result of the comparison."""
+
+    inputs: int
+    expected: int
+    found: int
+    lost: int
+    doubled: int
+    foreign: int  # outputs without an input
+    torn_batches: tuple[int, ...] | None  # None if the records of each batch are not known
+    unended: tuple[str, ...]  # transactions that were decided and not committed
+    examples: dict[str, list[str]] = field(default_factory=dict)
+
+    @property
+    def is_right(self) -> bool:
+        """Whether every input counts as it should, and nothing else does."""
+        return not (self.lost or self.doubled or self.foreign or self.unended)
+
+
+def check(client: Client, question: Question) -> None:
+    """Check the question. PipelineError if the pipeline does not exist, OptionError if they do not match."""
+    found = status(client, question.pipeline_id)
+    if found.kind is Kind.WRITE:
+        raise OptionError(f"pipeline {found.pipeline!r} is a batch write, which has no input to compare")
+    if found.kind is Kind.TOPICS:
+        if not question.outputs:
+            raise OptionError("name the topics that the pipeline writes to with --output")
+        _partitions(client, question.outputs)
+
+
+def verify(spark: SparkSession, client: Client, question: Question) -> Answer:
+    """Compare. Call `check` first."""
+    found, unended = _settled(client, question.pipeline_id)
+    before = {(each.topic, each.partition): each.offset for each in found.lags}
+    outputs = _outputs(spark, client, question, found)
+    after = read_committed(client, question.pipeline_id, require_stable=False).offsets
+    inputs = _inputs(spark, client, question, before, after)
+    both = _side_by_side(inputs, outputs).persist()
+    try:
+        names = ("inputs", "expected", "found", "lost", "doubled", "foreign")
+        totals = both.agg(*(functions.coalesce(functions.sum(name), functions.lit(0)) for name in names))
+        numbers = dict(zip(names, (int(each) for each in totals.collect()[0]), strict=True))
+        wrong = [name for name in ("lost", "doubled", "foreign") if numbers[name]]
+        return Answer(
+            **numbers,
+            torn_batches=_torn(spark, inputs, both, question.checkpoint, is_any_lost="lost" in wrong),
+            unended=unended,
+            examples={name: _examples(both, name) for name in wrong},
+        )
+    finally:
+        both.unpersist()
+
+
+def _settled(client: Client, pipeline_id: str) -> tuple[Status, tuple[str, ...]]:
+    """Return the pipeline once its last decision is completed, and what was not completed in time."""
+    deadline = time.monotonic() + ENDS_SECONDS
+    while True:
+        found = status(client, pipeline_id)
+        unended = tuple(each.transactional_id for each in found.open if each.doing is Doing.DECIDED)
+        if not unended or time.monotonic() > deadline:
+            return found, unended
+        time.sleep(0.1)
+
+
+def _outputs(spark: SparkSession, client: Client, question: Question, found: Status) -> DataFrame:
+    """Return the output up to its current end."""
+    if found.table is not None:
+        records = _table(spark, found.table)
+    else:
+        ends = list_offsets(
+            client,
+            dict.fromkeys(_partitions(client, question.outputs), LATEST),
+            isolation=Isolation.READ_COMMITTED,
+        )
+        vector = {key: each.offset for key, each in ends.items()}
+        records = _read(spark, question, question.outputs, "earliest", vector)
+    return records.select(functions.expr(question.output_identity).alias("id"))
+
+
+def _table(spark: SparkSession, location: str) -> DataFrame:
+    from deltalake import DeltaTable
+
+    files = DeltaTable(location).file_uris()
+    if not files:
+        raise PipelineError(f"the table {location} has no rows yet")
+    return spark.read.option("basePath", location).parquet(*files)
+
+
+def _inputs(
+    spark: SparkSession, client: Client, question: Question, before: PartitionOffsets, after: PartitionOffsets
+) -> DataFrame:
+    """Return the committed input with its expected output; `is_due` marks what must be there."""
+    topics = sorted({topic for topic, _ in after})
+    # The group may have partitions that are gone, and lack new ones.
+    ends = {key: after.get(key, 0) for key in _partitions(client, topics)}
+    records = _read(spark, question, topics, question.start, ends)
+    return records.select(
+        functions.expr(question.input_identity).alias("id"),
+        functions.expr(question.expect).cast("bigint").alias("makes"),
+        (records["offset"] < _at(before, records)).alias("is_due"),
+        "topic",
+        "partition",
+        "offset",
+    )
+
+
+def _read(
+    spark: SparkSession, question: Question, topics: Iterable[str], start: str, ends: Mapping[Partition, int]
+) -> DataFrame:
+    settings = {"bootstrap.servers": question.bootstrap_servers, **question.client}
+    cluster = {f"kafka.{name}": value for name, value in settings.items()}
+    reader = spark.read.format("semel").options(**cluster)
+    reader = reader.option("subscribe", ",".join(topics)).option("startingOffsets", start)
+    return reader.option("endingOffsets", json.dumps(to_json(ends))).option("includeHeaders", "true").load()
+
+
+def _partitions(client: Client, topics: Iterable[str]) -> list[Partition]:
+    found = client.describe(list(topics)).topics
+    if missing := set(topics) - {each.name for each in found}:
+        raise OptionError(f"there is no topic {', '.join(sorted(missing))}")
+    return [(topic.name, each.partition) for topic in found for each in topic.partitions]
+
+
+def _at(vector: PartitionOffsets, records: DataFrame) -> Column:
+    """Return the offset for the partition of a record; 0 if it has none."""
+    pairs = [functions.lit(each) for key, at in vector.items() for each in (f"{key[0]}/{key[1]}", at)]
+    known = functions.create_map(*pairs)
+    name = functions.concat_ws("/", records.topic, records.partition.cast("string"))
+    return functions.coalesce(functions.try_element_at(known, name), functions.lit(0))
+
+
+def _side_by_side(inputs: DataFrame, outputs: DataFrame) -> DataFrame:
+    """Return the expected and the actual number of outputs for every identity."""
+    due = functions.when(inputs.is_due, inputs.makes).otherwise(0)
+    left = inputs.groupBy("id").agg(
+        functions.count("*").alias("inputs"),
+        functions.sum(due).alias("least"),
+        functions.sum("makes").alias("most"),
+    )
+    right = outputs.groupBy(outputs.id.alias("other_id")).agg(functions.count("*").alias("found"))
+    both = left.join(right, left.id.eqNullSafe(right.other_id), "full_outer").selectExpr(
+        "inputs IS NOT NULL AS is_known",
+        "if(inputs IS NULL, other_id, id) AS id",
+        *(f"coalesce({name}, 0) AS {name}" for name in ("inputs", "least", "most", "found")),
+    )
+    return both.selectExpr(
+        "id",
+        "inputs",
+        "least AS expected",
+        "found",
+        "greatest(least - found, 0) AS lost",
+        "if(is_known, greatest(found - most, 0), 0) AS doubled",
+        "if(is_known, 0, found) AS foreign",
+    )
+
+
+def _examples(both: DataFrame, name: str) -> list[str]:
+    rows = both.where(both[name] > 0).selectExpr("CAST(id AS STRING)").take(EXAMPLES_MAX)
+    return [str(row[0]) for row in rows]
+
+
+def _torn(
+    spark: SparkSession, inputs: DataFrame, both: DataFrame, checkpoint: str | None, *, is_any_lost: bool
+) -> tuple[int, ...] | None:
+    """Return batches of which some records are there and others are not."""
+    if not is_any_lost:
+        return ()
+    if checkpoint is None:
+        return None
+    ranges = spark.createDataFrame(
+        _batches(checkpoint), "batch INT, topic STRING, partition INT, start BIGINT, end BIGINT"
+    )
+    lost = both.where("lost > 0").selectExpr("id AS lost_id", "true AS is_lost")
+    where = (
+        (inputs.topic == ranges.topic)
+        & (inputs.partition == ranges.partition)
+        & (inputs["offset"] >= ranges.start)
+        & (inputs["offset"] < ranges.end)
+    )
+    records = inputs.join(functions.broadcast(ranges), where).join(
+        lost, inputs.id.eqNullSafe(lost.lost_id), "left"
+    )
+    is_lost = functions.coalesce(records.is_lost, functions.lit(False))
+    some = records.groupBy("batch").agg(
+        functions.min(is_lost).alias("all"), functions.max(is_lost).alias("any")
+    )
+    return tuple(sorted(int(row.batch) for row in some.where("any AND NOT all").collect()))
+
+
+def _batches(checkpoint: str) -> list[tuple[int, str, int, int, int]]:
+    """Return the ranges of all batches that are still in the checkpoint."""
+    kept = Checkpoint(checkpoint)
+    found = []
+    for batch in range(kept.newest_batch(), -1, -1):
+        try:
+            step = kept.step(batch)
+        except PipelineError:
+            break  # Spark keeps the last hundred or so.
+        for (topic, partition), end in step.end.items():
+            found.append((batch, topic, partition, step.start.get((topic, partition), 0), end))
+    return found

@@ -1,0 +1,273 @@
+"""Writes rows as records: the sink as Spark calls it. `batch_commit` commits the records exactly once.
+
+Spark creates a new writer for every batch, in a Python process of the driver, and pickles it for the tasks.
+Pickling makes the plan: before the first task starts, and not in the process that only commits. For a
+streaming batch Spark commits with another writer, so the tasks return the plan with their messages.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from typing import Any
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from semel.client import Client, ClientError, KafkaError, PreparedTransaction, Producer
+from semel.client.consume.offsets import Partition
+from semel.spark.checkpoint import Checkpoint
+from semel.spark.clients import connect
+from semel.spark.edge import faces_spark
+from semel.spark.errors import OptionError, PipelineError
+from semel.spark.options import Guarantee, SinkOptions
+from semel.spark.partition_offsets import Span, TopicIds
+from semel.spark.sink import batch_commit, planning, remembered_writes
+from semel.spark.sink.batch_commit import Plan
+from semel.spark.sink.broker_clock import BrokerClock
+from semel.spark.sink.foreach_batch import check_task, with_read
+from semel.spark.sink.outputs import merged
+from semel.spark.sink.remembered_writes import skip
+from semel.spark.sink.versions import BATCH_PROPERTY, WriteName, current_stream_run, refuse_second_write
+from semel.spark.sink.writing import PackedProducer, RowWriter
+
+COLUMNS = {
+    "key": ("binary", "string"),
+    "value": ("binary", "string"),
+    "headers": ("array<struct<key:string,value:binary>>",),
+    "topic": ("string",),
+    "partition": ("int",),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Written(WriterCommitMessage):
+    """The message of a task to the driver: its transaction, if it wrote anything, and its contents."""
+
+    plan: Plan | None
+    prepared: PreparedTransaction | None = None
+    where: Partition | None = None  # a partition that was written to
+    outputs: TopicIds = field(default_factory=dict)
+    stream_run: str | None = None  # the run of the streaming query whose foreachBatch writes
+    has_skipped: bool = False  # whether the task skipped rows because they were written before
+
+
+def check_columns(schema: StructType, topic: str | None) -> None:
+    """Refuse rows that cannot become records. Other columns are ignored, as in Spark."""
+    found = {field.name: field.dataType.simpleString() for field in schema.fields}
+    if "value" not in found:
+        raise OptionError(f"the sink needs a column 'value'; there are {', '.join(found) or 'none'}")
+    if topic is None and "topic" not in found:
+        raise OptionError("the rows have no topic. Give the option topic, or a column of that name")
+    for name, types in COLUMNS.items():
+        if name in found and found[name] not in types:
+            raise OptionError(f"the column {name!r} is {' or '.join(types)}, not {found[name]}; cast it")
+
+
+class _Writer:
+    """The common part of both writers."""
+
+    def __init__(self, options: SinkOptions, schema: StructType) -> None:
+        check_columns(schema, options.topic)
+        self._options = options
+        self._plan: Plan | None = None
+
+    @property
+    def _client(self) -> Client:
+        return connect(self._options.address)
+
+    @property
+    def _is_exact(self) -> bool:
+        return self._options.guarantee is Guarantee.EXACTLY_ONCE
+
+    @property
+    def _pipeline_id(self) -> str:
+        return self._options.pipeline_id or ""
+
+    def _write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        batches = (batch for batch in iterator if batch.num_rows)
+        plan = self._plan
+        if plan is None:
+            patience_s = self._options.address.patience_s
+            with Producer(self._client, codec=self._options.codec, delivery_timeout_s=patience_s) as producer:
+                self._write_rows(producer, batches)
+            return Written(None)
+        if plan.is_done:
+            # Consume the rows anyway: the steps before the sink may keep state, so they must run again.
+            has_skipped = False
+            for _ in batches:
+                self._skip(plan)
+                has_skipped = True
+            return Written(plan, stream_run=current_stream_run(), has_skipped=has_skipped)
+        return self._write_in_transaction(plan, batches)
+
+    def _skip(self, plan: Plan) -> None:
+        """Skip rows that were written before."""
+
+    def _write_in_transaction(self, plan: Plan, batches: Iterator[pa.RecordBatch]) -> Written:
+        first = next(batches, None)
+        if first is None:
+            return Written(plan, stream_run=current_stream_run())
+        context = TaskContext.get()
+        assert context is not None, "a task has a context"
+        producer = batch_commit.begin_attempt(
+            self._client,
+            plan,
+            f"{context.partitionId()}.{context.taskAttemptId()}",
+            transaction_timeout_ms=self._options.transaction_timeout_ms,
+            codec=self._options.codec,
+        )
+        try:
+            clock = BrokerClock(self._client, producer)
+            rows = self._write_rows(producer, chain([first], batches), clock)
+            return Written(plan, producer.prepare(), rows.where, rows.outputs, current_stream_run())
+        except BaseException as error:
+            # Raise this error rather than that of a failed abort; the next start aborts the transaction.
+            with suppress(KafkaError, ClientError):
+                producer.close()
+            if isinstance(error, KafkaError):
+                batch_commit.check_attempt(self._client, plan, producer, error)
+            raise
+
+    def _write_rows(
+        self, producer: PackedProducer, batches: Iterable[pa.RecordBatch], clock: BrokerClock | None = None
+    ) -> RowWriter:
+        """Pass all rows to the producer."""
+        rows = RowWriter(self._client, producer, self._options.topic, clock)
+        for batch in batches:
+            rows.write(batch)
+        rows.finish()
+        return rows
+
+
+@faces_spark
+class StreamWriter(_Writer, DataSourceStreamArrowWriter):
+    """Writes the batches of a streaming query."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Plan the batch: the writer is about to be sent to the tasks."""
+        if self._is_exact and self._plan is None:
+            self._plan = self._make_plan()
+        return self.__dict__
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Write the rows of one task."""
+        if self._plan is not None:
+            context = TaskContext.get()
+            batch_id = context.getLocalProperty(BATCH_PROPERTY) if context is not None else None
+            if batch_id is not None and int(batch_id) != self._plan.batch_id:
+                raise PipelineError(_other_batch(self._plan, int(batch_id)))
+        return self._write(iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Decide the batch, and end the transactions of its tasks."""
+        if not self._is_exact:
+            return
+        written = _written(messages)
+        plan = next((each.plan for each in written if each.plan is not None), None) or self._make_plan()
+        if plan.batch_id != batchId:
+            raise PipelineError(_other_batch(plan, batchId))
+        if not plan.is_done:
+            batch_commit.decide(
+                self._client, plan, _prepared(written), merged(each.outputs for each in written)
+            )
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Abort the batch, unless it was decided."""
+        _discard(self._client, messages)
+
+    def _make_plan(self) -> Plan:
+        checkpoint = Checkpoint(self._options.checkpoint or "")
+        options = self._options
+        return planning.plan_stream(
+            self._client, self._pipeline_id, checkpoint, options.topic, options.relations
+        )
+
+
+@faces_spark
+class BatchWriter(_Writer, DataSourceArrowWriter):
+    """Writes a DataFrame once, or once per version if it has one."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Plan the write: the writer is about to be sent to the tasks."""
+        if self._is_exact and self._plan is None:
+            options = self._options = replace(self._options, version=with_read(self._options.version))
+            self._plan = planning.plan_batch(self._client, self._pipeline_id, options.version, options.topic)
+        return self.__dict__
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Write the rows of one task."""
+        if self._options.version is not None:
+            check_task(self._options.version)
+        return self._write(iterator)
+
+    def _skip(self, plan: Plan) -> None:
+        name, version = WriteName.of_query_id(plan.query_id), self._options.version
+        if name is not None and version is not None:
+            refuse_second_write(version, name.stream_run)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Decide the write, and end the transactions of its tasks."""
+        plan = self._plan  # Spark commits with a copy of the writer that it planned with
+        if plan is None:
+            return
+        told, version = _written(messages), self._options.version
+        run = next((each.stream_run for each in told), None)
+        if plan.is_done:
+            skip(plan.pipeline_id, version, run, has_rows=any(each.has_skipped for each in told))
+            return
+        written = [each for each in told if each.prepared is not None]
+        if version is not None:
+            name = WriteName(version.app, self._options.topic, run, version.read)
+            plan = replace(plan, query_id=name.to_query_id())
+        # A batch write has no input offsets to commit, so its decision is stored at an output partition.
+        places = {each.where for each in written[:1] if each.where is not None} or self._places(plan)
+        if places:
+            plan = replace(plan, spans=dict.fromkeys(places, Span(0, plan.number)))
+            batch_commit.decide(self._client, plan, _prepared(written))
+            if version is not None and plan.number == 1:
+                planning.note_write(self._client, plan.pipeline_id)
+        if version is not None and run is not None:
+            remembered_writes.remember(plan.pipeline_id, version, run)
+
+    def _places(self, plan: Plan) -> set[Partition]:
+        """Return the partitions that store the decision of a write without rows; none without a version.
+
+        If there is no such partition, the version is not recorded: nothing was ever written under the name,
+        so a repeated write cannot write anything twice.
+        """
+        topic = self._options.topic
+        if self._options.version is None:
+            return set()
+        if plan.spans or topic is None:
+            return set(plan.spans)
+        return {(each.name, 0) for each in self._client.describe([topic]).topics}
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Abort the write, unless it was decided."""
+        _discard(self._client, messages)
+
+
+def _discard(client: Client, messages: Sequence[WriterCommitMessage | None]) -> None:
+    written = _written(messages)
+    for each in written[:1]:
+        if each.plan is not None:
+            batch_commit.discard(client, each.plan, _prepared(written))
+
+
+def _written(messages: Sequence[WriterCommitMessage | None]) -> list[Written]:
+    """Return the messages of the tasks; failed tasks have none."""
+    return [each for each in messages if isinstance(each, Written)]
+
+
+def _prepared(written: Iterable[Written]) -> list[PreparedTransaction]:
+    return [each.prepared for each in written if each.prepared is not None]
+
+
+def _other_batch(plan: Plan, batch_id: int) -> str:
+    return (
+        f"batch {batch_id} was planned as batch {plan.batch_id}: the checkpoint that the sink was given, or "
+        "found, is not that of this query. Give both the same checkpointLocation"
+    )

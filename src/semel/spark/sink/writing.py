@@ -1,0 +1,160 @@
+"""Writes Arrow batches as records; runs in Spark's executors.
+
+Rows are packed by the columnar codec, one batch per partition at a time. A full batch goes to the producer at
+once, which sends it while the next rows are packed. No row becomes a Python object.
+"""
+
+import random
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from semel.client import Admin, Client, ConfigValue, ErrorCode, KafkaError
+from semel.client.consume.offsets import Partition
+from semel.client.errors import check
+from semel.client.net.cluster import UNKNOWN_TOPIC_WAIT_S
+from semel.spark.columns import binary_of, numbers_of
+from semel.spark.errors import OptionError
+from semel.spark.partition_offsets import TopicIds, topic_ids
+from semel.spark.sink.broker_clock import BrokerClock, retention_ms
+from semel.wire.batch import HEADER_BYTES
+from semel.wire.columns import Binary, Packed, Packer, choose, pack_headers
+from semel.wire.schema import Buffer
+
+#: Half of what topics accept by default. Topics that accept less get smaller batches.
+BATCH_BYTES = 512 << 10
+#: The limit for incomplete batches, of all partitions together.
+WAITING_BYTES_MAX = 32 << 20
+
+
+class PackedProducer(Protocol):
+    """Accepts batches: `Producer` and `TransactionalProducer`."""
+
+    def send_packed(self, topic: str, partition: int, packed: Packed) -> Any:
+        """Send a batch."""
+
+
+class RowWriter:
+    """Writes the rows of one task, to a given topic or to that of each row."""
+
+    def __init__(
+        self, client: Client, producer: PackedProducer, topic: str | None, clock: BrokerClock | None = None
+    ) -> None:
+        self._client = client
+        self._producer = producer
+        self._topic = topic
+        self._clock = clock
+        self._packers: dict[str, _Topic] = {}
+        #: A partition that was written to; None before the first row.
+        self.where: Partition | None = None
+
+    @property
+    def outputs(self) -> TopicIds:
+        """The ids of the topics that were written to."""
+        return topic_ids(each.info for each in self._packers.values())
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        """Add rows; send full batches."""
+        if self._topic is not None:
+            self._write_to(self._topic, rows)
+        else:
+            topics = rows.column("topic")
+            if topics.null_count:
+                raise OptionError("a row has no topic: its column is null, and there is no option topic")
+            for topic in pc.unique(topics).to_pylist():
+                self._write_to(topic, rows.filter(pc.equal(topics, topic)))
+        if sum(each.packer.size_bytes for each in self._packers.values()) > WAITING_BYTES_MAX:
+            self.finish()
+
+    def finish(self) -> None:
+        """Send the incomplete batches too."""
+        for name, topic in self._packers.items():
+            for partition in range(topic.partitions):
+                self._send(name, partition, topic.packer.take(partition))
+
+    def _write_to(self, name: str, rows: pa.RecordBatch) -> None:
+        if not rows.num_rows:
+            return
+        topic = self._packers.get(name)
+        if topic is None:
+            topic = self._packers[name] = _Topic(self._client, name)
+        columns = {column: rows.column(column) for column in rows.schema.names}
+        keys = binary_of(columns["key"]) if "key" in columns else None
+        values = binary_of(columns["value"])
+        headers = _packed_headers(columns["headers"]) if "headers" in columns else None
+        chosen = topic.choose(rows.num_rows, keys, columns.get("partition"))
+        if self.where is None:
+            self.where = (name, int.from_bytes(chosen[:4], sys.byteorder))
+        now, at = int(time.time() * 1000), 0
+        while at < rows.num_rows:
+            at = topic.packer.add(at, rows.num_rows, chosen, keys, values, headers, now)
+            if topic.packer.full is not None:
+                self._send(name, topic.packer.full, topic.packer.take(topic.packer.full))
+
+    def _send(self, name: str, partition: int, packed: Packed | None) -> None:
+        if packed is None:
+            return
+        self._producer.send_packed(name, partition, packed)
+        topic = self._packers[name]
+        if self._clock is not None and topic.unchecked_retention_ms is not None:
+            self._clock.check(name, topic.unchecked_retention_ms)
+            topic.unchecked_retention_ms = None
+
+
+class _Topic:
+    """An output topic: its number of partitions, and the incomplete batch of each."""
+
+    def __init__(self, client: Client, name: str) -> None:
+        self._name = name
+        # This process may have written to the topic before it got more partitions, or was created again.
+        self.info = client.topic(name, create=True, wait_s=UNKNOWN_TOPIC_WAIT_S, anew=True)
+        self.partitions = len(self.info.partitions)
+        configs = _configs(client, name)
+        self.packer = Packer(self.partitions, min(BATCH_BYTES, _records_bytes_max(configs)))
+        self.unchecked_retention_ms = retention_ms(configs)
+
+    def choose(self, rows: int, keys: Binary | None, given: pa.Array | None) -> Buffer:
+        """Choose the partition of each row: the given one, else that of its key, else any."""
+        if given is not None and given.null_count < rows:
+            bounds = pc.min_max(given).as_py()
+            wrong = bounds["min"] if bounds["min"] < 0 else bounds["max"]
+            if not 0 <= wrong < self.partitions:
+                message = f"topic {self._name!r} has no partition {wrong}, only 0 to {self.partitions - 1}"
+                check(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message)
+        numbers = None if given is None else numbers_of(given)
+        # Rows without a key stay together, in a random partition for every Arrow batch.
+        return choose(rows, self.partitions, keys, numbers, random.randrange(self.partitions))
+
+
+def _configs(client: Client, topic: str) -> list[ConfigValue]:
+    """Return the configs of a topic; none without the permission to describe it."""
+    try:
+        return Admin(client).configs.of_topic(topic)
+    except KafkaError as error:
+        if error.code is ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+            return []  # permission to write does not imply permission to describe
+        raise
+
+
+def _records_bytes_max(configs: Sequence[ConfigValue]) -> int:
+    """Return the maximum size of a batch of a topic."""
+    limits = [int(each.value) for each in configs if each.name == "max.message.bytes" and each.value]
+    return max(1, min(limits, default=BATCH_BYTES) - HEADER_BYTES)
+
+
+def _packed_headers(column: pa.Array) -> list[bytes | None] | None:
+    if column.null_count == len(column):
+        return None
+    return [_packed(headers) if headers else None for headers in column.to_pylist()]
+
+
+def _packed(headers: list[Any]) -> bytes:
+    if any(header is None or header["key"] is None for header in headers):
+        raise OptionError(
+            "a row has a header without a key; every header has one, and only its value may be null"
+        )
+    return pack_headers((header["key"], header["value"]) for header in headers)

@@ -1,0 +1,1 @@
+"""The source: which offsets a batch reads, and reading them."""

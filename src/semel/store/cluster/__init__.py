@@ -1,0 +1,1 @@
+"""The store that several brokers share: a ledger in PostgreSQL, bytes in an object store."""

@@ -1,0 +1,1 @@
+"""Where the bytes of a cluster are: in PostgreSQL at first, then in objects, which are merged."""

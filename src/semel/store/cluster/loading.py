@@ -1,0 +1,300 @@
+"""Load entities and their versions by key: one query for each kind of key.
+
+The version of a group's pending offsets also covers its committed offsets. The version is loaded first, so
+committed offsets may be newer than it, which a commit detects, but never older.
+"""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import Any, Final
+
+from semel.core.groups import unpack_group
+from semel.core.placement import ABSENT
+from semel.core.types import (
+    Cluster,
+    ClusterKey,
+    GroupKey,
+    Key,
+    OffsetKey,
+    PartitionKey,
+    PendingKey,
+    PendingOffset,
+    PolicyKey,
+    ProducerKey,
+    ShareKey,
+    TopicKey,
+    TransactionKey,
+)
+from semel.store.cluster.contract import Versioned
+from semel.store.cluster.postgres.texts import original, stored
+from semel.store.contract import LedgerDamaged
+from semel.store.rows import (
+    offset_of,
+    partition_of,
+    pending_of,
+    producer_of,
+    share_of,
+    topic_of,
+    transaction_of,
+)
+
+Found = dict[Any, Versioned]
+Fetch = Callable[..., Awaitable[list[Any]]]
+"""Returns the rows of a query."""
+TRANSACTION_COLUMNS: Final = """
+    transactional_id, producer_id, epoch, timeout_ms, state, partitions, groups, started_ms, updated_ms,
+    deadline_ms, previous_producer_id, last_epoch, version, term, is_two_phase, prepared_epoch, shares
+"""
+PARTITION: Final = """
+    (SELECT * FROM partitions WHERE topic_id = $1 AND partition_index = $2 ORDER BY generation DESC LIMIT 1)
+"""
+"""The newest version of a row is looked up by its generation (``schema.sql``)."""
+NOTHING: Final = Versioned(None, ABSENT)
+
+
+async def load(
+    fetch: Fetch, keys: Sequence[Key], broker_id: int, *, at_once: bool = False
+) -> list[Versioned]:
+    """Return the entities with these keys in the same order, and their versions. LedgerDamaged.
+
+    ``at_once``: ``fetch`` has several connections, so the queries run concurrently.
+    """
+    by_kind: defaultdict[type, list[Any]] = defaultdict(list)
+    for key in keys:
+        by_kind[type(key)].append(key)
+    queries: list[Callable[[], Awaitable[Found]]] = [
+        partial(loader, fetch, by_kind[kind]) for kind, loader in _LOADERS.items() if kind in by_kind
+    ]
+    if ClusterKey in by_kind:
+        queries.append(partial(_cluster, fetch, broker_id))
+    found: Found = {}
+    if at_once and len(queries) > 1:
+        for some in await asyncio.gather(*(query() for query in queries)):
+            found |= some
+    else:
+        for query in queries:
+            found |= await query()
+    if OffsetKey in by_kind:
+        found |= await _offsets(fetch, by_kind[OffsetKey])
+    return [found.get(key, NOTHING) for key in keys]
+
+
+async def _topics(fetch: Fetch, keys: list[TopicKey]) -> Found:
+    rows = await fetch(
+        "SELECT name, topic_id, partitions, configs, row_version FROM topics WHERE name = ANY ($1)",
+        [stored(key.name) for key in keys],
+    )
+    return {TopicKey(row[0]): Versioned(topic_of(row), version) for *row, version in rows}
+
+
+async def _partitions(fetch: Fetch, keys: list[PartitionKey]) -> Found:
+    rows = await fetch(
+        """
+        SELECT newest.* FROM unnest($1::bytea[], $2::integer[]) AS wanted (topic_id, partition_index)
+        CROSS JOIN LATERAL (
+            SELECT * FROM partitions
+            WHERE topic_id = wanted.topic_id AND partition_index = wanted.partition_index
+            ORDER BY generation DESC LIMIT 1
+        ) AS newest
+        """,
+        *_columns(keys),
+    )
+    if len(rows) < len(keys):
+        await _check_absent(fetch, keys)
+    return {
+        PartitionKey(topic_id, index): Versioned(partition_of(rest), version)
+        for topic_id, index, *rest, version, _ in rows
+    }
+
+
+async def _check_absent(fetch: Fetch, keys: list[PartitionKey]) -> None:
+    """Raise LedgerDamaged if one of these partitions should exist, because its topic does."""
+    rows = await fetch(
+        """
+        SELECT name, partition_index
+        FROM unnest($1::bytea[], $2::integer[]) AS wanted (topic_id, partition_index)
+        JOIN topics USING (topic_id)
+        WHERE partition_index BETWEEN 0 AND topics.partitions - 1 AND NOT EXISTS (
+            SELECT FROM partitions
+            WHERE partitions.topic_id = wanted.topic_id
+            AND partitions.partition_index = wanted.partition_index
+        )
+        ORDER BY 1, 2 LIMIT 1
+        """,
+        *_columns(keys),
+    )
+    for name, index in rows:
+        raise LedgerDamaged(
+            f"the ledger has lost the row of partition {index} of topic {original(name)}: it can be neither"
+            " read nor written. Restore the ledger; see 'semel cluster check'"
+        )
+
+
+async def _producers(fetch: Fetch, keys: list[ProducerKey]) -> Found:
+    rows = await fetch(
+        """
+        SELECT newest.* FROM unnest($1::bytea[], $2::integer[], $3::bigint[])
+            AS wanted (topic_id, partition_index, producer_id)
+        CROSS JOIN LATERAL (
+            SELECT * FROM producers
+            WHERE topic_id = wanted.topic_id AND partition_index = wanted.partition_index
+            AND producer_id = wanted.producer_id
+            ORDER BY generation DESC LIMIT 1
+        ) AS newest
+        WHERE (
+            SELECT true FROM partitions
+            WHERE topic_id = wanted.topic_id AND partition_index = wanted.partition_index
+            ORDER BY generation DESC LIMIT 1
+        )
+        """,
+        *_columns(keys),
+    )
+    return {ProducerKey(*row[:3]): Versioned(producer_of(row[3:]), version) for *row, version, _ in rows}
+
+
+async def _groups(fetch: Fetch, keys: list[GroupKey]) -> Found:
+    rows = await fetch(
+        """
+        SELECT name, kind, body, row_version FROM unnest($1::text[]) AS name CROSS JOIN LATERAL (
+            SELECT * FROM groups WHERE group_id = name ORDER BY generation DESC LIMIT 1
+        ) AS newest
+        """,
+        [stored(key.group_id) for key in keys],
+    )
+    return {
+        GroupKey(original(name)): Versioned(unpack_group(kind, body), version)
+        for name, kind, body, version in rows
+    }
+
+
+async def _offsets(fetch: Fetch, keys: list[OffsetKey]) -> Found:
+    rows = await fetch(
+        """
+        SELECT newest.* FROM unnest($1::text[], $2::text[], $3::integer[])
+            AS wanted (group_id, topic, partition_index)
+        CROSS JOIN LATERAL (
+            SELECT group_id, topic, partition_index, committed_offset, leader_epoch, metadata, committed_ms
+            FROM offsets
+            WHERE group_id = wanted.group_id AND topic = wanted.topic
+            AND partition_index = wanted.partition_index
+            ORDER BY generation DESC LIMIT 1
+        ) AS newest
+        """,
+        [stored(key.group_id) for key in keys],
+        [stored(key.topic) for key in keys],
+        [key.partition for key in keys],
+    )
+    found: Found = {}
+    for group, topic, index, offset, epoch, metadata, at in rows:
+        value = offset_of((offset, epoch, original(metadata), at))
+        found[OffsetKey(original(group), original(topic), index)] = Versioned(value, ABSENT)
+    return found
+
+
+async def _pending(fetch: Fetch, keys: list[PendingKey]) -> Found:
+    rows = await fetch(
+        """
+        SELECT newest.*, producer_id, topic, partition_index, committed_offset, leader_epoch, metadata,
+            committed_ms, is_superseded
+        FROM unnest($1::text[]) AS name CROSS JOIN LATERAL (
+            SELECT group_id, row_version FROM pending_versions
+            WHERE group_id = name ORDER BY generation DESC LIMIT 1
+        ) AS newest
+        LEFT JOIN LATERAL (
+            SELECT * FROM pending_offsets
+            WHERE group_id = newest.group_id AND row_version = newest.row_version OFFSET 0
+        ) AS pending ON true
+        ORDER BY newest.group_id, position
+        """,
+        [stored(key.group_id) for key in keys],
+    )
+    pending: defaultdict[PendingKey, list[PendingOffset]] = defaultdict(list)
+    versions: dict[PendingKey, int] = {}
+    for group, version, producer_id, topic, index, offset, epoch, metadata, *rest in rows:
+        name = original(group)
+        versions[PendingKey(name)] = version
+        if producer_id is not None:
+            row = (producer_id, original(topic), index, offset, epoch, original(metadata), *rest)
+            pending[PendingKey(name)].append(pending_of(name, row))
+    return {key: Versioned(tuple(pending[key]) or None, version) for key, version in versions.items()}
+
+
+async def _transactions(fetch: Fetch, keys: list[TransactionKey]) -> Found:
+    rows = await fetch(
+        f"""
+        SELECT {TRANSACTION_COLUMNS}, row_version FROM unnest($1::text[]) AS name CROSS JOIN LATERAL (
+            SELECT * FROM transactions WHERE transactional_id = name ORDER BY generation DESC LIMIT 1
+        ) AS newest
+        """,
+        [stored(key.transactional_id) for key in keys],
+    )
+    return {
+        TransactionKey(original(name)): Versioned(transaction_of((original(name), *rest)), version)
+        for name, *rest, version in rows
+    }
+
+
+async def _policies(fetch: Fetch, keys: list[PolicyKey]) -> Found:
+    rows = await fetch(
+        """
+        SELECT kind, name, body FROM policies
+        JOIN unnest($1::text[], $2::text[]) AS wanted (kind, name) USING (kind, name)
+        """,
+        [key.kind for key in keys],
+        [stored(key.name) for key in keys],
+    )
+    return {PolicyKey(kind, original(name)): Versioned(original(body), ABSENT) for kind, name, body in rows}
+
+
+async def _shares(fetch: Fetch, keys: list[ShareKey]) -> Found:
+    rows = await fetch(
+        """
+        SELECT newest.* FROM unnest($1::bytea[], $2::integer[], $3::text[])
+            AS wanted (topic_id, partition_index, group_id)
+        CROSS JOIN LATERAL (
+            SELECT * FROM shares
+            WHERE topic_id = wanted.topic_id AND partition_index = wanted.partition_index
+            AND group_id = wanted.group_id
+            ORDER BY generation DESC LIMIT 1
+        ) AS newest
+        """,
+        [key.topic_id for key in keys],
+        [key.index for key in keys],
+        [stored(key.group_id) for key in keys],
+    )
+    return {
+        ShareKey(topic_id, index, original(group)): Versioned(share_of(row), version)
+        for topic_id, index, group, *row, version, _ in rows
+    }
+
+
+async def _cluster(fetch: Fetch, broker_id: int) -> Found:
+    rows = await fetch(
+        """
+        SELECT next_producer_id, transaction_version, features_epoch
+        FROM cluster, commits WHERE broker_id = $1 ORDER BY sequence DESC LIMIT 1
+        """,
+        broker_id,
+    )
+    if not rows:
+        raise LedgerDamaged(f"the ledger has lost the row of broker {broker_id}, or that of the cluster")
+    return {ClusterKey(): Versioned(Cluster(*rows[0]), ABSENT)}
+
+
+def _columns(keys: Sequence[Any]) -> list[list[Any]]:
+    return [list(column) for column in zip(*[key.values() for key in keys], strict=True)]
+
+
+_LOADERS: Final[dict[type, Callable[[Fetch, list[Any]], Awaitable[Found]]]] = {
+    TopicKey: _topics,
+    PartitionKey: _partitions,
+    ProducerKey: _producers,
+    TransactionKey: _transactions,
+    GroupKey: _groups,
+    PendingKey: _pending,
+    PolicyKey: _policies,
+    ShareKey: _shares,
+}
+"""All kinds but the cluster, and committed offsets, which are loaded last."""

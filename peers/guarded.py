@@ -34,7 +34,6 @@ from support.waiting import until
 from peers.brokers import COMMON, run_kafka
 from semel.client import Admin, Client
 from semel.core.security.acls import Permission
-from semel.wire.declared import Declared
 from semel.wire.errors import ErrorCode
 from semel.wire.messages import APIS, ApiVersionsRequest, SaslAuthenticateRequest, SaslHandshakeRequest
 from semel.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
@@ -45,6 +44,7 @@ from semel.wire.messages.security import (
     DeleteAclsRequest,
     DescribeAclsRequest,
 )
+from semel.wire.schema import Declared
 
 WHO, SECRET = "alice", "alice-s3cret"
 PRINCIPAL = f"User:{WHO}"

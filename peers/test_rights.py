@@ -16,10 +16,10 @@ from support.models.rights_matrix import MATRIX
 
 from peers.guarded import NAMES, Names, Rule, Side, both, common_version
 from semel.core.security.acls import Permission
-from semel.wire.declared import Declared
 from semel.wire.errors import ErrorCode
 from semel.wire.messages.configs import FeatureUpdateKey, UpdateFeaturesRequest
 from semel.wire.messages.security import DescribeUserScramCredentialsRequest
+from semel.wire.schema import Declared
 
 pytestmark = needs_openssl
 

@@ -6,7 +6,7 @@ member of the consumer protocol (KIP-848) has joined, the group has no leader, a
 
 from typing import Any
 
-from semel.client.consume.range_assignor import assign_range
+from semel.client.consume.membership import assign_range
 from semel.wire.consumer_protocol import (
     decode_assignment,
     decode_subscription,

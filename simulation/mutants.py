@@ -52,7 +52,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     in_core(
         "any sequence may follow",
-        "log.producer_state",
+        "log.partition",
         "    return ErrorCode.NONE if sequence == expected else ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER",
         "    return ErrorCode.NONE",
     ),

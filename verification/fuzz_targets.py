@@ -20,7 +20,7 @@ import typer
 from semel.check.lines import HistoryError, read_lines, write_lines
 from semel.cli import serve
 from semel.client import CommittedOffset, PreparedTransaction
-from semel.core.groups.subscriptions import _topics_of
+from semel.core.groups.offsets import _topics_of
 from semel.record_lines import InputFormat, LineError, read_line
 from semel.spark import option_reader
 from semel.spark.delta import group, position

@@ -32,7 +32,7 @@ from semel.client import (
     TransactionalProducer,
     TransactionError,
 )
-from semel.client.produce.transaction_state import State
+from semel.client.produce.transactional_producer import State
 
 from .conftest import FEW, MANY
 

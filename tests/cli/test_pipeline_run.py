@@ -19,7 +19,7 @@ from support.spark.jobs import committed, create, fill, values
 
 import semel
 from semel.cli import pipeline_run
-from semel.cli.pipeline_screen import Lines, Screen
+from semel.cli.pipeline_run import Lines, Screen
 from semel.pipeline import Pipeline
 from semel.spark.pipeline import running
 from semel.spark.pipeline.progress import Progress

@@ -38,7 +38,7 @@ from semel.client.admin.transactions import (
     fence_producer,
     list_transactions,
 )
-from semel.client.produce.transaction_state import State
+from semel.client.produce.transactional_producer import State
 from semel.wire.messages import EndTxnRequest
 
 Fresh = Callable[[str], str]

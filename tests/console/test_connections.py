@@ -9,7 +9,7 @@ import pytest
 from support.browser.console import Browsing, console, is_closed
 from support.waiting import until
 
-from semel.console import connections, serving
+from semel.console import serving
 
 REQUEST = b"GET /login HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
@@ -23,7 +23,7 @@ def connected(browsing: Browsing) -> socket.socket:
 def test_a_connection_without_a_request_is_closed(
     bootstrap: str, monkeypatch: pytest.MonkeyPatch, begun: bytes
 ) -> None:
-    monkeypatch.setattr(connections, "HEAD_SECONDS", 0.3)
+    monkeypatch.setattr(serving, "HEAD_SECONDS", 0.3)
     with console(bootstrap) as browsing, connected(browsing) as raw:
         raw.sendall(begun)
         assert is_closed(raw)
@@ -32,7 +32,7 @@ def test_a_connection_without_a_request_is_closed(
 def test_a_head_that_comes_drop_by_drop_is_not_waited_for(
     bootstrap: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connections, "HEAD_SECONDS", 0.3)
+    monkeypatch.setattr(serving, "HEAD_SECONDS", 0.3)
     with console(bootstrap) as browsing, connected(browsing) as raw:
         until(lambda: _is_refused(raw, b"G"))  # It sends, and pauses, again and again.
 
@@ -40,7 +40,7 @@ def test_a_head_that_comes_drop_by_drop_is_not_waited_for(
 def test_a_body_that_comes_drop_by_drop_is_not_waited_for(
     bootstrap: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connections, "BODY_SECONDS", 0.3)
+    monkeypatch.setattr(serving, "BODY_SECONDS", 0.3)
     head = "POST /topics HTTP/1.1\r\nHost: localhost\r\nOrigin: {}\r\nContent-Length: 1000\r\n\r\n"
     with console(bootstrap) as browsing, connected(browsing) as raw:
         raw.sendall(head.format(browsing.address).encode())
@@ -60,7 +60,7 @@ def test_a_connection_is_used_again_and_a_slow_answer_is_waited_for(
 ) -> None:
     timers: list[asyncio.TimerHandle | None] = []
 
-    class Noted(connections.BoundedProtocol):
+    class Noted(serving.BoundedProtocol):
         def _await(self, state: object) -> None:
             super()._await(state)
             timers.append(self._timer)
@@ -85,7 +85,7 @@ def test_a_connection_is_used_again_and_a_slow_answer_is_waited_for(
 
 
 def test_one_address_does_not_take_all_connections(bootstrap: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "CONNECTIONS_PER_ADDRESS", 3)
+    monkeypatch.setattr(serving, "CONNECTIONS_PER_ADDRESS", 3)
     with console(bootstrap) as browsing, ExitStack() as stack:
         first = [stack.enter_context(connected(browsing)) for _ in range(3)]
         assert is_closed(stack.enter_context(connected(browsing)))

@@ -28,10 +28,10 @@ from semel.client import (
 from semel.client.admin.transactions import TransactionDescription
 from semel.console.blockers import blockers_of
 from semel.console.pages import overview
-from semel.console.samples import Series
 from semel.console.sampling import (
     Catalogue,
     PartitionEnds,
+    Series,
     TransactionSample,
     list_all,
     sample_transactions,

@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from support.examples import examples
 from support.models.group_rules import GROUP, REBALANCE_MS, SESSION_MS, GroupRules, subscription
 
-from semel.client.consume.range_assignor import assign_range
+from semel.client.consume.membership import assign_range
 from semel.core.groups.commands import ConsumerAnswer, GroupTick, Joined, LeavingMember, Synced
 from semel.core.groups.model import Assignment, ClassicGroup, ConsumerGroup, Group
 from semel.core.types import ErrorCode, GroupKey

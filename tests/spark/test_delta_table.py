@@ -35,15 +35,13 @@ from semel.client.admin.group_offsets import commit_offsets
 from semel.embedded import Embedded
 from semel.spark import OptionError, PipelineFenced, PipelineMismatch
 from semel.spark.delta import files, leftovers, table
-from semel.spark.delta.files import TaskFiles
+from semel.spark.delta.files import TaskFiles, directory_of, lower_bound, text_of, upper_bound
 from semel.spark.delta.group import read_group
 from semel.spark.delta.leftovers import Attempt
 from semel.spark.delta.options import DeltaOptions
-from semel.spark.delta.partitions import directory_of, text_of
 from semel.spark.delta.position import RECENT, Note, read_position
 from semel.spark.delta.resume import ResumingReader
 from semel.spark.delta.schema import delta_schema, in_utc, new_columns
-from semel.spark.delta.stats import lower_bound, upper_bound
 from semel.spark.delta.storage import Storage, location_of
 from semel.spark.errors import PipelineError, TableUnreachable
 from semel.spark.options import SourceOptions

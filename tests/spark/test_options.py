@@ -25,9 +25,8 @@ from semel.spark.options import (
 )
 from semel.spark.partition_offsets import admit, began_of, of_json, to_json
 from semel.spark.sink.versions import Version
-from semel.spark.source.limits import Admission, split
 from semel.spark.source.reading import Range
-from semel.spark.source.source import StreamReader
+from semel.spark.source.source import Admission, StreamReader, split
 
 SOURCE = {"kafka.bootstrap.servers": "localhost:9092", "subscribe": "in"}
 SINK = {"kafka.bootstrap.servers": "localhost:9092", "pipeline.id": "p", "checkpointlocation": "/tmp/c"}

@@ -14,7 +14,7 @@ from semel.client import Client, ProducerIdAndEpoch
 from semel.embedded import Embedded
 from semel.spark import PipelineFenced
 from semel.spark.scratch import SCRATCH
-from semel.spark.sink import remembered_runs
+from semel.spark.sink import planning
 from semel.spark.sink.decision import read_committed
 
 NAME = "copy"
@@ -94,58 +94,58 @@ def test_the_processes_of_spark_have_a_place_in_common(
     with Client(pipeline.bootstrap) as client:
         last = read_committed(client, pipeline.name).decision
     assert last is not None
-    assert remembered_runs.recall(pipeline.name, pipeline.query_id()) == last.run
+    assert planning.recall(pipeline.name, pipeline.query_id()) == last.run
 
 
 def test_what_is_remembered_is_replaced_and_forgotten(scratch: Path) -> None:
-    assert remembered_runs.recall(NAME, "q") is None
+    assert planning.recall(NAME, "q") is None
     for run in (A_RUN, NEXT_RUN):
-        remembered_runs.remember(NAME, "q", run)
-        assert remembered_runs.recall(NAME, "q") == run
-    assert (remembered_runs.recall(NAME, "r"), remembered_runs.recall("other", "q")) == (None, None)
-    (file,) = (scratch / remembered_runs.DIRECTORY).iterdir()
+        planning.remember(NAME, "q", run)
+        assert planning.recall(NAME, "q") == run
+    assert (planning.recall(NAME, "r"), planning.recall("other", "q")) == (None, None)
+    (file,) = (scratch / planning.DIRECTORY).iterdir()
     assert file.parent.stat().st_mode & 0o077 == 0, "for nobody else"
-    remembered_runs.forget(NAME, "q")
-    remembered_runs.forget(NAME, "q")
-    assert remembered_runs.recall(NAME, "q") is None
+    planning.forget(NAME, "q")
+    planning.forget(NAME, "q")
+    assert planning.recall(NAME, "q") is None
 
 
 @pytest.mark.parametrize("content", [b"", b"7", b"7 3 1", b"7 x", b"\xff\xfe"])
 def test_a_file_that_makes_no_sense_is_no_memory(scratch: Path, content: bytes) -> None:
-    remembered_runs.remember(NAME, "q", A_RUN)
-    (file,) = (scratch / remembered_runs.DIRECTORY).iterdir()
+    planning.remember(NAME, "q", A_RUN)
+    (file,) = (scratch / planning.DIRECTORY).iterdir()
     file.write_bytes(content)
-    assert remembered_runs.recall(NAME, "q") is None
-    remembered_runs.remember(NAME, "q", NEXT_RUN)
-    assert remembered_runs.recall(NAME, "q") == NEXT_RUN
+    assert planning.recall(NAME, "q") is None
+    planning.remember(NAME, "q", NEXT_RUN)
+    assert planning.recall(NAME, "q") == NEXT_RUN
 
 
 def test_what_cannot_be_kept_is_forgotten(scratch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    remembered_runs.remember(NAME, "q", A_RUN)
+    planning.remember(NAME, "q", A_RUN)
 
     def full(*_: object) -> None:
         raise OSError("no space left")
 
     with monkeypatch.context() as context:
         context.setattr(Path, "write_text", full)
-        remembered_runs.remember(NAME, "q", NEXT_RUN)
-    assert remembered_runs.recall(NAME, "q") is None
+        planning.remember(NAME, "q", NEXT_RUN)
+    assert planning.recall(NAME, "q") is None
     # Spark has deleted the directory: it is not made again.
-    (scratch / remembered_runs.DIRECTORY).rmdir()
+    (scratch / planning.DIRECTORY).rmdir()
     scratch.rmdir()
-    remembered_runs.remember(NAME, "q", A_RUN)
-    remembered_runs.forget(NAME, "q")
+    planning.remember(NAME, "q", A_RUN)
+    planning.forget(NAME, "q")
     assert not scratch.exists()
 
 
 def test_the_oldest_are_forgotten(scratch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remembered_runs, "RUNS_MAX", 2)
+    monkeypatch.setattr(planning, "RUNS_MAX", 2)
     for age, query in ((3, "first"), (2, "second"), (1, "third")):
-        before = set(scratch.glob(f"{remembered_runs.DIRECTORY}/*"))
-        remembered_runs.remember(NAME, query, A_RUN)
-        (new,) = set(scratch.glob(f"{remembered_runs.DIRECTORY}/*")) - before
+        before = set(scratch.glob(f"{planning.DIRECTORY}/*"))
+        planning.remember(NAME, query, A_RUN)
+        (new,) = set(scratch.glob(f"{planning.DIRECTORY}/*")) - before
         os.utime(new, (NOW - age, NOW - age))
-    assert [remembered_runs.recall(NAME, query) for query in ("first", "second", "third")] == [
+    assert [planning.recall(NAME, query) for query in ("first", "second", "third")] == [
         None,
         A_RUN,
         A_RUN,
@@ -158,15 +158,15 @@ def test_without_such_a_directory_a_process_remembers_for_itself(
 ) -> None:
     """The name of the variable is that of a setting, too, whose directories many drivers share."""
     monkeypatch.setenv(SCRATCH, place.format(tmp_path=tmp_path))
-    monkeypatch.setattr(remembered_runs, "_own", {})
-    monkeypatch.setattr(remembered_runs, "RUNS_MAX", 2)
+    monkeypatch.setattr(planning, "_own", {})
+    monkeypatch.setattr(planning, "RUNS_MAX", 2)
     for query in ("first", "second", "third"):
-        remembered_runs.remember(NAME, query, A_RUN)
-    assert [remembered_runs.recall(NAME, query) for query in ("first", "second", "third")] == [
+        planning.remember(NAME, query, A_RUN)
+    assert [planning.recall(NAME, query) for query in ("first", "second", "third")] == [
         None,
         A_RUN,
         A_RUN,
     ]
-    remembered_runs.forget(NAME, "third")
-    assert remembered_runs.recall(NAME, "third") is None
+    planning.forget(NAME, "third")
+    assert planning.recall(NAME, "third") is None
     assert list(tmp_path.iterdir()) == []

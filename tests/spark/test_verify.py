@@ -1,4 +1,4 @@
-"""`semel.spark.pipeline.verify`: what is lost, doubled, foreign and torn is found, and what is right is left alone."""
+"""`semel.spark.pipeline.verify` finds what is lost, doubled, foreign or torn, and nothing else."""
 
 from pathlib import Path
 from typing import Any

@@ -12,7 +12,7 @@ from support.brokers.process import free_port
 from support.stores.cluster_bytes import Place, age, append, listed, opened, read, states
 
 from semel.config import Settings
-from semel.store.cluster.bytes.numbers import RESERVED
+from semel.store.cluster.bytes.chunks import RESERVED
 from semel.store.cluster.bytes.objects import MARK
 from semel.store.cluster.checking.run import check_cluster
 from semel.store.contract import StoreBroken, StoreMisconfigured, StoreRefused

@@ -25,7 +25,7 @@ from support.stores.cluster_bytes import (
 from semel.broker.broker import Broker
 from semel.config import Settings
 from semel.store.cluster.bytes import objects as objects_module
-from semel.store.cluster.bytes.numbers import RESERVED
+from semel.store.cluster.bytes.chunks import RESERVED
 from semel.store.contract import StoreRefused
 from semel.store.opening import Remote
 

@@ -8,8 +8,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from semel.store.embedded.local_chunks import LocalChunks
-from semel.store.embedded.released import Released
+from semel.store.embedded.local_chunks import LocalChunks, Released
 
 BLOCK = 8
 SIZE = 12 * BLOCK

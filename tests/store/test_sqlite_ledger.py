@@ -31,7 +31,7 @@ from semel.core.types import (
     Transaction,
 )
 from semel.store.contract import BatchLocation, StoreBroken, StoreFull
-from semel.store.embedded import ledger_writer, partition_fold
+from semel.store.embedded import fold, ledger_writer
 from semel.store.embedded.ledger import SqliteLedger
 from semel.store.embedded.ledger_opening import open_reader
 from semel.store.embedded.ledger_writer import LedgerWriter
@@ -81,7 +81,7 @@ def test_every_query_is_described_and_used_and_every_used_one_exists() -> None:
     text = (STORE / "queries.sql").read_text()
     assert len(QUERIES) == text.count("-- name: ")
     used: set[str] = set()
-    for path in STORE.glob("*.py"):
+    for path in STORE.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and node.args:
                 name = getattr(node.func, "attr", getattr(node.func, "id", ""))
@@ -184,7 +184,7 @@ async def test_a_tick_writes_each_partition_and_producer_once(tmp_path: Path, sc
 async def test_partition_ids_in_memory_are_bounded(
     tmp_path: Path, scribe: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(partition_fold, "PARTITIONS_MAX", 8)
+    monkeypatch.setattr(fold, "PARTITIONS_MAX", 8)
     ledger = await SqliteLedger.open(tmp_path / "ledger.db")
     created = scribe.created(partitions=30)
     await ledger.commit([created], [])

@@ -6,7 +6,7 @@ from typing import Any
 from transcripts.broker import durable
 
 from semel.core import facts
-from semel.core.log.producer_state import SEQUENCES
+from semel.core.log.partition import SEQUENCES
 from semel.core.transactions.commands import ProducerGiven
 from semel.core.transactions.model import is_open, pair_before
 from semel.core.types import (

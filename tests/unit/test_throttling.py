@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from semel.core.security.quotas import DEFAULT, Quota, QuotaEntity, Quotas
-from semel.server import meters
-from semel.server.meters import Rate
+from semel.server import throttling as module
 from semel.server.throttling import (
     LONG_WAIT_MS,
     SHORT_WAIT_MS,
     ClientThrottle,
     Mutated,
+    Rate,
     Throttling,
     told,
 )
@@ -269,7 +269,7 @@ def test_a_client_in_debt_is_not_forgotten() -> None:
 
 
 def test_many_client_ids_do_not_take_much_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(meters, "METERS_MAX", 100)
+    monkeypatch.setattr(module, "METERS_MAX", 100)
     quotas = throttling(QuotaEntity(None, DEFAULT), producer_byte_rate=MIB)
     for each in range(1_000):
         quotas.produced(ALICE, f"app-{each}", 1, START)

@@ -8,7 +8,8 @@
 5. By partition again, for what groups claimed of it (`judge_groups`).
 6. Finally, the order of all transactions (`semel.check.cycles`).
 
-`check` runs them in one process over a dictionary; `semel.spark.pipeline.check` runs the same functions on Spark.
+`check` runs them in one process over a dictionary; `semel.spark.pipeline.check` runs the same functions on
+Spark.
 """
 
 from array import array

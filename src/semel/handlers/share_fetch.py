@@ -2,13 +2,35 @@
 
 The handler keeps the share session (``share_sessions``) and builds the response. ``share_reading`` finds
 available records and waits for them; ``semel.core.shares`` decides which member gets a record.
+
+Reading for share groups: find what is available, read it, and acquire it.
+
+A fetch looks up the first available record of each share-partition, reads from there, and then acquires what
+it has read. If another member acquired it in between, the fetch starts again. If nothing is available, the
+fetch waits until records arrive or become available again (``broker/reads/share_waits.py``).
 """
 
 import asyncio
-from typing import Final
+import contextlib
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
 
 from semel.broker.broker import Broker
-from semel.core.types import ErrorCode, PartitionKey, ShareKey
+from semel.broker.reads.offset_search import EARLIEST, LATEST
+from semel.broker.reads.reads import FetchRange, FetchResult, Isolation
+from semel.broker.reads.share_waits import ShareWait
+from semel.core.groups.configs import ShareConfigs
+from semel.core.shares.commands import (
+    Acquire,
+    Acquired,
+    AcquiredRun,
+    AcquireFrom,
+    LookAtShare,
+    ReadBatch,
+    ShareLook,
+    StartShare,
+)
+from semel.core.types import Buffer, ErrorCode, PartitionKey, ShareKey
 from semel.handlers.context import Handler, RequestContext
 from semel.handlers.leadership import MOVED, LeaderHints, leadership_error
 from semel.handlers.share_partitions import (
@@ -22,7 +44,6 @@ from semel.handlers.share_partitions import (
     may_read_all,
     sessions_of,
 )
-from semel.handlers.share_reading import Got, ShareReader
 from semel.handlers.share_sessions import BEGIN, END, Place, SessionKey, ShareSession, Turn
 from semel.store.contract import StoreRefused
 from semel.wire.messages.shares import (
@@ -32,6 +53,234 @@ from semel.wire.messages.shares import (
     ShareFetchTopicResponse,
     SharePartitionData,
 )
+from semel.wire.records import iter_batches
+
+PARTITION_BYTES: Final = 1_048_576
+"""Bytes read from a partition at once. Of a longer read, only few records could be acquired."""
+ROUNDS_MAX: Final = 100
+"""The most rounds of one fetch: it looks again if other members were faster, or if it was woken."""
+RECORD_LIMIT: Final = 1
+"""The acquire mode in which no more records are acquired than requested (KIP-1206)."""
+
+
+class Part(NamedTuple):
+    """One batch that was read."""
+
+    first: int
+    last: int
+    data: Buffer
+
+
+class Got(NamedTuple):
+    """The result for one share-partition."""
+
+    error: ErrorCode
+    runs: Sequence[AcquiredRun] = ()
+    records: Buffer = b""
+
+
+class ShareReader:
+    """One fetch of a member."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        request: ShareFetchRequest,
+        context: RequestContext,
+        configs: ShareConfigs,
+        session: ShareSession,
+    ) -> None:
+        self._broker = broker
+        self._request = request
+        self._context = context
+        self._configs = configs
+        self._isolation = (
+            Isolation.READ_COMMITTED if configs.is_committed_only else Isolation.READ_UNCOMMITTED
+        )
+        self._session = session
+        self._owners_known = broker.ownership.changes
+
+    async def get(self, keys: Sequence[ShareKey]) -> dict[ShareKey, Got]:
+        """Acquire records of these share-partitions within ``max_wait_ms``. Raises ``StoreRefused``."""
+        clock = asyncio.get_running_loop().time
+        wait_ms = min(max(self._request.max_wait_ms, 0), self._broker.settings.semel_fetch_wait_max_ms)
+        deadline = clock() + wait_ms / 1000
+        for _ in range(ROUNDS_MAX):
+            wait = self._broker.share_waits.wait(keys)
+            try:
+                looks = await self._look(keys)
+                got = {key: Got(look.error) for key, look in looks.items() if look.error}
+                results = None
+                seconds = 0.0 if got else deadline - clock()
+                ranges = await self._ranges(looks)
+                if ranges:
+                    results = await self._read(ranges, wait, max(seconds, 0.0))
+                elif seconds > 0 and not self._broker.share_waits.is_ending:
+                    await asyncio.wait([wait.woken], timeout=seconds)
+            finally:
+                wait.close()
+            if results is None and wait.woken.done() and not (got or self._is_over):
+                # Look again even if the time is over: the fetch was woken, so there may be records.
+                continue
+            if results is not None:
+                if not self._may_send(results):
+                    return got
+                got |= await self._acquire(ranges, results)
+                if not any(result.buffers or result.error for result in results):
+                    return got
+            if got or self._is_over or clock() >= deadline:
+                return got
+        return {}
+
+    @property
+    def _is_over(self) -> bool:
+        """Whether to stop waiting: the session is over, the broker stops, or partitions have moved."""
+        broker = self._broker
+        has_moved = broker.ownership.changes != self._owners_known
+        return self._session.is_ended or broker.share_waits.is_ending or has_moved
+
+    async def _look(self, keys: Sequence[ShareKey]) -> dict[ShareKey, ShareLook]:
+        limits = self._configs.limits
+        looks = dict(
+            zip(keys, await self._broker.submit([LookAtShare(key, limits) for key in keys]), strict=True)
+        )
+        unstarted = [key for key, look in looks.items() if not look.is_started]
+        if unstarted:
+            starts = [StartShare(key, await self._first_offset(key)) for key in unstarted]
+            await self._broker.submit(starts)
+            again = await self._broker.submit([LookAtShare(key, limits) for key in unstarted])
+            looks.update(zip(unstarted, again, strict=True))
+        return looks
+
+    async def _first_offset(self, key: ShareKey) -> int:
+        """The offset at which the group begins (share.auto.offset.reset)."""
+        configs, reads = self._configs, self._broker.reads
+        back_ms = configs.reset_ms
+        timestamp = EARLIEST if configs.reset == "earliest" else LATEST
+        if back_ms is not None:
+            timestamp = max(self._broker.time_of_day() - back_ms, 0)
+        found = await reads.list_offsets(key.partition, timestamp, Isolation.READ_UNCOMMITTED)
+        if found.offset < 0:
+            # Every record is older than the timestamp.
+            found = await reads.list_offsets(key.partition, LATEST, Isolation.READ_UNCOMMITTED)
+        return max(found.offset, 0)
+
+    async def _ranges(self, looks: dict[ShareKey, ShareLook]) -> list[tuple[ShareKey, FetchRange]]:
+        ranges = []
+        for key, look in looks.items():
+            if look.offset is None or look.error:
+                continue
+            log = await self._broker.reads.partition(key.partition)
+            # An administrator may have moved the group past the end of the log.
+            if log is not None and look.offset <= log.high_watermark:
+                wanted = FetchRange(key.partition, look.offset, PARTITION_BYTES, self._isolation)
+                ranges.append((key, wanted))
+        return ranges
+
+    async def _read(
+        self, ranges: Sequence[tuple[ShareKey, FetchRange]], wait: ShareWait, seconds: float
+    ) -> Sequence[FetchResult] | None:
+        """A result for each range; None if the fetch was woken first and should look again."""
+        broker, request, throttle = self._broker, self._request, self._context.throttle
+        max_bytes = request.max_bytes
+        if not throttle.is_idle and (limit := throttle.fetch_bytes_max()) is not None:
+            max_bytes = min(max_bytes, limit)
+        reading = asyncio.get_running_loop().create_task(
+            broker.reads.fetch(
+                [wanted for _, wanted in ranges],
+                max(min(request.min_bytes, PARTITION_BYTES), 1),
+                max_bytes,
+                int(seconds * 1000),
+                self._context.reserve,
+                lambda: broker.ownership.changes == self._owners_known,
+            )
+        )
+        if seconds <= 0:
+            return await reading
+        try:
+            either: list[asyncio.Future[Any]] = [reading, wait.woken]
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            return reading.result() if reading.done() else None
+        finally:
+            if not reading.done():
+                reading.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await reading
+
+    def _may_send(self, results: Sequence[FetchResult]) -> bool:
+        """Whether the quota of the client allows the records that were read."""
+        throttle = self._context.throttle
+        size = sum(len(buffer) for result in results for buffer in result.buffers)
+        return not size or throttle.is_idle or throttle.may_send(size)
+
+    async def _acquire(
+        self, ranges: Sequence[tuple[ShareKey, FetchRange]], results: Sequence[FetchResult]
+    ) -> dict[ShareKey, Got]:
+        got: dict[ShareKey, Got] = {}
+        parts: dict[ShareKey, list[Part]] = {}
+        reads: list[AcquireFrom] = []
+        for (key, wanted), result in zip(ranges, results, strict=True):
+            if result.error and result.error is not ErrorCode.OFFSET_OUT_OF_RANGE:
+                got[key] = Got(result.error)
+            elif result.buffers:
+                parts[key], read = _parsed(key, wanted.offset, result)
+                reads.append(read)
+        request = self._request
+        if not reads or request.max_records <= 0 or self._session.is_ended:
+            return got
+        self._session.acquiring.update(parts)
+        answers: Sequence[Acquired] = await self._broker.ask(
+            Acquire(
+                self._session.key[1],
+                tuple(reads),
+                request.max_records,
+                max(request.batch_size, 1),
+                request.share_acquire_mode == RECORD_LIMIT,
+                self._configs.limits,
+            )
+        )
+        self._session.acquiring.difference_update(parts)
+        for read, answer in zip(reads, answers, strict=True):
+            if answer.error or answer.runs:
+                got[read.key] = Got(answer.error, answer.runs, _of(parts[read.key], answer.runs))
+        return got
+
+
+def _parsed(key: ShareKey, offset: int, result: FetchResult) -> tuple[list[Part], AcquireFrom]:
+    """The batches of a result, and which of them belong to aborted transactions."""
+    parts: list[Part] = []
+    batches: list[ReadBatch] = []
+    aborted: set[int] = set()
+    beginning = sorted(result.aborted or (), key=lambda each: each[1], reverse=True)
+    aborting: set[int] = set()
+    for buffer in result.buffers:
+        found = list(iter_batches(buffer))
+        ends = [at for at, _ in found[1:]] + [len(buffer)]
+        view = memoryview(buffer)
+        for (at, header), end in zip(found, ends, strict=True):
+            last = header.base_offset + header.last_offset_delta
+            while beginning and beginning[-1][1] <= last:
+                aborting.add(beginning.pop()[0])
+            if header.is_control:
+                aborting.discard(header.producer_id)
+            elif header.is_transactional and header.producer_id in aborting:
+                aborted.add(header.base_offset)
+            parts.append(Part(header.base_offset, last, view[at:end]))
+            batches.append(ReadBatch(header.base_offset, last))
+    return parts, AcquireFrom(key, offset, tuple(batches), frozenset(aborted))
+
+
+def _of(parts: Sequence[Part], runs: Sequence[AcquiredRun]) -> bytes:
+    """The batches that contain acquired records."""
+    wanted = []
+    left = list(runs)
+    for part in parts:
+        while left and left[0].last < part.first:
+            left.pop(0)
+        if left and left[0].first <= part.last:
+            wanted.append(part.data)
+    return b"".join(wanted)
+
 
 PAUSE_MAX_SECONDS: Final = 5.0
 """The longest delay of the response SHARE_SESSION_LIMIT_REACHED."""

@@ -2,8 +2,8 @@
 
 A worker is forked from a process that may have clients of its own; those are not used. But all Python
 processes of a driver, and of an executor, share the list of clusters that they have reached, in a file in
-their common directory: `patience_s` applies only to these (see `semel.client.net.cluster`), and a new process may
-make its first contact just when the broker is restarting.
+their common directory: `patience_s` applies only to these (see `semel.client.net.cluster`), and a new process
+may make its first contact just when the broker is restarting.
 """
 
 import hashlib

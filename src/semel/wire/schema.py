@@ -20,6 +20,17 @@ The first `encode` or `decode` of a class in a version generates a Python functi
 A decoder raises `ProtocolError` and nothing else, compares every length with the remaining bytes before it
 allocates, and ignores bytes after the end of the message, as Kafka does. An encoder raises an `EncodeError`
 that names the field if a value is out of range.
+
+The base of every declared class: constructor, comparison and repr, as in a dataclass.
+
+`dataclass` generates all three for each of hundreds of classes at import, which took a fifth of the broker's
+startup time. Here a constructor is generated when the first object is created, as encoders and decoders are
+on first use; comparison and repr need no generated code.
+
+Finds the field that makes a message impossible to encode.
+
+Encoders do not check values; `struct` does, and its error names no field. `find_fault` walks over the message
+and finds the first value that its field cannot hold. It runs only after an encoder failed.
 """
 
 import struct as struct_module
@@ -27,12 +38,144 @@ from collections.abc import Callable, Generator
 from types import EllipsisType
 from typing import Any, ClassVar, Self, TypeVar, dataclass_transform
 
-from semel.wire.declared import Declared, declare
 from semel.wire.decoding import Decoder, SlicedDecoder, compile_decoder, compile_sliced_decoder
-from semel.wire.diagnosis import find_fault
 from semel.wire.encoding import Encoder, SlicedEncoder, compile_encoder, compile_sliced_encoder
 from semel.wire.errors import EncodeError, ProtocolError
-from semel.wire.spec import Buffer, Field, Versions
+from semel.wire.primitives import MAX_STRING
+from semel.wire.source import SourceWriter
+from semel.wire.spec import FIXED_SIZES, Buffer, Field, Versions, element_field, members
+
+
+def find_fault(value: Any, struct_class: type, version: int) -> str | None:
+    """Return a sentence such as `responses[0].error_code: 99999 does not fit int16`, or None."""
+    for member in members(struct_class):
+        if version in member.field.versions:
+            fault = _field_fault(getattr(value, member.name), member.field, version)
+            if fault is not None:
+                return member.name + fault
+    return None
+
+
+def _field_fault(value: Any, field: Field, version: int) -> str | None:
+    if value is None:
+        nullable = field.nullable is not None and version in field.nullable
+        return None if nullable else ": must not be None"
+    if field.kind == "array":
+        return _array_fault(value, field, version)
+    if field.kind == "nested":
+        assert isinstance(field.element, type)
+        return _struct_fault(value, field.element, version)
+    return _value_fault(value, field.kind)
+
+
+def _array_fault(value: Any, field: Field, version: int) -> str | None:
+    if not isinstance(value, list | tuple):
+        return f": {type(value).__name__} is not a list"
+    for index, item in enumerate(value):
+        if isinstance(field.element, type):
+            fault = _struct_fault(item, field.element, version)
+        else:
+            fault = _field_fault(item, element_field(str(field.element)), version)
+        if fault is not None:
+            return f"[{index}]{fault}"
+    return None
+
+
+def _struct_fault(value: Any, struct_class: type, version: int) -> str | None:
+    if not isinstance(value, struct_class):
+        return f": {type(value).__name__} is not a {struct_class.__name__}"
+    fault = find_fault(value, struct_class, version)
+    return None if fault is None else f".{fault}"
+
+
+def _value_fault(value: Any, kind: str) -> str | None:
+    if kind == "string":
+        return _string_fault(value)
+    if kind in ("bytes", "records", "uuid"):
+        if not isinstance(value, bytes | bytearray | memoryview):
+            return f": {type(value).__name__} is not bytes"
+        return ": a uuid has 16 bytes" if kind == "uuid" and len(value) != 16 else None
+    if kind in ("boolean", "float64"):
+        return None
+    if not isinstance(value, int):
+        return f": {type(value).__name__} is not an integer"
+    bits = FIXED_SIZES[kind] * 8
+    low, high = (0, 1 << bits) if kind.startswith("uint") else (-(1 << bits - 1), 1 << bits - 1)
+    return None if low <= value < high else f": {value} does not fit {kind}"
+
+
+def _string_fault(value: Any) -> str | None:
+    if not isinstance(value, str):
+        return f": {type(value).__name__} is not a string"
+    try:
+        size = len(value.encode())
+    except UnicodeEncodeError:
+        return ": not valid Unicode"
+    return None if size <= MAX_STRING else f": {size} bytes are more than a string holds ({MAX_STRING})"
+
+
+class Declared:
+    """The base of all structs and messages. `declare` creates the classes."""
+
+    __slots__ = ()
+
+    declared: ClassVar[dict[str, Field]] = {}
+    """The fields by name, in wire order."""
+
+    def __init__(self, **values: Any) -> None:
+        kind = type(self)
+        # The generated constructor replaces this one for the class.
+        kind.__init__ = _constructor(kind)  # type: ignore[method-assign]
+        kind.__init__(self, **values)
+
+    def __eq__(self, other: object) -> bool:
+        if other.__class__ is not self.__class__:
+            return NotImplemented
+        return all(getattr(self, name) == getattr(other, name) for name in self.declared)
+
+    __hash__ = None  # type: ignore[assignment]  # objects are mutable
+
+    def __repr__(self) -> str:
+        shown = (f"{name}={getattr(self, name)!r}" for name, field in self.declared.items() if field.is_shown)
+        return f"{type(self).__name__}({', '.join(shown)})"
+
+
+def declare(declaration: type) -> type:
+    """Return the class of a declaration, with a slot for every field."""
+    content = {name: value for name, value in vars(declaration).items() if name not in _OF_A_CLASS}
+    fields = {name: content.pop(name) for name in declaration.__annotations__}
+    bases = declaration.__bases__ if issubclass(declaration, Declared) else (Declared,)
+    return type(declaration.__name__, bases, {**content, "__slots__": tuple(fields), "declared": fields})
+
+
+_OF_A_CLASS = ("__dict__", "__weakref__")
+_NOT_GIVEN = object()
+
+
+def _constructor(kind: type[Declared]) -> Any:
+    """Generate a function that takes every field by name, with defaults."""
+    out = SourceWriter({"NOT_GIVEN": _NOT_GIVEN})
+    made = {name: _made_anew(out, field) for name, field in kind.declared.items()}
+    for name, field in kind.declared.items():
+        out.constants[f"DEFAULT_{name}"] = field.default if made[name] is None else _NOT_GIVEN
+    taken = ", ".join(["self", *(["*"] if made else ()), *(f"{name}=DEFAULT_{name}" for name in made)])
+    with out.block(f"def __init__({taken}):"):
+        for name, anew in made.items():
+            out.line(
+                f"self.{name} = {name if anew is None else f'{anew} if {name} is NOT_GIVEN else {name}'}"
+            )
+        if not made:
+            out.line("pass")
+    return out.function("__init__", f"constructor of {kind.__name__}")
+
+
+def _made_anew(out: SourceWriter, field: Field) -> str | None:
+    """Return the source of a mutable default, which is created for each object; None if it is immutable."""
+    if field.default is ...:
+        assert isinstance(field.element, type)
+        return f"{out.class_name(field.element)}()"
+    return "[]" if field.default == [] else None
+
 
 __all__ = [
     "Buffer",

@@ -1,8 +1,8 @@
 """A real ``semel serve`` on a disk whose faults a test controls.
 
 The test and the broker share a directory of switches. A file ``full`` there makes the disk full; a file with
-the name of a call of ``semel.store.embedded.files.Files`` makes that call fail with the error number in the file. So
-faults come and go while the broker runs, and the rest of it is the unmodified program.
+the name of a call of ``semel.store.embedded.files.Files`` makes that call fail with the error number in the
+file. So faults come and go while the broker runs, and the rest of it is the unmodified program.
 """
 
 import errno

@@ -8,9 +8,8 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any, Self
 
-from semel.wire.declared import Declared
 from semel.wire.errors import ErrorCode
-from semel.wire.schema import Request
+from semel.wire.schema import Declared, Request
 from support.clients.raw import RawClient
 from support.waiting import until
 

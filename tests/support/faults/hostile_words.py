@@ -8,14 +8,13 @@ from typing import Any
 
 import crc32c
 
-from semel.wire.declared import Declared
 from semel.wire.errors import ErrorCode
 from semel.wire.frames import encode_request
 from semel.wire.messages import FetchRequest, ProduceRequest
 from semel.wire.messages.fetch import FetchPartition, FetchTopic
 from semel.wire.messages.produce import PartitionProduceData, TopicProduceData
 from semel.wire.records import Record, encode_batch
-from semel.wire.schema import Request
+from semel.wire.schema import Declared, Request
 
 TOPIC = "hostile"
 CORRELATION_ID = 7

@@ -2,7 +2,7 @@
 
 from support.stores.slow import ONE, ZERO, Reading, offsets
 
-from semel.broker.reads.index_read_ahead import PIECES, IndexReadAhead
+from semel.broker.reads.fetch_planner import PIECES, IndexReadAhead
 from semel.broker.reads.reads import Isolation
 from semel.core.types import ErrorCode
 from semel.store.contract import BatchLocation, StoredBatch

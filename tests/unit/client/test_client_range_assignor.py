@@ -2,7 +2,7 @@
 
 import pytest
 
-from semel.client.consume.range_assignor import assign_range
+from semel.client.consume.membership import assign_range
 
 
 def test_range_gives_each_topic_in_runs() -> None:

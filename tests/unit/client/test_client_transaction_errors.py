@@ -16,7 +16,7 @@ from semel.client import (
     TransactionalProducer,
     TransactionMisuse,
 )
-from semel.client.produce.transaction_state import State
+from semel.client.produce.transactional_producer import State
 
 
 def test_a_commit_without_an_answer_has_an_unknown_outcome_and_can_be_asked_again(stage: Any) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from semel.client import ClientError, GroupMetadata, ProducerIdAndEpoch, TransactionalProducer
 from semel.client.admin.group_offsets import CommitAs
-from semel.client.produce.transaction_state import State
+from semel.client.produce.transactional_producer import State
 from semel.wire.messages import EndTxnRequest, ProduceRequest
 
 

@@ -7,11 +7,11 @@ import threading
 
 import pytest
 
-from semel.client.net import receiving
-from semel.client.net.receiving import LARGE_BYTES, ROOM_BYTES_MAX, FrameReceiver
+from semel.client.net import connection
+from semel.client.net.connection import LARGE_BYTES, ROOM_BYTES_MAX, FrameReceiver
 from semel.wire.errors import ProtocolError
 
-LARGE = LARGE_BYTES + receiving.PIECE_BYTES
+LARGE = LARGE_BYTES + connection.PIECE_BYTES
 
 
 def frame(payload: bytes) -> bytes:
@@ -57,7 +57,7 @@ def test_frames_of_every_size_in_pieces_of_any(seed: int) -> None:
 
 def test_a_large_frame_is_received_in_place() -> None:
     payload = random.Random(1).randbytes(10 * LARGE)
-    source = Sent(frame(payload), receiving.PIECE_BYTES)
+    source = Sent(frame(payload), connection.PIECE_BYTES)
     assert received(FrameReceiver(2**24), source) == [payload]
     assert source.in_place >= 9 * LARGE
 

@@ -5,7 +5,7 @@ import threading
 from types import FrameType
 from typing import Any
 
-from semel.console.samples import Ends, Series
+from semel.console.sampling import Ends, Series
 
 
 def test_a_chart_is_read_while_a_point_is_added() -> None:

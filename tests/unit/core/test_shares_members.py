@@ -8,7 +8,7 @@ from semel.core.groups.commands import ConsumerHeartbeat, ExpireOffsets, JoinGro
 from semel.core.groups.commit_checks import Committer
 from semel.core.groups.model import ClassicGroup, TopicShape
 from semel.core.groups.offsets import CommitOffsets
-from semel.core.shares.assignor import assign
+from semel.core.shares.members import assign
 from semel.core.shares.offsets import AlterShareOffsets, DeleteShareOffsets
 from semel.core.shares.partition import SharePartition
 from semel.core.types import CommittedOffset, ErrorCode, GroupKey, OffsetKey, ShareKey, TopicKey

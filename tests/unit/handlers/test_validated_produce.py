@@ -10,9 +10,8 @@ from support.clients.transactional import committed, produce_request, produced, 
 from semel.broker import broker as broker_module
 from semel.broker.broker import Broker
 from semel.core.types import ErrorCode
-from semel.handlers import produce_preparation
-from semel.handlers.produce import PARTITIONS_AT_ONCE
-from semel.handlers.produce_preparation import EFFORT_MAX, SMALL_BATCH_BYTES
+from semel.handlers import produce
+from semel.handlers.produce import EFFORT_MAX, PARTITIONS_AT_ONCE, SMALL_BATCH_BYTES
 from semel.store.contract import StoreRefused
 from semel.wire.batch import HEADER_BYTES, seal
 from semel.wire.compression import compress
@@ -187,7 +186,7 @@ async def test_a_bomb_does_not_stop_the_event_loop() -> None:
 
 async def test_a_request_with_many_batches_takes_turns_with_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """One batch in a slice here. The neighbour has one batch and waits for one slice, not for the request."""
-    monkeypatch.setattr(produce_preparation, "SLICE_SECONDS", 0)
+    monkeypatch.setattr(produce, "SLICE_SECONDS", 0)
     monkeypatch.setattr(broker_module, "VALIDATION_THREADS", 1)
     packed = good(4_000, codec=Codec.ZSTD, size=300)
     async with broker_in_memory() as broker:

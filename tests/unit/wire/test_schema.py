@@ -323,12 +323,10 @@ def test_the_wire_imports_no_input_or_output() -> None:
     package = Path(schema.__file__).parent
     names = (
         "schema",
-        "declared",
         "spec",
         "source",
         "encoding",
         "decoding",
-        "diagnosis",
         "primitives",
         "errors",
         "frames",

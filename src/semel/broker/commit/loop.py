@@ -22,6 +22,12 @@ Invariants:
 - If the store turns out to be full during a commit, it has written nothing. The tick is answered with
   ``StoreFull`` and the loop drops all state in memory, as a restart does. Unsynced work before that tick was
   answered and stays: the store writes it with the next commit.
+
+The transactional ids that each connection has used, to abort their transactions when it closes.
+
+The core maps each id to its latest connection; this is the reverse map. It may list too many ids, because an
+id stays here when another connection takes it over: the command that aborts checks again. It is bounded; the
+transaction of an id that was dropped here is aborted later, by its timeout.
 """
 
 import asyncio
@@ -32,7 +38,6 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from typing import Any, TypeVar
 
 from semel.broker.clock import Clock
-from semel.broker.commit.latest_connections import LatestConnections
 from semel.broker.commit.pending_commands import FairQueue, PendingCommands, without_room
 from semel.broker.commit.promise import Promise
 from semel.broker.commit.replies import Replies
@@ -41,18 +46,41 @@ from semel.broker.commit.unsynced_work import FLUSH_AFTER_SECONDS, UnsyncedWork
 from semel.broker.metrics import Metrics
 from semel.broker.reads.published_log import Publisher
 from semel.config import Settings
-from semel.core.facts import DURABLE, BatchAppended
+from semel.core.facts import DURABLE, BatchAppended, LatestConnectionChanged
 from semel.core.state import BrokerState
 from semel.core.transactions.commands import AbortOpen
-from semel.core.types import (
-    PARKED,
-    Command,
-    Fact,
-    Key,
-    TransactionKey,
-    TransactionState,
-)
+from semel.core.types import PARKED, Command, Fact, Key, TransactionKey, TransactionState
 from semel.store.contract import LedgerDamaged, Store, StoreRefused
+
+
+class LatestConnections:
+    """Maps a connection to the ids that it used."""
+
+    def __init__(self, ids_max: int) -> None:
+        self._ids_max = ids_max
+        self._ids: dict[int, dict[str, None]] = {}
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def learn(self, facts: Iterable[Fact]) -> None:
+        """Note the new latest connections among the facts."""
+        for fact in facts:
+            if type(fact) is LatestConnectionChanged and not fact.for_offsets:
+                ids = self._ids.setdefault(fact.connection, {})
+                if fact.transactional_id not in ids:
+                    ids[fact.transactional_id] = None
+                    self._count += 1
+                    while self._count > self._ids_max:
+                        self.gone(next(iter(self._ids)))
+
+    def gone(self, connection: int) -> list[str]:
+        """Remove a connection; returns its ids."""
+        ids = self._ids.pop(connection, {})
+        self._count -= len(ids)
+        return list(ids)
+
 
 T = TypeVar("T")
 

@@ -5,16 +5,17 @@ heartbeats do everything. `ClassicMember` is the older protocol, in which the le
 assigns partitions; it is used with brokers without KIP-848. Both are driven by `poll`, in the caller's
 thread: a consumer that does not poll for longer than the session timeout loses its partitions to other
 members.
+
+The assignor that the client uses when it leads a classic group.
 """
 
 import time
 import uuid
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Protocol
 
 from semel.client.admin.group_offsets import NOBODY, CommitAs
 from semel.client.consume.offsets import Partition
-from semel.client.consume.range_assignor import assign_range
 from semel.client.errors import ClientError, ErrorCode, KafkaError, check, is_retriable
 from semel.client.net.cluster import UNKNOWN_TOPIC_WAIT_S, Client
 from semel.client.net.retry import Attempts
@@ -40,6 +41,26 @@ from semel.wire.messages import (
     SyncGroupResponse,
     TopicPartitions,
 )
+
+
+def assign_range(
+    members: Mapping[str, Iterable[str]], partitions: Mapping[str, int]
+) -> dict[str, dict[str, list[int]]]:
+    """Assign as Kafka's range assignor: each topic in ranges of equal length, to its subscribers in order."""
+    shares: dict[str, dict[str, list[int]]] = {member: {} for member in members}
+    for topic, count in sorted(partitions.items()):
+        subscribers = sorted(member for member, topics in members.items() if topic in topics)
+        if not subscribers:
+            continue
+        size, larger = divmod(count, len(subscribers))
+        first = 0
+        for place, member in enumerate(subscribers):
+            length = size + (place < larger)
+            if length:
+                shares[member][topic] = list(range(first, first + length))
+            first += length
+    return shares
+
 
 JOIN_EPOCH = 0
 LEAVE_EPOCH = -1

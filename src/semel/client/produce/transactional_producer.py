@@ -16,11 +16,36 @@ The class of an error says what to do: see `errors`. Every call retries for `tim
 Two-phase commit: `prepare` returns the identity of the transaction, to be stored with the decision of another
 system. From then on any process can end it, see `prepared`. With `two_phase=True` the broker never aborts it
 by itself.
+
+The state of a transactional producer between two calls.
+
+    NEW --init--> READY --begin--> OPEN --commit--> READY        OPEN --prepare--> PREPARED --commit--> READY
+                                   OPEN --abort---> READY                          PREPARED --abort---> READY
+
+COMMITTING and ABORTING: the end was sent and not answered, so it can only be repeated. DEAD is final.
+
+Builds the errors of a transactional producer. Their class says what to do.
+
+Acknowledgements of a share group inside a transaction: Semel's extension of Kafka's protocol.
+
+    jobs = consumer.poll()
+    with producer.transaction():
+        for job in jobs:
+            producer.send("results", work(job.value))
+        producer.acknowledge(consumer, *jobs)
+
+The records are settled if the transaction commits, and delivered again if it aborts. If the consumer does not
+hold one of them any more, because its lock was over or the broker was restarted, the transaction cannot be
+committed: another member may have the record.
+
+The request goes to the leader of each partition. It is idempotent within its transaction, and repeated after
+a lost answer.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import NoReturn, Self
+from enum import Enum
+from typing import Final, NoReturn, Self
 
 from semel.client.admin.group_offsets import CommittedOffset, GroupMetadata
 from semel.client.consume.offsets import Partition
@@ -28,32 +53,155 @@ from semel.client.errors import (
     ClientError,
     ErrorCode,
     KafkaError,
+    MustAbort,
     OutcomeUnknown,
+    ProducerFailed,
+    ProducerFenced,
     TransactionAborted,
     TransactionError,
     TransactionMisuse,
+    UnsupportedRequest,
+    check,
     close_after,
     is_retriable,
 )
 from semel.client.net.cluster import Client
+from semel.client.net.retry import Attempts
 from semel.client.produce.batches import Delivery, Headers
 from semel.client.produce.prepared import PreparedTransaction
 from semel.client.produce.transaction_coordinator import NOBODY_YET, Coordinator, transaction_version
-from semel.client.produce.transaction_failures import (
-    FENCED,
-    has_to_stop,
-    must_abort,
-    not_sent,
-    unknown_at_close,
-)
-from semel.client.produce.transaction_shares import acknowledge
-from semel.client.produce.transaction_state import State
 from semel.client.produce.transaction_writer import TransactionWriter
 from semel.client.shares.consumer import ShareConsumer
-from semel.client.shares.records import ShareRecord
+from semel.client.shares.records import AcknowledgeType, ShareRecord
+from semel.client.shares.session import Acknowledgements, acknowledged_topics
 from semel.wire.columns import Packed
 from semel.wire.compression import Codec
+from semel.wire.messages.semel import (
+    COMMIT_TRANSACTIONS,
+    TxnShareAcknowledgeRequest,
+    TxnShareAcknowledgeResponse,
+)
 from semel.wire.producer_id import ProducerIdAndEpoch
+
+_REFUSED = "records were not acknowledged in the transaction"
+_LOST = "this member does not hold one of them any more"
+
+
+def serves_share_transactions(client: Client) -> bool:
+    """Whether the brokers have this API. The API key alone is no proof: it is not registered with Kafka."""
+    return client.feature(COMMIT_TRANSACTIONS) >= 1 and client.serves(TxnShareAcknowledgeRequest.api_key)
+
+
+def acknowledge(
+    client: Client,
+    transaction: PreparedTransaction,
+    version: int,
+    consumer: ShareConsumer,
+    records: Collection[ShareRecord],
+    *,
+    is_accepted: bool,
+) -> None:
+    """Acknowledge these records of a consumer when the transaction commits.
+
+    After a KafkaError or ClientError, some of them are not in the transaction, which has to be aborted.
+    """
+    if version < 2 or not serves_share_transactions(client):
+        raise UnsupportedRequest(
+            "records of share groups can be acknowledged in transactions of version 2, on Semel."
+        )
+    kind = AcknowledgeType.ACCEPT if is_accepted else AcknowledgeType.REJECT
+    kinds: Acknowledgements = {}
+    for each in records:
+        # The caller may pass two deliveries of one record; the results of only one of them may count.
+        is_there = each.offset in kinds.setdefault(each.place, {})
+        if is_there or not consumer.holds(each):
+            check(ErrorCode.INVALID_RECORD_STATE, _REFUSED, _LOST)
+        kinds[each.place][each.offset] = kind
+    topics = {each.place: each.topic for each in records}
+    for attempt in Attempts(client.patience_s):
+        try:
+            by_node: dict[int, Acknowledgements] = {}
+            for place, offsets in kinds.items():
+                by_node.setdefault(client.leader(topics[place], place[1]), {})[place] = offsets
+            for node, part in by_node.items():
+                _check(client.send(_request(transaction, consumer, part), node=node))
+            break
+        except (KafkaError, ClientError) as error:
+            for name in topics.values():
+                client.forget_topic(name)
+            attempt.failed(error)
+    for each in records:
+        consumer.forget(each)
+
+
+def _request(
+    transaction: PreparedTransaction, consumer: ShareConsumer, part: Acknowledgements
+) -> TxnShareAcknowledgeRequest:
+    return TxnShareAcknowledgeRequest(
+        transactional_id=transaction.transactional_id,
+        producer_id=transaction.producer_id,
+        producer_epoch=transaction.epoch,
+        group_id=consumer.group_id,
+        member_id=consumer.member_id,
+        topics=acknowledged_topics(part),
+    )
+
+
+def _check(response: TxnShareAcknowledgeResponse) -> None:
+    check(response.error_code, _REFUSED, response.error_message)
+    for topic in response.responses:
+        for each in topic.partitions:
+            is_lost = each.error_code == ErrorCode.INVALID_RECORD_STATE
+            check(each.error_code, _REFUSED, _LOST if is_lost else each.error_message)
+
+
+FENCED: Final = frozenset({ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH})
+
+
+def must_abort(transactional_id: str, error: Exception) -> TransactionError:
+    """Return the error of a transaction that cannot be committed; the producer can continue with another."""
+    reason = error.message if isinstance(error, KafkaError) else str(error)
+    return MustAbort.of(
+        error, f"the transaction of {transactional_id!r} cannot be committed; abort it", reason
+    )
+
+
+def has_to_stop(transactional_id: str, error: KafkaError, *, commit_in_doubt: bool) -> TransactionError:
+    """Return the error of a producer that cannot continue."""
+    name = f"the producer of {transactional_id!r}"
+    doubt = "; its commit may have happened, since an answer was lost" if commit_in_doubt else ""
+    if error.code in FENCED:
+        return ProducerFenced.of(error, f"{name} must stop: another producer has the id now{doubt}")
+    advice = f"cannot continue; close it and create another one{doubt}"
+    return ProducerFailed.of(error, f"{name} {advice}", error.message)
+
+
+def unknown_at_close(transactional_id: str) -> TransactionError:
+    """Return the error of a producer that was closed while the outcome of its commit was unknown."""
+    return OutcomeUnknown(
+        ErrorCode.REQUEST_TIMED_OUT,
+        f"the producer of {transactional_id!r} was closed before its commit was answered. "
+        "See 'semel transactions describe'.",
+    )
+
+
+def not_sent(transactional_id: str) -> TransactionError:
+    """Return the error of a record that an abort dropped."""
+    text = f"the transaction of {transactional_id!r} was aborted before the record was sent"
+    return TransactionAborted(ErrorCode.TRANSACTION_ABORTABLE, text)
+
+
+class State(Enum):
+    """The states. Their values complete "the producer …"."""
+
+    NEW = "is not initialised"
+    READY = "has no open transaction"
+    OPEN = "has an open transaction"
+    PREPARED = "has prepared its transaction"
+    COMMITTING = "has sent a commit whose outcome is unknown"
+    ABORTING = "has sent an abort without an answer"
+    DEAD = "cannot continue"
+    CLOSED = "is closed"
 
 
 class TransactionalProducer:

@@ -6,6 +6,12 @@ writes one fact per partition.
 A group that has offsets exists: the first commit to an unknown group creates an empty classic one. While the
 group has no members, commits keep ``idle_since_ms`` fresh, so that a group in use does not expire between the
 scan by housekeeping and the decision on its command.
+
+The topics that the members of a group subscribe to.
+
+The broker knows the subscriptions of consumer groups and share groups. In a classic group only the members
+know them. Members with the protocol type "consumer" send them in their protocol metadata
+(``semel.wire.consumer_protocol``).
 """
 
 from collections.abc import Collection, Iterable
@@ -18,7 +24,6 @@ from semel.core.groups.commands import ExpireOffsets
 from semel.core.groups.commit_checks import Committer, check_commit, check_partition
 from semel.core.groups.model import CONSUMER_PROTOCOL, ClassicGroup, ConsumerGroup, Group
 from semel.core.groups.overdue import expiring
-from semel.core.groups.subscriptions import subscribed_topics
 from semel.core.names import is_usable
 from semel.core.shares.group import ShareGroup
 from semel.core.types import (
@@ -34,9 +39,40 @@ from semel.core.types import (
     PendingKey,
     PendingOffset,
 )
+from semel.wire.consumer_protocol import decode_subscription
+from semel.wire.errors import ProtocolError
 
 if TYPE_CHECKING:
     from semel.core.state import BrokerState
+
+
+def subscribed_topics(group: Group) -> frozenset[str] | None:
+    """Return every subscribed topic; None if unknown, which must be treated as "all topics"."""
+    if not group.members:
+        return frozenset()
+    if isinstance(group, ShareGroup):
+        return frozenset().union(*(member.topic_names for member in group.members.values()))
+    if not isinstance(group, ClassicGroup):
+        return frozenset().union(*(group.subscription(member) for member in group.members.values()))
+    if group.protocol_type != CONSUMER_PROTOCOL:
+        return None
+    topics: set[str] = set()
+    for member in group.members.values():
+        # Every protocol of a member carries the same subscription, so the first one will do.
+        names = _topics_of(member.protocols[0][1]) if member.protocols else None
+        if names is None:
+            return None
+        topics.update(names)
+    return frozenset(topics)
+
+
+def _topics_of(metadata: bytes) -> list[str] | None:
+    try:
+        return decode_subscription(metadata).topics
+    except ProtocolError:
+        # Clients may put anything into this field.
+        return None
+
 
 IDLE_REFRESH_MS: Final = 10_000
 """How stale ``idle_since_ms`` may get: well below the shortest retention, without a write per commit."""

@@ -3,7 +3,21 @@
 A plan compares the checkpoint with the last decision (`continuity`), fences older runs, and ends their open
 transactions. The first plan of a pipeline also makes decision number 0, which records where it starts. From
 then on, a group without a decision must have been deleted: the pipeline stops instead of starting over.
+
+Remembers the last run that a driver has started for each of its queries.
+
+Spark plans the batches of a query in Python processes beside the driver: usually in the same one, but any
+other may be next. So the runs are kept in files that all of them see, in the directory of `scratch`.
+
+If Spark names no such directory, every process has its own memory. What cannot be stored or read is
+forgotten, which is safe: a driver that remembers nothing takes over unconditionally.
 """
+
+import hashlib
+import json
+import os
+from contextlib import suppress
+from pathlib import Path
 
 from semel.client import EARLIEST, Client, KafkaError, ProducerIdAndEpoch
 from semel.client.admin.transactions import describe_transactions
@@ -13,8 +27,8 @@ from semel.client.produce.transaction_coordinator import Coordinator
 from semel.spark.checkpoint import Checkpoint, Step, describe
 from semel.spark.errors import PipelineError, PipelineFenced, PipelineMismatch
 from semel.spark.partition_offsets import Span
+from semel.spark.scratch import forget_oldest, scratch_directory
 from semel.spark.sink import decision as decisions
-from semel.spark.sink import remembered_runs
 from semel.spark.sink.batch_commit import FENCED, ONGOING, Plan, finish, sweep
 from semel.spark.sink.continuity import check_is_of_topics, check_source, inputs_after, is_done
 from semel.spark.sink.decision import BEGINNING, Committed, Decision
@@ -23,6 +37,64 @@ from semel.spark.sink.outputs import check_outputs
 from semel.spark.sink.predecessors import ALONE, Predecessor, Relations, find_predecessors
 from semel.spark.sink.versions import NO_BATCH, NO_QUERY, Version, WriteName, check_write
 from semel.wire.messages import DescribeTransactionsRequest
+
+#: The limit: the oldest are forgotten first.
+RUNS_MAX = 1000
+DIRECTORY = "semel-runs"
+
+_own: dict[tuple[str, str], ProducerIdAndEpoch] = {}
+
+
+def recall(pipeline_id: str, query_id: str) -> ProducerIdAndEpoch | None:
+    """Return the last run of the query, by any process of this driver."""
+    file = _file(pipeline_id, query_id)
+    if file is None:
+        return _own.get((pipeline_id, query_id))
+    try:
+        producer_id, epoch = map(int, file.read_text("ascii").split())
+    except (OSError, ValueError):
+        return None
+    return ProducerIdAndEpoch(producer_id, epoch)
+
+
+def remember(pipeline_id: str, query_id: str, run: ProducerIdAndEpoch) -> None:
+    """Store a run that has started, in place of the previous one."""
+    file = _file(pipeline_id, query_id)
+    if file is None:
+        _own.pop((pipeline_id, query_id), None)
+        if len(_own) >= RUNS_MAX:
+            _own.pop(next(iter(_own)))
+        _own[pipeline_id, query_id] = run
+        return
+    try:
+        file.parent.mkdir(mode=0o700, exist_ok=True)
+        draft = file.with_suffix(f".{os.getpid()}")
+        draft.write_text(f"{run.producer_id} {run.epoch}", "ascii")
+        draft.replace(file)
+        forget_oldest(file.parent, RUNS_MAX)
+    except OSError:
+        # Otherwise the previous run would be mistaken for the last.
+        forget(pipeline_id, query_id)
+
+
+def forget(pipeline_id: str, query_id: str) -> None:
+    """Forget the run of the query."""
+    file = _file(pipeline_id, query_id)
+    if file is None:
+        _own.pop((pipeline_id, query_id), None)
+        return
+    with suppress(OSError):
+        file.unlink()
+
+
+def _file(pipeline_id: str, query_id: str) -> Path | None:
+    """Return the file of a query's run; None if the processes of this driver share no directory."""
+    scratch = scratch_directory()
+    if scratch is None:
+        return None
+    # Pipeline names may be long, and may contain characters that a file name may not.
+    name = hashlib.sha256(json.dumps([pipeline_id, query_id]).encode()).hexdigest()
+    return scratch / DIRECTORY / name
 
 
 def plan_stream(
@@ -143,7 +215,7 @@ def _begin_run(client: Client, pipeline_id: str, query_id: str, last: Decision |
     It can tell if its own last run made the last decision: then no other run may have started since. If that
     run decided nothing, or is not remembered, the driver takes over unconditionally.
     """
-    mine = remembered_runs.recall(pipeline_id, query_id)
+    mine = recall(pipeline_id, query_id)
     try:
         if mine is not None and last is not None and last.run == mine:
             run = decisions.take_over(client, pipeline_id, mine)
@@ -152,10 +224,10 @@ def _begin_run(client: Client, pipeline_id: str, query_id: str, last: Decision |
     except KafkaError as error:
         if error.code in FENCED:
             # Reported once: a restart of this query means that it should run here, so that one takes over.
-            remembered_runs.forget(pipeline_id, query_id)
+            forget(pipeline_id, query_id)
             raise PipelineFenced(fenced_text(client, pipeline_id, mine, query_id, waits=True)) from error
         raise
-    remembered_runs.remember(pipeline_id, query_id, run)
+    remember(pipeline_id, query_id, run)
     return run
 
 

@@ -11,7 +11,8 @@ of a transaction or none. So each partition is read up to the cut, even if trans
 - below the last stable offset, which is taken before the cut, every transaction has ended: this part is read
   as usual;
 - in the *tail* from there to the cut, the records of a transaction are held until its marker is read, in
-  memory and beyond a limit on disk (`semel.client.consume.spool`). A commit marker releases them; others are dropped.
+  memory and beyond a limit on disk (`semel.client.consume.spool`). A commit marker releases them; others are
+  dropped.
 
 So the rows of a tail are in commit order, not in offset order, and a tail is read by one task. On topics with
 `semel.visibility=journal` the log contains only committed records, and nothing is held.
@@ -19,9 +20,9 @@ So the rows of a tail are in commit order, not in offset order, and a tail is re
 Compaction must not overtake a snapshot: it removes records that were the newest of their key at the cut, and
 the markers of aborted transactions that a task holds. So the plan holds compaction before it takes the cut,
 and every task renews the hold of all partitions, because other tasks may still be waiting to run. Brokers
-count the compactions of a partition (`semel.client.consume.compaction`). A task that finds another count than the
-plan fails: a tail before it returns rows, a range at its end. The rows of a range were all committed at the
-cut; only at its end is it certain that none is missing.
+count the compactions of a partition (`semel.client.consume.compaction`). A task that finds another count than
+the plan fails: a tail before it returns rows, a range at its end. The rows of a range were all committed at
+the cut; only at its end is it certain that none is missing.
 """
 
 import time

@@ -4,10 +4,27 @@ The offsets of a batch are decided once, logged by Spark, and then read by any n
 everything variable (`latest`, committed offsets, new partitions) is looked up only when a batch is planned,
 never when it is repeated. A query reads up to the last stable offset of each partition; a batch with the
 option `snapshot` reads up to one commit of the broker.
+
+Limits on reading: offsets per batch, and records per task.
+
+Both have the meaning of Spark's own Kafka source. `Admission` decides how far the next batch of a stream goes
+(`maxOffsetsPerTrigger`, `minOffsetsPerTrigger`, `maxTriggerDelay`); `split` divides ranges into more tasks
+than there are partitions (`minPartitions`, `maxRecordsPerPartition`).
+
+Determines how far a streaming query can read now, and what it can no longer read.
+
+Offsets are only valid within one topic. Before the next end is determined, the layout is compared with the
+position of the query. A missing partition, a topic with another id and a log that ends before the position
+are data loss. With `failOnDataLoss=false` the query continues with what there is: a topic that was created
+again is read from its start.
 """
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
@@ -19,28 +36,180 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from semel.client import Isolation, Partition
 from semel.spark.clients import connect
 from semel.spark.edge import faces_spark
-from semel.spark.errors import OptionError, PipelineMismatch
-from semel.spark.options import SourceOptions, Where
+from semel.spark.errors import DataLoss, OptionError, PipelineMismatch
+from semel.spark.options import Portions, SourceOptions, Where
 from semel.spark.partition_offsets import (
     MARK,
     PIPELINE,
     PartitionOffsets,
     TopicIds,
+    admit,
     began_of,
     ids_of,
     of_json,
     recreated,
+    recreated_text,
     to_json,
     without_topics,
 )
-from semel.spark.source.limits import Admission, now_s, split
-from semel.spark.source.log_ends import LogEnds
 from semel.spark.source.log_marks import Mark, check_mark, mark_at
 from semel.spark.source.positions import Positions
 from semel.spark.source.reading import Range, read_range
 from semel.spark.source.snapshot import Ended, plan, read_snapshot
+
+
+class Next(NamedTuple):
+    """The next batch at its maximum: its start, its possible end, and the ids of the topics."""
+
+    begin: PartitionOffsets
+    end: PartitionOffsets
+    ids: TopicIds
+
+
+class _Found(NamedTuple):
+    ends: PartitionOffsets
+    ids: TopicIds
+
+
+class LogEnds:
+    """The ends of the log, as a query sees them."""
+
+    def __init__(self, positions: Positions, *, fail_on_data_loss: bool) -> None:
+        self._positions = positions
+        self._fails = fail_on_data_loss
+        self._bound: _Found | None = None
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether the query stops at a fixed end."""
+        return self._bound is not None
+
+    def bound(self) -> None:
+        """Fix the end at the current end of the log (Trigger.AvailableNow)."""
+        self._bound = self._look()
+
+    def next(self, begin: PartitionOffsets, ids: TopicIds) -> Next:
+        """Return what can be read from here. DataLoss if something can no longer be read."""
+        found = self._bound or self._look()
+        begin = self._still_there(begin, ids, found)
+        shorter = self._shorter(begin, found)
+        # A query that read uncommitted records before may be ahead of the last stable offset: it waits there.
+        end = {
+            key: offset if key in shorter else max(offset, begin.get(key, 0))
+            for key, offset in found.ends.items()
+        }
+        return Next(begin, end, {**ids, **found.ids})
+
+    def _look(self) -> _Found:
+        partitions, ids = self._positions.layout()
+        return _Found(self._positions.ends(partitions), ids)
+
+    def _still_there(self, begin: PartitionOffsets, ids: TopicIds, found: _Found) -> PartitionOffsets:
+        anew = recreated(ids, found.ids)
+        if anew and self._fails:
+            raise DataLoss(recreated_text(anew, ids, found.ids))
+        begin = without_topics(begin, anew)
+        gone = begin.keys() - found.ends.keys()
+        if gone and self._fails:
+            raise DataLoss(_gone_text(gone, self._positions.existing(gone)))
+        return {key: offset for key, offset in begin.items() if key not in gone}
+
+    def _shorter(self, begin: PartitionOffsets, found: _Found) -> set[Partition]:
+        """Return the partitions that end before the query's position, whatever is committed in them."""
+        ahead = [key for key, offset in begin.items() if found.ends[key] < offset]
+        ends = self._positions.ends(ahead, Isolation.READ_UNCOMMITTED) if ahead else {}
+        shorter = {key for key, end in ends.items() if end < begin[key]}
+        if shorter and self._fails:
+            topic, partition = key = min(shorter)
+            raise DataLoss(
+                f"records of {topic}/{partition} are lost: the query has read up to offset {begin[key]}, and "
+                f"the log ends at {ends[key]}. The topic was deleted and created again, or the broker was "
+                "restored from a backup. Set failOnDataLoss=false to go on with what is written from now on"
+            )
+        return shorter
+
+
+def _gone_text(gone: Set[Partition], existing: Set[Partition]) -> str:
+    if left := gone & existing:
+        return (
+            f"{_names(left)} is there, and was read by this query before, but its options subscribe, "
+            "subscribePattern or assign do not name it any more. Records that come there would not be read. "
+            "Name it again, or set failOnDataLoss=false to go on without it"
+        )
+    return (
+        f"{_names(gone)} cannot be read any more: there is no such partition. "
+        "Set failOnDataLoss=false to go on without it"
+    )
+
+
+def _names(partitions: Set[Partition]) -> str:
+    return ", ".join(f"{topic}/{partition}" for topic, partition in sorted(partitions))
+
+
+class Admission:
+    """Decides for each batch how much of the waiting input it reads."""
+
+    def __init__(self, portions: Portions) -> None:
+        self._portions = portions
+        self._last_at: float | None = None  # when a batch was last admitted
+
+    def end(
+        self, start: Mapping[Partition, int], end: Mapping[Partition, int], *, may_wait: bool, now: float
+    ) -> PartitionOffsets:
+        """Return the end of the next batch; its start if it is better to wait for more."""
+        least, most = self._portions.least, self._portions.most
+        if may_wait and least is not None:
+            waiting = sum(max(0, offset - start.get(key, 0)) for key, offset in end.items())
+            # The first batch does not wait: it is unknown when the last one was.
+            is_due = self._last_at is None or now - self._last_at >= self._portions.delay_s
+            if waiting < least and not is_due:
+                return dict(start)
+            self._last_at = now
+        return dict(end) if most is None else admit(start, end, most)
+
+
+def now_s() -> float:
+    """The clock of `Admission`, monotonic."""
+    return time.monotonic()
+
+
+def split(ranges: Sequence[Range], min_partitions: int | None, max_records: int | None) -> list[Range]:
+    """Split ranges to at most `max_records` offsets each, and to about `min_partitions` in total.
+
+    Splits for the latter go to the large ranges, in proportion to their size; small ones stay whole.
+    """
+    found = [each for each in ranges if each.end > each.start]
+    if max_records is not None:
+        found = [
+            piece for each in found for piece in _cut(each, math.ceil((each.end - each.start) / max_records))
+        ]
+    if min_partitions is None or len(found) >= min_partitions:
+        return found
+    total = sum(each.end - each.start for each in found)
+    small = [each for each in found if _parts(each, total, min_partitions) == 1]
+    left = total - sum(each.end - each.start for each in small)
+    wanted = min_partitions - len(small)
+    return [
+        piece
+        for each in found
+        for piece in ([each] if each in small else _cut(each, _parts(each, left, wanted)))
+    ]
+
+
+def _parts(wanted: Range, total: int, parts: int) -> int:
+    """Return how many parts a range gets, by its share of the total; halves are rounded up."""
+    return max(1, math.floor((wanted.end - wanted.start) / total * parts + 0.5))
+
+
+def _cut(wanted: Range, parts: int) -> list[Range]:
+    """Divide a range into equal pieces; the remainder goes to the later ones."""
+    size = wanted.end - wanted.start
+    parts = min(parts, size)
+    bounds = [wanted.start + size * number // parts for number in range(parts + 1)]
+    return [replace(wanted, start=start, end=end) for start, end in pairwise(bounds)]
 
 
 class RangePartition(InputPartition):

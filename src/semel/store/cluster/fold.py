@@ -1,8 +1,9 @@
 """Fold the facts of one commit into calls of the database's functions (``functions.sql``).
 
-As in ``semel.store.embedded.fold``, each entity is written once, with its last value, and the rows of a table are
-written together. Almost every commit becomes one call. A fact that changes rows which it does not contain (a
-deleted topic, staged batches of earlier commits, compaction) becomes a separate call, after all facts before.
+As in ``semel.store.embedded.fold``, each entity is written once, with its last value, and the rows of a table
+are written together. Almost every commit becomes one call. A fact that changes rows which it does not contain
+(a deleted topic, staged batches of earlier commits, compaction) becomes a separate call, after all facts
+before.
 
 This module contains no rules. A fact carries the complete new value of its entity.
 """

@@ -2,10 +2,13 @@
 
 A commit is one transaction, usually one call (``fold``). Commits (``committing``) and queries (``database``)
 survive a restart of PostgreSQL.
+
+Count and log queries that needed a row that the ledger has lost.
 """
 
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
+import logging
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from types import MappingProxyType
 from typing import Final
 
@@ -36,7 +39,6 @@ from semel.store.cluster.listing import (
     list_unused_transactions,
 )
 from semel.store.cluster.loading import PARTITION, load
-from semel.store.cluster.lost_rows import LostRows
 from semel.store.cluster.place import Place, take_place
 from semel.store.cluster.postgres.database import QUERY_PATIENCE_SECONDS, ConnectionLost, Database, patiently
 from semel.store.cluster.postgres.opening import open_database
@@ -47,11 +49,35 @@ from semel.store.contract import (
     BatchLocation,
     Counts,
     GroupSummary,
+    LedgerDamaged,
     StoreBroken,
     StoredBatch,
     StoreRefused,
 )
+from semel.store.logged_once import LoggedOnce
 from semel.store.rows import batch_of, offset_of, producer_of, topic_of
+
+log = logging.getLogger("semel.damage")
+
+
+class LostRows:
+    """The lost rows that one broker has met."""
+
+    def __init__(self) -> None:
+        self.met = 0
+        self._logged = LoggedOnce()
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Count and log a LedgerDamaged that is raised within."""
+        try:
+            yield
+        except LedgerDamaged as damaged:
+            self.met += 1
+            if self._logged.is_news(str(damaged)):
+                log.error("%s", damaged)
+            raise
+
 
 NO_BYTES: Final = Bytes()
 CONNECTIONS_MAX: Final = 8

@@ -8,10 +8,21 @@ Facts that change more than one entity (a topic or a group was deleted) are not 
 so far is written before them, to keep the order of the facts.
 
 This module contains no rules. A fact carries the complete new value of its entity.
+
+Fold the facts of one commit that change partitions: batches, staged batches, markers, producers.
+
+See ``fold``. Only the last value of a partition in the facts is written. Batches are gathered per partition,
+because that is the order of their table.
+
+Staged batches are gathered per partition and producer. If a transaction begins and ends within one commit, as
+it does when its work was unsynced, all of its batches are in memory at the end. They go directly to their
+final table, without ever being rows of ``staged``.
 """
 
 import time
+from collections import defaultdict
 from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import Any, Final
 
 from semel.core.facts import (
@@ -41,11 +52,286 @@ from semel.core.facts import (
     TransactionChanged,
     TransactionForgotten,
 )
-from semel.core.types import CommittedOffset, Fact, OffsetKey, PartitionKey, PendingOffset, Transaction
+from semel.core.types import (
+    CommittedOffset,
+    Fact,
+    OffsetKey,
+    Partition,
+    PartitionKey,
+    PendingOffset,
+    ProducerKey,
+    ProducerState,
+    Transaction,
+)
 from semel.store.contract import BatchLocation
-from semel.store.embedded.partition_fold import PartitionFold
 from semel.store.embedded.queries import ManyRows, Statements
-from semel.store.rows import pack_configs, row_of_share, row_of_transaction
+from semel.store.rows import (
+    pack_configs,
+    pack_open_transactions,
+    pack_sent_batches,
+    pack_staged,
+    row_of_share,
+    row_of_transaction,
+)
+
+_ADD_BATCHES: Final = ManyRows("add_batches")
+_STAGE_BATCHES: Final = ManyRows("stage_batches")
+_DROP_BATCHES: Final = ManyRows("drop_batches")
+_ADD_ABORTED: Final = ManyRows("add_aborted")
+_PUT_PARTITIONS: Final = ManyRows("put_partitions")
+_PUT_PRODUCERS: Final = ManyRows("put_producers")
+_DELETE_PRODUCERS: Final = ManyRows("delete_producers")
+_LEAVE_BATCHES: Final = ManyRows("leave_batches")
+_LEAVE_REPLACED: Final = ManyRows("leave_replaced")
+_REWRITE_BATCHES: Final = ManyRows("rewrite_batches")
+_REMOVE_BATCHES: Final = ManyRows("remove_batches")
+_FORGET_ABORTED: Final = ManyRows("forget_aborted")
+
+PARTITIONS_MAX: Final = 50_000
+"""Ids of partitions that are cached between commits."""
+_EMPTY: Final = Partition()
+
+_StagedRow = tuple[int, int, int, int, int]
+"""Offsets, max_timestamp, chunk_id, position, length."""
+
+
+class PartitionFold:
+    """Gathers changes of partitions and writes them."""
+
+    def __init__(self, statements: Statements) -> None:
+        self._sql = statements
+        self.ids: dict[PartitionKey, int] = {}
+        """Kept between commits."""
+        self._locations: Sequence[BatchLocation] = ()
+        self._places_taken = 0
+        self._partitions: dict[PartitionKey, Partition] = {}
+        self._batches: defaultdict[int, list[int]] = defaultdict(list)
+        self._staged: dict[tuple[int, int], list[_StagedRow]] = {}
+        self._dropped: list[int] = []
+        self._aborted: list[int] = []
+        self._producers: dict[ProducerKey, ProducerState | None] = {}
+        self._left_below: dict[int, int] = {}
+
+    def begin(self, locations: Sequence[BatchLocation]) -> None:
+        """Begin a commit, with these locations for the batches in its facts."""
+        self._locations = locations
+        self._places_taken = 0
+
+    def end(self) -> None:
+        """End a commit after its last fact."""
+        self.flush()
+        assert self._places_taken == len(self._locations), "every place belongs to a batch"
+        self._locations = ()
+        if len(self.ids) > PARTITIONS_MAX:
+            # Evict more than necessary, oldest first, so that this does not happen at every commit.
+            self.ids = dict(list(self.ids.items())[-PARTITIONS_MAX // 2 :])
+
+    def forget(self) -> None:
+        """Discard cached state after a rollback."""
+        self.ids.clear()
+        for gathered in (self._partitions, self._batches, self._staged, self._producers, self._left_below):
+            gathered.clear()
+        self._dropped.clear()
+        self._aborted.clear()
+        self._locations = ()
+
+    # -- facts --------------------------------------------------------------------------------------------
+
+    def partition_changed(self, fact: PartitionChanged) -> None:
+        """Replace the value of the partition. Only the last one is written."""
+        self._partitions[fact.key] = fact.partition
+
+    def batch_appended(self, fact: BatchAppended) -> None:
+        """Append the batch to its log."""
+        partition_id = self.ids.get(fact.partition) or self._id(fact.partition)
+        chunk_id, position, length = self._locations[self._places_taken]
+        self._places_taken += 1
+        closes = fact.closes
+        if closes is not None and not closes.is_commit:
+            self._aborted += (
+                partition_id,
+                fact.base_offset,
+                closes.first_offset,
+                fact.producer_id,
+                closes.last_stable_offset,
+            )
+        row = (
+            partition_id,
+            fact.base_offset,
+            fact.last_offset,
+            fact.max_timestamp,
+            fact.peak_timestamp,
+            chunk_id,
+            position,
+            length,
+        )
+        self._batches[partition_id].extend(row)
+
+    def batch_staged(self, fact: BatchStaged) -> None:
+        """Keep the batch until the outcome is known."""
+        location = self._locations[self._places_taken]
+        self._places_taken += 1
+        gathered = self._staged.setdefault((self._id(fact.partition), fact.producer_id), [])
+        gathered.append((fact.offsets, fact.max_timestamp, *location))
+
+    def staged_committed(self, fact: StagedCommitted) -> None:
+        """Append the staged batches to the log."""
+        partition_id = self._id(fact.partition)
+        peak_timestamp = fact.peak_before
+        gathered = self._staged.get((partition_id, fact.producer_id), [])
+        # Each batch takes an offset, so equal sums mean that none was staged by an earlier commit.
+        if gathered and sum(each[0] for each in gathered) == fact.last_offset + 1 - fact.base_offset:
+            del self._staged[partition_id, fact.producer_id]
+            base_offset = fact.base_offset
+            batches = self._batches[partition_id]
+            for offsets, max_timestamp, *location in gathered:
+                peak_timestamp = max(peak_timestamp, max_timestamp)
+                last_offset = base_offset + offsets - 1
+                batches += (partition_id, base_offset, last_offset, max_timestamp, peak_timestamp)
+                batches += location
+                base_offset = last_offset + 1
+            assert peak_timestamp == fact.peak_timestamp, "the core counts as the ledger does"
+            return
+        self._flush_staged()
+        bindings = {
+            "partition_id": partition_id,
+            "producer_id": fact.producer_id,
+            "base_offset": fact.base_offset,
+            "peak_timestamp": peak_timestamp,
+        }
+        self._sql.run("commit_staged", bindings)
+        self._sql.run("delete_staged", (partition_id, fact.producer_id))
+        last = self._sql.rows("batch_at", (partition_id, fact.last_offset))
+        assert last, "the core commits only what was staged"
+        assert last[0][1:] == (fact.last_offset, fact.peak_timestamp), "the core counts as the ledger does"
+
+    def staged_dropped(self, fact: StagedDropped) -> None:
+        """Leave the staged batches to the sweep."""
+        partition_id = self._id(fact.partition)
+        for *_, chunk_id, position, length in self._staged.pop((partition_id, fact.producer_id), ()):
+            self._dropped += (chunk_id, position, length)
+        self._sql.run("drop_staged", (partition_id, fact.producer_id))
+        self._sql.run("delete_staged", (partition_id, fact.producer_id))
+
+    def log_start_advanced(self, fact: LogStartAdvanced) -> None:
+        """Leave batches below the log start to the sweep."""
+        self._left_below[self._id(fact.partition)] = fact.log_start_offset
+
+    def batches_replaced(self, fact: BatchesReplaced) -> None:
+        """Give rows new locations or delete them. Their old locations are left to the sweep."""
+        # The batches may have been appended in the same commit.
+        self.flush()
+        partition_id = self._id(fact.partition)
+        rewritten: list[int] = []
+        replaced: list[int] = []
+        for batch in fact.rewritten:
+            location = self._locations[self._places_taken]
+            self._places_taken += 1
+            rewritten += (partition_id, batch.base_offset, batch.max_timestamp, *location)
+            replaced += (partition_id, batch.base_offset)
+        removed = [number for base_offset in fact.removed for number in (partition_id, base_offset)]
+        _LEAVE_REPLACED.run(self._sql, replaced + removed)
+        _REWRITE_BATCHES.run(self._sql, rewritten)
+        _REMOVE_BATCHES.run(self._sql, removed)
+        _FORGET_ABORTED.run(self._sql, removed)
+
+    def producer_advanced(self, fact: ProducerAdvanced) -> None:
+        """Replace the state of the producer. Only the last one is written."""
+        self._producers[fact.key] = fact.state
+
+    def producer_expired(self, fact: ProducerExpired) -> None:
+        """Forget the producer."""
+        self._producers[fact.key] = None
+
+    def add(self, key: PartitionKey, partition_id: int) -> None:
+        """Add a new partition."""
+        self.ids[key] = partition_id
+        self._partitions[key] = _EMPTY
+
+    # -- rows ---------------------------------------------------------------------------------------------
+
+    def _id(self, key: PartitionKey) -> int:
+        partition_id = self.ids.get(key)
+        if partition_id is None:
+            found = self._sql.rows("partition_row", key.values())
+            if not found:
+                raise LookupError(f"partition {key.index} of topic {key.topic_id.hex()} is not in the ledger")
+            partition_id = self.ids[key] = int(found[0][0])
+        return partition_id
+
+    def flush(self) -> None:
+        """Write the gathered changes."""
+        if self._partitions:
+            self._flush_partitions()
+        if self._batches:
+            _ADD_BATCHES.run(self._sql, list(chain.from_iterable(self._batches.values())))
+            self._batches.clear()
+        if self._staged:
+            self._flush_staged()
+        if self._dropped:
+            _DROP_BATCHES.run(self._sql, self._dropped)
+            self._dropped.clear()
+        if self._aborted:
+            _ADD_ABORTED.run(self._sql, self._aborted)
+            self._aborted.clear()
+        if self._producers:
+            self._flush_producers()
+        if self._left_below:
+            values = [number for pair in self._left_below.items() for number in pair]
+            _LEAVE_BATCHES.run(self._sql, values)
+            self._left_below.clear()
+
+    def _flush_partitions(self) -> None:
+        partitions: list[Any] = []
+        for key, partition in self._partitions.items():
+            partitions += (
+                self._id(key),
+                key.topic_id,
+                key.index,
+                partition.log_start_offset,
+                partition.high_watermark,
+                partition.peak_timestamp,
+                partition.size_bytes,
+                pack_open_transactions(partition.open_transactions),
+                partition.last_aborted_offset,
+                partition.cleaned_offset,
+                partition.compactions,
+            )
+        _PUT_PARTITIONS.run(self._sql, partitions)
+        self._partitions.clear()
+
+    def _flush_staged(self) -> None:
+        staged: list[int] = []
+        for owner, gathered in self._staged.items():
+            for each in gathered:
+                staged += owner
+                staged += each
+        _STAGE_BATCHES.run(self._sql, staged)
+        self._staged.clear()
+
+    def _flush_producers(self) -> None:
+        put: list[Any] = []
+        gone: list[int] = []
+        for key, state in self._producers.items():
+            partition_id = self._id(PartitionKey(key.topic_id, key.index))
+            if state is None:
+                gone += (partition_id, key.producer_id)
+                continue
+            put += (
+                partition_id,
+                key.producer_id,
+                state.epoch,
+                pack_sent_batches(state.batches),
+                state.last_timestamp,
+                state.seen_ms,
+                state.coordinator_epoch,
+                state.transaction_first_offset,
+                pack_staged(state.staged),
+            )
+        _PUT_PRODUCERS.run(self._sql, put)
+        _DELETE_PRODUCERS.run(self._sql, gone)
+        self._producers.clear()
+
 
 FACTS_AT_ONCE: Final = 128
 """After this many facts the thread yields the GIL. Otherwise the event loop would wait for the GIL longer

@@ -18,15 +18,30 @@ event loop.
 
 Released space is punched out of the file, block by block (see ``released``), and reads as zeros from then on.
 A reader that learned of a location before its release must check, after reading, that the batch still exists.
+
+Merge ranges of chunks, so that fewer calls read or release them.
+
+Read chunk files: on a thread, or on the event loop if the bytes are in the page cache.
+
+Collect released ranges of a chunk until they cover whole blocks.
+
+A file system releases space in blocks, and batches do not end at block boundaries. Two adjacent batches that
+are released one after the other would leave the block they share, and small batches that are released one by
+one would leave everything. So released ranges are remembered, and a block is released with its last byte.
+
+The ranges are only in memory: after a restart, partly released blocks stay until their chunk is deleted.
+Beyond ``RANGES_MAX`` ranges the chunk least recently released from is forgotten, with the same effect.
 """
 
 import contextlib
 import errno
 import os
-from collections.abc import Collection, Iterator, Sequence
+import threading
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from semel.core.types import Buffer
 from semel.store.contract import BatchLocation, StoreBroken, StoreFull
@@ -39,11 +54,166 @@ from semel.store.embedded.chunk_header import (
     next_slot,
     path_of,
 )
-from semel.store.embedded.chunk_ranges import merged, runs
-from semel.store.embedded.chunk_reading import ChunkReading
-from semel.store.embedded.files import Files, end_of_data, write_all
-from semel.store.embedded.released import Released
+from semel.store.embedded.files import IOV_MAX, Files, OpenFiles, end_of_data, write_all
 from semel.store.worker import StoreHealth, Worker
+
+RANGES_MAX: Final = 100_000
+"""About 20 MB."""
+
+
+class Released:
+    """Released ranges by chunk, sorted and disjoint."""
+
+    def __init__(self, ranges_max: int = RANGES_MAX) -> None:
+        self._ranges_max = ranges_max
+        self._chunks: dict[int, tuple[list[int], list[int]]] = {}
+        self._count = 0
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return self._count
+
+    def add(self, chunk_id: int, start: int, end: int, block: int) -> tuple[int, int]:
+        """Add a range. Return the range of blocks that became free, possibly empty."""
+        with self._lock:
+            whole_start, whole_end = self._unite(chunk_id, start, end)
+            self._shrink()
+        free_from = max(-(-whole_start // block), start // block) * block
+        free_to = min(whole_end // block, -(-end // block)) * block
+        return free_from, max(free_from, free_to)
+
+    def forget(self, chunk_id: int) -> None:
+        """Forget a deleted chunk."""
+        with self._lock:
+            self._drop(chunk_id)
+
+    def _unite(self, chunk_id: int, start: int, end: int) -> tuple[int, int]:
+        starts, ends = self._chunks.pop(chunk_id, ([], []))
+        # The ranges that touch the new one are merged with it.
+        first, last = bisect_left(ends, start), bisect_right(starts, end)
+        whole_start = min(start, starts[first]) if first < last else start
+        whole_end = max(end, ends[last - 1]) if first < last else end
+        starts[first:last] = [whole_start]
+        ends[first:last] = [whole_end]
+        self._chunks[chunk_id] = starts, ends
+        self._count += 1 - (last - first)
+        return whole_start, whole_end
+
+    def _drop(self, chunk_id: int) -> None:
+        self._count -= len(self._chunks.pop(chunk_id, ([], []))[0])
+
+    def _shrink(self) -> None:
+        while self._count > self._ranges_max:
+            self._drop(next(iter(self._chunks)))
+
+
+_NOWAIT: Final = getattr(os, "RWF_NOWAIT", 0)
+
+
+class ChunkReading:
+    """Reads batch locations, from any thread. Recently used files stay open."""
+
+    def __init__(self, path_of: Callable[[int], Path]) -> None:
+        self._path_of = path_of
+        self._open_files = OpenFiles()
+
+    def read(self, locations: Sequence[BatchLocation], buffers: Sequence[Buffer]) -> None:
+        """Fill the buffers with the bytes at these locations. LookupError if some are gone, OSError."""
+        for chunk_id, position, run in runs(locations, buffers):
+            try:
+                file = self._open_files.take(self._path_of(chunk_id))
+            except FileNotFoundError:
+                raise LookupError(f"chunk {chunk_id} is gone") from None
+            assert file is not None
+            try:
+                _read_run(file.descriptor, chunk_id, position, run)
+            finally:
+                self._open_files.give_back(file)
+
+    def read_cached(self, locations: Sequence[BatchLocation], buffers: Sequence[Buffer]) -> bool:
+        """Read without waiting for the disk. Return False unless all bytes were in memory."""
+        if not _NOWAIT:
+            return False
+        for chunk_id, position, run in runs(locations, buffers):
+            file = self._open_files.take(self._path_of(chunk_id), if_open=True)
+            if file is None:
+                return False
+            try:
+                if os.preadv(file.descriptor, run, position, _NOWAIT) != sum(map(len, run)):
+                    return False
+            except OSError:
+                # Not in memory, or the file system cannot tell: the caller reads on a thread.
+                return False
+            finally:
+                self._open_files.give_back(file)
+        return True
+
+    def forget(self, path: Path) -> None:
+        """Close a file that was removed."""
+        self._open_files.forget(path)
+
+    def close(self) -> None:
+        """Close every file."""
+        self._open_files.close()
+
+
+def _read_run(descriptor: int, chunk_id: int, position: int, run: Sequence[Buffer]) -> None:
+    wanted = sum(map(len, run))
+    views = run
+    while wanted:
+        taken = os.preadv(descriptor, views, position)
+        if taken == 0:
+            raise LookupError(f"chunk {chunk_id} ends at {position}, {wanted} bytes too early")
+        wanted -= taken
+        position += taken
+        if wanted:
+            views = rest_of(views, taken)
+
+
+B = TypeVar("B", bound=Buffer)
+
+
+def runs(locations: Sequence[BatchLocation], buffers: Sequence[B]) -> Iterator[tuple[int, int, list[B]]]:
+    """Group adjacent locations, so that one call reads or writes a group: chunk, position, buffers."""
+    run: list[B] = []
+    chunk_id = start = end = -1
+    for location, buffer in zip(locations, buffers, strict=True):
+        if location.chunk_id != chunk_id or location.position != end or len(run) == IOV_MAX:
+            if run:
+                yield chunk_id, start, run
+            run = []
+            chunk_id = location.chunk_id
+            start = end = location.position
+        run.append(buffer)
+        end += location.length
+    if run:
+        yield chunk_id, start, run
+
+
+def rest_of(views: Sequence[Buffer], taken: int) -> list[Buffer]:
+    """Return the parts of the buffers that are still empty after this many bytes were read."""
+    rest: list[Buffer] = []
+    for view in views:
+        if taken >= len(view):
+            taken -= len(view)
+        else:
+            rest.append(memoryview(view)[taken:])
+            taken = 0
+    return rest
+
+
+def merged(locations: Sequence[BatchLocation]) -> Iterator[tuple[int, int, int]]:
+    """Merge adjacent ranges. Only whole blocks can be released, so larger ranges release more."""
+    chunk_id = start = end = -1
+    for location in sorted(locations):
+        if location.chunk_id != chunk_id or location.position != end:
+            if end > start:
+                yield chunk_id, start, end
+            chunk_id, start, end = location.chunk_id, location.position, location.position
+        end += location.length
+    if end > start:
+        yield chunk_id, start, end
+
 
 ROOM_BYTES: Final = 16 * 1024 * 1024
 """How much room is allocated at a time. A crash leaves at most this much unused in the last chunk."""

@@ -81,7 +81,7 @@ def test_every_query_is_described_and_used_and_every_used_one_exists() -> None:
     text = (STORE / "queries.sql").read_text()
     assert len(QUERIES) == text.count("-- name: ")
     used: set[str] = set()
-    for path in STORE.rglob("*.py"):
+    for path in STORE.parent.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and node.args:
                 name = getattr(node.func, "attr", getattr(node.func, "id", ""))

@@ -91,7 +91,10 @@ class Merger:
         return merged
 
     async def _candidates(self, after: tuple[bytes, int]) -> list[tuple[PartitionKey, int]]:
-        """Return partitions that may have enough for a run, and the first offset that is not merged."""
+        """Return partitions that may have enough for a run, and the first offset that is not merged.
+
+        Partitions are listed by topics, because an old snapshot keeps all versions of their own rows.
+        """
         rows = await self._database.fetch(
             """
             SELECT topic_id, partition_index, first_offset
@@ -99,10 +102,18 @@ class Merger:
                 SELECT topic_id, partition_index, high_watermark,
                     batch_holding(topic_id, partition_index, greatest(log_start_offset, next_offset))
                         AS first_offset
-                FROM partitions LEFT JOIN merged USING (topic_id, partition_index)
-                JOIN topics USING (topic_id)
-                WHERE (topic_id, partition_index) > ($1, $2)
-                AND coalesce(configs::json ->> 'cleanup.policy', $6) NOT LIKE '%compact%'
+                FROM (
+                    SELECT topic_id, partition_index
+                    FROM topics CROSS JOIN generate_series(0, partitions - 1) AS partition_index
+                    WHERE (topic_id, partition_index) > ($1, $2)
+                    AND coalesce(configs::json ->> 'cleanup.policy', $6) NOT LIKE '%compact%'
+                    ORDER BY topic_id, partition_index
+                ) AS keys CROSS JOIN LATERAL (
+                    SELECT log_start_offset, high_watermark FROM partitions
+                    WHERE partitions.topic_id = keys.topic_id
+                    AND partitions.partition_index = keys.partition_index
+                    ORDER BY generation DESC LIMIT 1
+                ) AS newest LEFT JOIN merged USING (topic_id, partition_index)
             ) AS each CROSS JOIN LATERAL (
                 SELECT count(*) AS number, sum(length) AS size FROM (
                     SELECT length FROM batches

@@ -136,7 +136,13 @@ def librdkafka(broker: Secured, protocol: str, mechanism: str, user: str, passwo
     else:
         conf |= {"sasl.username": user, "sasl.password": password}
     producer = confluent_kafka.Producer(conf)
-    producer.produce(topic, b"x", on_delivery=lambda error, _: refused.append(str(error)) if error else None)
+    try:
+        producer.produce(
+            topic, b"x", on_delivery=lambda error, _: refused.append(str(error)) if error else None
+        )
+    except confluent_kafka.KafkaException as error:
+        # If the thread stalls here, the answer about the topic may arrive before the message is queued.
+        refused.append(str(error))
     until(
         lambda: producer.poll(0.1) is not None and (refused or not len(producer)),
         what="an answer to a record",

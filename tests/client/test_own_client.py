@@ -25,6 +25,7 @@ from semel.client import (
     Producer,
     Start,
 )
+from semel.client.consume import consumer as consuming
 from semel.client.consume import membership
 from semel.client.consume.membership import ClassicMember, ConsumerMember
 
@@ -297,6 +298,36 @@ def test_configs_of_topics_and_brokers(client: Client) -> None:
         admin.configs.alter_topic("t", values={"no.such.thing": "1"})
     (node,) = admin.cluster().nodes
     assert any(each.name == "num.partitions" for each in admin.configs.of_broker(node.node_id))
+
+
+def test_offsets_of_a_lost_partition_do_not_count_as_committed(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    admin, both = Admin(client), [("t", 0), ("t", 1)]
+    admin.topics.create(NewTopic("t", 2))
+    for _, partition in both:
+        write(client, "t", 2, partition=partition)
+    commit = consuming.commit_offsets
+    refused = []
+
+    def is_stale_at_first(*arguments: Any) -> None:
+        if not refused:
+            refused.append(arguments)
+            raise KafkaError(ErrorCode.STALE_MEMBER_EPOCH, "the epoch has changed")
+        commit(*arguments)
+
+    with Consumer(client, "t", group_id="g", auto_commit=False) as consumer:
+        assert len(values(consumer)) == 4
+        with monkeypatch.context() as patch:
+            patch.setattr(consuming, "commit_offsets", is_stale_at_first)
+            patch.setattr(consumer, "_follow_group", lambda: consumer._take_assignment(both[:1]))
+            consumer.commit()
+        assert refused
+        assert admin.groups.offsets("g").keys() == {("t", 0)}
+        consumer._take_assignment(both)
+        assert len(values(consumer)) == 2
+        consumer.commit()
+        assert {key: each.offset for key, each in admin.groups.offsets("g").items()} == dict.fromkeys(both, 2)
 
 
 def test_groups_from_outside(client: Client) -> None:

@@ -196,8 +196,8 @@ class Consumer(PollingConsumer):
             # The epoch changed since the last heartbeat. The next one updates it, and offsets of partitions
             # that are still assigned can be committed.
             self._follow_group()
-            kept = {key: offset for key, offset in offsets.items() if key in self._assigned}
-            commit_offsets(self._client, self._group_id, kept, self._commit_as)
+            offsets = {key: offset for key, offset in offsets.items() if key in self._assigned}
+            commit_offsets(self._client, self._group_id, offsets, self._commit_as)
         for key, value in offsets.items():
             self._committed[key] = value.offset if isinstance(value, CommittedOffset) else value
 

@@ -25,6 +25,7 @@ from semel.client import (
     Producer,
     Start,
 )
+from semel.client.admin.group_offsets import commit_offsets
 from semel.client.consume import consumer as consuming
 from semel.client.consume import membership
 from semel.client.consume.membership import ClassicMember, ConsumerMember
@@ -307,14 +308,13 @@ def test_offsets_of_a_lost_partition_do_not_count_as_committed(
     admin.topics.create(NewTopic("t", 2))
     for _, partition in both:
         write(client, "t", 2, partition=partition)
-    commit = consuming.commit_offsets
-    refused = []
+    refused: list[Any] = []
 
     def is_stale_at_first(*arguments: Any) -> None:
         if not refused:
             refused.append(arguments)
             raise KafkaError(ErrorCode.STALE_MEMBER_EPOCH, "the epoch has changed")
-        commit(*arguments)
+        commit_offsets(*arguments)
 
     with Consumer(client, "t", group_id="g", auto_commit=False) as consumer:
         assert len(values(consumer)) == 4

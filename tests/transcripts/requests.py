@@ -27,14 +27,7 @@ from semel.core.transactions.commands import (
     ProducerGiven,
 )
 from semel.core.types import CommittedOffset, Decision, ErrorCode, OffsetKey
-from semel.handlers.transaction_errors import (
-    ADD_OFFSETS_TO_TXN,
-    ADD_PARTITIONS_TO_TXN,
-    END_TXN,
-    INIT_PRODUCER_ID,
-    PRODUCE,
-    TXN_OFFSET_COMMIT,
-)
+from semel.wire.api_key import ApiKey
 
 Lines = Iterator[str]
 BLOCK_MAX_MS: Final = "semel.transaction.block.max.ms"
@@ -70,7 +63,7 @@ def _init_producer_id(session: Session, call: Call) -> Lines:
     call.finish()
     decision, facts = session.decide(command)
     yield from facts
-    yield session.adopt(call, client, decision, INIT_PRODUCER_ID, lost=lost)
+    yield session.adopt(call, client, decision, ApiKey.INIT_PRODUCER_ID, lost=lost)
 
 
 def _produce(session: Session, call: Call) -> Lines:
@@ -101,7 +94,7 @@ def _produce(session: Session, call: Call) -> Lines:
 def _appended(session: Session, decision: Decision, version: int) -> str:
     answer: Appended = decision.answer
     if answer.error:
-        return error_text(session.told(answer.error, PRODUCE, version))
+        return error_text(session.told(answer.error, ApiKey.PRODUCE, version))
     text = f"offset {answer.base_offset}" if answer.base_offset >= 0 else "staged, without an offset"
     return text if decision.facts else f"{text} (duplicate)"
 
@@ -121,7 +114,7 @@ def _add_partitions_to_txn(session: Session, call: Call) -> Lines:
         block_max_ms=min((each for each in limits if each >= 0), default=-1),
         connection=connection,
     )
-    yield from _added(session, command, ADD_PARTITIONS_TO_TXN, client.version)
+    yield from _added(session, command, ApiKey.ADD_PARTITIONS_TO_TXN, client.version)
 
 
 def _add_offsets_to_txn(session: Session, call: Call) -> Lines:
@@ -133,7 +126,7 @@ def _add_offsets_to_txn(session: Session, call: Call) -> Lines:
     command = AddOffsets(
         client.transactional_id or "", client.producer_id, client.epoch, group_id, connection=connection
     )
-    yield from _added(session, command, ADD_OFFSETS_TO_TXN, client.version)
+    yield from _added(session, command, ApiKey.ADD_OFFSETS_TO_TXN, client.version)
 
 
 def _added(session: Session, command: AddPartitions | AddOffsets, api_key: int, version: int) -> Lines:
@@ -175,7 +168,7 @@ def _txn_offset_commit(session: Session, call: Call) -> Lines:
     call.finish()
     decision, facts = session.decide(command)
     yield from facts
-    told = tuple(session.told(each, TXN_OFFSET_COMMIT, client.version) for each in decision.answer)
+    told = tuple(session.told(each, ApiKey.TXN_OFFSET_COMMIT, client.version) for each in decision.answer)
     yield answer_line(_each(command.offsets, told))
 
 
@@ -234,7 +227,7 @@ def _end_txn(session: Session, call: Call) -> Lines:
     decision, facts = session.decide(command)
     yield from facts
     held = session.named(call.client or "")
-    yield session.adopt(call, client, decision, END_TXN, lost=lost)
+    yield session.adopt(call, client, decision, ApiKey.END_TXN, lost=lost)
     if is_late:
         session.clients[call.client or ""] = held
 
@@ -251,7 +244,7 @@ def _begin_attempt(session: Session, call: Call) -> Lines:
     call.finish()
     decision, facts = session.decide(command)
     yield from facts
-    yield session.adopt(call, client, decision, INIT_PRODUCER_ID, lost=False)
+    yield session.adopt(call, client, decision, ApiKey.INIT_PRODUCER_ID, lost=False)
 
 
 def _producer(session: Session, name: str) -> Producer:

@@ -34,7 +34,7 @@ from semel.handlers import (
     users,
 )
 from semel.handlers.context import Handler
-from semel.handlers.transaction_errors import INIT_PRODUCER_ID
+from semel.wire.api_key import ApiKey
 from semel.wire.messages import APIS, Api
 from semel.wire.messages.semel import FIRST_OWN_KEY
 
@@ -75,6 +75,6 @@ def served(*, two_phase: bool = False, extensions: bool = True) -> list[Api]:
     if not two_phase:
         return apis
     return [
-        replace(each, advertised_max=each.max_version) if each.key == INIT_PRODUCER_ID else each
+        replace(each, advertised_max=each.max_version) if each.key == ApiKey.INIT_PRODUCER_ID else each
         for each in apis
     ]

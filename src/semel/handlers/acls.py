@@ -18,6 +18,7 @@ from semel.core.security.policies import AddAcl, ConfirmPolicies, RemoveAcl
 from semel.core.types import ErrorCode
 from semel.handlers.context import Handler, RequestContext
 from semel.store.contract import StoreRefused
+from semel.wire.api_key import ApiKey
 from semel.wire.messages.security import (
     AclCreation,
     AclCreationResult,
@@ -257,4 +258,8 @@ def _matching(binding: AclBinding, error: ErrorCode, message: str | None) -> Del
     )
 
 
-HANDLERS: dict[int, Handler] = {29: describe_acls, 30: create_acls, 31: delete_acls}
+HANDLERS: dict[int, Handler] = {
+    ApiKey.DESCRIBE_ACLS: describe_acls,
+    ApiKey.CREATE_ACLS: create_acls,
+    ApiKey.DELETE_ACLS: delete_acls,
+}

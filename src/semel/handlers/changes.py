@@ -13,6 +13,7 @@ from semel.broker.broker import Broker
 from semel.core.security.acls import Operation, PatternType, Permission, ResourceType
 from semel.handlers.context import Handler, RequestContext
 from semel.handlers.users import BY_NUMBER
+from semel.wire.api_key import ApiKey
 from semel.wire.messages import APIS
 
 log = logging.getLogger("semel.audit")
@@ -203,19 +204,19 @@ def _quotas(request: Any, response: Any) -> Changes:
 
 
 CHANGES: Final[dict[int, Callable[[Any, Any], Changes]]] = {
-    19: _topics,
-    20: _deleted_topics,
-    21: _records,
-    27: _markers,
-    30: _added_acls,
-    31: _removed_acls,
-    33: _configs,
-    37: _partitions,
-    42: _groups,
-    44: _configs,
-    47: _offsets,
-    49: _quotas,
-    51: _users,
-    57: _features,
+    ApiKey.CREATE_TOPICS: _topics,
+    ApiKey.DELETE_TOPICS: _deleted_topics,
+    ApiKey.DELETE_RECORDS: _records,
+    ApiKey.WRITE_TXN_MARKERS: _markers,
+    ApiKey.CREATE_ACLS: _added_acls,
+    ApiKey.DELETE_ACLS: _removed_acls,
+    ApiKey.ALTER_CONFIGS: _configs,
+    ApiKey.CREATE_PARTITIONS: _partitions,
+    ApiKey.DELETE_GROUPS: _groups,
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: _configs,
+    ApiKey.OFFSET_DELETE: _offsets,
+    ApiKey.ALTER_CLIENT_QUOTAS: _quotas,
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: _users,
+    ApiKey.UPDATE_FEATURES: _features,
 }
 """What the requests of an API have changed, by its key."""

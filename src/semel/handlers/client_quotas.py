@@ -14,6 +14,7 @@ from semel.core.security.quotas import (
 from semel.core.types import ErrorCode
 from semel.handlers.context import Handler, RequestContext
 from semel.store.contract import StoreRefused
+from semel.wire.api_key import ApiKey
 from semel.wire.messages.quotas import (
     AlterClientQuotasEntry,
     AlterClientQuotasRequest,
@@ -120,4 +121,7 @@ def _new_limits(broker: Broker, commands: list[AlterQuota]) -> int:
     return more
 
 
-HANDLERS: dict[int, Handler] = {48: describe_client_quotas, 49: alter_client_quotas}
+HANDLERS: dict[int, Handler] = {
+    ApiKey.DESCRIBE_CLIENT_QUOTAS: describe_client_quotas,
+    ApiKey.ALTER_CLIENT_QUOTAS: alter_client_quotas,
+}

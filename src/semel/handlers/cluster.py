@@ -10,6 +10,7 @@ from semel.broker.broker import Broker
 from semel.core.types import ErrorCode
 from semel.handlers.context import Handler, RequestContext
 from semel.handlers.leadership import controller, reachable
+from semel.wire.api_key import ApiKey
 from semel.wire.messages.metadata import (
     Coordinator,
     DescribeClusterBroker,
@@ -99,4 +100,7 @@ def _coordinator(
     return Coordinator(key=key, node_id=-1, port=-1, error_code=error, error_message=message)
 
 
-HANDLERS: dict[int, Handler] = {10: find_coordinator, 60: describe_cluster}
+HANDLERS: dict[int, Handler] = {
+    ApiKey.FIND_COORDINATOR: find_coordinator,
+    ApiKey.DESCRIBE_CLUSTER: describe_cluster,
+}

@@ -32,6 +32,7 @@ from semel.handlers.config_entries import (
 )
 from semel.handlers.context import Handler, RequestContext
 from semel.handlers.topics import ask_topics
+from semel.wire.api_key import ApiKey
 from semel.wire.messages.configs import (
     AlterableConfig,
     AlterConfigsRequest,
@@ -359,8 +360,8 @@ async def list_config_resources(
 
 
 HANDLERS: dict[int, Handler] = {
-    32: describe_configs,
-    33: alter_configs,
-    44: incremental_alter_configs,
-    74: list_config_resources,
+    ApiKey.DESCRIBE_CONFIGS: describe_configs,
+    ApiKey.ALTER_CONFIGS: alter_configs,
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: incremental_alter_configs,
+    ApiKey.LIST_CONFIG_RESOURCES: list_config_resources,
 }

@@ -30,6 +30,7 @@ from semel.handlers.context import Handler, RequestContext
 from semel.handlers.group_admin import ALL_OPERATIONS, NO_OPERATIONS, describe_each
 from semel.handlers.leadership import coordination_error, refused_by_store
 from semel.store.contract import StoreRefused
+from semel.wire.api_key import ApiKey
 from semel.wire.messages.groups import (
     Assignment,
     ConsumerGroupDescribeAssignment,
@@ -294,4 +295,7 @@ def _shown(owned: OwnedPartitions, names: dict[bytes, str]) -> ConsumerGroupDesc
     )
 
 
-HANDLERS: dict[int, Handler] = {68: consumer_group_heartbeat, 69: consumer_group_describe}
+HANDLERS: dict[int, Handler] = {
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: consumer_group_heartbeat,
+    ApiKey.CONSUMER_GROUP_DESCRIBE: consumer_group_describe,
+}

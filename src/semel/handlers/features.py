@@ -13,6 +13,7 @@ from semel.core.transactions.commands import ChangeFeature
 from semel.core.types import ErrorCode
 from semel.handlers.context import Handler, RequestContext
 from semel.store.contract import StoreRefused
+from semel.wire.api_key import ApiKey
 from semel.wire.messages.configs import (
     FeatureUpdateKey,
     UpdatableFeatureResult,
@@ -83,4 +84,4 @@ def _problem(update: FeatureUpdateKey, levels: dict[str, int], version: int) -> 
     return None
 
 
-HANDLERS: dict[int, Handler] = {57: update_features}
+HANDLERS: dict[int, Handler] = {ApiKey.UPDATE_FEATURES: update_features}

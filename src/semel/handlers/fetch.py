@@ -17,6 +17,7 @@ from semel.handlers.fetch_sessions import FetchSessions, SessionFetch, SessionPa
 from semel.handlers.leadership import MOVED, NO_EPOCH, LeaderHints, leadership_error
 from semel.handlers.list_offsets import isolation_of, list_offsets, offset_for_leader_epoch
 from semel.store.contract import StoreRefused
+from semel.wire.api_key import ApiKey
 from semel.wire.messages.fetch import (
     AbortedTransaction,
     FetchableTopicResponse,
@@ -279,4 +280,8 @@ def _by_topic(turn: SessionFetch, answers: Sequence[PartitionData]) -> list[Fetc
     return list(topics.values())
 
 
-HANDLERS: dict[int, Handler] = {1: fetch, 2: list_offsets, 23: offset_for_leader_epoch}
+HANDLERS: dict[int, Handler] = {
+    ApiKey.FETCH: fetch,
+    ApiKey.LIST_OFFSETS: list_offsets,
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: offset_for_leader_epoch,
+}

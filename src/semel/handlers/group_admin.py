@@ -11,6 +11,7 @@ from semel.core.types import ErrorCode
 from semel.handlers.context import Handler, RequestContext
 from semel.handlers.leadership import coordination_error, owned
 from semel.store.contract import GroupSummary, StoreRefused
+from semel.wire.api_key import ApiKey
 from semel.wire.messages.groups import (
     DeletableGroupResult,
     DeleteGroupsRequest,
@@ -162,4 +163,8 @@ async def delete_groups(
     )
 
 
-HANDLERS: dict[int, Handler] = {15: describe_groups, 16: list_groups, 42: delete_groups}
+HANDLERS: dict[int, Handler] = {
+    ApiKey.DESCRIBE_GROUPS: describe_groups,
+    ApiKey.LIST_GROUPS: list_groups,
+    ApiKey.DELETE_GROUPS: delete_groups,
+}

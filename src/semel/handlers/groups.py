@@ -32,6 +32,7 @@ from semel.handlers.consumer_groups import LOOKUPS_MAX, look_up
 from semel.handlers.context import Handler, RequestContext
 from semel.handlers.leadership import coordination_error, refused_by_store
 from semel.store.contract import StoreRefused
+from semel.wire.api_key import ApiKey
 from semel.wire.messages.groups import (
     HeartbeatRequest,
     HeartbeatResponse,
@@ -239,10 +240,10 @@ async def leave_group(
 
 
 HANDLERS: dict[int, Handler] = {
-    11: join_group,
-    12: heartbeat,
-    13: leave_group,
-    14: sync_group,
+    ApiKey.JOIN_GROUP: join_group,
+    ApiKey.HEARTBEAT: heartbeat,
+    ApiKey.LEAVE_GROUP: leave_group,
+    ApiKey.SYNC_GROUP: sync_group,
     **group_admin.HANDLERS,
     **consumer_groups.HANDLERS,
 }

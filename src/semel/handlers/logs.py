@@ -14,6 +14,7 @@ from semel.core.types import ErrorCode, PartitionKey, Topic
 from semel.handlers.context import Handler, RequestContext
 from semel.handlers.leadership import leadership_error
 from semel.store.contract import LedgerDamaged, StoreRefused
+from semel.wire.api_key import ApiKey
 from semel.wire.messages.topics import (
     DeleteRecordsPartitionResult,
     DeleteRecordsRequest,
@@ -132,4 +133,7 @@ def _volume(directory: str) -> tuple[int, int]:
     return usage.total, usage.free
 
 
-HANDLERS: dict[int, Handler] = {21: delete_records, 35: describe_log_dirs}
+HANDLERS: dict[int, Handler] = {
+    ApiKey.DELETE_RECORDS: delete_records,
+    ApiKey.DESCRIBE_LOG_DIRS: describe_log_dirs,
+}

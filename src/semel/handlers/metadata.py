@@ -30,6 +30,7 @@ from semel.handlers.cluster import CLUSTER_OPERATIONS
 from semel.handlers.context import Handler, RequestContext
 from semel.handlers.leadership import ShownLeaders, controller, reachable
 from semel.handlers.topics import NO_TOPIC_ID, ask_topics
+from semel.wire.api_key import ApiKey
 from semel.wire.messages.metadata import (
     ApiVersion,
     ApiVersionsRequest,
@@ -418,8 +419,8 @@ def _paged(
 
 
 HANDLERS: dict[int, Handler] = {
-    3: metadata,
-    18: api_versions,
-    75: describe_topic_partitions,
+    ApiKey.METADATA: metadata,
+    ApiKey.API_VERSIONS: api_versions,
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS: describe_topic_partitions,
     **cluster.HANDLERS,
 }

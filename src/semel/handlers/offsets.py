@@ -17,6 +17,7 @@ from semel.core.types import CommittedOffset, ErrorCode, OffsetKey, Topic
 from semel.handlers.context import Handler, RequestContext
 from semel.handlers.leadership import coordination_error, refused_by_store
 from semel.store.contract import StoreRefused
+from semel.wire.api_key import ApiKey
 from semel.wire.messages.offsets import (
     OffsetCommitRequest,
     OffsetCommitRequestTopic,
@@ -319,4 +320,8 @@ async def offset_delete(
     return response
 
 
-HANDLERS: dict[int, Handler] = {8: offset_commit, 9: offset_fetch, 47: offset_delete}
+HANDLERS: dict[int, Handler] = {
+    ApiKey.OFFSET_COMMIT: offset_commit,
+    ApiKey.OFFSET_FETCH: offset_fetch,
+    ApiKey.OFFSET_DELETE: offset_delete,
+}

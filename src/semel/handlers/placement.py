@@ -11,6 +11,7 @@ from typing import Final
 from semel.broker.broker import Broker
 from semel.core.types import ErrorCode, PartitionKey, Topic
 from semel.handlers.context import Handler, RequestContext
+from semel.wire.api_key import ApiKey
 from semel.wire.messages.placement import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
@@ -179,8 +180,8 @@ def _move(broker: Broker, path: str, topic: Topic | None, index: int) -> ErrorCo
 
 
 HANDLERS: dict[int, Handler] = {
-    34: alter_replica_log_dirs,
-    43: elect_leaders,
-    45: alter_partition_reassignments,
-    46: list_partition_reassignments,
+    ApiKey.ALTER_REPLICA_LOG_DIRS: alter_replica_log_dirs,
+    ApiKey.ELECT_LEADERS: elect_leaders,
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: alter_partition_reassignments,
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: list_partition_reassignments,
 }

@@ -25,8 +25,9 @@ from semel.core.log.partition import Append, Appended, TransactionContext
 from semel.core.types import ErrorCode, PartitionKey, Topic
 from semel.handlers.context import CloseConnection, Handler, RequestContext
 from semel.handlers.leadership import LeaderHints
-from semel.handlers.transaction_errors import PRODUCE, told
+from semel.handlers.transaction_errors import downgrade_error
 from semel.store.contract import StoreRefused
+from semel.wire.api_key import ApiKey
 from semel.wire.batch import CODEC_MASK, is_transactional, produced_fault
 from semel.wire.errors import InvalidRecords
 from semel.wire.invalid_records import NAMED_MAX
@@ -523,7 +524,7 @@ def _answer(
     appended = next(answers)
     return PartitionProduceResponse(
         index=index,
-        error_code=appended.error and told(appended.error, PRODUCE, version),
+        error_code=appended.error and downgrade_error(appended.error, ApiKey.PRODUCE, version),
         base_offset=appended.base_offset,
         log_append_time_ms=appended.log_append_time,
         log_start_offset=appended.log_start_offset,
@@ -531,4 +532,4 @@ def _answer(
     )
 
 
-HANDLERS: dict[int, Handler] = {PRODUCE: produce}
+HANDLERS: dict[int, Handler] = {ApiKey.PRODUCE: produce}

@@ -9,6 +9,7 @@ from typing import Final
 from semel.broker.broker import Broker
 from semel.core.types import ErrorCode
 from semel.handlers.context import Handler, RequestContext
+from semel.wire.api_key import ApiKey
 from semel.wire.messages.quorum import (
     AddRaftVoterRequest,
     AddRaftVoterResponse,
@@ -78,8 +79,8 @@ async def unregister_broker(
 
 
 HANDLERS: dict[int, Handler] = {
-    55: describe_quorum,
-    64: unregister_broker,
-    80: add_raft_voter,
-    81: remove_raft_voter,
+    ApiKey.DESCRIBE_QUORUM: describe_quorum,
+    ApiKey.UNREGISTER_BROKER: unregister_broker,
+    ApiKey.ADD_RAFT_VOTER: add_raft_voter,
+    ApiKey.REMOVE_RAFT_VOTER: remove_raft_voter,
 }

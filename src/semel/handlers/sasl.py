@@ -6,6 +6,7 @@ Listeners with SASL answer these requests themselves (`semel.server.sasl_connect
 from semel.broker.broker import Broker
 from semel.core.types import ErrorCode
 from semel.handlers.context import Handler, RequestContext
+from semel.wire.api_key import ApiKey
 from semel.wire.messages import (
     SaslAuthenticateRequest,
     SaslAuthenticateResponse,
@@ -37,4 +38,7 @@ async def sasl_authenticate(
     )
 
 
-HANDLERS: dict[int, Handler] = {17: sasl_handshake, 36: sasl_authenticate}
+HANDLERS: dict[int, Handler] = {
+    ApiKey.SASL_HANDSHAKE: sasl_handshake,
+    ApiKey.SASL_AUTHENTICATE: sasl_authenticate,
+}

@@ -17,6 +17,7 @@ from semel.handlers.share_partitions import (
     sessions_of,
 )
 from semel.handlers.share_sessions import BEGIN
+from semel.wire.api_key import ApiKey
 from semel.wire.messages.shares import ShareAcknowledgeRequest, ShareAcknowledgeResponse
 
 
@@ -68,4 +69,4 @@ async def share_acknowledge(
     )
 
 
-HANDLERS: dict[int, Handler] = {79: share_acknowledge}
+HANDLERS: dict[int, Handler] = {ApiKey.SHARE_ACKNOWLEDGE: share_acknowledge}

@@ -46,6 +46,7 @@ from semel.handlers.share_partitions import (
 )
 from semel.handlers.share_sessions import BEGIN, END, Place, SessionKey, ShareSession, Turn
 from semel.store.contract import StoreRefused
+from semel.wire.api_key import ApiKey
 from semel.wire.messages.shares import (
     AcquiredRecords,
     ShareFetchRequest,
@@ -416,4 +417,4 @@ def _responses(
     return list(topics.values())
 
 
-HANDLERS: dict[int, Handler] = {78: share_fetch}
+HANDLERS: dict[int, Handler] = {ApiKey.SHARE_FETCH: share_fetch}

@@ -18,6 +18,7 @@ from semel.handlers.context import Handler, RequestContext
 from semel.handlers.group_admin import ALL_OPERATIONS, NO_OPERATIONS, describe_each
 from semel.handlers.leadership import coordination_error, refused_by_store
 from semel.store.contract import StoreRefused
+from semel.wire.api_key import ApiKey
 from semel.wire.messages.groups import Assignment, TopicPartitions
 from semel.wire.messages.shares import (
     DescribedShareGroup,
@@ -166,4 +167,7 @@ def _shown(owned: OwnedPartitions, names: dict[bytes, str]) -> DescribedShareGro
     )
 
 
-HANDLERS: dict[int, Handler] = {76: share_group_heartbeat, 77: share_group_describe}
+HANDLERS: dict[int, Handler] = {
+    ApiKey.SHARE_GROUP_HEARTBEAT: share_group_heartbeat,
+    ApiKey.SHARE_GROUP_DESCRIBE: share_group_describe,
+}

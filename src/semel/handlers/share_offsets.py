@@ -13,6 +13,7 @@ from semel.core.types import ErrorCode, ShareKey
 from semel.handlers.context import Handler, RequestContext
 from semel.handlers.leadership import coordination_error, refused_by_store
 from semel.store.contract import StoreRefused
+from semel.wire.api_key import ApiKey
 from semel.wire.messages.share_offsets import (
     AlteredShareGroupOffsetsPartition,
     AlteredShareGroupOffsetsTopic,
@@ -174,7 +175,7 @@ async def _altered(
 
 
 HANDLERS: dict[int, Handler] = {
-    90: describe_share_group_offsets,
-    91: alter_share_group_offsets,
-    92: delete_share_group_offsets,
+    ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: describe_share_group_offsets,
+    ApiKey.ALTER_SHARE_GROUP_OFFSETS: alter_share_group_offsets,
+    ApiKey.DELETE_SHARE_GROUP_OFFSETS: delete_share_group_offsets,
 }

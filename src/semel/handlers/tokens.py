@@ -9,6 +9,7 @@ from typing import Final
 from semel.broker.broker import Broker
 from semel.core.types import ErrorCode
 from semel.handlers.context import Handler, RequestContext
+from semel.wire.api_key import ApiKey
 from semel.wire.messages.tokens import (
     CreateDelegationTokenRequest,
     CreateDelegationTokenResponse,
@@ -79,8 +80,8 @@ async def describe_delegation_token(
 
 
 HANDLERS: dict[int, Handler] = {
-    38: create_delegation_token,
-    39: renew_delegation_token,
-    40: expire_delegation_token,
-    41: describe_delegation_token,
+    ApiKey.CREATE_DELEGATION_TOKEN: create_delegation_token,
+    ApiKey.RENEW_DELEGATION_TOKEN: renew_delegation_token,
+    ApiKey.EXPIRE_DELEGATION_TOKEN: expire_delegation_token,
+    ApiKey.DESCRIBE_DELEGATION_TOKEN: describe_delegation_token,
 }

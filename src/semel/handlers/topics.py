@@ -25,6 +25,7 @@ from semel.handlers.config_entries import topic_entries
 from semel.handlers.context import Handler, RequestContext
 from semel.handlers.mutation_quota import EXCEEDED, Mutation, within_quota
 from semel.store.contract import StoreRefused
+from semel.wire.api_key import ApiKey
 from semel.wire.messages.topics import (
     CreatableTopic,
     CreatableTopicConfigs,
@@ -329,4 +330,9 @@ def _growth_refused(broker: Broker, wanted: CreatePartitionsTopic, *, twice: boo
     return _nodes_refused(broker, [each.broker_ids for each in wanted.assignments])
 
 
-HANDLERS: dict[int, Handler] = {19: create_topics, 20: delete_topics, 37: create_partitions, **logs.HANDLERS}
+HANDLERS: dict[int, Handler] = {
+    ApiKey.CREATE_TOPICS: create_topics,
+    ApiKey.DELETE_TOPICS: delete_topics,
+    ApiKey.CREATE_PARTITIONS: create_partitions,
+    **logs.HANDLERS,
+}

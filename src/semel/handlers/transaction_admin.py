@@ -18,6 +18,7 @@ from semel.core.types import ErrorCode, PartitionKey, Topic, Transaction, Transa
 from semel.handlers.context import Handler, RequestContext
 from semel.handlers.leadership import leadership_error, owned
 from semel.store.contract import StoreRefused
+from semel.wire.api_key import ApiKey
 from semel.wire.messages import transactions as wire
 from semel.wire.partitioner import coordinator_partition
 
@@ -276,8 +277,8 @@ def _marker_results(errors: dict[tuple[str, int], ErrorCode]) -> list[wire.Writa
 
 
 HANDLERS: dict[int, Handler] = {
-    27: write_txn_markers,
-    61: describe_producers,
-    65: describe_transactions,
-    66: list_transactions,
+    ApiKey.WRITE_TXN_MARKERS: write_txn_markers,
+    ApiKey.DESCRIBE_PRODUCERS: describe_producers,
+    ApiKey.DESCRIBE_TRANSACTIONS: describe_transactions,
+    ApiKey.LIST_TRANSACTIONS: list_transactions,
 }

@@ -10,13 +10,7 @@ from typing import Final, NoReturn
 
 from semel.core.types import ErrorCode
 from semel.handlers.context import CloseConnection
-
-PRODUCE: Final = 0
-INIT_PRODUCER_ID: Final = 22
-ADD_PARTITIONS_TO_TXN: Final = 24
-ADD_OFFSETS_TO_TXN: Final = 25
-END_TXN: Final = 26
-TXN_OFFSET_COMMIT: Final = 28
+from semel.wire.api_key import ApiKey
 
 _NEVER: Final = 1_000
 
@@ -24,20 +18,23 @@ _KNOWN_SINCE: Final[dict[ErrorCode, tuple[ErrorCode, dict[int, int]]]] = {
     ErrorCode.PRODUCER_FENCED: (
         ErrorCode.INVALID_PRODUCER_EPOCH,
         {
-            PRODUCE: _NEVER,
-            INIT_PRODUCER_ID: 4,
-            ADD_PARTITIONS_TO_TXN: 2,
-            ADD_OFFSETS_TO_TXN: 2,
-            END_TXN: 2,
-            TXN_OFFSET_COMMIT: _NEVER,
+            ApiKey.PRODUCE: _NEVER,
+            ApiKey.INIT_PRODUCER_ID: 4,
+            ApiKey.ADD_PARTITIONS_TO_TXN: 2,
+            ApiKey.ADD_OFFSETS_TO_TXN: 2,
+            ApiKey.END_TXN: 2,
+            ApiKey.TXN_OFFSET_COMMIT: _NEVER,
         },
     ),
-    ErrorCode.TRANSACTION_ABORTABLE: (ErrorCode.INVALID_TXN_STATE, {PRODUCE: 11, TXN_OFFSET_COMMIT: 4}),
+    ErrorCode.TRANSACTION_ABORTABLE: (
+        ErrorCode.INVALID_TXN_STATE,
+        {ApiKey.PRODUCE: 11, ApiKey.TXN_OFFSET_COMMIT: 4},
+    ),
 }
 """By error: its replacement for older clients, and the first version of each API that knows it."""
 
 
-def told(error: ErrorCode, api_key: int, version: int) -> ErrorCode:
+def downgrade_error(error: ErrorCode, api_key: int, version: int) -> ErrorCode:
     """The error to send to a client that uses this version of the API."""
     if not error or error not in _KNOWN_SINCE:
         return error

@@ -16,8 +16,9 @@ from semel.core.types import CommittedOffset, ErrorCode, OffsetKey
 from semel.handlers.context import Handler, RequestContext
 from semel.handlers.leadership import coordination_error, refused_by_store
 from semel.handlers.offsets import COMMITTED_AT_ONCE
-from semel.handlers.transaction_errors import TXN_OFFSET_COMMIT, close_superseded, told
+from semel.handlers.transaction_errors import close_superseded, downgrade_error
 from semel.store.contract import StoreRefused
+from semel.wire.api_key import ApiKey
 from semel.wire.messages.transactions import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestPartition,
@@ -63,7 +64,7 @@ async def txn_offset_commit(
     if offsets:
         errors = await _commit(broker, request, context, tuple(offsets))
         for answer, error in zip(answers, errors, strict=True):
-            answer.error_code = told(error, TXN_OFFSET_COMMIT, context.version)
+            answer.error_code = downgrade_error(error, ApiKey.TXN_OFFSET_COMMIT, context.version)
     return response
 
 
@@ -109,4 +110,4 @@ async def _commit(
     return cast(tuple[ErrorCode, ...], errors)
 
 
-HANDLERS: dict[int, Handler] = {TXN_OFFSET_COMMIT: txn_offset_commit}
+HANDLERS: dict[int, Handler] = {ApiKey.TXN_OFFSET_COMMIT: txn_offset_commit}

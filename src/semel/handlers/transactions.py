@@ -35,15 +35,9 @@ from semel.core.types import NO_PRODUCER, Command, ErrorCode, PartitionKey, Topi
 from semel.handlers.context import Handler, RequestContext
 from semel.handlers.leadership import coordination_error, refused_by_store
 from semel.handlers.metadata import INTERNAL_TOPICS
-from semel.handlers.transaction_errors import (
-    ADD_OFFSETS_TO_TXN,
-    ADD_PARTITIONS_TO_TXN,
-    END_TXN,
-    INIT_PRODUCER_ID,
-    close_superseded,
-    told,
-)
+from semel.handlers.transaction_errors import close_superseded, downgrade_error
 from semel.store.contract import StoreRefused
+from semel.wire.api_key import ApiKey
 from semel.wire.messages.transactions import (
     AddOffsetsToTxnRequest,
     AddOffsetsToTxnResponse,
@@ -89,7 +83,7 @@ async def init_producer_id(
     except StoreRefused:
         given = ProducerGiven(refused_by_store(broker, request.transactional_id or ""))
     return InitProducerIdResponse(
-        error_code=told(given.error, INIT_PRODUCER_ID, context.version),
+        error_code=downgrade_error(given.error, ApiKey.INIT_PRODUCER_ID, context.version),
         producer_id=given.producer_id,
         producer_epoch=given.epoch,
         ongoing_txn_producer_id=given.ongoing_producer_id,
@@ -287,7 +281,7 @@ def _topic_results(
 ) -> list[AddPartitionsToTxnTopicResult]:
     by_name: dict[str, list[AddPartitionsToTxnPartitionResult]] = {each.name: [] for each in topics}
     for (name, index), error in errors.items():
-        code = told(error, ADD_PARTITIONS_TO_TXN, version)
+        code = downgrade_error(error, ApiKey.ADD_PARTITIONS_TO_TXN, version)
         by_name[name].append(
             AddPartitionsToTxnPartitionResult(partition_index=index, partition_error_code=code)
         )
@@ -328,7 +322,9 @@ def add_offsets_to_txn(
             error = decided[0]
         if error is SUPERSEDED:
             close_superseded(request.transactional_id)
-        return AddOffsetsToTxnResponse(error_code=told(error, ADD_OFFSETS_TO_TXN, context.version))
+        return AddOffsetsToTxnResponse(
+            error_code=downgrade_error(error, ApiKey.ADD_OFFSETS_TO_TXN, context.version)
+        )
 
     return broker.submit([command]).map(respond)
 
@@ -364,7 +360,7 @@ def end_txn(broker: Broker, request: EndTxnRequest, context: RequestContext) -> 
         if given is SUPERSEDED:
             close_superseded(request.transactional_id)
         return EndTxnResponse(
-            error_code=told(given.error, END_TXN, context.version),
+            error_code=downgrade_error(given.error, ApiKey.END_TXN, context.version),
             producer_id=given.producer_id,
             producer_epoch=given.epoch,
         )
@@ -373,8 +369,8 @@ def end_txn(broker: Broker, request: EndTxnRequest, context: RequestContext) -> 
 
 
 HANDLERS: dict[int, Handler] = {
-    INIT_PRODUCER_ID: init_producer_id,
-    ADD_PARTITIONS_TO_TXN: add_partitions_to_txn,
-    ADD_OFFSETS_TO_TXN: add_offsets_to_txn,
-    END_TXN: end_txn,
+    ApiKey.INIT_PRODUCER_ID: init_producer_id,
+    ApiKey.ADD_PARTITIONS_TO_TXN: add_partitions_to_txn,
+    ApiKey.ADD_OFFSETS_TO_TXN: add_offsets_to_txn,
+    ApiKey.END_TXN: end_txn,
 }

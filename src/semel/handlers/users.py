@@ -18,6 +18,7 @@ from semel.core.security.users import (
 from semel.core.types import Command, ErrorCode
 from semel.handlers.context import Handler, RequestContext
 from semel.store.contract import StoreRefused
+from semel.wire.api_key import ApiKey
 from semel.wire.messages.security import (
     AlterUserScramCredentialsRequest,
     AlterUserScramCredentialsResponse,
@@ -136,4 +137,7 @@ def _command(change: Change) -> Command:
     return PutCredential(credential_of_salted(change.name, mechanism, salt, change.iterations, salted))
 
 
-HANDLERS: dict[int, Handler] = {50: describe_user_scram_credentials, 51: alter_user_scram_credentials}
+HANDLERS: dict[int, Handler] = {
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: describe_user_scram_credentials,
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: alter_user_scram_credentials,
+}

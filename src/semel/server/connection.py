@@ -27,10 +27,10 @@ from semel.core.names import CLIENT_ID_CHARS_MAX
 from semel.handlers.context import Handler
 from semel.server.budgets import FRAME_OVERHEAD_BYTES
 from semel.server.byte_stream import ByteStream
-from semel.server.dispatch import PRODUCE
 from semel.server.in_flight import InFlightRequest, handle_long, respond
 from semel.server.throttling import EXEMPT, ClientThrottle, told
 from semel.store.contract import StoreBroken
+from semel.wire.api_key import ApiKey
 from semel.wire.errors import ProtocolError
 from semel.wire.frames import encode_response
 from semel.wire.schema import Request, Response
@@ -105,7 +105,7 @@ class Connection(ByteStream):
 
     def _is_held(self) -> bool:
         """Whether a request other than Produce is in flight: no other starts before it is answered."""
-        return bool(self._in_flight) and self._in_flight[0].api_key != PRODUCE
+        return bool(self._in_flight) and self._in_flight[0].api_key != ApiKey.PRODUCE
 
     def _advance(self) -> None:
         """Start the waiting requests that may start."""
@@ -115,7 +115,7 @@ class Connection(ByteStream):
             return
         while waiting and not self._is_doomed and self._task is None and self._unmuting is None:
             frame = waiting[0]
-            if len(frame) >= 2 and frame[0] == 0 and frame[1] == PRODUCE:
+            if len(frame) >= 2 and frame[0] == 0 and frame[1] == ApiKey.PRODUCE:
                 if len(self._in_flight) >= self._requests_max or self._is_held():
                     break
             elif self._in_flight:
@@ -146,7 +146,7 @@ class Connection(ByteStream):
             self._throttle.client_id = client_id
             self._throttle.principal = context.principal
         api_key = header.api_key
-        is_produce = api_key == PRODUCE
+        is_produce = api_key == ApiKey.PRODUCE
         in_flight = InFlightRequest(
             self, api_key, header.response_version, header.correlation_id, len(frame) + FRAME_COST
         )

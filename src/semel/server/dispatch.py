@@ -11,14 +11,11 @@ from collections.abc import Generator, Iterable, Mapping
 from typing import Final, TypeAlias
 
 from semel.handlers.context import CloseConnection, Handler
+from semel.wire.api_key import ApiKey
 from semel.wire.errors import ProtocolError
 from semel.wire.frames import RequestHeader, decode_request_header
 from semel.wire.messages import APIS, Api, ApiVersionsRequest
 from semel.wire.schema import Buffer, Request, Response
-
-PRODUCE: Final = 0
-FETCH: Final = 1
-API_VERSIONS: Final = 18
 
 LONG_FRAME_BYTES: Final = 16_384
 """A longer request is decoded in slices: without records, it may have as many elements as bytes."""
@@ -56,7 +53,7 @@ class Dispatch:
             raise ProtocolError(f"API {header.api_key} is not served")
         version = header.api_version
         if not api.min_version <= version <= api.advertised_max:
-            if header.api_key == API_VERSIONS:
+            if header.api_key == ApiKey.API_VERSIONS:
                 # The response says which versions are served, in the version that every client understands.
                 header.response_version = 0
                 return header, ApiVersionsRequest()
@@ -65,7 +62,7 @@ class Dispatch:
             return header, api.request.decode(frame, version, position)
         elements_max = min(elements_max, ELEMENTS_MAX.get(header.api_key, elements_max))
         work = api.request.decode_in_slices(frame, version, position, elements_max)
-        if header.api_key == PRODUCE:
+        if header.api_key == ApiKey.PRODUCE:
             try:
                 next(work)
                 next(work)

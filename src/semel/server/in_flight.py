@@ -9,8 +9,9 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from semel.handlers.context import Handler, RequestContext
-from semel.server.dispatch import PRODUCE, Decoding, HandlerResult
+from semel.server.dispatch import Decoding, HandlerResult
 from semel.server.timed import Timed
+from semel.wire.api_key import ApiKey
 from semel.wire.decoding import SLICE_ELEMENTS
 from semel.wire.messages import (
     ConsumerGroupHeartbeatRequest,
@@ -103,7 +104,7 @@ async def handle_long(
     """Decode a long request in slices, then handle it. Calls ``decoded``, except for Produce."""
     request = await server.broker.slices.run(decoding)
     del decoding
-    if in_flight.api_key != PRODUCE:
+    if in_flight.api_key != ApiKey.PRODUCE:
         decoded(in_flight)
     answer = handler(server.broker, request, context)
     return await respond(server, in_flight, request, answer)

@@ -19,8 +19,8 @@ from semel.server.in_flight import InFlightRequest
 from semel.server.sasl.mechanism import AuthenticationFailed, principal_of
 from semel.server.sasl.plain import NAME as PLAIN
 from semel.server.server_context import TOO_MANY_OF_USER, ServerContext
+from semel.wire.api_key import ApiKey
 from semel.wire.messages import (
-    AlterUserScramCredentialsRequest,
     SaslAuthenticateRequest,
     SaslAuthenticateResponse,
     SaslHandshakeRequest,
@@ -37,7 +37,6 @@ UNKNOWN_SECONDS_MAX: Final = 15.0
 REFUSED_SECONDS: Final = 1.0
 """How long a client whose authentication has failed may take to read the answer. kafka-python drops an answer
 that arrives together with the end of the connection, and tries again without saying why it was refused."""
-ALTER_USERS: Final = AlterUserScramCredentialsRequest.api_key
 _RAW_KEY: Final = SaslAuthenticateRequest.api_key
 
 
@@ -144,7 +143,7 @@ class SaslConnection(Connection):
         """Close the connection if it was authenticated by a credential that is gone."""
         if self._exchange.principal == principal_of(user) and self._exchange.mechanism in (mechanism, PLAIN):
             why = f"{mechanism} of {user!r} was removed"
-            if self._in_flight and self._in_flight[0].api_key == ALTER_USERS:
+            if self._in_flight and self._in_flight[0].api_key == ApiKey.ALTER_USER_SCRAM_CREDENTIALS:
                 # A user who removes their own credential still gets a response.
                 self._doom("user removed", why)
             else:

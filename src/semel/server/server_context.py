@@ -17,7 +17,7 @@ from semel.handlers.context import CloseConnection, RequestContext
 from semel.rate_limit import RateLimit
 from semel.server import descriptors
 from semel.server.budgets import RequestBudget, ResponseBudget, decoded_bytes
-from semel.server.dispatch import FETCH, PRODUCE, Dispatch
+from semel.server.dispatch import Dispatch
 from semel.server.logs import event
 from semel.server.sasl import Authenticators
 from semel.server.sasl.certificate_names import distinguished_name, parse_rules
@@ -26,6 +26,7 @@ from semel.server.sockets import Address, address_of
 from semel.server.throttling import Throttling
 from semel.setting_values import connections_by_host
 from semel.store.contract import LedgerDamaged, StoreFull, StoreRefused
+from semel.wire.api_key import ApiKey
 from semel.wire.errors import ProtocolError
 from semel.wire.frames import FrameParser
 from semel.wire.messages import APIS
@@ -150,7 +151,9 @@ class ServerContext:
     def new_parser(self) -> FrameParser:
         """Return a parser for one connection. Only frames of Produce may be large, as it carries records."""
         settings = self.settings
-        return FrameParser(settings.socket_request_max_bytes, settings.semel_request_max_bytes, (PRODUCE,))
+        return FrameParser(
+            settings.socket_request_max_bytes, settings.semel_request_max_bytes, (ApiKey.PRODUCE,)
+        )
 
     def arrive(self, peer: Address) -> tuple[str | None, float]:
         """Count a client that begins a TLS handshake, which costs a descriptor and memory.
@@ -241,7 +244,9 @@ class ServerContext:
 
     def decoded_bytes(self, api_key: int, frame_bytes: int) -> int:
         """Return the charge of a decoded request, minimal for Fetch: the broker bounds waiting fetches."""
-        return decoded_bytes(0 if api_key == FETCH else frame_bytes, self.settings.semel_request_elements_max)
+        return decoded_bytes(
+            0 if api_key == ApiKey.FETCH else frame_bytes, self.settings.semel_request_elements_max
+        )
 
     def blamed(self, api_key: int, version: int, error: BaseException) -> tuple[str, object]:
         """Return why to close the connection of a request that ended in an error: reason and detail.

@@ -36,6 +36,7 @@ from semel.core.security.quotas import (
     QuotaEntity,
     Quotas,
 )
+from semel.wire.api_key import ApiKey
 from semel.wire.messages import APIS
 from semel.wire.schema import Encoded, Response
 
@@ -186,10 +187,7 @@ large requests exceed its quota. But a client muted for days by a wrong quota wo
 is corrected. Five minutes are less than the nine after which clients close an idle connection."""
 
 THROTTLE_TIME: Final = "throttle_time_ms"
-SASL_HANDSHAKE: Final = 17
-WRITE_TXN_MARKERS: Final = 27
-SASL_AUTHENTICATE: Final = 36
-EXEMPT: Final = frozenset((SASL_HANDSHAKE, WRITE_TXN_MARKERS, SASL_AUTHENTICATE))
+EXEMPT: Final = frozenset((ApiKey.SASL_HANDSHAKE, ApiKey.WRITE_TXN_MARKERS, ApiKey.SASL_AUTHENTICATE))
 """APIs exempt from the time quota: inter-broker requests, and authentication, which has no user yet."""
 
 

@@ -18,12 +18,11 @@ import struct
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from semel.wire.api_key import ApiKey
 from semel.wire.errors import ProtocolError
 from semel.wire.messages import APIS
 from semel.wire.primitives import COPY_LIMIT, HEADER_TAGS_MAX, skip_tagged_fields
 from semel.wire.schema import Buffer, Request, Response
-
-API_VERSIONS_KEY = 18
 
 _SIZE = struct.Struct(">i")
 _SIZED_KEY = struct.Struct(">ih")
@@ -216,7 +215,7 @@ def framed_response(
 ) -> list[Buffer]:
     """Frame a response whose body is already encoded; the pieces are not copied."""
     size = sum(map(len, parts))
-    if message.is_flexible(version) and message.api_key != API_VERSIONS_KEY:
+    if message.is_flexible(version) and message.api_key != ApiKey.API_VERSIONS:
         prefix = _FLEXIBLE_RESPONSE_PREFIX.pack(size + 5, correlation_id)
     else:
         prefix = _RESPONSE_PREFIX.pack(size + 4, correlation_id)
@@ -227,7 +226,7 @@ def framed_response(
 
 def _flexible_response(api_key: int, version: int) -> bool:
     api = APIS.get(api_key)
-    return api is not None and api_key != API_VERSIONS_KEY and api.response.is_flexible(version)
+    return api is not None and api_key != ApiKey.API_VERSIONS and api.response.is_flexible(version)
 
 
 def _skip_tags(frame: Buffer, position: int) -> int:

@@ -26,6 +26,7 @@ from semel.handlers.authorization import (
 )
 from semel.handlers.authorization.access import Access, Guard
 from semel.handlers.context import Handler, RequestContext
+from semel.wire.api_key import ApiKey
 from semel.wire.messages import APIS
 
 GUARDS: Final[dict[int, Guard]] = {
@@ -42,7 +43,17 @@ GUARDS: Final[dict[int, Guard]] = {
     **shares.GUARDS,
 }
 
-FREE: Final = frozenset({17, 18, 36, 38, 39, 40, 41})
+FREE: Final = frozenset(
+    {
+        ApiKey.SASL_HANDSHAKE,
+        ApiKey.API_VERSIONS,
+        ApiKey.SASL_AUTHENTICATE,
+        ApiKey.CREATE_DELEGATION_TOKEN,
+        ApiKey.RENEW_DELEGATION_TOKEN,
+        ApiKey.EXPIRE_DELEGATION_TOKEN,
+        ApiKey.DESCRIBE_DELEGATION_TOKEN,
+    }
+)
 """APIs without a guard: SaslHandshake, ApiVersions and SaslAuthenticate, which come before the principal is
 known, and the APIs of delegation tokens, which are always refused."""
 

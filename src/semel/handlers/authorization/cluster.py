@@ -7,6 +7,7 @@ from typing import Any, Final
 from semel.broker.commit.promise import resolved
 from semel.core.security.acls import Operation
 from semel.handlers.authorization.access import CLUSTER_DENIED, MESSAGES, Access, Guard
+from semel.wire.api_key import ApiKey
 from semel.wire.messages.configs import ListConfigResourcesResponse, UpdateFeaturesResponse
 from semel.wire.messages.placement import (
     AlterPartitionReassignmentsRequest,
@@ -209,22 +210,22 @@ def _altered_quotas(request: AlterClientQuotasRequest) -> AlterClientQuotasRespo
 
 
 GUARDS: dict[int, Guard] = {
-    29: _guard(Operation.DESCRIBE, _acls),
-    30: _guard(Operation.ALTER, _created_acls),
-    31: _guard(Operation.ALTER, _deleted_acls),
-    34: _guard(Operation.ALTER, _moved_directories),
-    35: _guard(Operation.DESCRIBE, _log_dirs),
-    43: _guard(Operation.ALTER, _elections),
-    45: _guard(Operation.ALTER, _moved),
-    46: _guard(Operation.DESCRIBE, _reassignments),
-    48: _guard(Operation.DESCRIBE_CONFIGS, _quotas),
-    49: _guard(Operation.ALTER_CONFIGS, _altered_quotas),
-    50: _guard(Operation.DESCRIBE, _users),
-    51: _guard(Operation.ALTER, _altered_users),
-    55: _guard(Operation.DESCRIBE, _quorum),
-    57: _guard(Operation.ALTER, _features),
-    64: _guard(Operation.ALTER, _unregistered),
-    74: _guard(Operation.DESCRIBE_CONFIGS, _resources),
-    80: _guard(Operation.ALTER, _added_voter),
-    81: _guard(Operation.ALTER, _removed_voter),
+    ApiKey.DESCRIBE_ACLS: _guard(Operation.DESCRIBE, _acls),
+    ApiKey.CREATE_ACLS: _guard(Operation.ALTER, _created_acls),
+    ApiKey.DELETE_ACLS: _guard(Operation.ALTER, _deleted_acls),
+    ApiKey.ALTER_REPLICA_LOG_DIRS: _guard(Operation.ALTER, _moved_directories),
+    ApiKey.DESCRIBE_LOG_DIRS: _guard(Operation.DESCRIBE, _log_dirs),
+    ApiKey.ELECT_LEADERS: _guard(Operation.ALTER, _elections),
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: _guard(Operation.ALTER, _moved),
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: _guard(Operation.DESCRIBE, _reassignments),
+    ApiKey.DESCRIBE_CLIENT_QUOTAS: _guard(Operation.DESCRIBE_CONFIGS, _quotas),
+    ApiKey.ALTER_CLIENT_QUOTAS: _guard(Operation.ALTER_CONFIGS, _altered_quotas),
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: _guard(Operation.DESCRIBE, _users),
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: _guard(Operation.ALTER, _altered_users),
+    ApiKey.DESCRIBE_QUORUM: _guard(Operation.DESCRIBE, _quorum),
+    ApiKey.UPDATE_FEATURES: _guard(Operation.ALTER, _features),
+    ApiKey.UNREGISTER_BROKER: _guard(Operation.ALTER, _unregistered),
+    ApiKey.LIST_CONFIG_RESOURCES: _guard(Operation.DESCRIBE_CONFIGS, _resources),
+    ApiKey.ADD_RAFT_VOTER: _guard(Operation.ALTER, _added_voter),
+    ApiKey.REMOVE_RAFT_VOTER: _guard(Operation.ALTER, _removed_voter),
 }

@@ -21,6 +21,7 @@ from semel.handlers.authorization.access import (
 )
 from semel.handlers.configs import BROKER_LOGGER, CLIENT_METRICS
 from semel.handlers.configs import TOPIC as TOPIC_CONFIGS
+from semel.wire.api_key import ApiKey
 from semel.wire.messages.configs import (
     AlterConfigsRequest,
     AlterConfigsResourceResponse,
@@ -119,4 +120,8 @@ async def incremental_alter_configs(
     return response
 
 
-GUARDS: dict[int, Guard] = {32: describe_configs, 33: alter_configs, 44: incremental_alter_configs}
+GUARDS: dict[int, Guard] = {
+    ApiKey.DESCRIBE_CONFIGS: describe_configs,
+    ApiKey.ALTER_CONFIGS: alter_configs,
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: incremental_alter_configs,
+}

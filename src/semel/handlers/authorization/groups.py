@@ -20,6 +20,7 @@ from semel.handlers.authorization.access import (
     Access,
     Guard,
 )
+from semel.wire.api_key import ApiKey
 from semel.wire.messages.groups import (
     ConsumerGroupDescribeDescribedGroup,
     ConsumerGroupDescribeRequest,
@@ -173,13 +174,13 @@ async def delete_groups(access: Access, request: DeleteGroupsRequest) -> DeleteG
 
 
 GUARDS: dict[int, Guard] = {
-    11: partial(member, _not_joined),
-    12: partial(member, lambda _: HeartbeatResponse(error_code=GROUP_DENIED)),
-    13: partial(member, lambda _: LeaveGroupResponse(error_code=GROUP_DENIED)),
-    14: sync_group,
-    15: describe_groups,
-    16: list_groups,
-    42: delete_groups,
-    68: consumer_group_heartbeat,
-    69: consumer_group_describe,
+    ApiKey.JOIN_GROUP: partial(member, _not_joined),
+    ApiKey.HEARTBEAT: partial(member, lambda _: HeartbeatResponse(error_code=GROUP_DENIED)),
+    ApiKey.LEAVE_GROUP: partial(member, lambda _: LeaveGroupResponse(error_code=GROUP_DENIED)),
+    ApiKey.SYNC_GROUP: sync_group,
+    ApiKey.DESCRIBE_GROUPS: describe_groups,
+    ApiKey.LIST_GROUPS: list_groups,
+    ApiKey.DELETE_GROUPS: delete_groups,
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: consumer_group_heartbeat,
+    ApiKey.CONSUMER_GROUP_DESCRIBE: consumer_group_describe,
 }

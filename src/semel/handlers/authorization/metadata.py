@@ -26,6 +26,7 @@ from semel.handlers.authorization.access import (
 )
 from semel.handlers.metadata import INTERNAL_TOPICS, PARTITIONS_PER_RESPONSE_MAX, is_by_id
 from semel.handlers.topics import NO_TOPIC_ID
+from semel.wire.api_key import ApiKey
 from semel.wire.messages.metadata import (
     Coordinator,
     DescribeClusterRequest,
@@ -249,8 +250,8 @@ async def _find_others(
 
 
 GUARDS: dict[int, Guard] = {
-    3: metadata,
-    10: find_coordinator,
-    60: describe_cluster,
-    75: describe_topic_partitions,
+    ApiKey.METADATA: metadata,
+    ApiKey.FIND_COORDINATOR: find_coordinator,
+    ApiKey.DESCRIBE_CLUSTER: describe_cluster,
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS: describe_topic_partitions,
 }

@@ -19,6 +19,7 @@ from semel.handlers.authorization.access import (
     except_for,
 )
 from semel.handlers.offsets import TOPIC_IDS
+from semel.wire.api_key import ApiKey
 from semel.wire.messages.offsets import (
     OffsetCommitRequest,
     OffsetCommitRequestTopic,
@@ -203,4 +204,8 @@ async def _delete_allowed(access: Access, request: OffsetDeleteRequest) -> Offse
     return response
 
 
-GUARDS: dict[int, Guard] = {8: offset_commit, 9: offset_fetch, 47: offset_delete}
+GUARDS: dict[int, Guard] = {
+    ApiKey.OFFSET_COMMIT: offset_commit,
+    ApiKey.OFFSET_FETCH: offset_fetch,
+    ApiKey.OFFSET_DELETE: offset_delete,
+}

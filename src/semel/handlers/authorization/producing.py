@@ -22,7 +22,7 @@ from semel.handlers.authorization.access import (
     except_for,
 )
 from semel.handlers.context import CloseConnection
-from semel.handlers.transaction_errors import PRODUCE
+from semel.wire.api_key import ApiKey
 from semel.wire.batch import is_transactional
 from semel.wire.messages.produce import (
     PartitionProduceResponse,
@@ -165,4 +165,4 @@ def _has_transactional(topics: Iterable[TopicProduceData]) -> bool:
     return any(part.records is not None and is_transactional(part.records) for part in parts)
 
 
-GUARDS: dict[int, Guard] = {PRODUCE: produce}
+GUARDS: dict[int, Guard] = {ApiKey.PRODUCE: produce}

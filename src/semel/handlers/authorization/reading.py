@@ -12,6 +12,7 @@ from typing import Any, Final, cast
 from semel.core.security.acls import CLUSTER_NAME, Operation
 from semel.handlers.authorization.access import CLUSTER, TOPIC, TOPIC_DENIED, Access, Guard, except_for
 from semel.handlers.fetch import FetchHandler
+from semel.wire.api_key import ApiKey
 from semel.wire.messages.fetch import (
     FetchRequest,
     ListOffsetsPartitionResponse,
@@ -96,4 +97,8 @@ async def offset_for_leader_epoch(
     return response
 
 
-GUARDS: dict[int, Guard] = {1: fetch, 2: list_offsets, 23: offset_for_leader_epoch}
+GUARDS: dict[int, Guard] = {
+    ApiKey.FETCH: fetch,
+    ApiKey.LIST_OFFSETS: list_offsets,
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: offset_for_leader_epoch,
+}

@@ -24,6 +24,7 @@ from semel.handlers.authorization.access import (
     Guard,
     except_for,
 )
+from semel.wire.api_key import ApiKey
 from semel.wire.messages.semel import TxnShareAcknowledgeRequest, TxnShareAcknowledgeResponse
 from semel.wire.messages.share_offsets import (
     AlteredShareGroupOffsetsPartition,
@@ -225,12 +226,12 @@ async def delete_share_group_offsets(
 
 
 GUARDS: dict[int, Guard] = {
-    76: share_group_heartbeat,
-    77: share_group_describe,
-    78: share_fetch,
-    79: share_acknowledge,
-    90: describe_share_group_offsets,
-    91: alter_share_group_offsets,
-    92: delete_share_group_offsets,
+    ApiKey.SHARE_GROUP_HEARTBEAT: share_group_heartbeat,
+    ApiKey.SHARE_GROUP_DESCRIBE: share_group_describe,
+    ApiKey.SHARE_FETCH: share_fetch,
+    ApiKey.SHARE_ACKNOWLEDGE: share_acknowledge,
+    ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: describe_share_group_offsets,
+    ApiKey.ALTER_SHARE_GROUP_OFFSETS: alter_share_group_offsets,
+    ApiKey.DELETE_SHARE_GROUP_OFFSETS: delete_share_group_offsets,
     TxnShareAcknowledgeRequest.api_key: txn_share_acknowledge,
 }

@@ -19,6 +19,7 @@ from semel.handlers.authorization.access import (
     except_for,
 )
 from semel.handlers.topics import NO_TOPIC_ID
+from semel.wire.api_key import ApiKey
 from semel.wire.messages.topics import (
     CreatableTopicResult,
     CreatePartitionsRequest,
@@ -155,4 +156,9 @@ async def delete_records(access: Access, request: DeleteRecordsRequest) -> Delet
     return response
 
 
-GUARDS: dict[int, Guard] = {19: create_topics, 20: delete_topics, 21: delete_records, 37: create_partitions}
+GUARDS: dict[int, Guard] = {
+    ApiKey.CREATE_TOPICS: create_topics,
+    ApiKey.DELETE_TOPICS: delete_topics,
+    ApiKey.DELETE_RECORDS: delete_records,
+    ApiKey.CREATE_PARTITIONS: create_partitions,
+}

@@ -18,6 +18,7 @@ from semel.handlers.authorization.access import (
     Guard,
     except_for,
 )
+from semel.wire.api_key import ApiKey
 from semel.wire.messages import transactions as wire
 
 DESCRIBE: Final = Operation.DESCRIBE
@@ -112,8 +113,8 @@ async def list_transactions(
 
 
 GUARDS: dict[int, Guard] = {
-    27: write_txn_markers,
-    61: describe_producers,
-    65: describe_transactions,
-    66: list_transactions,
+    ApiKey.WRITE_TXN_MARKERS: write_txn_markers,
+    ApiKey.DESCRIBE_PRODUCERS: describe_producers,
+    ApiKey.DESCRIBE_TRANSACTIONS: describe_transactions,
+    ApiKey.LIST_TRANSACTIONS: list_transactions,
 }

@@ -25,14 +25,8 @@ from semel.handlers.authorization.access import (
     except_for,
 )
 from semel.handlers.metadata import INTERNAL_TOPICS
-from semel.handlers.transaction_errors import (
-    ADD_OFFSETS_TO_TXN,
-    ADD_PARTITIONS_TO_TXN,
-    END_TXN,
-    INIT_PRODUCER_ID,
-    TXN_OFFSET_COMMIT,
-)
 from semel.handlers.transactions import BETWEEN_BROKERS
+from semel.wire.api_key import ApiKey
 from semel.wire.messages.semel import (
     BeginAttemptRequest,
     BeginAttemptResponse,
@@ -220,11 +214,11 @@ def begin_attempt(access: Access, request: BeginAttemptRequest) -> Awaitable[Any
 
 
 GUARDS: dict[int, Guard] = {
-    INIT_PRODUCER_ID: init_producer_id,
-    ADD_PARTITIONS_TO_TXN: add_partitions_to_txn,
-    ADD_OFFSETS_TO_TXN: add_offsets_to_txn,
-    END_TXN: end_txn,
-    TXN_OFFSET_COMMIT: txn_offset_commit,
+    ApiKey.INIT_PRODUCER_ID: init_producer_id,
+    ApiKey.ADD_PARTITIONS_TO_TXN: add_partitions_to_txn,
+    ApiKey.ADD_OFFSETS_TO_TXN: add_offsets_to_txn,
+    ApiKey.END_TXN: end_txn,
+    ApiKey.TXN_OFFSET_COMMIT: txn_offset_commit,
     CommitTransactionsRequest.api_key: commit_transactions,
     BeginAttemptRequest.api_key: begin_attempt,
 }

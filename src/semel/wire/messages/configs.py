@@ -5,6 +5,7 @@ the configs that it names. UpdateFeatures raises or lowers the level of a featur
 `transaction.version`.
 """
 
+from semel.wire.api_key import ApiKey
 from semel.wire.schema import (
     Request,
     Response,
@@ -53,7 +54,7 @@ class DescribeConfigsResource:
     configuration_keys: list[str] | None = array("string", nullable=True)
 
 
-@request(32, versions="1-4", flexible=4)
+@request(ApiKey.DESCRIBE_CONFIGS, versions="1-4", flexible=4)
 class DescribeConfigsRequest(Request):
     """The resources to describe; 3 can request documentation of the configs."""
 
@@ -90,7 +91,7 @@ class DescribeConfigsResult:
     configs: list[DescribeConfigsResourceResult] = array(DescribeConfigsResourceResult)
 
 
-@response(32, versions="1-4", flexible=4)
+@response(ApiKey.DESCRIBE_CONFIGS, versions="1-4", flexible=4)
 class DescribeConfigsResponse(Response):
     """The configs with their sources; 3 adds type and documentation."""
 
@@ -111,7 +112,7 @@ class AlterConfigsResource:
     configs: list[AlterableConfig] = array(AlterableConfig)
 
 
-@request(33, versions="0-2", flexible=2)
+@request(ApiKey.ALTER_CONFIGS, versions="0-2", flexible=2)
 class AlterConfigsRequest(Request):
     """The new configs of some resources, which replace all configs that are set."""
 
@@ -127,7 +128,7 @@ class AlterConfigsResourceResponse:
     resource_name: str = string()
 
 
-@response(33, versions="0-2", flexible=2)
+@response(ApiKey.ALTER_CONFIGS, versions="0-2", flexible=2)
 class AlterConfigsResponse(Response):
     """Whether each resource was changed."""
 
@@ -149,7 +150,7 @@ class IncrementalAlterConfigsAlterConfigsResource:
     configs: list[IncrementalAlterConfigsAlterableConfig] = array(IncrementalAlterConfigsAlterableConfig)
 
 
-@request(44, versions="0-1", flexible=1)
+@request(ApiKey.INCREMENTAL_ALTER_CONFIGS, versions="0-1", flexible=1)
 class IncrementalAlterConfigsRequest(Request):
     """Changes to single configs of some resources."""
 
@@ -167,7 +168,7 @@ class IncrementalAlterConfigsAlterConfigsResourceResponse:
     resource_name: str = string()
 
 
-@response(44, versions="0-1", flexible=1)
+@response(ApiKey.INCREMENTAL_ALTER_CONFIGS, versions="0-1", flexible=1)
 class IncrementalAlterConfigsResponse(Response):
     """Whether each resource was changed."""
 
@@ -185,7 +186,7 @@ class FeatureUpdateKey:
     upgrade_type: int = int8(versions="1+", default=1)
 
 
-@request(57, versions="0-2", flexible=0)
+@request(ApiKey.UPDATE_FEATURES, versions="0-2", flexible=0)
 class UpdateFeaturesRequest(Request):
     """New levels of features; 1 names the kind of change and can only validate."""
 
@@ -201,7 +202,7 @@ class UpdatableFeatureResult:
     error_message: str | None = string(nullable=True)
 
 
-@response(57, versions="0-2", flexible=0)
+@response(ApiKey.UPDATE_FEATURES, versions="0-2", flexible=0)
 class UpdateFeaturesResponse(Response):
     """Whether the levels were changed; up to version 1 with a result for each feature."""
 
@@ -211,7 +212,7 @@ class UpdateFeaturesResponse(Response):
     results: list[UpdatableFeatureResult] = array(UpdatableFeatureResult, versions="0-1")
 
 
-@request(74, versions="0-1", flexible=0)
+@request(ApiKey.LIST_CONFIG_RESOURCES, versions="0-1", flexible=0)
 class ListConfigResourcesRequest(Request):
     """The types of resources to list, empty for all; 0 lists client metrics only."""
 
@@ -224,7 +225,7 @@ class ListedConfigResource:
     resource_type: int = int8(versions="1+", default=16)
 
 
-@response(74, versions="0-1", flexible=0)
+@response(ApiKey.LIST_CONFIG_RESOURCES, versions="0-1", flexible=0)
 class ListConfigResourcesResponse(Response):
     """Resources that have configs; 1 adds their types."""
 

@@ -5,6 +5,7 @@ read-committed consumer skips. Version 7 added sessions, in which a client names
 changed; version 13 replaced topic names with topic ids.
 """
 
+from semel.wire.api_key import ApiKey
 from semel.wire.messages.produce import LeaderIdAndEpoch, NodeEndpoint
 from semel.wire.schema import (
     Buffer,
@@ -83,7 +84,7 @@ class ForgottenTopic:
     partitions: list[int] = array("int32")
 
 
-@request(1, versions="4-18", flexible=12)
+@request(ApiKey.FETCH, versions="4-18", flexible=12)
 class FetchRequest(Request):
     """Partitions and offsets to read; 7 adds sessions, 9 leader epochs, 12 is flexible, 13 has topic ids."""
 
@@ -141,7 +142,7 @@ class FetchableTopicResponse:
     partitions: list[PartitionData] = array(PartitionData)
 
 
-@response(1, versions="4-18", flexible=12)
+@response(ApiKey.FETCH, versions="4-18", flexible=12)
 class FetchResponse(Response):
     """Record batches by partition, and aborted transactions; 7 adds sessions, 13 topic ids, 16 endpoints."""
 
@@ -165,7 +166,7 @@ class ListOffsetsTopic:
     partitions: list[ListOffsetsPartition] = array(ListOffsetsPartition)
 
 
-@request(2, versions="1-11", flexible=6)
+@request(ApiKey.LIST_OFFSETS, versions="1-11", flexible=6)
 class ListOffsetsRequest(Request):
     """Offsets by timestamp, or first and last; 2 adds the isolation level, 4 leader epochs, 10 a timeout."""
 
@@ -190,7 +191,7 @@ class ListOffsetsTopicResponse:
     partitions: list[ListOffsetsPartitionResponse] = array(ListOffsetsPartitionResponse)
 
 
-@response(2, versions="1-11", flexible=6)
+@response(ApiKey.LIST_OFFSETS, versions="1-11", flexible=6)
 class ListOffsetsResponse(Response):
     """The requested offsets, with the leader epoch from 4 on."""
 
@@ -211,7 +212,7 @@ class OffsetForLeaderTopic:
     partitions: list[OffsetForLeaderPartition] = array(OffsetForLeaderPartition)
 
 
-@request(23, versions="2-4", flexible=4)
+@request(ApiKey.OFFSET_FOR_LEADER_EPOCH, versions="2-4", flexible=4)
 class OffsetForLeaderEpochRequest(Request):
     """Where a leader epoch ended; 3 adds the replica id, 4 is flexible."""
 
@@ -233,7 +234,7 @@ class OffsetForLeaderTopicResult:
     partitions: list[OffsetForLeaderEpochEpochEndOffset] = array(OffsetForLeaderEpochEpochEndOffset)
 
 
-@response(23, versions="2-4", flexible=4)
+@response(ApiKey.OFFSET_FOR_LEADER_EPOCH, versions="2-4", flexible=4)
 class OffsetForLeaderEpochResponse(Response):
     """The end offset of each requested epoch."""
 

@@ -5,6 +5,7 @@ membership; subscriptions and assignments are bytes, defined by `consumer_protoc
 one heartbeat request does all of this, and the coordinator assigns partitions.
 """
 
+from semel.wire.api_key import ApiKey
 from semel.wire.schema import (
     Request,
     Response,
@@ -65,7 +66,7 @@ class JoinGroupRequestProtocol:
     metadata: bytes = bytes_()
 
 
-@request(11, versions="0-9", flexible=6)
+@request(ApiKey.JOIN_GROUP, versions="0-9", flexible=6)
 class JoinGroupRequest(Request):
     """A member joins a group; 4 requires a second request with the given id, 5 adds static members."""
 
@@ -86,7 +87,7 @@ class JoinGroupResponseMember:
     metadata: bytes = bytes_()
 
 
-@response(11, versions="0-9", flexible=6)
+@response(ApiKey.JOIN_GROUP, versions="0-9", flexible=6)
 class JoinGroupResponse(Response):
     """The generation of the group; its leader also gets the members."""
 
@@ -107,7 +108,7 @@ class SyncGroupRequestAssignment:
     assignment: bytes = bytes_()
 
 
-@request(14, versions="0-5", flexible=4)
+@request(ApiKey.SYNC_GROUP, versions="0-5", flexible=4)
 class SyncGroupRequest(Request):
     """The leader's assignments, or a member's request for its own; 3 adds static members, 5 the protocol."""
 
@@ -120,7 +121,7 @@ class SyncGroupRequest(Request):
     assignments: list[SyncGroupRequestAssignment] = array(SyncGroupRequestAssignment)
 
 
-@response(14, versions="0-5", flexible=4)
+@response(ApiKey.SYNC_GROUP, versions="0-5", flexible=4)
 class SyncGroupResponse(Response):
     """The assignment of the member."""
 
@@ -131,7 +132,7 @@ class SyncGroupResponse(Response):
     assignment: bytes = bytes_()
 
 
-@request(12, versions="0-4", flexible=4)
+@request(ApiKey.HEARTBEAT, versions="0-4", flexible=4)
 class HeartbeatRequest(Request):
     """A member is alive."""
 
@@ -141,7 +142,7 @@ class HeartbeatRequest(Request):
     group_instance_id: str | None = string(versions="3+", nullable=True, default=None)
 
 
-@response(12, versions="0-4", flexible=4)
+@response(ApiKey.HEARTBEAT, versions="0-4", flexible=4)
 class HeartbeatResponse(Response):
     """Whether the group is unchanged for the member."""
 
@@ -156,7 +157,7 @@ class MemberIdentity:
     reason: str | None = string(versions="5+", nullable=True, default=None)
 
 
-@request(13, versions="0-5", flexible=4)
+@request(ApiKey.LEAVE_GROUP, versions="0-5", flexible=4)
 class LeaveGroupRequest(Request):
     """Members leave: one up to version 2, a list from 3 on."""
 
@@ -172,7 +173,7 @@ class MemberResponse:
     error_code: int = int16()
 
 
-@response(13, versions="0-5", flexible=4)
+@response(ApiKey.LEAVE_GROUP, versions="0-5", flexible=4)
 class LeaveGroupResponse(Response):
     """Whether each member left."""
 
@@ -187,7 +188,7 @@ class TopicPartitions:
     partitions: list[int] = array("int32")
 
 
-@request(68, versions="0-1", flexible=0)
+@request(ApiKey.CONSUMER_GROUP_HEARTBEAT, versions="0-1", flexible=0)
 class ConsumerGroupHeartbeatRequest(Request):
     """The heartbeat of a KIP-848 member, with its changes; 1 adds subscriptions by pattern."""
 
@@ -208,7 +209,7 @@ class Assignment:
     topic_partitions: list[TopicPartitions] = array(TopicPartitions)
 
 
-@response(68, versions="0-1", flexible=0)
+@response(ApiKey.CONSUMER_GROUP_HEARTBEAT, versions="0-1", flexible=0)
 class ConsumerGroupHeartbeatResponse(Response):
     """The epoch of the member, and its partitions when they changed."""
 
@@ -221,7 +222,7 @@ class ConsumerGroupHeartbeatResponse(Response):
     assignment: Assignment | None = nested(Assignment, nullable=True, default=None)
 
 
-@request(15, versions="0-6", flexible=5)
+@request(ApiKey.DESCRIBE_GROUPS, versions="0-6", flexible=5)
 class DescribeGroupsRequest(Request):
     """Classic groups to describe; 3 adds authorized operations, 5 is flexible."""
 
@@ -251,7 +252,7 @@ class DescribedGroup:
     authorized_operations: int = int32(versions="3+", default=-2147483648)
 
 
-@response(15, versions="0-6", flexible=5)
+@response(ApiKey.DESCRIBE_GROUPS, versions="0-6", flexible=5)
 class DescribeGroupsResponse(Response):
     """State, protocol and members of each group; 6 adds a message to the error."""
 
@@ -259,7 +260,7 @@ class DescribeGroupsResponse(Response):
     groups: list[DescribedGroup] = array(DescribedGroup)
 
 
-@request(16, versions="0-5", flexible=3)
+@request(ApiKey.LIST_GROUPS, versions="0-5", flexible=3)
 class ListGroupsRequest(Request):
     """All groups; 4 filters by state, 5 by type."""
 
@@ -275,7 +276,7 @@ class ListedGroup:
     group_type: str = string(versions="5+")
 
 
-@response(16, versions="0-5", flexible=3)
+@response(ApiKey.LIST_GROUPS, versions="0-5", flexible=3)
 class ListGroupsResponse(Response):
     """The ids of the groups, with state from 4 on and type from 5 on."""
 
@@ -284,7 +285,7 @@ class ListGroupsResponse(Response):
     groups: list[ListedGroup] = array(ListedGroup)
 
 
-@request(42, versions="0-2", flexible=2)
+@request(ApiKey.DELETE_GROUPS, versions="0-2", flexible=2)
 class DeleteGroupsRequest(Request):
     """Groups without members to delete."""
 
@@ -297,7 +298,7 @@ class DeletableGroupResult:
     error_code: int = int16()
 
 
-@response(42, versions="0-2", flexible=2)
+@response(ApiKey.DELETE_GROUPS, versions="0-2", flexible=2)
 class DeleteGroupsResponse(Response):
     """Whether each group was deleted."""
 
@@ -305,7 +306,7 @@ class DeleteGroupsResponse(Response):
     results: list[DeletableGroupResult] = array(DeletableGroupResult)
 
 
-@request(69, versions="0-1", flexible=0)
+@request(ApiKey.CONSUMER_GROUP_DESCRIBE, versions="0-1", flexible=0)
 class ConsumerGroupDescribeRequest(Request):
     """KIP-848 groups to describe."""
 
@@ -353,7 +354,7 @@ class ConsumerGroupDescribeDescribedGroup:
     authorized_operations: int = int32(default=-2147483648)
 
 
-@response(69, versions="0-1", flexible=0)
+@response(ApiKey.CONSUMER_GROUP_DESCRIBE, versions="0-1", flexible=0)
 class ConsumerGroupDescribeResponse(Response):
     """Epochs, members and assignments of each group; 1 adds the type of a member."""
 

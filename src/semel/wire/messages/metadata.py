@@ -5,6 +5,7 @@ Metadata and DescribeTopicPartitions return the leader of each partition, FindCo
 group or a transactional id, DescribeCluster the members of the cluster.
 """
 
+from semel.wire.api_key import ApiKey
 from semel.wire.schema import (
     Request,
     Response,
@@ -48,7 +49,7 @@ __all__ = [
 ]
 
 
-@request(18, versions="0-4", flexible=3)
+@request(ApiKey.API_VERSIONS, versions="0-4", flexible=3)
 class ApiVersionsRequest(Request):
     """The versions that this broker supports; 3 adds the name and version of the client, and is flexible."""
 
@@ -77,7 +78,7 @@ class FinalizedFeatureKey:
     min_version_level: int = int16()
 
 
-@response(18, versions="0-4", flexible=3)
+@response(ApiKey.API_VERSIONS, versions="0-4", flexible=3)
 class ApiVersionsResponse(Response):
     """The versions of each API; 3 adds the features. Its header is never flexible."""
 
@@ -96,7 +97,7 @@ class MetadataRequestTopic:
     name: str | None = string(nullable="10+")
 
 
-@request(3, versions="0-13", flexible=9)
+@request(ApiKey.METADATA, versions="0-13", flexible=9)
 class MetadataRequest(Request):
     """Brokers, and topics by name or id; 1 distinguishes all topics (null) from none, 10 adds topic ids."""
 
@@ -135,7 +136,7 @@ class MetadataResponseTopic:
     topic_authorized_operations: int = int32(versions="8+", default=-2147483648)
 
 
-@response(3, versions="0-13", flexible=9)
+@response(ApiKey.METADATA, versions="0-13", flexible=9)
 class MetadataResponse(Response):
     """Brokers, topics, partitions and their leaders; 7 adds leader epochs, 10 topic ids, 13 an error code."""
 
@@ -148,7 +149,7 @@ class MetadataResponse(Response):
     error_code: int = int16(versions="13+")
 
 
-@request(10, versions="0-6", flexible=3)
+@request(ApiKey.FIND_COORDINATOR, versions="0-6", flexible=3)
 class FindCoordinatorRequest(Request):
     """The coordinator of a group or a transactional id; from 4 on many keys at once."""
 
@@ -167,7 +168,7 @@ class Coordinator:
     error_message: str | None = string(nullable=True)
 
 
-@response(10, versions="0-6", flexible=3)
+@response(ApiKey.FIND_COORDINATOR, versions="0-6", flexible=3)
 class FindCoordinatorResponse(Response):
     """The coordinators: one up to version 3, a list from 4 on."""
 
@@ -180,7 +181,7 @@ class FindCoordinatorResponse(Response):
     coordinators: list[Coordinator] = array(Coordinator, versions="4+")
 
 
-@request(60, versions="0-2", flexible=0)
+@request(ApiKey.DESCRIBE_CLUSTER, versions="0-2", flexible=0)
 class DescribeClusterRequest(Request):
     """The members of the cluster; 1 can ask for controllers, 2 for fenced brokers."""
 
@@ -198,7 +199,7 @@ class DescribeClusterBroker:
     is_fenced: bool = boolean(versions="2+")
 
 
-@response(60, versions="0-2", flexible=0)
+@response(ApiKey.DESCRIBE_CLUSTER, versions="0-2", flexible=0)
 class DescribeClusterResponse(Response):
     """The id, the controller and the brokers of the cluster."""
 
@@ -223,7 +224,7 @@ class Cursor:
     partition_index: int = int32()
 
 
-@request(75, versions="0-0", flexible=0)
+@request(ApiKey.DESCRIBE_TOPIC_PARTITIONS, versions="0-0", flexible=0)
 class DescribeTopicPartitionsRequest(Request):
     """Topics and their partitions, page by page."""
 
@@ -257,7 +258,7 @@ class DescribeTopicPartitionsResponseTopic:
     topic_authorized_operations: int = int32(default=-2147483648)
 
 
-@response(75, versions="0-0", flexible=0)
+@response(ApiKey.DESCRIBE_TOPIC_PARTITIONS, versions="0-0", flexible=0)
 class DescribeTopicPartitionsResponse(Response):
     """A page of topics, and the cursor of the next page."""
 

@@ -5,6 +5,7 @@ Offsets that are part of a transaction are committed with TxnOffsetCommit (see `
 name topics by id and serve members of both group protocols.
 """
 
+from semel.wire.api_key import ApiKey
 from semel.wire.schema import (
     Request,
     Response,
@@ -61,7 +62,7 @@ class OffsetCommitRequestTopic:
     partitions: list[OffsetCommitRequestPartition] = array(OffsetCommitRequestPartition)
 
 
-@request(8, versions="2-10", flexible=8)
+@request(ApiKey.OFFSET_COMMIT, versions="2-10", flexible=8)
 class OffsetCommitRequest(Request):
     """The offsets that a group commits; 6 adds leader epochs, 8 is flexible, 10 has topic ids."""
 
@@ -86,7 +87,7 @@ class OffsetCommitResponseTopic:
     partitions: list[OffsetCommitResponsePartition] = array(OffsetCommitResponsePartition)
 
 
-@response(8, versions="2-10", flexible=8)
+@response(ApiKey.OFFSET_COMMIT, versions="2-10", flexible=8)
 class OffsetCommitResponse(Response):
     """Whether each offset was committed."""
 
@@ -115,7 +116,7 @@ class OffsetFetchRequestGroup:
     topics: list[OffsetFetchRequestTopics] | None = array(OffsetFetchRequestTopics, nullable=True)
 
 
-@request(9, versions="1-10", flexible=6)
+@request(ApiKey.OFFSET_FETCH, versions="1-10", flexible=6)
 class OffsetFetchRequest(Request):
     """A group and the partitions to fetch offsets of; 7 can require stable offsets, 8 has many groups."""
 
@@ -165,7 +166,7 @@ class OffsetFetchResponseGroup:
     error_code: int = int16()
 
 
-@response(9, versions="1-10", flexible=6)
+@response(ApiKey.OFFSET_FETCH, versions="1-10", flexible=6)
 class OffsetFetchResponse(Response):
     """The committed offsets: of one group up to version 7, by group from 8 on."""
 
@@ -186,7 +187,7 @@ class OffsetDeleteRequestTopic:
     partitions: list[OffsetDeleteRequestPartition] = array(OffsetDeleteRequestPartition)
 
 
-@request(47, versions="0-0", flexible=None)
+@request(ApiKey.OFFSET_DELETE, versions="0-0", flexible=None)
 class OffsetDeleteRequest(Request):
     """Committed offsets to delete."""
 
@@ -206,7 +207,7 @@ class OffsetDeleteResponseTopic:
     partitions: list[OffsetDeleteResponsePartition] = array(OffsetDeleteResponsePartition)
 
 
-@response(47, versions="0-0", flexible=None)
+@response(ApiKey.OFFSET_DELETE, versions="0-0", flexible=None)
 class OffsetDeleteResponse(Response):
     """Whether each offset was deleted."""
 

@@ -4,6 +4,7 @@ Semel's brokers divide the partitions among themselves, so these requests change
 because tools send them.
 """
 
+from semel.wire.api_key import ApiKey
 from semel.wire.schema import (
     Request,
     Response,
@@ -56,7 +57,7 @@ class AlterReplicaLogDir:
     topics: list[AlterReplicaLogDirTopic] = array(AlterReplicaLogDirTopic)
 
 
-@request(34, versions="1-2", flexible=2)
+@request(ApiKey.ALTER_REPLICA_LOG_DIRS, versions="1-2", flexible=2)
 class AlterReplicaLogDirsRequest(Request):
     """The directories to move replicas to; 2 is flexible."""
 
@@ -75,7 +76,7 @@ class AlterReplicaLogDirTopicResult:
     partitions: list[AlterReplicaLogDirPartitionResult] = array(AlterReplicaLogDirPartitionResult)
 
 
-@response(34, versions="1-2", flexible=2)
+@response(ApiKey.ALTER_REPLICA_LOG_DIRS, versions="1-2", flexible=2)
 class AlterReplicaLogDirsResponse(Response):
     """Whether each replica can be moved; 2 is flexible."""
 
@@ -89,7 +90,7 @@ class ElectionTopicPartitions:
     partitions: list[int] = array("int32")
 
 
-@request(43, versions="0-2", flexible=2)
+@request(ApiKey.ELECT_LEADERS, versions="0-2", flexible=2)
 class ElectLeadersRequest(Request):
     """Partitions to elect leaders for, None for all; 1 adds the type of election, 2 is flexible."""
 
@@ -111,7 +112,7 @@ class ReplicaElectionResult:
     partition_result: list[PartitionElectionResult] = array(PartitionElectionResult)
 
 
-@response(43, versions="0-2", flexible=2)
+@response(ApiKey.ELECT_LEADERS, versions="0-2", flexible=2)
 class ElectLeadersResponse(Response):
     """The results of the elections; 1 adds an error for the whole request, 2 is flexible."""
 
@@ -132,7 +133,7 @@ class ReassignableTopic:
     partitions: list[ReassignablePartition] = array(ReassignablePartition)
 
 
-@request(45, versions="0-1", flexible=0)
+@request(ApiKey.ALTER_PARTITION_REASSIGNMENTS, versions="0-1", flexible=0)
 class AlterPartitionReassignmentsRequest(Request):
     """Brokers to move partitions to, None to cancel a move; 1 can forbid a new number of replicas."""
 
@@ -154,7 +155,7 @@ class ReassignableTopicResponse:
     partitions: list[ReassignablePartitionResponse] = array(ReassignablePartitionResponse)
 
 
-@response(45, versions="0-1", flexible=0)
+@response(ApiKey.ALTER_PARTITION_REASSIGNMENTS, versions="0-1", flexible=0)
 class AlterPartitionReassignmentsResponse(Response):
     """Whether each partition is being moved; 1 repeats `allow_replication_factor_change`."""
 
@@ -171,7 +172,7 @@ class ListPartitionReassignmentsTopics:
     partition_indexes: list[int] = array("int32")
 
 
-@request(46, versions="0-0", flexible=0)
+@request(ApiKey.LIST_PARTITION_REASSIGNMENTS, versions="0-0", flexible=0)
 class ListPartitionReassignmentsRequest(Request):
     """Partitions to list the moves of, None for all."""
 
@@ -195,7 +196,7 @@ class OngoingTopicReassignment:
     partitions: list[OngoingPartitionReassignment] = array(OngoingPartitionReassignment)
 
 
-@response(46, versions="0-0", flexible=0)
+@response(ApiKey.LIST_PARTITION_REASSIGNMENTS, versions="0-0", flexible=0)
 class ListPartitionReassignmentsResponse(Response):
     """The moves in progress."""
 

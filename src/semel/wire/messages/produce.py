@@ -5,6 +5,7 @@ request is decoded, passed by reference when one is encoded. Up to version 11, a
 transaction before Produce writes to it; from version 12 on, Produce adds it.
 """
 
+from semel.wire.api_key import ApiKey
 from semel.wire.schema import (
     Buffer,
     Request,
@@ -48,7 +49,7 @@ class TopicProduceData:
     partition_data: list[PartitionProduceData] = array(PartitionProduceData)
 
 
-@request(0, versions="3-13", flexible=9)
+@request(ApiKey.PRODUCE, versions="3-13", flexible=9)
 class ProduceRequest(Request):
     """Record batches to append; 9 is flexible, 12 adds partitions to transactions, 13 has topic ids."""
 
@@ -97,7 +98,7 @@ class NodeEndpoint:
     rack: str | None = string(nullable=True, default=None)
 
 
-@response(0, versions="3-13", flexible=9)
+@response(ApiKey.PRODUCE, versions="3-13", flexible=9)
 class ProduceResponse(Response):
     """The offsets of the batches; 5 adds the log start offset, 8 errors of records, 10 the current leader."""
 

@@ -3,6 +3,7 @@
 Semel has no quorum: the ledger holds the metadata. The requests are declared because tools send them.
 """
 
+from semel.wire.api_key import ApiKey
 from semel.wire.schema import (
     Request,
     Response,
@@ -50,7 +51,7 @@ class QuorumTopicRequest:
     partitions: list[QuorumPartitionRequest] = array(QuorumPartitionRequest)
 
 
-@request(55, versions="0-2", flexible=0)
+@request(ApiKey.DESCRIBE_QUORUM, versions="0-2", flexible=0)
 class DescribeQuorumRequest(Request):
     """Partitions to describe; the versions differ only in the response."""
 
@@ -97,7 +98,7 @@ class QuorumNode:
     listeners: list[QuorumListener] = array(QuorumListener)
 
 
-@response(55, versions="0-2", flexible=0)
+@response(ApiKey.DESCRIBE_QUORUM, versions="0-2", flexible=0)
 class DescribeQuorumResponse(Response):
     """Leader, voters and observers; 1 adds fetch times, 2 error messages and addresses."""
 
@@ -107,14 +108,14 @@ class DescribeQuorumResponse(Response):
     nodes: list[QuorumNode] = array(QuorumNode, versions="2+")
 
 
-@request(64, versions="0-0", flexible=0)
+@request(ApiKey.UNREGISTER_BROKER, versions="0-0", flexible=0)
 class UnregisterBrokerRequest(Request):
     """A broker to remove from the cluster."""
 
     broker_id: int = int32()
 
 
-@response(64, versions="0-0", flexible=0)
+@response(ApiKey.UNREGISTER_BROKER, versions="0-0", flexible=0)
 class UnregisterBrokerResponse(Response):
     """Whether it was removed."""
 
@@ -130,7 +131,7 @@ class AddRaftVoterListener:
     port: int = uint16()
 
 
-@request(80, versions="0-1", flexible=0)
+@request(ApiKey.ADD_RAFT_VOTER, versions="0-1", flexible=0)
 class AddRaftVoterRequest(Request):
     """A voter to add to the quorum; 1 chooses when the request is acknowledged."""
 
@@ -142,7 +143,7 @@ class AddRaftVoterRequest(Request):
     ack_when_committed: bool = boolean(versions="1+", default=True)
 
 
-@response(80, versions="0-1", flexible=0)
+@response(ApiKey.ADD_RAFT_VOTER, versions="0-1", flexible=0)
 class AddRaftVoterResponse(Response):
     """Whether it was added."""
 
@@ -151,7 +152,7 @@ class AddRaftVoterResponse(Response):
     error_message: str | None = string(nullable=True)
 
 
-@request(81, versions="0-0", flexible=0)
+@request(ApiKey.REMOVE_RAFT_VOTER, versions="0-0", flexible=0)
 class RemoveRaftVoterRequest(Request):
     """A voter to remove from the quorum."""
 
@@ -160,7 +161,7 @@ class RemoveRaftVoterRequest(Request):
     voter_directory_id: bytes = uuid()
 
 
-@response(81, versions="0-0", flexible=0)
+@response(ApiKey.REMOVE_RAFT_VOTER, versions="0-0", flexible=0)
 class RemoveRaftVoterResponse(Response):
     """Whether it was removed."""
 

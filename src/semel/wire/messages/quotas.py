@@ -3,6 +3,7 @@
 An entity is named by types (user, client-id, ip) and names; the name null stands for the default.
 """
 
+from semel.wire.api_key import ApiKey
 from semel.wire.schema import (
     Request,
     Response,
@@ -41,7 +42,7 @@ class DescribeClientQuotasComponent:
     match: str | None = string(nullable=True)
 
 
-@request(48, versions="0-1", flexible=1)
+@request(ApiKey.DESCRIBE_CLIENT_QUOTAS, versions="0-1", flexible=1)
 class DescribeClientQuotasRequest(Request):
     """A filter: entities that match all components, and with `strict` have no other components."""
 
@@ -67,7 +68,7 @@ class DescribeClientQuotasEntry:
     values: list[DescribeClientQuotasValue] = array(DescribeClientQuotasValue)
 
 
-@response(48, versions="0-1", flexible=1)
+@response(ApiKey.DESCRIBE_CLIENT_QUOTAS, versions="0-1", flexible=1)
 class DescribeClientQuotasResponse(Response):
     """The quotas, or null if there is an error."""
 
@@ -96,7 +97,7 @@ class AlterClientQuotasEntry:
     ops: list[AlterClientQuotasOp] = array(AlterClientQuotasOp)
 
 
-@request(49, versions="0-1", flexible=1)
+@request(ApiKey.ALTER_CLIENT_QUOTAS, versions="0-1", flexible=1)
 class AlterClientQuotasRequest(Request):
     """The limits to set and to remove for each entity."""
 
@@ -111,7 +112,7 @@ class AlterClientQuotasResult:
     entity: list[AlterClientQuotasEntity] = array(AlterClientQuotasEntity)
 
 
-@response(49, versions="0-1", flexible=1)
+@response(ApiKey.ALTER_CLIENT_QUOTAS, versions="0-1", flexible=1)
 class AlterClientQuotasResponse(Response):
     """Whether each entity was changed."""
 

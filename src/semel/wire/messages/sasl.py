@@ -3,6 +3,7 @@
 The mechanism defines the content of the rounds; here it is bytes, which are never logged.
 """
 
+from semel.wire.api_key import ApiKey
 from semel.wire.schema import Request, Response, array, bytes_, int16, int64, request, response, string
 
 __all__ = [
@@ -13,14 +14,14 @@ __all__ = [
 ]
 
 
-@request(17, versions="0-1", flexible=None)
+@request(ApiKey.SASL_HANDSHAKE, versions="0-1", flexible=None)
 class SaslHandshakeRequest(Request):
     """The client's mechanism; version 0 is followed by raw tokens, version 1 by SaslAuthenticate."""
 
     mechanism: str = string()
 
 
-@response(17, versions="0-1", flexible=None)
+@response(ApiKey.SASL_HANDSHAKE, versions="0-1", flexible=None)
 class SaslHandshakeResponse(Response):
     """Whether the mechanism is enabled, and the enabled mechanisms."""
 
@@ -28,14 +29,14 @@ class SaslHandshakeResponse(Response):
     mechanisms: list[str] = array("string")
 
 
-@request(36, versions="0-2", flexible=2)
+@request(ApiKey.SASL_AUTHENTICATE, versions="0-2", flexible=2)
 class SaslAuthenticateRequest(Request):
     """The client's message of one round."""
 
     auth_bytes: bytes = bytes_()
 
 
-@response(36, versions="0-2", flexible=2)
+@response(ApiKey.SASL_AUTHENTICATE, versions="0-2", flexible=2)
 class SaslAuthenticateResponse(Response):
     """The broker's message of that round; 1 adds the lifetime of the session."""
 

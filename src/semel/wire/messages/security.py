@@ -1,5 +1,6 @@
 """ACLs, and the SCRAM credentials of users."""
 
+from semel.wire.api_key import ApiKey
 from semel.wire.schema import (
     Request,
     Response,
@@ -41,7 +42,7 @@ __all__ = [
 ]
 
 
-@request(29, versions="1-3", flexible=2)
+@request(ApiKey.DESCRIBE_ACLS, versions="1-3", flexible=2)
 class DescribeAclsRequest(Request):
     """A filter for ACLs; 3 adds the resource type USER."""
 
@@ -70,7 +71,7 @@ class DescribeAclsResource:
     acls: list[AclDescription] = array(AclDescription)
 
 
-@response(29, versions="1-3", flexible=2)
+@response(ApiKey.DESCRIBE_ACLS, versions="1-3", flexible=2)
 class DescribeAclsResponse(Response):
     """The ACLs that match, by resource."""
 
@@ -91,7 +92,7 @@ class AclCreation:
     permission_type: int = int8()
 
 
-@request(30, versions="1-3", flexible=2)
+@request(ApiKey.CREATE_ACLS, versions="1-3", flexible=2)
 class CreateAclsRequest(Request):
     """ACLs to add."""
 
@@ -104,7 +105,7 @@ class AclCreationResult:
     error_message: str | None = string(nullable=True)
 
 
-@response(30, versions="1-3", flexible=2)
+@response(ApiKey.CREATE_ACLS, versions="1-3", flexible=2)
 class CreateAclsResponse(Response):
     """A result for each ACL, in the order of the request."""
 
@@ -123,7 +124,7 @@ class DeleteAclsFilter:
     permission_type: int = int8()
 
 
-@request(31, versions="1-3", flexible=2)
+@request(ApiKey.DELETE_ACLS, versions="1-3", flexible=2)
 class DeleteAclsRequest(Request):
     """Filters for the ACLs to remove."""
 
@@ -150,7 +151,7 @@ class DeleteAclsFilterResult:
     matching_acls: list[DeleteAclsMatchingAcl] = array(DeleteAclsMatchingAcl)
 
 
-@response(31, versions="1-3", flexible=2)
+@response(ApiKey.DELETE_ACLS, versions="1-3", flexible=2)
 class DeleteAclsResponse(Response):
     """The ACLs removed by each filter."""
 
@@ -163,7 +164,7 @@ class UserName:
     name: str = string()
 
 
-@request(50, versions="0", flexible=0)
+@request(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, versions="0", flexible=0)
 class DescribeUserScramCredentialsRequest(Request):
     """Users to describe, null or empty for all."""
 
@@ -184,7 +185,7 @@ class DescribeUserScramCredentialsResult:
     credential_infos: list[CredentialInfo] = array(CredentialInfo)
 
 
-@response(50, versions="0", flexible=0)
+@response(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, versions="0", flexible=0)
 class DescribeUserScramCredentialsResponse(Response):
     """The mechanisms and iterations of each user, without secrets."""
 
@@ -209,7 +210,7 @@ class ScramCredentialUpsertion:
     salted_password: bytes = bytes_()
 
 
-@request(51, versions="0", flexible=0)
+@request(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, versions="0", flexible=0)
 class AlterUserScramCredentialsRequest(Request):
     """Credentials to remove, and to add or replace. A salted password is as secret as the password."""
 
@@ -224,7 +225,7 @@ class AlterUserScramCredentialsResult:
     error_message: str | None = string(nullable=True)
 
 
-@response(51, versions="0", flexible=0)
+@response(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, versions="0", flexible=0)
 class AlterUserScramCredentialsResponse(Response):
     """A result for each user."""
 

@@ -10,6 +10,7 @@ that a driver got for its own transactional id. TxnShareAcknowledge is ShareAckn
 (ADR 0048).
 """
 
+from semel.wire.api_key import ApiKey
 from semel.wire.messages.produce import NodeEndpoint
 from semel.wire.messages.shares import ShareAcknowledgeTopic, ShareAcknowledgeTopicResponse
 from semel.wire.schema import Request, Response, array, int16, int32, int64, request, response, string, struct
@@ -54,7 +55,7 @@ class CommitTransactionsTopic:
     partitions: list[CommitTransactionsPartition] = array(CommitTransactionsPartition)
 
 
-@request(20_000, versions="0", flexible=0)
+@request(ApiKey.COMMIT_TRANSACTIONS, versions="0", flexible=0)
 class CommitTransactionsRequest(Request):
     """Transactions that the driver commits, together with offsets of a group."""
 
@@ -72,7 +73,7 @@ class CommitTransactionsRefusal:
     error_code: int = int16()
 
 
-@response(20_000, versions="0", flexible=0)
+@response(ApiKey.COMMIT_TRANSACTIONS, versions="0", flexible=0)
 class CommitTransactionsResponse(Response):
     """Whether everything was committed. If not, nothing was; `refused` names transactions that prevent it."""
 
@@ -82,7 +83,7 @@ class CommitTransactionsResponse(Response):
     refused: list[CommitTransactionsRefusal] = array(CommitTransactionsRefusal)
 
 
-@request(20_001, versions="0", flexible=0)
+@request(ApiKey.BEGIN_ATTEMPT, versions="0", flexible=0)
 class BeginAttemptRequest(Request):
     """Assign a task attempt of a run its producer id and epoch, and open its transaction."""
 
@@ -93,7 +94,7 @@ class BeginAttemptRequest(Request):
     transaction_version: int = int16(default=2)
 
 
-@response(20_001, versions="0", flexible=0)
+@response(ApiKey.BEGIN_ATTEMPT, versions="0", flexible=0)
 class BeginAttemptResponse(Response):
     """The producer id and epoch to write with."""
 
@@ -104,7 +105,7 @@ class BeginAttemptResponse(Response):
     producer_epoch: int = int16(default=-1)
 
 
-@request(20_002, versions="0", flexible=0)
+@request(ApiKey.TXN_SHARE_ACKNOWLEDGE, versions="0", flexible=0)
 class TxnShareAcknowledgeRequest(Request):
     """A member of a share group acknowledges acquired records when a transaction commits."""
 
@@ -116,7 +117,7 @@ class TxnShareAcknowledgeRequest(Request):
     topics: list[ShareAcknowledgeTopic] = array(ShareAcknowledgeTopic)
 
 
-@response(20_002, versions="0", flexible=0)
+@response(ApiKey.TXN_SHARE_ACKNOWLEDGE, versions="0", flexible=0)
 class TxnShareAcknowledgeResponse(Response):
     """Whether the acknowledgements of each partition are in the transaction."""
 

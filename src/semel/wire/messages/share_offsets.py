@@ -1,5 +1,6 @@
 """The offsets of share groups (KIP-932): describe, alter and delete them."""
 
+from semel.wire.api_key import ApiKey
 from semel.wire.schema import (
     Request,
     Response,
@@ -47,7 +48,7 @@ class DescribeShareGroupOffsetsGroup:
     topics: list[DescribeShareGroupOffsetsTopic] | None = array(DescribeShareGroupOffsetsTopic, nullable=True)
 
 
-@request(90, versions="0-1", flexible=0)
+@request(ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, versions="0-1", flexible=0)
 class DescribeShareGroupOffsetsRequest(Request):
     """Share groups and topics to describe; null for all topics of a group."""
 
@@ -79,7 +80,7 @@ class DescribedShareGroupOffsetsGroup:
     error_message: str | None = string(nullable=True, default=None)
 
 
-@response(90, versions="0-1", flexible=0)
+@response(ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, versions="0-1", flexible=0)
 class DescribeShareGroupOffsetsResponse(Response):
     """The start offset of each share-partition; 1 adds its lag (KIP-1226)."""
 
@@ -99,7 +100,7 @@ class AlterShareGroupOffsetsTopic:
     partitions: list[AlterShareGroupOffsetsPartition] = array(AlterShareGroupOffsetsPartition)
 
 
-@request(91, versions="0", flexible=0)
+@request(ApiKey.ALTER_SHARE_GROUP_OFFSETS, versions="0", flexible=0)
 class AlterShareGroupOffsetsRequest(Request):
     """Set the start offsets of a share group without members."""
 
@@ -121,7 +122,7 @@ class AlteredShareGroupOffsetsTopic:
     partitions: list[AlteredShareGroupOffsetsPartition] = array(AlteredShareGroupOffsetsPartition)
 
 
-@response(91, versions="0", flexible=0)
+@response(ApiKey.ALTER_SHARE_GROUP_OFFSETS, versions="0", flexible=0)
 class AlterShareGroupOffsetsResponse(Response):
     """Whether each start offset was set."""
 
@@ -136,7 +137,7 @@ class DeleteShareGroupOffsetsTopic:
     topic_name: str = string()
 
 
-@request(92, versions="0", flexible=0)
+@request(ApiKey.DELETE_SHARE_GROUP_OFFSETS, versions="0", flexible=0)
 class DeleteShareGroupOffsetsRequest(Request):
     """Topics to delete the offsets of, in a share group without members."""
 
@@ -152,7 +153,7 @@ class DeletedShareGroupOffsetsTopic:
     error_message: str | None = string(nullable=True, default=None)
 
 
-@response(92, versions="0", flexible=0)
+@response(ApiKey.DELETE_SHARE_GROUP_OFFSETS, versions="0", flexible=0)
 class DeleteShareGroupOffsetsResponse(Response):
     """Whether the offsets of each topic were deleted."""
 

@@ -5,6 +5,7 @@ ShareFetch and ShareAcknowledge can renew acquisition locks (KIP-1222), and vers
 the number of records strictly (KIP-1206).
 """
 
+from semel.wire.api_key import ApiKey
 from semel.wire.messages.groups import Assignment
 from semel.wire.messages.produce import LeaderIdAndEpoch, NodeEndpoint
 from semel.wire.schema import (
@@ -53,7 +54,7 @@ __all__ = [
 ]
 
 
-@request(76, versions="1", flexible=0)
+@request(ApiKey.SHARE_GROUP_HEARTBEAT, versions="1", flexible=0)
 class ShareGroupHeartbeatRequest(Request):
     """Join a share group (epoch 0), stay a member, or leave (-1)."""
 
@@ -64,7 +65,7 @@ class ShareGroupHeartbeatRequest(Request):
     subscribed_topic_names: list[str] | None = array("string", nullable=True, default=None)
 
 
-@response(76, versions="1", flexible=0)
+@response(ApiKey.SHARE_GROUP_HEARTBEAT, versions="1", flexible=0)
 class ShareGroupHeartbeatResponse(Response):
     """The epoch of the member, and its partitions when they changed."""
 
@@ -77,7 +78,7 @@ class ShareGroupHeartbeatResponse(Response):
     assignment: Assignment | None = nested(Assignment, nullable=True, default=None)
 
 
-@request(77, versions="1", flexible=0)
+@request(ApiKey.SHARE_GROUP_DESCRIBE, versions="1", flexible=0)
 class ShareGroupDescribeRequest(Request):
     """Share groups to describe."""
 
@@ -121,7 +122,7 @@ class DescribedShareGroup:
     authorized_operations: int = int32(default=-2147483648)
 
 
-@response(77, versions="1", flexible=0)
+@response(ApiKey.SHARE_GROUP_DESCRIBE, versions="1", flexible=0)
 class ShareGroupDescribeResponse(Response):
     """Epochs, members and assignments of each group."""
 
@@ -154,7 +155,7 @@ class ForgottenShareTopic:
     partitions: list[int] = array("int32")
 
 
-@request(78, versions="1-2", flexible=0)
+@request(ApiKey.SHARE_FETCH, versions="1-2", flexible=0)
 class ShareFetchRequest(Request):
     """Acquire records of the session's partitions, and acknowledge earlier ones."""
 
@@ -197,7 +198,7 @@ class ShareFetchTopicResponse:
     partitions: list[SharePartitionData] = array(SharePartitionData)
 
 
-@response(78, versions="1-2", flexible=0)
+@response(ApiKey.SHARE_FETCH, versions="1-2", flexible=0)
 class ShareFetchResponse(Response):
     """Batches, and the records in them that the member has acquired."""
 
@@ -221,7 +222,7 @@ class ShareAcknowledgeTopic:
     partitions: list[ShareAcknowledgePartition] = array(ShareAcknowledgePartition)
 
 
-@request(79, versions="1-2", flexible=0)
+@request(ApiKey.SHARE_ACKNOWLEDGE, versions="1-2", flexible=0)
 class ShareAcknowledgeRequest(Request):
     """Acknowledge acquired records without fetching more."""
 
@@ -246,7 +247,7 @@ class ShareAcknowledgeTopicResponse:
     partitions: list[ShareAcknowledgeAnswer] = array(ShareAcknowledgeAnswer)
 
 
-@response(79, versions="1-2", flexible=0)
+@response(ApiKey.SHARE_ACKNOWLEDGE, versions="1-2", flexible=0)
 class ShareAcknowledgeResponse(Response):
     """Whether the acknowledgements of each partition were accepted."""
 

@@ -1,5 +1,6 @@
 """Delegation tokens (KIP-48). Semel has none; the requests are declared because tools send them."""
 
+from semel.wire.api_key import ApiKey
 from semel.wire.schema import (
     Request,
     Response,
@@ -36,7 +37,7 @@ class CreatableRenewers:
     principal_name: str = string()
 
 
-@request(38, versions="1-3", flexible=2)
+@request(ApiKey.CREATE_DELEGATION_TOKEN, versions="1-3", flexible=2)
 class CreateDelegationTokenRequest(Request):
     """A token for a principal; 2 is flexible, 3 can name another owner."""
 
@@ -46,7 +47,7 @@ class CreateDelegationTokenRequest(Request):
     max_lifetime_ms: int = int64()
 
 
-@response(38, versions="1-3", flexible=2)
+@response(ApiKey.CREATE_DELEGATION_TOKEN, versions="1-3", flexible=2)
 class CreateDelegationTokenResponse(Response):
     """The token; 2 is flexible, 3 adds its requester."""
 
@@ -63,7 +64,7 @@ class CreateDelegationTokenResponse(Response):
     throttle_time_ms: int = int32()
 
 
-@request(39, versions="1-2", flexible=2)
+@request(ApiKey.RENEW_DELEGATION_TOKEN, versions="1-2", flexible=2)
 class RenewDelegationTokenRequest(Request):
     """A token to renew, and for how long; 2 is flexible."""
 
@@ -71,7 +72,7 @@ class RenewDelegationTokenRequest(Request):
     renew_period_ms: int = int64()
 
 
-@response(39, versions="1-2", flexible=2)
+@response(ApiKey.RENEW_DELEGATION_TOKEN, versions="1-2", flexible=2)
 class RenewDelegationTokenResponse(Response):
     """How long it is valid; 2 is flexible."""
 
@@ -80,7 +81,7 @@ class RenewDelegationTokenResponse(Response):
     throttle_time_ms: int = int32()
 
 
-@request(40, versions="1-2", flexible=2)
+@request(ApiKey.EXPIRE_DELEGATION_TOKEN, versions="1-2", flexible=2)
 class ExpireDelegationTokenRequest(Request):
     """A token to expire, and when; 2 is flexible."""
 
@@ -88,7 +89,7 @@ class ExpireDelegationTokenRequest(Request):
     expiry_time_period_ms: int = int64()
 
 
-@response(40, versions="1-2", flexible=2)
+@response(ApiKey.EXPIRE_DELEGATION_TOKEN, versions="1-2", flexible=2)
 class ExpireDelegationTokenResponse(Response):
     """How long it is valid; 2 is flexible."""
 
@@ -103,7 +104,7 @@ class DescribeDelegationTokenOwner:
     principal_name: str = string()
 
 
-@request(41, versions="1-3", flexible=2)
+@request(ApiKey.DESCRIBE_DELEGATION_TOKEN, versions="1-3", flexible=2)
 class DescribeDelegationTokenRequest(Request):
     """The tokens of some owners, None for all; 2 is flexible."""
 
@@ -130,7 +131,7 @@ class DescribedDelegationToken:
     renewers: list[DescribedDelegationTokenRenewer] = array(DescribedDelegationTokenRenewer)
 
 
-@response(41, versions="1-3", flexible=2)
+@response(ApiKey.DESCRIBE_DELEGATION_TOKEN, versions="1-3", flexible=2)
 class DescribeDelegationTokenResponse(Response):
     """The tokens; 2 is flexible, 3 adds their requesters."""
 

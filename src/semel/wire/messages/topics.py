@@ -3,6 +3,7 @@
 Semel's DescribeLogDirs reports a single directory. Requests that move replicas are in `placement`.
 """
 
+from semel.wire.api_key import ApiKey
 from semel.wire.schema import (
     Request,
     Response,
@@ -72,7 +73,7 @@ class CreatableTopic:
     configs: list[CreatableTopicConfig] = array(CreatableTopicConfig)
 
 
-@request(19, versions="2-7", flexible=5)
+@request(ApiKey.CREATE_TOPICS, versions="2-7", flexible=5)
 class CreateTopicsRequest(Request):
     """Topics to create; 4 may leave partitions and replication to the broker, 5 is flexible."""
 
@@ -102,7 +103,7 @@ class CreatableTopicResult:
     configs: list[CreatableTopicConfigs] | None = array(CreatableTopicConfigs, versions="5+", nullable=True)
 
 
-@response(19, versions="2-7", flexible=5)
+@response(ApiKey.CREATE_TOPICS, versions="2-7", flexible=5)
 class CreateTopicsResponse(Response):
     """Whether each topic was created; 5 adds its configuration, 7 its id."""
 
@@ -116,7 +117,7 @@ class DeleteTopicState:
     topic_id: bytes = uuid()
 
 
-@request(20, versions="1-6", flexible=4)
+@request(ApiKey.DELETE_TOPICS, versions="1-6", flexible=4)
 class DeleteTopicsRequest(Request):
     """Topics to delete: by name up to version 5, by name or id from 6 on."""
 
@@ -133,7 +134,7 @@ class DeletableTopicResult:
     error_message: str | None = string(versions="5+", nullable=True, default=None)
 
 
-@response(20, versions="1-6", flexible=4)
+@response(ApiKey.DELETE_TOPICS, versions="1-6", flexible=4)
 class DeleteTopicsResponse(Response):
     """Whether each topic was deleted; 5 adds a message to the error, 6 the id."""
 
@@ -153,7 +154,7 @@ class CreatePartitionsTopic:
     assignments: list[CreatePartitionsAssignment] | None = array(CreatePartitionsAssignment, nullable=True)
 
 
-@request(37, versions="0-3", flexible=2)
+@request(ApiKey.CREATE_PARTITIONS, versions="0-3", flexible=2)
 class CreatePartitionsRequest(Request):
     """The new number of partitions of each topic."""
 
@@ -169,7 +170,7 @@ class CreatePartitionsTopicResult:
     error_message: str | None = string(nullable=True, default=None)
 
 
-@response(37, versions="0-3", flexible=2)
+@response(ApiKey.CREATE_PARTITIONS, versions="0-3", flexible=2)
 class CreatePartitionsResponse(Response):
     """Whether the partitions of each topic were created."""
 
@@ -189,7 +190,7 @@ class DeleteRecordsTopic:
     partitions: list[DeleteRecordsPartition] = array(DeleteRecordsPartition)
 
 
-@request(21, versions="0-2", flexible=2)
+@request(ApiKey.DELETE_RECORDS, versions="0-2", flexible=2)
 class DeleteRecordsRequest(Request):
     """The offset before which to delete the records of each partition."""
 
@@ -210,7 +211,7 @@ class DeleteRecordsTopicResult:
     partitions: list[DeleteRecordsPartitionResult] = array(DeleteRecordsPartitionResult)
 
 
-@response(21, versions="0-2", flexible=2)
+@response(ApiKey.DELETE_RECORDS, versions="0-2", flexible=2)
 class DeleteRecordsResponse(Response):
     """The new log start offset of each partition."""
 
@@ -224,7 +225,7 @@ class DescribableLogDirTopic:
     partitions: list[int] = array("int32")
 
 
-@request(35, versions="1-5", flexible=2)
+@request(ApiKey.DESCRIBE_LOG_DIRS, versions="1-5", flexible=2)
 class DescribeLogDirsRequest(Request):
     """Partitions to describe, null for all."""
 
@@ -255,7 +256,7 @@ class DescribeLogDirsResult:
     is_cordoned: bool = boolean(versions="5+")
 
 
-@response(35, versions="1-5", flexible=2)
+@response(ApiKey.DESCRIBE_LOG_DIRS, versions="1-5", flexible=2)
 class DescribeLogDirsResponse(Response):
     """Sizes by directory; 3 adds an error code, 4 the size of the volume, 5 cordoned directories."""
 

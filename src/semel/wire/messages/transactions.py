@@ -7,6 +7,7 @@ bumps the epoch.
 DescribeProducers, DescribeTransactions and ListTransactions are for administrators.
 """
 
+from semel.wire.api_key import ApiKey
 from semel.wire.schema import (
     Request,
     Response,
@@ -64,7 +65,7 @@ __all__ = [
 ]
 
 
-@request(22, versions="0-6", flexible=2)
+@request(ApiKey.INIT_PRODUCER_ID, versions="0-6", flexible=2)
 class InitProducerIdRequest(Request):
     """A producer requests its id; 3 can keep id and epoch, 6 adds two-phase commit (not stable)."""
 
@@ -76,7 +77,7 @@ class InitProducerIdRequest(Request):
     keep_prepared_txn: bool = boolean(versions="6+")
 
 
-@response(22, versions="0-6", flexible=2)
+@response(ApiKey.INIT_PRODUCER_ID, versions="0-6", flexible=2)
 class InitProducerIdResponse(Response):
     """The id and the epoch; 6 adds those of a prepared transaction."""
 
@@ -103,7 +104,7 @@ class AddPartitionsToTxnTransaction:
     topics: list[AddPartitionsToTxnTopic] = array(AddPartitionsToTxnTopic)
 
 
-@request(24, versions="0-5", flexible=3)
+@request(ApiKey.ADD_PARTITIONS_TO_TXN, versions="0-5", flexible=3)
 class AddPartitionsToTxnRequest(Request):
     """Partitions that a transaction will write to; from 4 on only between brokers, in batches."""
 
@@ -132,7 +133,7 @@ class AddPartitionsToTxnResult:
     topic_results: list[AddPartitionsToTxnTopicResult] = array(AddPartitionsToTxnTopicResult)
 
 
-@response(24, versions="0-5", flexible=3)
+@response(ApiKey.ADD_PARTITIONS_TO_TXN, versions="0-5", flexible=3)
 class AddPartitionsToTxnResponse(Response):
     """Whether each partition was added; from 4 on for each transaction."""
 
@@ -144,7 +145,7 @@ class AddPartitionsToTxnResponse(Response):
     results_by_transaction: list[AddPartitionsToTxnResult] = array(AddPartitionsToTxnResult, versions="4+")
 
 
-@request(25, versions="0-4", flexible=3)
+@request(ApiKey.ADD_OFFSETS_TO_TXN, versions="0-4", flexible=3)
 class AddOffsetsToTxnRequest(Request):
     """A group whose offsets a transaction will commit."""
 
@@ -154,7 +155,7 @@ class AddOffsetsToTxnRequest(Request):
     group_id: str = string()
 
 
-@response(25, versions="0-4", flexible=3)
+@response(ApiKey.ADD_OFFSETS_TO_TXN, versions="0-4", flexible=3)
 class AddOffsetsToTxnResponse(Response):
     """Whether the group was added."""
 
@@ -176,7 +177,7 @@ class TxnOffsetCommitRequestTopic:
     partitions: list[TxnOffsetCommitRequestPartition] = array(TxnOffsetCommitRequestPartition)
 
 
-@request(28, versions="0-5", flexible=3)
+@request(ApiKey.TXN_OFFSET_COMMIT, versions="0-5", flexible=3)
 class TxnOffsetCommitRequest(Request):
     """Offsets as part of a transaction; 3 adds the member, 5 needs no AddOffsetsToTxn."""
 
@@ -202,7 +203,7 @@ class TxnOffsetCommitResponseTopic:
     partitions: list[TxnOffsetCommitResponsePartition] = array(TxnOffsetCommitResponsePartition)
 
 
-@response(28, versions="0-5", flexible=3)
+@response(ApiKey.TXN_OFFSET_COMMIT, versions="0-5", flexible=3)
 class TxnOffsetCommitResponse(Response):
     """Whether each offset was accepted."""
 
@@ -210,7 +211,7 @@ class TxnOffsetCommitResponse(Response):
     topics: list[TxnOffsetCommitResponseTopic] = array(TxnOffsetCommitResponseTopic)
 
 
-@request(26, versions="0-5", flexible=3)
+@request(ApiKey.END_TXN, versions="0-5", flexible=3)
 class EndTxnRequest(Request):
     """Commit or abort a transaction; from 5 on every end bumps the epoch."""
 
@@ -220,7 +221,7 @@ class EndTxnRequest(Request):
     committed: bool = boolean()
 
 
-@response(26, versions="0-5", flexible=3)
+@response(ApiKey.END_TXN, versions="0-5", flexible=3)
 class EndTxnResponse(Response):
     """The outcome; 5 adds the id and the epoch to continue with."""
 
@@ -246,7 +247,7 @@ class WritableTxnMarker:
     transaction_version: int = int8(versions="2+")
 
 
-@request(27, versions="1-2", flexible=1)
+@request(ApiKey.WRITE_TXN_MARKERS, versions="1-2", flexible=1)
 class WriteTxnMarkersRequest(Request):
     """Markers for the ends of transactions, between brokers; 2 adds the transaction version."""
 
@@ -271,7 +272,7 @@ class WritableTxnMarkerResult:
     topics: list[WritableTxnMarkerTopicResult] = array(WritableTxnMarkerTopicResult)
 
 
-@response(27, versions="1-2", flexible=1)
+@response(ApiKey.WRITE_TXN_MARKERS, versions="1-2", flexible=1)
 class WriteTxnMarkersResponse(Response):
     """Whether each marker was written. It has no throttle time."""
 
@@ -284,7 +285,7 @@ class TopicRequest:
     partition_indexes: list[int] = array("int32")
 
 
-@request(61, versions="0-0", flexible=0)
+@request(ApiKey.DESCRIBE_PRODUCERS, versions="0-0", flexible=0)
 class DescribeProducersRequest(Request):
     """The producers of these partitions."""
 
@@ -315,7 +316,7 @@ class TopicResponse:
     partitions: list[PartitionResponse] = array(PartitionResponse)
 
 
-@response(61, versions="0-0", flexible=0)
+@response(ApiKey.DESCRIBE_PRODUCERS, versions="0-0", flexible=0)
 class DescribeProducersResponse(Response):
     """The producers of each partition; their epoch has four bytes here."""
 
@@ -323,7 +324,7 @@ class DescribeProducersResponse(Response):
     topics: list[TopicResponse] = array(TopicResponse)
 
 
-@request(65, versions="0-0", flexible=0)
+@request(ApiKey.DESCRIBE_TRANSACTIONS, versions="0-0", flexible=0)
 class DescribeTransactionsRequest(Request):
     """Transactional ids to describe."""
 
@@ -348,7 +349,7 @@ class TransactionState:
     topics: list[TopicData] = array(TopicData)
 
 
-@response(65, versions="0-0", flexible=0)
+@response(ApiKey.DESCRIBE_TRANSACTIONS, versions="0-0", flexible=0)
 class DescribeTransactionsResponse(Response):
     """State, producer, start time and partitions of each transaction."""
 
@@ -356,7 +357,7 @@ class DescribeTransactionsResponse(Response):
     transaction_states: list[TransactionState] = array(TransactionState)
 
 
-@request(66, versions="0-2", flexible=0)
+@request(ApiKey.LIST_TRANSACTIONS, versions="0-2", flexible=0)
 class ListTransactionsRequest(Request):
     """Filters for transactional ids: state and producer; 1 adds duration, 2 a pattern."""
 
@@ -373,7 +374,7 @@ class ListTransactionsTransactionState:
     transaction_state: str = string()
 
 
-@response(66, versions="0-2", flexible=0)
+@response(ApiKey.LIST_TRANSACTIONS, versions="0-2", flexible=0)
 class ListTransactionsResponse(Response):
     """The transactional ids with producer id and state."""
 

@@ -16,7 +16,7 @@ from semel.server.throttling import (
     Mutated,
     Rate,
     Throttling,
-    told,
+    with_throttle_time,
 )
 from semel.server.timed import Timed
 from semel.wire.messages import APIS
@@ -313,12 +313,12 @@ def test_responses_tell_the_wait_in_every_version_that_can(api: Any) -> None:
     for version in range(api.min_version, api.max_version + 1):
         field = api.response.declared.get("throttle_time_ms")
         expected = 1234 if field is not None and version in field.versions else 0
-        answer = told(api.response(), version, 1234)
+        answer = with_throttle_time(api.response(), version, 1234)
         decoded = api.response.decode(b"".join(answer.encode_parts(version)), version)
         assert getattr(decoded, "throttle_time_ms", 0) == expected
         shared = Encoded(api.response, api.response().encode_parts(version))
         before = b"".join(shared.encode_parts(version))
-        answer = told(shared, version, 1234)
+        answer = with_throttle_time(shared, version, 1234)
         decoded = api.response.decode(b"".join(answer.encode_parts(version)), version)
         is_first = next(iter(api.response.declared)) == "throttle_time_ms"
         assert getattr(decoded, "throttle_time_ms", 0) == (expected if is_first else 0)

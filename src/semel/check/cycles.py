@@ -29,7 +29,7 @@ class Edge(NamedTuple):
 
 def edges(partition: PartitionHistory) -> Iterator[Edge]:
     """Return the edges that one partition shows."""
-    told: set[tuple[Name, Name]] = set()
+    reported: set[tuple[Name, Name]] = set()
     for poll in partition.polls:
         if poll.transaction is None or not partition.is_committed_view(poll):
             continue
@@ -38,8 +38,8 @@ def edges(partition: PartitionHistory) -> Iterator[Edge]:
             if writer is None or writer.transaction is None or writer.transaction == poll.transaction:
                 continue
             pair = (writer.transaction, poll.transaction)
-            if pair not in told:
-                told.add(pair)
+            if pair not in reported:
+                reported.add(pair)
                 yield Edge(*pair, poll._replace(records=(record,)))
     if partition.is_journal:
         yield from _journal_edges(partition)

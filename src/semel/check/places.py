@@ -11,14 +11,14 @@ from semel.check.partitions import PartitionHistory, Read
 def inconsistent_offsets(partition: PartitionHistory) -> Iterator[Anomaly]:
     """Two records at one offset, according to what readers received or what was acknowledged."""
     first: dict[int, Read] = {}
-    told: set[int] = set()
+    reported: set[int] = set()
     for poll in partition.polls:
         for offset, value in poll.records:
             known = first.get(offset)
             if known is None:
                 first[offset] = Read(offset, value, poll)
-            elif known.value != value and offset not in told:
-                told.add(offset)
+            elif known.value != value and offset not in reported:
+                reported.add(offset)
                 says = f"offset {offset} is {known.value!r} for one reader and {value!r} for another"
                 both = (known.proof, Read(offset, value, poll).proof)
                 yield anomaly("inconsistent-offset", partition.where, says, *both)
@@ -37,19 +37,19 @@ def inconsistent_offsets(partition: PartitionHistory) -> Iterator[Anomaly]:
 def duplicates(partition: PartitionHistory) -> Iterator[Anomaly]:
     """One record at two offsets, though its producer is idempotent."""
     first: dict[Name, Read] = {}
-    told: set[Name] = set()
+    reported: set[Name] = set()
     for poll in partition.polls:
         for offset, value in poll.records:
             known = first.get(value)
             if known is None:
                 first[value] = Read(offset, value, poll)
                 continue
-            if known.offset == offset or value in told:
+            if known.offset == offset or value in reported:
                 continue
             writer = partition.writers.get(value)
             if writer is None or not writer.is_idempotent:
                 continue
-            told.add(value)
+            reported.add(value)
             says = f"{value!r} is at offsets {known.offset} and {offset}"
             both = (known.proof, Read(offset, value, poll).proof)
             yield anomaly("duplicate", partition.where, says, writer, *both)

@@ -71,8 +71,8 @@ class Verdict(NamedTuple):
             outcomes.update(counts)
         yield f"{_many(outcomes.total(), 'operation')}: {_counted(outcomes, ('ok', 'fail', 'info'))}"
         fates = Counter(self.transactions)
-        told = _counted(fates, ("committed", "aborted", "unknown"))
-        yield f"{_many(fates.total(), 'transaction')}: {told}"
+        summary = _counted(fates, ("committed", "aborted", "unknown"))
+        yield f"{_many(fates.total(), 'transaction')}: {summary}"
         if self.is_clean:
             yield "No anomalies."
             return
@@ -108,16 +108,16 @@ def describe(operation: Operation) -> str:
     """Format an operation in one line: when, which process, what, and its outcome."""
     kind = type(operation)
     fields = operation._asdict()
-    told = " ".join(
+    summary = " ".join(
         f"{name}={_shown(value)}"
         for name, value in fields.items()
         if name not in _PLAIN and (name not in kind._field_defaults or value != kind._field_defaults[name])
     )
     if isinstance(operation, Topic):
-        return f"{NAMES[kind]} {told}"
+        return f"{NAMES[kind]} {summary}"
     ended = "…" if operation.ended is None else operation.ended
     when = f"[{operation.started}–{ended}]"
-    return f"{when} process {operation.process}: {NAMES[kind]} {told}: {operation.outcome}"
+    return f"{when} process {operation.process}: {NAMES[kind]} {summary}: {operation.outcome}"
 
 
 def _shown(value: Any) -> str:

@@ -50,10 +50,10 @@ def _regresses(
 def watermark_orders(partition: PartitionHistory) -> Iterator[Anomaly]:
     """The values in one response are not in order."""
     for ends in partition.ends:
-        told = [(name, get(ends)) for name, get in FIELDS.items()]
-        bounds = [0, *(value for _, value in told if value is not None)]
+        stated = [(name, get(ends)) for name, get in FIELDS.items()]
+        bounds = [0, *(value for _, value in stated if value is not None)]
         if bounds != sorted(bounds):
-            says = ", ".join(f"{name} {value}" for name, value in told if value is not None)
+            says = ", ".join(f"{name} {value}" for name, value in stated if value is not None)
             yield anomaly("watermark-order", partition.where, says, ends)
 
 

@@ -37,12 +37,12 @@ def backup(
     """
     from semel.store.embedded.tools.backup import back_up
 
-    told = time.monotonic()
+    reported_at = time.monotonic()
 
     def progress(what: str, done: int, total: int) -> None:
-        nonlocal told
-        if time.monotonic() - told >= SECONDS_BETWEEN:
-            told = time.monotonic()
+        nonlocal reported_at
+        if time.monotonic() - reported_at >= SECONDS_BETWEEN:
+            reported_at = time.monotonic()
             say(f"{what} {done >> 20} of {max(total, done) >> 20} MiB")
 
     made = back_up(directory, target, progress)

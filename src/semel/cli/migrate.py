@@ -41,12 +41,12 @@ def migrate(
     check_packages()
     from semel.store.cluster.migration import migrate
 
-    told = time.monotonic()
+    reported_at = time.monotonic()
 
     def progress(what: str, done: int, total: int) -> None:
-        nonlocal told
-        if time.monotonic() - told >= SECONDS_BETWEEN:
-            told = time.monotonic()
+        nonlocal reported_at
+        if time.monotonic() - reported_at >= SECONDS_BETWEEN:
+            reported_at = time.monotonic()
             say(f"{what} {done >> 20} of {max(total, done) >> 20} MiB")
 
     made = asyncio.run(migrate(directory, Remote(ledger, chunks), progress, say))

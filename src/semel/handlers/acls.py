@@ -108,7 +108,7 @@ async def create_acls(
             # Submit existing ACLs too: other brokers must have them before this request is answered.
             await broker.ask_each([AddAcl(each) for each in wanted])
         except StoreRefused as refused:
-            error, message = ErrorCode.KAFKA_STORAGE_ERROR, refused.told
+            error, message = ErrorCode.KAFKA_STORAGE_ERROR, refused.client_message
     return CreateAclsResponse(
         results=[
             AclCreationResult(error_code=error, error_message=message)
@@ -143,7 +143,7 @@ async def delete_acls(
             await broker.policies.load()
         except StoreRefused as refused:
             failed = DeleteAclsFilterResult(
-                error_code=ErrorCode.KAFKA_STORAGE_ERROR, error_message=refused.told
+                error_code=ErrorCode.KAFKA_STORAGE_ERROR, error_message=refused.client_message
             )
             return DeleteAclsResponse(filter_results=[failed] * len(filters))
     found = [
@@ -156,7 +156,7 @@ async def delete_acls(
         # ConfirmPolicies, because matching ACLs that are gone here may still exist at other brokers.
         await broker.ask_each([*map(RemoveAcl, doomed), ConfirmPolicies()])
     except StoreRefused as refused:
-        error, message = ErrorCode.KAFKA_STORAGE_ERROR, refused.told
+        error, message = ErrorCode.KAFKA_STORAGE_ERROR, refused.client_message
     return DeleteAclsResponse(
         filter_results=[
             DeleteAclsFilterResult(

@@ -108,7 +108,7 @@ async def _alter(broker: Broker, commands: list[AlterQuota]) -> list[tuple[Error
     try:
         return [(answer, None) for answer in await broker.submit(commands)]
     except StoreRefused as refused:
-        return [(ErrorCode.KAFKA_STORAGE_ERROR, refused.told)] * len(commands)
+        return [(ErrorCode.KAFKA_STORAGE_ERROR, refused.client_message)] * len(commands)
 
 
 def _new_limits(broker: Broker, commands: list[AlterQuota]) -> int:

@@ -465,7 +465,7 @@ class _Produce:
         self.promise.resolve(response)
 
     def _refuse(self, refused: Exception) -> None:
-        message = refused.told if isinstance(refused, StoreRefused) else None
+        message = refused.client_message if isinstance(refused, StoreRefused) else None
         refusal = Refusal(ErrorCode.KAFKA_STORAGE_ERROR, message)
         self._prepared.refused = [each or refusal for each in self._prepared.refused]
 

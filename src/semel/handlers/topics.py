@@ -62,7 +62,7 @@ async def ask_topics(broker: Broker, commands: Sequence[Command]) -> list[TopicA
             await broker.listings.catch_up()
             return await broker.submit(commands)
     except StoreRefused as refused:
-        return [TopicAnswer(ErrorCode.KAFKA_STORAGE_ERROR, refused.told)] * len(commands)
+        return [TopicAnswer(ErrorCode.KAFKA_STORAGE_ERROR, refused.client_message)] * len(commands)
 
 
 async def _ask_within_quota(

@@ -97,7 +97,7 @@ async def alter_user_scram_credentials(
     try:
         answers = await broker.ask_each(list(commands.values()))
     except StoreRefused as refused:
-        problems |= dict.fromkeys(commands, (ErrorCode.KAFKA_STORAGE_ERROR, refused.told))
+        problems |= dict.fromkeys(commands, (ErrorCode.KAFKA_STORAGE_ERROR, refused.client_message))
         answers = [ErrorCode.NONE] * len(commands)
     for name, error in zip(commands, answers, strict=True):
         if error:

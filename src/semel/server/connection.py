@@ -28,7 +28,7 @@ from semel.handlers.context import Handler
 from semel.server.budgets import FRAME_OVERHEAD_BYTES
 from semel.server.byte_stream import ByteStream
 from semel.server.in_flight import InFlightRequest, handle_long, respond
-from semel.server.throttling import EXEMPT, ClientThrottle, told
+from semel.server.throttling import EXEMPT, ClientThrottle, with_throttle_time
 from semel.store.contract import StoreBroken
 from semel.wire.api_key import ApiKey
 from semel.wire.errors import ProtocolError
@@ -274,7 +274,7 @@ class Connection(ByteStream):
         if wait_ms:
             self._mute(wait_ms / 1000)
             if isinstance(outcome, Response):
-                return told(outcome, in_flight.version, wait_ms)
+                return with_throttle_time(outcome, in_flight.version, wait_ms)
         return outcome
 
     def _turn(self) -> None:

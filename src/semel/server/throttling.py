@@ -406,7 +406,7 @@ class ClientThrottle:
         self._until = max(self._until, now + throttle_ms / 1000)
 
 
-def told(response: Response, version: int, throttle_ms: int) -> Response:
+def with_throttle_time(response: Response, version: int, throttle_ms: int) -> Response:
     """Return the response with throttle_time_ms, if this version has the field.
 
     A response that is already encoded may be shared with other clients, so it is copied and not changed. If

@@ -65,14 +65,14 @@ class StoreFenced(StoreBroken):
 class StoreRefused(Exception):
     """The store cannot do this now. Nothing was written, and other calls still work."""
 
-    told: ClassVar[str] = "the broker cannot write now; nothing was changed"
+    client_message: ClassVar[str] = "the broker cannot write now; nothing was changed"
     """The error message for clients. The message of the exception is for the broker's log."""
 
 
 class StoreFull(StoreRefused):
     """There is no room to write. Reads still work."""
 
-    told = "the broker's disk is full; nothing was changed"
+    client_message = "the broker's disk is full; nothing was changed"
 
 
 class LedgerDamaged(StoreRefused):

@@ -115,8 +115,8 @@ def count_whole(batches: Sequence[StoredBatch], pieces: Sequence[Piece], *, chec
         if index == len(pieces) or at + length > len(pieces[index]) or length < HEADER_BYTES:
             return count
         piece = pieces[index]
-        told, magic, checksum = _CHECKED.unpack_from(piece, at + _CHECKED_AT)
-        if told + PREFIX_BYTES != length or magic != MAGIC:
+        stated_length, magic, checksum = _CHECKED.unpack_from(piece, at + _CHECKED_AT)
+        if stated_length + PREFIX_BYTES != length or magic != MAGIC:
             return count
         if checks_crc and crc32c(memoryview(piece)[at + _COVERED_AT : at + length]) != checksum:
             return count

@@ -282,13 +282,13 @@ def _search(
         yield "failed", {"message": str(error)}
         return
     scan = _scan(client, topic, ask, asked, wanted, limits, registry, stop)
-    told = 0.0
+    reported_at = 0.0
     for made in scan.rounds():
         if made:
             # With the state of the scan, so that a user who stops it here can continue after these rows.
             yield "rows", {"rows": made, "state": state_of(scan, ask)}
-        elif time.monotonic() - told > PROGRESS_SECONDS:
-            told = time.monotonic()
+        elif time.monotonic() - reported_at > PROGRESS_SECONDS:
+            reported_at = time.monotonic()
             yield "progress", state_of(scan, ask)
     yield "done", state_of(scan, ask)
 

@@ -94,7 +94,7 @@ def _is_new_enough(java: str) -> bool:
 def _version(java: str) -> int:
     """Return the version that this Java reports; 0 if it does not run."""
     try:
-        told = subprocess.run(
+        output = subprocess.run(
             [java, "-XshowSettings:properties", "-version"],
             capture_output=True,
             text=True,
@@ -104,5 +104,5 @@ def _version(java: str) -> int:
     except (OSError, subprocess.SubprocessError):
         return 0
     # Java 8 reports 1.8; newer versions report a plain number, such as 17.
-    found = re.search(r"java\.specification\.version = (?:1\.)?(\d+)", told)
+    found = re.search(r"java\.specification\.version = (?:1\.)?(\d+)", output)
     return int(found[1]) if found else 0

@@ -213,12 +213,12 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
         plan = self._plan  # Spark commits with a copy of the writer that it planned with
         if plan is None:
             return
-        told, version = _written(messages), self._options.version
-        run = next((each.stream_run for each in told), None)
+        results, version = _written(messages), self._options.version
+        run = next((each.stream_run for each in results), None)
         if plan.is_done:
-            skip(plan.pipeline_id, version, run, has_rows=any(each.has_skipped for each in told))
+            skip(plan.pipeline_id, version, run, has_rows=any(each.has_skipped for each in results))
             return
-        written = [each for each in told if each.prepared is not None]
+        written = [each for each in results if each.prepared is not None]
         if version is not None:
             name = WriteName(version.app, self._options.topic, run, version.read)
             plan = replace(plan, query_id=name.to_query_id())

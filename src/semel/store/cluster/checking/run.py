@@ -178,7 +178,7 @@ class _Check:
         """Check the batches of all partitions."""
         total = await connection.fetchval("SELECT count(*) FROM partitions")
         self._progress(f"Going through the batches of {total} partitions.")
-        told = 0
+        reported = 0
         after: tuple[Any, ...] = (b"", -1)
         while page := await connection.fetch(
             """
@@ -195,9 +195,9 @@ class _Check:
                     self.findings.add(finding)
                 self.partitions += 1
                 self.batches += walk.batches
-                if self.batches - told >= TOLD_ROWS:
-                    told = self.batches
-                    self._progress(f"{self.partitions} of {total} partitions, {told} rows of batches.")
+                if self.batches - reported >= TOLD_ROWS:
+                    reported = self.batches
+                    self._progress(f"{self.partitions} of {total} partitions, {reported} rows of batches.")
             after = tuple(page[-1])[:2]
 
 

@@ -101,11 +101,11 @@ async def server_of(session: Any) -> Server:
     is_standby, started = await session.fetchrow(
         "SELECT pg_is_in_recovery(), pg_postmaster_start_time()::text"
     )
-    told: list[str | None] = [None, None]
+    reports: list[str | None] = [None, None]
     for at, query in enumerate((_SYSTEM, _TIMELINE)):
         with suppress(asyncpg.SyntaxOrAccessError, asyncpg.FeatureNotSupportedError):
-            told[at] = await session.fetchval(query)
-    system, timeline = told
+            reports[at] = await session.fetchval(query)
+    system, timeline = reports
     terms: list[str] = []
     if await session.fetchval("SELECT to_regclass('terms') IS NOT NULL"):
         terms = await session.fetchval("SELECT array_agg(term_id ORDER BY term) FROM terms") or []

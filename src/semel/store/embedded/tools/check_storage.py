@@ -83,7 +83,7 @@ def _check(directory: Path, examined: Examined, problems: list[str], progress: P
     is_wrong = any(problem.kind in (CHECKSUMS, PAGES) for problem in examined.problems)
     connection = open_at_rest(directory / LEDGER, vfs=plain() if is_wrong else "")
     damaged: list[DamagedBatch] = []
-    batches = done = told = 0
+    batches = done = reported = 0
     reader = BatchReader(directory / CHUNKS)
     try:
         sql = Statements(connection)
@@ -95,8 +95,8 @@ def _check(directory: Path, examined: Examined, problems: list[str], progress: P
             done += location.length
             if reason is not None:
                 damaged.append(DamagedBatch(topic, partition, base_offset, last_offset, location, reason))
-            if done - told >= PROGRESS_BYTES:
-                told = done
+            if done - reported >= PROGRESS_BYTES:
+                reported = done
                 progress(done, total)
     except apsw.Error as error:
         problems.append(f"{LEDGER}: {error}")

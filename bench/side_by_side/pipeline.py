@@ -140,7 +140,7 @@ class Side(Bench):
     def write(self, topic: str, pipeline: str, rows: int) -> float:
         """Return the rows per second of a batch job that writes generated rows."""
         self.create(topic)
-        frame = made_up(self.spark, rows)
+        frame = synthetic_rows(self.spark, rows)
         writer = frame.write.format(self.format).options(**self.writing(topic, pipeline)).mode("append")
         began = time.perf_counter()
         writer.save()
@@ -160,7 +160,7 @@ class Side(Bench):
         return sum(each["numInputRows"] for each in batches) / sum(took) * 1e3, statistics.median(took)
 
 
-def made_up(spark: SparkSession, rows: int) -> DataFrame:
+def synthetic_rows(spark: SparkSession, rows: int) -> DataFrame:
     """Generate rows with a key of 12 and a value of 100 bytes, in as many tasks as there are cores."""
     return spark.range(0, rows, 1, 2).selectExpr(
         "CAST(concat('key ', lpad(CAST(id AS string), 8, '0')) AS binary) AS key",

@@ -32,7 +32,7 @@ from semel.broker.cluster.member import ClusterMember
 from semel.broker.cluster.metrics import register
 from semel.broker.cluster.shard_ownership import ShardOwnership
 from semel.broker.commit.loop import CommitLoop
-from semel.broker.commit.pending_commands import ASKER
+from semel.broker.commit.pending_commands import CLIENT
 from semel.broker.commit.promise import Promise
 from semel.broker.dynamic_configs import migration_of
 from semel.broker.metrics import Metrics
@@ -340,7 +340,7 @@ class Broker:
     def connection_gone(self, connection_id: int) -> None:
         """Abort the transactions of a closed connection, if transaction.abort.on.disconnect is set."""
         # What follows is queued after the client's own requests.
-        ASKER.set(connection_id)
+        CLIENT.set(connection_id)
         for each in self.when_gone:
             each(connection_id)
         ids = self._loop.latest_connections.gone(connection_id)

@@ -21,13 +21,13 @@ from semel.broker.reads.reads import FetchRange, FetchResult, Isolation
 from semel.broker.reads.share_waits import ShareWait
 from semel.core.groups.configs import ShareConfigs
 from semel.core.shares.commands import (
+    Acquirable,
     Acquire,
     Acquired,
     AcquiredRun,
     AcquireFrom,
-    LookAtShare,
+    FindAcquirable,
     ReadBatch,
-    ShareLook,
     StartShare,
 )
 from semel.core.types import Buffer, ErrorCode, PartitionKey, ShareKey
@@ -140,16 +140,16 @@ class ShareReader:
         has_moved = broker.ownership.changes != self._owners_known
         return self._session.is_ended or broker.share_waits.is_ending or has_moved
 
-    async def _look(self, keys: Sequence[ShareKey]) -> dict[ShareKey, ShareLook]:
+    async def _look(self, keys: Sequence[ShareKey]) -> dict[ShareKey, Acquirable]:
         limits = self._configs.limits
         looks = dict(
-            zip(keys, await self._broker.submit([LookAtShare(key, limits) for key in keys]), strict=True)
+            zip(keys, await self._broker.submit([FindAcquirable(key, limits) for key in keys]), strict=True)
         )
         unstarted = [key for key, look in looks.items() if not look.is_started]
         if unstarted:
             starts = [StartShare(key, await self._first_offset(key)) for key in unstarted]
             await self._broker.submit(starts)
-            again = await self._broker.submit([LookAtShare(key, limits) for key in unstarted])
+            again = await self._broker.submit([FindAcquirable(key, limits) for key in unstarted])
             looks.update(zip(unstarted, again, strict=True))
         return looks
 
@@ -166,7 +166,7 @@ class ShareReader:
             found = await reads.list_offsets(key.partition, LATEST, Isolation.READ_UNCOMMITTED)
         return max(found.offset, 0)
 
-    async def _ranges(self, looks: dict[ShareKey, ShareLook]) -> list[tuple[ShareKey, FetchRange]]:
+    async def _ranges(self, looks: dict[ShareKey, Acquirable]) -> list[tuple[ShareKey, FetchRange]]:
         ranges = []
         for key, look in looks.items():
             if look.offset is None or look.error:

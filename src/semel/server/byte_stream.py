@@ -2,7 +2,7 @@
 
 Limits. A client is not read from while it has waiting requests, or exceeds a budget or a quota. Budgets are
 in `budgets`, timeouts in `check`. After malformed bytes, earlier requests are answered and the connection is
-closed (`_doom`).
+closed (`_close_gracefully`).
 
 Writes responses to the transport, and measures how many bytes are unsent.
 
@@ -172,7 +172,7 @@ class ByteStream(asyncio.Protocol):
         self._is_turn_due = False
         self._is_reading = True
         self._has_ended = False
-        self._is_doomed = False
+        self._is_closing = False
         self._is_lost = False
 
     # -- for Connection -----------------------------------------------------------------------------------
@@ -222,13 +222,13 @@ class ByteStream(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Start the requests that are complete, keep the rest of the bytes."""
-        if self._is_doomed:
+        if self._is_closing:
             return
         was_between_frames = not self._parser.buffered
         try:
             frames = self._parser.feed(data)
         except ProtocolError as error:
-            self._doom("malformed frame", error)
+            self._close_gracefully("malformed frame", error)
             return
         size = len(data)
         self._received += size
@@ -255,7 +255,7 @@ class ByteStream(asyncio.Protocol):
 
     def _read_or_not(self) -> None:
         wanted = not (
-            self._has_waiting or self._is_over_budget or self._is_doomed or self._has_ended or self._is_muted
+            self._has_waiting or self._is_over_budget or self._is_closing or self._has_ended or self._is_muted
         )
         if wanted == self._is_reading or self._transport is None or self._is_lost:
             return
@@ -325,16 +325,16 @@ class ByteStream(asyncio.Protocol):
 
     # -- the end ------------------------------------------------------------------------------------------
 
-    def _doom(self, reason: str, error: object) -> None:
+    def _close_gracefully(self, reason: str, error: object) -> None:
         """Start no more requests; close when those in flight are answered."""
-        if self._is_doomed:
+        if self._is_closing:
             return
         self._server.closing(self._context, reason, error)
         self.finish()
 
     def finish(self) -> None:
         """Start no more requests, answer those in flight, close. Also called when the server stops."""
-        self._is_doomed = True
+        self._is_closing = True
         self._drop_waiting()
         self._read_or_not()
         self._schedule_turn()
@@ -346,13 +346,13 @@ class ByteStream(asyncio.Protocol):
 
     def _close(self, reason: str, error: object) -> None:
         """Close now, and drop unsent responses."""
-        self._is_doomed = True
+        self._is_closing = True
         self._server.closing(self._context, reason, error)
         self.abort()
 
     def abort(self) -> None:
         """Close now."""
-        self._is_doomed = True
+        self._is_closing = True
         if self._transport is not None:
             self._transport.abort()
 
@@ -369,7 +369,7 @@ class ByteStream(asyncio.Protocol):
             stalled = self._send_pace.stalled_seconds(outgoing.taken, now, patience, is_waited_for=waited_for)
             if stalled:
                 self._close("slow reader", f"{self._charge.unsent} bytes not taken for {stalled:.1f} s")
-        elif self._has_begun or self._has_waiting or self._is_doomed or not self._is_reading:
+        elif self._has_begun or self._has_waiting or self._is_closing or not self._is_reading:
             return
         elif self._parser.buffered:
             waited_for = server.requests.is_waited_for

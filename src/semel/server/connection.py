@@ -21,7 +21,7 @@ from collections.abc import Coroutine, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from semel.broker.commit.pending_commands import ASKER
+from semel.broker.commit.pending_commands import CLIENT
 from semel.broker.commit.promise import Promise
 from semel.core.names import CLIENT_ID_CHARS_MAX
 from semel.handlers.context import Handler
@@ -87,7 +87,7 @@ class Connection(ByteStream):
 
     def connection_lost(self, error: Exception | None) -> None:
         """Clean up a closed connection. Submitted requests continue, and release their bytes at the end."""
-        self._is_lost = self._is_doomed = True
+        self._is_lost = self._is_closing = True
         if self._unmuting is not None:
             self._unmuting.cancel()
         server = self._server
@@ -113,7 +113,7 @@ class Connection(ByteStream):
         outgoing = self._outgoing
         if outgoing is None or outgoing.is_blocked:
             return
-        while waiting and not self._is_doomed and self._task is None and self._unmuting is None:
+        while waiting and not self._is_closing and self._task is None and self._unmuting is None:
             frame = waiting[0]
             if len(frame) >= 2 and frame[0] == 0 and frame[1] == ApiKey.PRODUCE:
                 if len(self._in_flight) >= self._requests_max or self._is_held():
@@ -129,7 +129,7 @@ class Connection(ByteStream):
     def _begin(self, frame: memoryview) -> None:
         server = self._server
         if server.needs_lease and not server.broker.is_serving:
-            self._doom("the lease is over", "ACLs and users may have changed")
+            self._close_gracefully("the lease is over", "ACLs and users may have changed")
             return
         elements_max = server.settings.semel_request_elements_max
         counts_time = self._throttle.counts_time
@@ -137,7 +137,7 @@ class Connection(ByteStream):
         try:
             header, message = server.dispatch.read(frame, elements_max)
         except ProtocolError as error:
-            self._doom("malformed request", error)
+            self._close_gracefully("malformed request", error)
             return
         context = self._context
         if context.version != header.api_version or context.client_id != header.client_id:
@@ -155,7 +155,7 @@ class Connection(ByteStream):
             # Counted at its start, so that a client that does not wait for responses is muted in time.
             self._throttle.produced(len(frame))
             self._mute(self._throttle.answered(0.0) / 1000)
-        ASKER.set(context.connection_id)
+        CLIENT.set(context.connection_id)
         server.requests.begin(self, is_produce=is_produce)
         if not isinstance(message, Request):
             in_flight.is_submitted |= is_produce
@@ -286,7 +286,7 @@ class Connection(ByteStream):
             self._send(self._outgoing)
         if self._charge.reserved and not self._is_held():
             self._charge.handed_over()
-        if self._is_doomed:
+        if self._is_closing:
             return self._close_when_answered()
         if self._waiting:
             self._advance()
@@ -295,4 +295,4 @@ class Connection(ByteStream):
         self._read_or_not()
 
     def _doom_for(self, error: BaseException, in_flight: InFlightRequest) -> None:
-        self._doom(*self._server.blamed(in_flight.api_key, in_flight.version, error))
+        self._close_gracefully(*self._server.blamed(in_flight.api_key, in_flight.version, error))

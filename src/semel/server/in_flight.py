@@ -35,7 +35,7 @@ GOODBYES: Final = frozenset(
 be processed, or the partitions of the member would stay unread until its session expires."""
 
 
-class Asker(Protocol):
+class RequestOwner(Protocol):
     """The connection that sent a request."""
 
     def answered(self) -> None:
@@ -47,11 +47,11 @@ class InFlightRequest:
 
     __slots__ = (
         "api_key",
-        "asker",
         "correlation_id",
         "is_done",
         "is_submitted",
         "outcome",
+        "owner",
         "size",
         "spent",
         "started",
@@ -59,8 +59,10 @@ class InFlightRequest:
         "work",
     )
 
-    def __init__(self, asker: Asker, api_key: int, version: int, correlation_id: int, size: int) -> None:
-        self.asker = asker
+    def __init__(
+        self, owner: RequestOwner, api_key: int, version: int, correlation_id: int, size: int
+    ) -> None:
+        self.owner = owner
         self.api_key = api_key
         self.version = version
         """The version of the response."""
@@ -90,7 +92,7 @@ class InFlightRequest:
         """Set the outcome. Called once, on the event loop."""
         self.outcome = outcome
         self.is_done = True
-        self.asker.answered()
+        self.owner.answered()
 
 
 async def handle_long(

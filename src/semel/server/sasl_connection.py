@@ -60,7 +60,7 @@ class SaslConnection(Connection):
         if self._exchange.is_failed:
             return
         if self._unknown_since is not None and len(data) > UNKNOWN_BYTES_MAX:
-            self._doom("not authenticated", f"{len(data)} bytes at once")
+            self._close_gracefully("not authenticated", f"{len(data)} bytes at once")
             return
         super().data_received(data)
 
@@ -77,9 +77,11 @@ class SaslConnection(Connection):
         if exchange.allows(api_key, now):
             super()._begin(frame)
         elif exchange.is_expired(now):
-            self._doom("session expired", "the client did not authenticate again in time")
+            self._close_gracefully("session expired", "the client did not authenticate again in time")
         else:
-            self._doom("not authenticated", f"API {api_key} came before the authentication was complete")
+            self._close_gracefully(
+                "not authenticated", f"API {api_key} came before the authentication was complete"
+            )
 
     async def _handshake(
         self, broker: Broker, request: SaslHandshakeRequest, context: RequestContext
@@ -124,7 +126,7 @@ class SaslConnection(Connection):
 
     def _answer(self, in_flight: InFlightRequest) -> None:
         super()._answer(in_flight)
-        if not self._exchange.is_failed or self._is_doomed:
+        if not self._exchange.is_failed or self._is_closing:
             return
         if self._out:
             self._drop_waiting()
@@ -145,6 +147,6 @@ class SaslConnection(Connection):
             why = f"{mechanism} of {user!r} was removed"
             if self._in_flight and self._in_flight[0].api_key == ApiKey.ALTER_USER_SCRAM_CREDENTIALS:
                 # A user who removes their own credential still gets a response.
-                self._doom("user removed", why)
+                self._close_gracefully("user removed", why)
             else:
                 self._close("user removed", why)

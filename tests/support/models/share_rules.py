@@ -17,14 +17,14 @@ from semel.core.shares.commands import (
     Acknowledge,
     AcknowledgedRun,
     AcknowledgeInTransaction,
+    Acquirable,
     Acquire,
     AcquiredRun,
     AcquireFrom,
     DeliveryLimits,
-    LookAtShare,
+    FindAcquirable,
     ReadBatch,
     ReleaseMember,
-    ShareLook,
     ShareTick,
     StartShare,
 )
@@ -156,8 +156,8 @@ class ShareRules:
 
     # Members.
 
-    def look(self) -> ShareLook:
-        answer: ShareLook = self.run(LookAtShare(KEY, self.limits))
+    def look(self) -> Acquirable:
+        answer: Acquirable = self.run(FindAcquirable(KEY, self.limits))
         return answer
 
     def read(self, records_max: int = 1_000, **fields: Any) -> AcquireFrom | None:

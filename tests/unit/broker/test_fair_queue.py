@@ -6,16 +6,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.stores.commit_loop import append
 
-from semel.broker.commit.pending_commands import ASKER, COMMANDS_MAX, FairQueue, PendingCommands
+from semel.broker.commit.pending_commands import CLIENT, COMMANDS_MAX, FairQueue, PendingCommands
 from semel.core.groups.commit_checks import Committer
 from semel.core.groups.offsets import CommitOffsets
 from semel.core.topics import CreateTopic
 from semel.core.types import CommittedOffset, OffsetKey
 
 
-def put(queue: FairQueue, asker: int, commands: int = 1, *, is_held: bool = False) -> PendingCommands:
+def put(queue: FairQueue, client: int, commands: int = 1, *, is_held: bool = False) -> PendingCommands:
     def as_client() -> PendingCommands:
-        ASKER.set(asker)
+        CLIENT.set(client)
         pending = PendingCommands([append() for _ in range(commands)])
         pending.is_held = is_held
         queue.put(pending)
@@ -80,8 +80,8 @@ def test_a_command_with_many_entries_weighs_as_much_as_many() -> None:
 def test_all_are_taken_and_those_of_a_client_in_order(sizes: list[tuple[int, int]]) -> None:
     queue = FairQueue(bytes_max=1 << 20)
     pending: dict[int, list[PendingCommands]] = {}
-    for asker, commands in sizes:
-        pending.setdefault(asker, []).append(put(queue, asker, commands))
+    for client, commands in sizes:
+        pending.setdefault(client, []).append(put(queue, client, commands))
     taken: list[PendingCommands] = []
     while queue:
         taken += queue.take()[0]

@@ -9,7 +9,7 @@ from semel.core.shares.commands import (
     Acquire,
     AcquiredRun,
     AcquireFrom,
-    LookAtShare,
+    FindAcquirable,
     ReadBatch,
     ReadShare,
     ReadShares,
@@ -46,7 +46,7 @@ def test_a_start_below_the_log_is_moved_to_it() -> None:
 
 def test_records_of_a_group_that_has_no_share_partition_cannot_be_acquired(it: ShareRules) -> None:
     other = ShareKey(KEY.topic_id, 0, "other")
-    assert it.run(LookAtShare(other)).error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert it.run(FindAcquirable(other)).error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert it.run(StartShare(other, 0)) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     read = AcquireFrom(other, 0, (ReadBatch(0, 1),))
     (answer,) = it.run(Acquire("a", (read,), 10))

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from semel.server.budgets import FETCH_SHARE_MIN_BYTES, RequestBudget, ResponseBudget
 
 
-class Asker:
+class RequestOwner:
     def __init__(self, *, has_half_frame: bool = True) -> None:
         self.allowed = 0
         self.has_half_frame = has_half_frame
@@ -24,13 +24,13 @@ class Request:
 
 def test_within_the_limit_everyone_reads() -> None:
     budget = RequestBudget(100)
-    assert budget.charge(Asker(has_half_frame=False), 25)
-    assert budget.charge(Asker(has_half_frame=False), 25)
+    assert budget.charge(RequestOwner(has_half_frame=False), 25)
+    assert budget.charge(RequestOwner(has_half_frame=False), 25)
 
 
 def test_over_half_of_the_limit_only_those_wait_that_hold_more_than_their_share() -> None:
     budget = RequestBudget(100)
-    greedy, modest = Asker(has_half_frame=False), Asker(has_half_frame=False)
+    greedy, modest = RequestOwner(has_half_frame=False), RequestOwner(has_half_frame=False)
     assert not budget.charge(greedy, 60)
     assert budget.charge(modest, 20)
     assert not budget.charge(modest, 10)  # half of the limit, between two, is 25 for each
@@ -42,7 +42,7 @@ def test_over_half_of_the_limit_only_those_wait_that_hold_more_than_their_share(
 
 def test_over_the_limit_one_waits_until_bytes_come_back() -> None:
     budget = RequestBudget(100)
-    busy, late = Asker(), Asker(has_half_frame=False)
+    busy, late = RequestOwner(), RequestOwner(has_half_frame=False)
     assert budget.charge(busy, 90)
     budget.begin(busy, is_produce=True)
     assert not budget.charge(late, 20)
@@ -54,7 +54,7 @@ def test_over_the_limit_one_waits_until_bytes_come_back() -> None:
 
 def test_one_half_frame_may_always_go_on_to_its_end() -> None:
     budget = RequestBudget(100)
-    alone, other = Asker(), Asker()
+    alone, other = RequestOwner(), RequestOwner()
     assert budget.charge(alone, 1_000)
     assert budget.charge(alone, 1_000)
     assert not budget.charge(other, 10)
@@ -68,7 +68,7 @@ def test_one_half_frame_may_always_go_on_to_its_end() -> None:
 def test_a_client_without_a_half_frame_is_not_the_one_to_wait_for() -> None:
     """It may have nothing more to say, and everyone would wait for it."""
     budget = RequestBudget(100)
-    silent, half = Asker(has_half_frame=False), Asker()
+    silent, half = RequestOwner(has_half_frame=False), RequestOwner()
     assert not budget.charge(silent, 200)
     assert budget.charge(half, 10)
     assert silent.allowed == 0
@@ -76,7 +76,7 @@ def test_a_client_without_a_half_frame_is_not_the_one_to_wait_for() -> None:
 
 def test_a_request_that_is_charged_less_makes_room_for_others() -> None:
     budget = RequestBudget(100)
-    waits, producer = Asker(has_half_frame=False), Asker(has_half_frame=False)
+    waits, producer = RequestOwner(has_half_frame=False), RequestOwner(has_half_frame=False)
     request = Request(size=20)
     budget.charge(waits, 20)
     assert not budget.recharge(waits, request, 200)
@@ -87,7 +87,7 @@ def test_a_request_that_is_charged_less_makes_room_for_others() -> None:
 
 def test_a_parked_fetch_is_not_waited_for() -> None:
     budget = RequestBudget(100)
-    consumer, producer = Asker(), Asker()
+    consumer, producer = RequestOwner(), RequestOwner()
     assert budget.charge(consumer, 200)
     assert not budget.charge(producer, 200)
     budget.begin(consumer, is_produce=False)
@@ -96,7 +96,7 @@ def test_a_parked_fetch_is_not_waited_for() -> None:
 
 def test_when_the_chosen_one_leaves_the_next_is_let_through() -> None:
     budget = RequestBudget(100)
-    first, second = Asker(), Asker()
+    first, second = RequestOwner(), RequestOwner()
     assert budget.charge(first, 200)
     assert not budget.charge(second, 200)
     budget.forget(first)
@@ -106,7 +106,7 @@ def test_when_the_chosen_one_leaves_the_next_is_let_through() -> None:
 
 def test_when_the_chosen_one_leaves_its_request_is_still_waited_for() -> None:
     budget = RequestBudget(100)
-    first, second = Asker(), Asker()
+    first, second = RequestOwner(), RequestOwner()
     assert budget.charge(first, 200)
     assert not budget.charge(second, 200)
     budget.begin(first, is_produce=True)
@@ -129,7 +129,7 @@ def test_a_fetch_gets_its_share_but_never_nothing() -> None:
 def test_whoever_waits_for_responses_is_called_when_they_are_sent() -> None:
     budget = ResponseBudget(100)
     budget.change(150)
-    waiting, gone = Asker(), Asker()
+    waiting, gone = RequestOwner(), RequestOwner()
     budget.wait(waiting)
     budget.wait(gone)
     budget.forget(gone)

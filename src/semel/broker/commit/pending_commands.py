@@ -9,8 +9,8 @@ hundreds of requests in flight, and also one with a single request: a flood fill
 client by more than one of them. Commands may be held until something is ready for them; later commands of the
 same client wait behind them, and those of other clients do not.
 
-``ASKER`` identifies the client: the connection sets it before it starts a request, and a task that is created
-for the request inherits it. Commands of the broker itself have number 0.
+``CLIENT`` identifies the client: the connection sets it before it starts a request, and a task that is
+created for the request inherits it. Commands of the broker itself have number 0.
 """
 
 import time
@@ -27,7 +27,7 @@ from semel.core.shares.commands import (
     Acknowledge,
     AcknowledgeInTransaction,
     Acquire,
-    LookAtShare,
+    FindAcquirable,
     ReleaseMember,
     StartShare,
 )
@@ -36,7 +36,7 @@ from semel.core.transactions.commands import AbortOpen, EndTransaction, InitProd
 from semel.core.types import Buffer, Command, GroupKey, Key, TransactionKey
 from semel.store.contract import StoreRefused
 
-ASKER: Final[ContextVar[int]] = ContextVar("asker", default=0)
+CLIENT: Final[ContextVar[int]] = ContextVar("client", default=0)
 """The id of the connection whose request is being handled."""
 
 COMMANDS_MAX: Final = 100
@@ -64,7 +64,7 @@ class PendingCommands(Promise[list[Any]]):
 
     __slots__ = (
         "answers",
-        "asker",
+        "client",
         "commands",
         "coordinated",
         "has_more_keys",
@@ -89,7 +89,7 @@ class PendingCommands(Promise[list[Any]]):
     ) -> None:
         super().__init__()
         self.commands = commands
-        self.asker = ASKER.get()
+        self.client = CLIENT.get()
         self.is_held = False
         """Whether these commands cannot be decided yet (``FairQueue.release``)."""
         self.uploaded: Sequence[Buffer] = ()
@@ -149,16 +149,16 @@ def _partitions_of(command: ConsumerHeartbeat) -> int:
 class FairQueue:
     """Pending commands by client."""
 
-    __slots__ = ("_askers", "_bytes_max", "_waiting")
+    __slots__ = ("_bytes_max", "_clients", "_waiting")
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
         self._waiting: dict[int, deque[PendingCommands]] = {}
-        self._askers: deque[int] = deque()
+        self._clients: deque[int] = deque()
         """Clients with pending commands that are not held, in the order of their turns."""
 
     def __bool__(self) -> bool:
-        return bool(self._askers)
+        return bool(self._clients)
 
     @property
     def is_holding(self) -> bool:
@@ -167,28 +167,28 @@ class FairQueue:
 
     def put(self, pending: PendingCommands) -> None:
         """Append commands to those of their client."""
-        asker = pending.asker
-        waiting = self._waiting.get(asker)
+        client = pending.client
+        waiting = self._waiting.get(client)
         if waiting is None:
-            self._waiting[asker] = deque((pending,))
+            self._waiting[client] = deque((pending,))
             if not pending.is_held:
-                self._askers.append(asker)
+                self._clients.append(client)
         else:
             waiting.append(pending)
 
     def release(self, pending: PendingCommands) -> None:
         """End the hold of commands. They are taken in the order of their client's requests."""
         pending.is_held = False
-        if self._waiting[pending.asker][0] is pending:
-            self._askers.append(pending.asker)
+        if self._waiting[pending.client][0] is pending:
+            self._clients.append(pending.client)
 
     def take(self) -> tuple[list[PendingCommands], int]:
         """Commands for one tick (at least one submission) and the bytes that they need room for."""
         taken: list[PendingCommands] = []
         bytes_taken = commands = 0
-        askers = self._askers
-        while askers:
-            waiting = self._waiting[askers[0]]
+        clients = self._clients
+        while clients:
+            waiting = self._waiting[clients[0]]
             size = waiting[0].room_bytes
             if taken and (bytes_taken + size > self._bytes_max or commands >= COMMANDS_MAX):
                 break
@@ -197,11 +197,11 @@ class FairQueue:
             bytes_taken += size
             commands += pending.weight
             if not waiting:
-                del self._waiting[askers.popleft()]
+                del self._waiting[clients.popleft()]
             elif waiting[0].is_held:
-                askers.popleft()
+                clients.popleft()
             else:
-                askers.rotate(-1)
+                clients.rotate(-1)
         return taken, bytes_taken
 
 
@@ -250,7 +250,7 @@ def _coordinated(command: Command) -> tuple[Key, ...]:
             return (TransactionKey(command.transactional_id),)
         case JoinGroup() | SyncGroup():
             return (GroupKey(command.group_id),)
-        case LookAtShare() | StartShare() | Acknowledge() | AcknowledgeInTransaction() | ReleaseMember():
+        case FindAcquirable() | StartShare() | Acknowledge() | AcknowledgeInTransaction() | ReleaseMember():
             # Only the leader knows who has acquired which records.
             return (command.key,)
         case Acquire():

@@ -139,7 +139,7 @@ def _step(
     turn.put_member(member, settled)
     turn.session = turn.session.but(promised=drop(turn.session.promised, (settled.member_id,)))
     turn.heard(settled.member_id, command.session_timeout_ms)
-    turn.expect_step(settled)
+    turn.start_rebalance_deadline(settled)
     return turn.decision(
         Joined(
             ErrorCode.NONE,
@@ -180,9 +180,9 @@ def sync(turn: ConsumerTurn, command: SyncGroup) -> Decision:
         # Accept any of its protocols: when the group was classic, it may have chosen another than the first.
         return Decision(Synced(ErrorCode.INCONSISTENT_GROUP_PROTOCOL))
     if turn.group.epoch > member.epoch and member.state is not MemberState.UNREVOKED:
-        _call_back(turn, member)
+        _request_rejoin(turn, member)
         return turn.decision(Synced(ErrorCode.REBALANCE_IN_PROGRESS))
-    turn.expect_no_step(member.member_id)
+    turn.clear_rebalance_deadline(member.member_id)
     turn.heard(member.member_id, classic.session_timeout_ms)
     owned = assignment_bytes(turn.group, classic, member.assigned)
     return turn.decision(
@@ -201,7 +201,7 @@ def heartbeat(turn: ConsumerTurn, command: Heartbeat) -> Decision:
     turn.heard(member.member_id, classic.session_timeout_ms)
     if not _must_rejoin(turn.group, member):
         return turn.decision(ErrorCode.NONE)
-    _call_back(turn, member)
+    _request_rejoin(turn, member)
     return turn.decision(ErrorCode.REBALANCE_IN_PROGRESS)
 
 
@@ -214,9 +214,9 @@ def _must_rejoin(group: ConsumerGroup, member: ConsumerMember) -> bool:
     return missing.isdisjoint(owned_by_others(group, member.member_id))
 
 
-def _call_back(turn: ConsumerTurn, member: ConsumerMember) -> None:
+def _request_rejoin(turn: ConsumerTurn, member: ConsumerMember) -> None:
     if member.member_id not in turn.session.rebalance_deadlines:
-        turn.expect_step(member)
+        turn.start_rebalance_deadline(member)
 
 
 def leave(turn: ConsumerTurn, command: LeaveGroup) -> Decision:

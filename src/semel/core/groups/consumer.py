@@ -133,7 +133,7 @@ def _turn(state: "BrokerState", command: ConsumerHeartbeat, now: int) -> Consume
     turn.convert_from(group, session)
     turn.replies.extend(called_back(turn.group, session))
     for member_id in session.joins if session else ():
-        turn.expect_step(turn.group.members[member_id])
+        turn.start_rebalance_deadline(turn.group.members[member_id])
     return turn
 
 
@@ -173,7 +173,7 @@ def _leave(turn: ConsumerTurn, command: ConsumerHeartbeat) -> Decision:
     if command.epoch == LEAVE_FOR_A_MOMENT:
         away = member.but(epoch=LEAVE_FOR_A_MOMENT, state=MemberState.STABLE, revoking=NO_ASSIGNMENT)
         turn.put_member(member, away)
-        turn.expect_no_step(away.member_id)
+        turn.clear_rebalance_deadline(away.member_id)
     else:
         turn.remove_members((command.member_id,))
     return turn.decision(ConsumerAnswer(ErrorCode.NONE, None, command.member_id, command.epoch))
@@ -219,7 +219,7 @@ def _live(turn: ConsumerTurn, command: ConsumerHeartbeat) -> Decision:
         and (command.topic_names is not None or command.topic_regex is not None)
         and command.owned is not None
     )
-    is_another = turn.came_by(command.member_id, command.connection_id)
+    is_another = turn.note_connection(command.member_id, command.connection_id)
     is_told = is_full or is_another or before is None or settled.assigned != before.assigned
     return turn.decision(
         ConsumerAnswer(
@@ -310,13 +310,13 @@ def _keep_deadlines(
 ) -> None:
     turn.heard(member.member_id, command.session_timeout_ms)
     if member.state is not MemberState.UNREVOKED:
-        turn.expect_no_step(member.member_id)
+        turn.clear_rebalance_deadline(member.member_id)
     elif (
         before is None
         or before.state is not MemberState.UNREVOKED
         or before.epoch != member.epoch
         or member.member_id not in turn.session.rebalance_deadlines
     ):
-        turn.expect_step(member)
+        turn.start_rebalance_deadline(member)
     if command.regex_matches and turn.group.regex_matches.keys() <= command.regex_matches.keys():
         turn.session = turn.session.but(regexes_checked_ms=turn.now)

@@ -122,7 +122,7 @@ class ConsumerTurn:
         """Extend the session of a member."""
         self.session = self.session.heard(member_id, self.now + session_timeout_ms)
 
-    def came_by(self, member_id: str, connection_id: int) -> bool:
+    def note_connection(self, member_id: str, connection_id: int) -> bool:
         """Record the connection of a heartbeat. Returns whether it differs from that of the previous one."""
         if self.session.connections.get(member_id) == connection_id:
             return False
@@ -130,7 +130,7 @@ class ConsumerTurn:
         self.session = self.session.but(connections=connections)
         return True
 
-    def expect_step(self, member: ConsumerMember) -> None:
+    def start_rebalance_deadline(self, member: ConsumerMember) -> None:
         """Give a member its rebalance timeout for its next step."""
         deadline_ms = self.now + member.rebalance_timeout_ms
         self.session = self.session.but(
@@ -138,7 +138,7 @@ class ConsumerTurn:
             next_deadline_ms=min(self.session.next_deadline_ms, deadline_ms),
         )
 
-    def expect_no_step(self, member_id: str) -> None:
+    def clear_rebalance_deadline(self, member_id: str) -> None:
         """Clear the rebalance deadline of a member, which took its step."""
         deadlines = drop(self.session.rebalance_deadlines, (member_id,))
         if deadlines is not self.session.rebalance_deadlines:

@@ -49,8 +49,8 @@ class StartShare(Data):
         return (self.key, self.key.partition)
 
 
-class LookAtShare(Data):
-    """Find the next offset that could be acquired. The answer is ``ShareLook``."""
+class FindAcquirable(Data):
+    """Find the next offset that could be acquired. The answer is ``Acquirable``."""
 
     key: ShareKey
     limits: DeliveryLimits = DeliveryLimits()
@@ -60,8 +60,8 @@ class LookAtShare(Data):
         return (self.key, self.key.partition)
 
 
-class ShareLook(Data):
-    """The answer to ``LookAtShare``."""
+class Acquirable(Data):
+    """The answer to ``FindAcquirable``."""
 
     error: ErrorCode
     is_started: bool = True

@@ -25,15 +25,15 @@ from semel.core.shares.commands import (
     Acknowledge,
     AcknowledgedRun,
     AcknowledgeType,
+    Acquirable,
     Acquire,
     Acquired,
     AcquiredRun,
     AcquireFrom,
-    LookAtShare,
+    FindAcquirable,
     ReadShare,
     ReadShares,
     ReleaseMember,
-    ShareLook,
     ShareTick,
     StartShare,
 )
@@ -180,14 +180,14 @@ def decide_start(state: "BrokerState", command: StartShare, now: int) -> Decisio
     return Decision(ErrorCode.NONE, (ShareChanged(command.key, share.but(start_offset=offset)),))
 
 
-def decide_look(state: "BrokerState", command: LookAtShare, now: int) -> Decision:
+def decide_look(state: "BrokerState", command: FindAcquirable, now: int) -> Decision:
     """Find the first available record."""
     turn = turn_of(state, command.key, now)
     if turn is None:
-        return Decision(ShareLook(_GONE))
+        return Decision(Acquirable(_GONE))
     start = turn.share.start_offset
     if start == UNSTARTED:
-        return Decision(ShareLook(ErrorCode.NONE, is_started=False))
+        return Decision(Acquirable(ErrorCode.NONE, is_started=False))
     end = turn.end_offset
     available = free(turn.share, turn.locks, start, end - 1)
     offset: int | None = None
@@ -195,7 +195,7 @@ def decide_look(state: "BrokerState", command: LookAtShare, now: int) -> Decisio
         offset = available[0].first
     elif end - start < command.limits.locks_max:
         offset = end
-    return Decision(ShareLook(ErrorCode.NONE, offset=offset), turn.facts())
+    return Decision(Acquirable(ErrorCode.NONE, offset=offset), turn.facts())
 
 
 def decide_acquire(state: "BrokerState", command: Acquire, now: int) -> Decision:

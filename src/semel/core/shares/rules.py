@@ -16,7 +16,7 @@ from semel.core.types import Apply, Decide
 DECIDE: dict[type, Decide] = {
     members.ShareHeartbeat: expiring(members.decide_heartbeat),
     commands.StartShare: delivery.decide_start,
-    commands.LookAtShare: delivery.decide_look,
+    commands.FindAcquirable: delivery.decide_look,
     commands.Acquire: delivery.decide_acquire,
     commands.Acknowledge: delivery.decide_acknowledge,
     commands.AcknowledgeInTransaction: pending.decide_in_transaction,

@@ -38,7 +38,7 @@ from semel.core.transactions.commands import (
     keys_of,
 )
 from semel.core.transactions.joining import join
-from semel.core.transactions.model import check_pair, is_open, is_superseded, spoken
+from semel.core.transactions.model import check_pair, is_open, is_superseded, note_connection
 from semel.core.transactions.states import Event, becomes
 from semel.core.types import (
     Buffer,
@@ -182,7 +182,7 @@ def commit_transactions(state: "BrokerState", command: CommitTransactions, now: 
             return Decision(TransactionsCommitted(error))
         _take(draft, decision, facts, batches)
     facts += _decided(state, driver, now)
-    facts += spoken(state, driver.transactional_id, command.connection)
+    facts += note_connection(state, driver.transactional_id, command.connection)
     return Decision(TransactionsCommitted(ErrorCode.NONE), tuple(facts), tuple(batches))
 
 

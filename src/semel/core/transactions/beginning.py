@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from semel.core.facts import EndReason, LatestConnectionChanged
 from semel.core.transactions.commands import NO_CONNECTION, NO_EPOCH, InitProducer, ProducerGiven
-from semel.core.transactions.model import NEVER_MS, is_exhausted, is_open, pair_before, spoken
+from semel.core.transactions.model import NEVER_MS, is_exhausted, is_open, note_connection, pair_before
 from semel.core.transactions.states import Event, becomes
 from semel.core.transactions.update import TransactionUpdate
 from semel.core.types import NO_PRODUCER, Decision, ErrorCode, Fact, Transaction, TransactionKey
@@ -33,8 +33,8 @@ def init_producer(state: "BrokerState", command: InitProducer, now: int) -> Deci
         return _create(state, command, now)
     shown = None if command.epoch == NO_EPOCH else ProducerIdAndEpoch(command.producer_id, command.epoch)
     current = ProducerIdAndEpoch(known.producer_id, known.epoch)
-    comes_again = shown is not None and shown == pair_before(known) and not is_open(known)
-    if shown is not None and shown != current and not comes_again:
+    is_retry = shown is not None and shown == pair_before(known) and not is_open(known)
+    if shown is not None and shown != current and not is_retry:
         return Decision(ProducerGiven(ErrorCode.PRODUCER_FENCED))
     update = TransactionUpdate(state, known, now)
     if is_open(known):
@@ -43,11 +43,11 @@ def init_producer(state: "BrokerState", command: InitProducer, now: int) -> Deci
         update.fence(EndReason.FENCED)
         # The presented epoch is now the previous one, unless ``fence`` does not allow recovery (version 1).
         if shown is not None:
-            comes_again = shown == pair_before(update.transaction)
-            if not comes_again:
+            is_retry = shown == pair_before(update.transaction)
+            if not is_retry:
                 # The transaction is aborted even so, as in Kafka.
                 return update.decision(ProducerGiven(ErrorCode.PRODUCER_FENCED))
-    if not comes_again:
+    if not is_retry:
         _advance(update, recovers=shown is not None)
     begun = _with_options(update.transaction, command)
     update.transaction = begun.but(
@@ -57,7 +57,9 @@ def init_producer(state: "BrokerState", command: InitProducer, now: int) -> Deci
         updated_ms=state.time_of_day(now),
         term=state.term,
     )
-    return update.decision(update.given(), connection_facts=_speaks(state, command, comes_again=comes_again))
+    return update.decision(
+        update.given(), connection_facts=_note_connection(state, command, is_retry=is_retry)
+    )
 
 
 def _check_options(command: InitProducer) -> ErrorCode:
@@ -80,7 +82,7 @@ def _create(state: "BrokerState", command: InitProducer, now: int) -> Decision:
         updated_ms=state.time_of_day(now),
         term=state.term,
     )
-    return update.decision(update.given(), connection_facts=_speaks(state, command, comes_again=False))
+    return update.decision(update.given(), connection_facts=_note_connection(state, command, is_retry=False))
 
 
 def _advance(update: TransactionUpdate, *, recovers: bool) -> None:
@@ -114,7 +116,7 @@ def _hand_over(update: TransactionUpdate, command: InitProducer) -> Decision:
         prepared_epoch=written,
     )
     given = update.given().but(ongoing_producer_id=before.producer_id, ongoing_epoch=written)
-    return update.decision(given, connection_facts=_speaks(update.state, command, comes_again=False))
+    return update.decision(given, connection_facts=_note_connection(update.state, command, is_retry=False))
 
 
 def _with_options(transaction: Transaction, command: InitProducer) -> Transaction:
@@ -122,8 +124,8 @@ def _with_options(transaction: Transaction, command: InitProducer) -> Transactio
     return transaction.but(timeout_ms=timeout_ms, is_two_phase=command.is_two_phase)
 
 
-def _speaks(state: "BrokerState", command: InitProducer, *, comes_again: bool) -> tuple[Fact, ...]:
+def _note_connection(state: "BrokerState", command: InitProducer, *, is_retry: bool) -> tuple[Fact, ...]:
     """Set the latest connection. After a bump only this one has the epoch, even if it is not the newest."""
-    if comes_again or command.connection == NO_CONNECTION:
-        return spoken(state, command.transactional_id, command.connection)
+    if is_retry or command.connection == NO_CONNECTION:
+        return note_connection(state, command.transactional_id, command.connection)
     return (LatestConnectionChanged(command.transactional_id, command.connection),)

@@ -45,8 +45,8 @@ from semel.core.transactions.model import (
     is_of_old_term,
     is_open,
     is_superseded,
+    note_connection,
     pair_before,
-    spoken,
 )
 from semel.core.transactions.states import ENDS, TRANSITIONS, End, Event, Presented
 from semel.core.transactions.update import TransactionUpdate
@@ -103,7 +103,7 @@ def _add(
     assert transaction is not None
     if is_superseded(state, transactional_id, command.connection):
         return Decision(SUPERSEDED)
-    connection_facts = spoken(state, transactional_id, command.connection)
+    connection_facts = note_connection(state, transactional_id, command.connection)
     joined = grow(transaction)
     facts = connection_facts if joined is transaction else (TransactionChanged(joined), *connection_facts)
     return Decision(ErrorCode.NONE, facts, defers_sync=not joined.is_two_phase)
@@ -142,7 +142,7 @@ def end_transaction(state: "BrokerState", command: EndTransaction, now: int) -> 
     if presented is Presented.CURRENT and is_of_old_term(state, transaction) and not is_abort_of_version_2:
         return Decision(ProducerGiven(ErrorCode.PRODUCER_FENCED))
     update = TransactionUpdate(state, transaction, now)
-    connection_facts = spoken(state, command.transactional_id, command.connection)
+    connection_facts = note_connection(state, command.transactional_id, command.connection)
     match ENDS[command.version, transaction.state, presented, command.is_commit]:
         case End.AGAIN:
             return Decision(update.given(), connection_facts)

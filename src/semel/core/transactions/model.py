@@ -80,7 +80,7 @@ def is_superseded(
     )
 
 
-def spoken(
+def note_connection(
     state: "BrokerState", transactional_id: str, connection: int, *, for_offsets: bool = False
 ) -> tuple[Fact, ...]:
     """Set the latest connection of the transactional id, unless it or a newer one is set."""

@@ -15,7 +15,7 @@ from semel.core.groups.commit_checks import check_commit, check_partition
 from semel.core.groups.offsets import keep_group
 from semel.core.transactions.commands import SUPERSEDED, CommitPending
 from semel.core.transactions.joining import join_by_writing
-from semel.core.transactions.model import is_superseded, spoken
+from semel.core.transactions.model import is_superseded, note_connection
 from semel.core.types import (
     Decision,
     ErrorCode,
@@ -88,7 +88,7 @@ def commit_pending(state: "BrokerState", command: CommitPending, now: int) -> De
             continue
         added[key] = PendingOffset(command.producer_id, key, value.but(committed_ms=committed_ms))
     facts: list[Fact] = [] if joined is transaction else [TransactionChanged(joined)]
-    facts += spoken(state, transactional_id, connection, for_offsets=True)
+    facts += note_connection(state, transactional_id, connection, for_offsets=True)
     if added:
         before = state.pending[PendingKey(command.group_id)] or ()
         kept = tuple(

@@ -42,11 +42,6 @@ WHY = {
         "The lease of 3 seconds, up to one second until another broker looks, then the others forget their"
         " copies and divide the shards, and clients ask for the new leaders."
     ),
-    "cluster, processor time of PostgreSQL with a snapshot, for 600 seconds, over that without": (
-        "Commits cost what they cost without it. Autovacuum goes through tables from which it can remove"
-        " nothing, once a minute, new versions need new pages, and searches that are not by key, such as that"
-        " for expired producers every ten minutes, still read old versions (ADR 0052)."
-    ),
     "cluster, planned restart of a broker: longest wait, ms": (
         "A stopping broker gives its shards away, and tells clients for half a second where to go. The next"
         " owner loads open transactions before it serves, and librdkafka asks for metadata, connects to the"

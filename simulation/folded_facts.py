@@ -2,7 +2,7 @@
 
 This is an independent model of the ledger. It shares no code with the broker's state or with SQLite: if the
 broker's state after a crash differs from it, one of the three is wrong. It computes partitions from the facts
-about their batches, so it detects a core that decides a wrong ``PartitionChanged``.
+about their batches, so it detects a core that decides a wrong value of a partition.
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,6 @@ from semel.core.types import (
     ShareKey,
     Topic,
     TopicKey,
-    TransactionKey,
     Value,
 )
 from semel.store.contract import BatchLocation, StoredBatch
@@ -42,7 +41,7 @@ class FoldedFacts:
         self._aborted: dict[PartitionKey, list[tuple[int, int, int]]] = {}
         """Marker, producer and first offset of aborted transactions."""
         self._unstated: dict[PartitionKey, bool] = {}
-        """Changed partitions that lack their ``PartitionChanged``, and whether compaction changed them."""
+        """Changed partitions that lack their new value, and whether compaction changed them."""
 
     def fold(self, facts: Sequence[Fact], locations: Sequence[BatchLocation]) -> None:
         """Apply a durable commit."""
@@ -75,15 +74,21 @@ class FoldedFacts:
     def _size(self, key: PartitionKey) -> int:
         return sum(each.location.length for each in self.batches[key])
 
-    def _PartitionChanged(self, fact: f.PartitionChanged) -> None:  # noqa: N802 - named after the fact
-        own = self._get(fact.key)
-        if self._unstated.pop(fact.key, False):
+    def _Put(self, fact: f.Put) -> None:  # noqa: N802 - named after the fact
+        if isinstance(fact.value, Partition):
+            self._check_partition(fact.key, fact.value)
+        elif isinstance(fact.key, ShareKey) and fact.value is not None:
+            assert self._get(fact.key.partition) is not None, "a share-partition belongs to a partition"
+        self._put(fact.key, fact.value)
+
+    def _check_partition(self, key: Any, value: Partition) -> None:
+        own = self._get(key)
+        if self._unstated.pop(key, False):
             # The batches do not show how far compaction has come.
-            cleaned = fact.partition.cleaned_offset
+            cleaned = value.cleaned_offset
             assert own.cleaned_offset <= cleaned <= own.last_stable_offset, "compaction only proceeds"
             own = own.but(cleaned_offset=cleaned)
-        assert fact.partition == own, f"the batches say {own}, the core says {fact.partition}"
-        self._put(fact.key, own)
+        assert value == own, f"the batches say {own}, the core says {value}"
 
     def _append(self, fact: f.BatchAppended, location: BatchLocation) -> None:
         before = self._get(fact.partition)
@@ -155,12 +160,6 @@ class FoldedFacts:
         after = self._get(fact.partition).but(log_start_offset=start, size_bytes=self._size(fact.partition))
         self._computed(fact.partition, after)
 
-    def _ProducerAdvanced(self, fact: f.ProducerAdvanced) -> None:  # noqa: N802
-        self._put(fact.key, fact.state)
-
-    def _ProducerExpired(self, fact: f.ProducerExpired) -> None:  # noqa: N802
-        self._put(fact.key, None)
-
     def _ProducerIdAllocated(self, fact: f.ProducerIdAllocated) -> None:  # noqa: N802
         cluster = self._get(ClusterKey()) or Cluster()
         assert fact.producer_id >= cluster.next_producer_id, "no producer id is given away twice"
@@ -170,40 +169,12 @@ class FoldedFacts:
         cluster = self._get(ClusterKey()) or Cluster()
         self._put(ClusterKey(), cluster.but(**asdict(fact)))
 
-    def _PolicyChanged(self, fact: f.PolicyChanged) -> None:  # noqa: N802
-        self._put(fact.key, fact.body)
-
-    def _TransactionChanged(self, fact: f.TransactionChanged) -> None:  # noqa: N802
-        self._put(TransactionKey(fact.transaction.transactional_id), fact.transaction)
-
-    def _TransactionForgotten(self, fact: f.TransactionForgotten) -> None:  # noqa: N802
-        self._put(TransactionKey(fact.transactional_id), None)
-
-    def _PendingChanged(self, fact: f.PendingChanged) -> None:  # noqa: N802
-        self._put(PendingKey(fact.group_id), fact.pending or None)
-
-    def _OffsetCommitted(self, fact: f.OffsetCommitted) -> None:  # noqa: N802
-        self._put(fact.key, fact.value)
-
-    def _OffsetDeleted(self, fact: f.OffsetDeleted) -> None:  # noqa: N802
-        self._put(fact.key, None)
-
-    def _GroupChanged(self, fact: f.GroupChanged) -> None:  # noqa: N802
-        self._put(GroupKey(fact.group.group_id), fact.group)
-
     def _GroupDeleted(self, fact: f.GroupDeleted) -> None:  # noqa: N802
         self._put(GroupKey(fact.group_id), None)
         self._put(PendingKey(fact.group_id), None)
         for _, key in list(self.values):
             if isinstance(key, OffsetKey) and key.group_id == fact.group_id:
                 self._put(key, None)
-
-    def _ShareChanged(self, fact: f.ShareChanged) -> None:  # noqa: N802
-        assert self._get(fact.key.partition) is not None, "a share-partition belongs to a partition"
-        self._put(fact.key, fact.share)
-
-    def _ShareDeleted(self, fact: f.ShareDeleted) -> None:  # noqa: N802
-        self._put(fact.key, None)
 
     def _TopicCreated(self, fact: f.TopicCreated) -> None:  # noqa: N802
         self._put(TopicKey(fact.topic.name), fact.topic)

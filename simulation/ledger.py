@@ -3,7 +3,7 @@
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from semel.core.placement import name_shard
+from semel.core.entities import name_shard
 from semel.core.types import (
     CommittedOffset,
     GroupKey,

@@ -113,7 +113,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     in_core(
         "a producer id is given away twice (KAFKA-15552)",
-        "log.partition_facts",
+        "log.partition",
         "    state.cluster[ClusterKey()] = cluster.but(next_producer_id=fact.producer_id + 1)",
         "    state.cluster[ClusterKey()] = cluster.but(next_producer_id=fact.producer_id)",
     ),
@@ -258,14 +258,14 @@ MUTANTS: tuple[Mutant, ...] = (
         "of several values of an entity an older one is kept",
         "commit.tick",
         "        newest.append(fact)",
-        "        newest.append(fact if key_of is None else"
-        " next(each for each in facts if type(each) is type(fact) and key_of(each) == key))",
+        "        newest.append(fact if type(fact) is not Put else"
+        " next(each for each in facts if type(each) is Put and each.key == key))",
     ),
     _broker(
         "of several entities one is written",
         "commit.tick",
-        "            key = key_of(fact)",
-        "            key = type(fact)",
+        "            key = fact.key",
+        "            key = type(fact.key)",
     ),
     # What a partition says of its batches.
     in_core(

@@ -6,7 +6,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from semel.core.facts import TransactionChanged
+from semel.core.facts import Put
 from semel.core.placement import ABSENT, VERSIONED
 from semel.core.types import (
     Buffer,
@@ -76,7 +76,7 @@ class SmallLedger:
         for key in partitions:
             fold._put(key, Partition())
             fold.batches[key] = []
-        fold.fold_commit([TransactionChanged(each) for each in transactions], (), ABSENT + 1)
+        fold.fold_commit([Put.of(each) for each in transactions], (), ABSENT + 1)
         return fold
 
     def use(self, world: Any, broker: int) -> None:

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from semel.broker.upkeep.housekeeping import sweep
 from semel.core import transactions
-from semel.core.facts import DURABLE, GroupChanged, GroupDeleted, ProducerIdAllocated
+from semel.core.facts import DURABLE, GroupDeleted, ProducerIdAllocated, Put
 from semel.core.groups import ClassicGroup
 from semel.core.groups.commit_checks import Committer
 from semel.core.groups.offsets import CommitOffsets
@@ -138,7 +138,7 @@ class Life:
             await self._commit_many()
         elif what == "group":
             group = ClassicGroup("g", generation=self._now)
-            fact = GroupChanged(group) if self._chance.random() < 0.8 else GroupDeleted("g")
+            fact = Put.of(group) if self._chance.random() < 0.8 else GroupDeleted("g")
             await self._load([GroupKey("g"), PendingKey("g")])
             await self._load(OffsetKey("g", name, index) for name in TOPICS for index in range(2))
             await self._tick([], [fact])

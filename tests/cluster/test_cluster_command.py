@@ -18,7 +18,7 @@ from support.waiting import until
 
 from semel.cli.cluster import cluster_status
 from semel.client import Admin, Client, Consumer, NewTopic, Producer
-from semel.core.placement import SHARDS
+from semel.core.entities import SHARDS
 from semel.store.cluster import inspection
 from semel.store.cluster.postgres import reaching
 from semel.store.cluster.postgres.opening import open_database

@@ -13,7 +13,7 @@ from support.pages import blocks
 from support.waiting import until
 
 from semel.client import Admin, Client, NewTopic, TransactionalProducer
-from semel.core.placement import SHARDS
+from semel.core.entities import SHARDS
 
 PAGE = Path(__file__).parents[2] / "docs/cluster.md"
 

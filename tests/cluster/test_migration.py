@@ -14,13 +14,15 @@ from support.clients.raw import KEEPS_RECORDS, RawClient, batch
 from support.clients.raw_groups import ClassicMember, ConsumerMember, commit_offset
 from support.clients.raw_log import READ_COMMITTED, READ_UNCOMMITTED, Log
 from support.clients.raw_transactions import RawProducer, committed, describe, make_topic, producers
+from support.models.facts import kind_of
 from support.waiting import until
 
 import semel as package
 from semel.client import Admin, Client, Consumer, Isolation, NewTopic, Producer
 from semel.client.admin.acls import Acl
 from semel.client.admin.quotas import QuotaEntity
-from semel.core.facts import PolicyChanged, ProducerIdAllocated, TopicCreated
+from semel.core.facts import ProducerIdAllocated, TopicCreated
+from semel.core.types import PolicyKey
 from semel.store.cluster import copying
 from semel.store.cluster.migration import migrate
 from semel.store.contract import StoreDamaged
@@ -400,7 +402,7 @@ def test_a_copy_that_differs_is_found(everything: Everything, ledger: str, chunk
 @pytest.mark.parametrize(
     ("spoilt", "where"),
     [
-        (PolicyChanged, "users, ACLs, quotas and configs"),
+        (PolicyKey, "users, ACLs, quotas and configs"),
         (TopicCreated, "topic orders"),
         (ProducerIdAllocated, "ClusterKey"),
     ],
@@ -416,7 +418,7 @@ def test_a_fact_that_is_not_copied_is_found(
     add, spoilt_facts = copying.Copy._add, []
 
     async def forgetful(self: copying.Copy, fact: Any, data: Any = None) -> None:
-        if isinstance(fact, spoilt):
+        if kind_of(fact) is spoilt:
             spoilt_facts.append(fact)
             if not isinstance(fact, TopicCreated):
                 return

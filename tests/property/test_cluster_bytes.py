@@ -28,14 +28,7 @@ from support.stores.cluster_bytes import Place, age, inline_chunks, listed, stat
 from support.stores.schemas import schemas
 
 from semel.config import Settings
-from semel.core.facts import (
-    BatchAppended,
-    BatchesReplaced,
-    LogStartAdvanced,
-    PartitionChanged,
-    TopicCreated,
-    TopicDeleted,
-)
+from semel.core.facts import BatchAppended, BatchesReplaced, LogStartAdvanced, Put, TopicCreated, TopicDeleted
 from semel.core.types import Partition, PartitionKey, Rewritten, Topic
 from semel.store.cluster.bytes import merging
 from semel.store.cluster.bytes.objects import Objects
@@ -121,7 +114,7 @@ class Bytes(RuleBasedStateMachine):
             peak_timestamp=1_000,
             size_bytes=before.size_bytes + sum(map(len, batches)),
         )
-        if self._step(broker, lambda store: store.commit([*facts, PartitionChanged(key, after)], batches)):
+        if self._step(broker, lambda store: store.commit([*facts, Put(key, after)], batches)):
             self._partitions[key] = after
             self._logs[key] |= new
 
@@ -133,7 +126,7 @@ class Bytes(RuleBasedStateMachine):
         kept = {base: each for base, each in self._logs[key].items() if each[0] >= start}
         size = sum(len(batch) for _, batch in kept.values())
         after = before.but(log_start_offset=start, size_bytes=size)
-        facts = [LogStartAdvanced(key, start), PartitionChanged(key, after)]
+        facts = [LogStartAdvanced(key, start), Put(key, after)]
 
         async def check_and_trim(store: ClusterStore) -> None:
             _, below = await store.ledger.size_below(key, start)
@@ -160,7 +153,7 @@ class Bytes(RuleBasedStateMachine):
         rewritten = (Rewritten(base, last, 1_000, len(new)),) if rewrites else ()
         fact = BatchesReplaced(key, rewritten, () if rewrites else (base,))
         batches = [new] if rewrites else []
-        if self._step(broker, lambda store: store.commit([fact, PartitionChanged(key, after)], batches)):
+        if self._step(broker, lambda store: store.commit([fact, Put(key, after)], batches)):
             self._partitions[key] = after
             del self._logs[key][base]
             if rewrites:

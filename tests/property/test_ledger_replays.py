@@ -26,10 +26,8 @@ from semel.core.facts import (
     BatchAppended,
     BatchesReplaced,
     BatchStaged,
-    GroupChanged,
     GroupDeleted,
-    OffsetCommitted,
-    OffsetDeleted,
+    Put,
     StagedCommitted,
     StagedDropped,
     TopicDeleted,
@@ -93,9 +91,8 @@ ends = st.tuples(st.just("end"), ids, st.booleans())
 facts = st.tuples(
     st.just("fact"),
     st.one_of(
-        st.builds(OffsetCommitted, offset_keys, committed),
-        st.builds(OffsetDeleted, offset_keys),
-        st.builds(GroupChanged, groups),
+        st.tuples(offset_keys, st.none() | committed).map(lambda drawn: Put(*drawn)),
+        groups.map(Put.of),
         st.builds(GroupDeleted, group_ids),
     ),
 )

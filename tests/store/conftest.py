@@ -18,7 +18,7 @@ import asyncpg
 import pytest
 from support.stores.schemas import schemas
 
-from semel.core.facts import BatchAppended, Closing, LogStartAdvanced, PartitionChanged, TopicCreated
+from semel.core.facts import BatchAppended, Closing, LogStartAdvanced, Put, TopicCreated
 from semel.core.types import OpenTransaction, Partition, PartitionKey, Topic
 from semel.store.cluster import place
 from semel.store.cluster.bytes.objects import Objects
@@ -260,11 +260,11 @@ class Scribe:
         )
         return marker.but(producer_id=producer_id, closes=closes)
 
-    def changed(self) -> list[PartitionChanged]:
+    def changed(self) -> list[Put]:
         """The values of the partitions that have changed since this was last asked."""
         found = [(key, each) for key, each in self.partitions.items() if self._stated[key] != each]
         self._stated.update(found)
-        return [PartitionChanged(key, each) for key, each in found]
+        return [Put(key, each) for key, each in found]
 
     def trim(self, key: PartitionKey, offset: int) -> LogStartAdvanced:
         """Everything below an offset is deleted."""

@@ -7,17 +7,10 @@ import asyncpg
 import pytest
 from support.stores.cluster_bytes import Place, opened
 
-from semel.core.facts import (
-    GroupChanged,
-    OffsetCommitted,
-    PendingChanged,
-    ProducerAdvanced,
-    ShareChanged,
-    TransactionChanged,
-)
+from semel.core.facts import Put
 from semel.core.groups import ClassicGroup
 from semel.core.shares.partition import SharePartition
-from semel.core.types import CommittedOffset, OffsetKey, ProducerState, ShareKey, Transaction
+from semel.core.types import CommittedOffset, OffsetKey, PendingKey, ProducerState, ShareKey, Transaction
 from semel.store.cluster.checking.run import check_cluster
 
 TABLES = (
@@ -33,12 +26,12 @@ async def test_a_key_that_two_rows_have_is_found(
     async with opened(place) as store:
         (key,) = await scribe.create(store)
         facts = [
-            ProducerAdvanced(key.of(7), ProducerState(0)),
-            ShareChanged(ShareKey(key.topic_id, 0, "s"), SharePartition(5)),
-            OffsetCommitted(OffsetKey("g", "orders", 0), CommittedOffset(1)),
-            PendingChanged("g", ()),
-            TransactionChanged(Transaction("t", 7, 0, 1)),
-            GroupChanged(ClassicGroup("g")),
+            Put(key.of(7), ProducerState(0)),
+            Put(ShareKey(key.topic_id, 0, "s"), SharePartition(5)),
+            Put(OffsetKey("g", "orders", 0), CommittedOffset(1)),
+            Put(PendingKey("g"), None),
+            Put.of(Transaction("t", 7, 0, 1)),
+            Put.of(ClassicGroup("g")),
         ]
         await store.commit(facts, [])
     assert (await check_cluster(place.dsn, place.schema, None, print)).findings == []

@@ -126,7 +126,7 @@ CHILD = textwrap.dedent(
     import asyncio, os, sys
     from pathlib import Path
     from semel.config import Settings
-    from semel.core.facts import BatchAppended, PartitionChanged, TopicCreated
+    from semel.core.facts import BatchAppended, Put, TopicCreated
     from semel.core.types import Partition, PartitionKey, Topic, TopicKey
     from semel.store.opening import open_store
 
@@ -148,7 +148,7 @@ CHILD = textwrap.dedent(
                 data.append(each)
             offset += len(facts)
             size += sum(map(len, data))
-            facts.append(PartitionChanged(key, Partition(0, offset, offset - 1, size)))
+            facts.append(Put(key, Partition(0, offset, offset - 1, size)))
             await store.commit(facts, data)
             os.write(1, f"{offset}\\n".encode())
 

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from semel.core import facts
 from semel.core.data import Data
-from semel.core.groups import ClassicGroup, ConsumerGroup
+from semel.core.entities import ENTITIES
+from semel.core.groups import ClassicGroup, ConsumerGroup, Group
 from semel.core.groups.model import ClassicMember, ClassicState
-from semel.core.types import Topic
+from semel.core.types import GroupKey, Topic
 from semel.store.contract import BatchLocation
 from semel.store.fact_codec import pack_facts, unpack_facts
 
@@ -40,8 +41,15 @@ groups = st.one_of(
 def _values(hint: Any) -> st.SearchStrategy[Any]:
     """Anything that a field may hold, by what its type says."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if hint is Any:
+    if hint is Group:
         return groups
+    if hint is facts.Put:
+        return st.one_of(
+            [
+                st.tuples(_values(key), st.none() | _values(kind.value)).map(lambda drawn: facts.Put(*drawn))
+                for key, kind in ENTITIES.items()
+            ]
+        )
     if hint is int:
         return numbers
     if hint is str:
@@ -100,7 +108,7 @@ def test_configs_of_any_kind_of_mapping() -> None:
 
 def test_what_is_not_known_is_not_written() -> None:
     with pytest.raises(TypeError, match="object"):
-        pack_facts([facts.GroupChanged(object())], [])
+        pack_facts([facts.Put(GroupKey("g"), object())], [])
     with pytest.raises(TypeError, match="SessionChanged"):
         pack_facts([facts.SessionChanged("g", None)], [])
 

@@ -14,12 +14,9 @@ from support.stores.embedded import EVERYTHING, all_batches
 
 from semel.core.facts import (
     BatchAppended,
-    GroupChanged,
     LogStartAdvanced,
-    OffsetCommitted,
-    PartitionChanged,
-    ProducerAdvanced,
     ProducerIdAllocated,
+    Put,
     SessionChanged,
     TopicChanged,
     TopicCreated,
@@ -137,9 +134,9 @@ async def test_a_deleted_topic_takes_everything_along(ledgers: Any, scribe: Any)
             other,
             fact,
             *scribe.changed(),
-            ProducerAdvanced(producer, ProducerState(0)),
-            OffsetCommitted(OffsetKey("g", "orders", 0), CommittedOffset(1)),
-            OffsetCommitted(OffsetKey("g", "other", 0), CommittedOffset(2)),
+            Put(producer, ProducerState(0)),
+            Put(OffsetKey("g", "orders", 0), CommittedOffset(1)),
+            Put(OffsetKey("g", "other", 0), CommittedOffset(2)),
         ],
         [location],
     )
@@ -170,12 +167,12 @@ async def test_a_topic_made_anew_in_the_same_commit_shares_nothing(ledgers: Any,
     facts = [
         fact,
         *changed,
-        OffsetCommitted(offset, CommittedOffset(1)),
+        Put(offset, CommittedOffset(1)),
         TopicDeleted(topic),
         anew,
         new_fact,
         *scribe.changed(),
-        OffsetCommitted(offset, CommittedOffset(3)),
+        Put(offset, CommittedOffset(3)),
     ]
     await ledger.commit(facts, [location, new_location])
     expected = [anew.topic, None, scribe.partitions[new_key], CommittedOffset(3)]
@@ -299,9 +296,9 @@ async def test_numbers_as_large_as_the_wire_allows(ledgers: Any, scribe: Any) ->
         [
             LogStartAdvanced(key, base),
             fact.but(last_offset=BIG - 1),
-            PartitionChanged(key, partition),
-            ProducerAdvanced(producer, state),
-            OffsetCommitted(offset, committed),
+            Put(key, partition),
+            Put(producer, state),
+            Put(offset, committed),
         ],
         [BatchLocation(BIG, BIG - 5, 2**31 - 1)],
     )
@@ -394,7 +391,7 @@ async def test_a_sweep_frees_what_nobody_can_reach_and_nothing_else(ledgers: Any
         for chunk_id in (1, 2):
             await scribe.fill(ledger, key, [{"records": 3, "chunk_id": chunk_id}] * 10)
     producer = ProducerKey(gone.topic.topic_id, 1, 9)
-    await ledger.commit([ProducerAdvanced(producer, ProducerState(0))], [])
+    await ledger.commit([Put(producer, ProducerState(0))], [])
     assert await ledger.sweep(limit=100) == []
 
     expected = [batch.location for key in gone_keys for batch in scribe.batches[key]]
@@ -460,7 +457,7 @@ async def test_everything_is_there_after_a_restart(durable_ledgers: Any, scribe:
     await scribe.fill(ledger, keys[0], [{"records": 3}] * 50)
     await scribe.fill(ledger, keys[1], [{"records": 2}] * 50)
     await ledger.commit([scribe.trim(keys[1], 31), *scribe.changed(), ProducerIdAllocated(41)], [])
-    number = await ledger.commit([GroupChanged(ClassicGroup("g"))], [])
+    number = await ledger.commit([Put.of(ClassicGroup("g"))], [])
     await ledger.close()
 
     ledger = await durable_ledgers.open()

@@ -2,17 +2,9 @@
 
 from typing import Any
 
-from semel.core.facts import (
-    GroupChanged,
-    GroupDeleted,
-    OffsetCommitted,
-    OffsetDeleted,
-    ProducerAdvanced,
-    ProducerExpired,
-    TransactionChanged,
-)
+from semel.core.entities import SHARDS, name_shard
+from semel.core.facts import GroupDeleted, Put
 from semel.core.groups import ClassicGroup, ConsumerGroup
-from semel.core.placement import SHARDS, name_shard
 from semel.core.types import (
     CommittedOffset,
     GroupKey,
@@ -38,19 +30,19 @@ async def test_producers_are_remembered_and_forgotten(ledgers: Any, scribe: Any)
     keys = await scribe.create(ledger, 2)
     first, second = (ProducerKey(key.topic_id, key.index, 7) for key in keys)
     third = ProducerKey(keys[0].topic_id, 0, 8)
-    facts = [ProducerAdvanced(first, _state(0, count)) for count in range(6)]
-    facts += [ProducerAdvanced(second, _state(3, 0)), ProducerAdvanced(third, _state(1, 2))]
+    facts = [Put(first, _state(0, count)) for count in range(6)]
+    facts += [Put(second, _state(3, 0)), Put(third, _state(1, 2))]
     await ledger.commit(facts, [])
     assert await ledger.load([first, second, third]) == [_state(0, 5), _state(3, 0), _state(1, 2)]
     assert await ledger.producers(keys[0]) == [(7, _state(0, 5)), (8, _state(1, 2))]
     gone = ProducerKey(keys[0].topic_id, 0, 9)
     await ledger.commit(
         [
-            ProducerExpired(first),
-            ProducerAdvanced(gone, _state(0, 1)),
-            ProducerExpired(gone),
-            ProducerExpired(second),
-            ProducerAdvanced(second, _state(4, 1)),
+            Put(first, None),
+            Put(gone, _state(0, 1)),
+            Put(gone, None),
+            Put(second, None),
+            Put(second, _state(4, 1)),
         ],
         [],
     )
@@ -62,10 +54,10 @@ async def test_many_producers_come_and_go_in_one_commit(ledgers: Any, scribe: An
     ledger = await ledgers.open()
     (key,) = await scribe.create(ledger)
     producers = [ProducerKey(key.topic_id, 0, number) for number in range(700)]
-    await ledger.commit([ProducerAdvanced(each, _state(0, each.producer_id % 6)) for each in producers], [])
+    await ledger.commit([Put(each, _state(0, each.producer_id % 6)) for each in producers], [])
     expected = [(each.producer_id, _state(0, each.producer_id % 6)) for each in producers]
     assert await ledger.producers(key) == expected
-    await ledger.commit([ProducerExpired(each) for each in producers[:600]], [])
+    await ledger.commit([Put(each, None) for each in producers[:600]], [])
     assert await ledger.producers(key) == expected[600:]
     await ledger.close()
 
@@ -78,7 +70,7 @@ async def test_silent_producers_are_found(ledgers: Any, scribe: Any) -> None:
         for number in range(10):
             # Number 3 has a transaction open and is never silent, however long ago it was seen.
             state = _state(0, 1, seen_ms=number * 100, first_offset=5 if number == 3 else -1)
-            facts.append(ProducerAdvanced(ProducerKey(key.topic_id, key.index, number), state))
+            facts.append(Put(ProducerKey(key.topic_id, key.index, number), state))
     await ledger.commit(facts, [])
     silent = [ProducerKey(key.topic_id, key.index, number) for key in keys for number in (0, 1, 2, 4)]
     assert sorted(await ledger.producers_unseen_since(500, limit=100)) == silent
@@ -86,7 +78,7 @@ async def test_silent_producers_are_found(ledgers: Any, scribe: Any) -> None:
     while page := await ledger.producers_unseen_since(500, after=pages[-1][-1] if pages else None, limit=3):
         pages.append(page)
         # What was returned may be gone when the next page is read.
-        await ledger.commit([ProducerExpired(page[-1])], [])
+        await ledger.commit([Put(page[-1], None)], [])
     assert [len(page) for page in pages] == [3, 3, 2]
     assert sorted(key for page in pages for key in page) == silent
     assert await ledger.producers_unseen_since(0, limit=100) == []
@@ -99,14 +91,14 @@ async def test_silent_producers_are_found(ledgers: Any, scribe: Any) -> None:
 async def test_offsets_are_committed_and_deleted(ledgers: Any) -> None:
     ledger = await ledgers.open()
     keys = [OffsetKey("g", "t", index) for index in range(600)]
-    facts: list[Any] = [OffsetCommitted(key, CommittedOffset(key.partition, 1, "first", 5)) for key in keys]
-    facts += [OffsetCommitted(keys[0], CommittedOffset(99, 2, "second", 6))]
+    facts: list[Any] = [Put(key, CommittedOffset(key.partition, 1, "first", 5)) for key in keys]
+    facts += [Put(keys[0], CommittedOffset(99, 2, "second", 6))]
     await ledger.commit(facts, [])
     expected = [CommittedOffset(99, 2, "second", 6)]
     expected += [CommittedOffset(key.partition, 1, "first", 5) for key in keys[1:]]
     assert await ledger.load(keys) == expected
     assert await ledger.group_offsets("g") == list(zip(keys, expected, strict=True))
-    await ledger.commit([OffsetDeleted(key) for key in keys[:500]], [])
+    await ledger.commit([Put(key, None) for key in keys[:500]], [])
     assert await ledger.group_offsets("g") == list(zip(keys, expected, strict=True))[500:]
     assert await ledger.group_offsets("nobody") == []
     await ledger.close()
@@ -116,8 +108,8 @@ async def test_groups_are_kept_whole(ledgers: Any) -> None:
     ledger = await ledgers.open()
     classic = ClassicGroup("classic", generation=5, protocol_type="consumer", protocol_name="range")
     modern = ConsumerGroup("modern", epoch=3, assignor="uniform")
-    await ledger.commit([GroupChanged(classic.but(generation=1)), GroupChanged(modern)], [])
-    await ledger.commit([GroupChanged(classic)], [])
+    await ledger.commit([Put.of(classic.but(generation=1)), Put.of(modern)], [])
+    await ledger.commit([Put.of(classic)], [])
     assert await ledger.load([GroupKey("classic"), GroupKey("modern")]) == [classic, modern]
     assert await ledger.groups() == [
         GroupSummary("classic", "classic", "consumer", classic.state_name),
@@ -128,9 +120,9 @@ async def test_groups_are_kept_whole(ledgers: Any) -> None:
 
 async def test_groups_with_nothing_but_offsets_are_listed(ledgers: Any) -> None:
     ledger = await ledgers.open()
-    facts: list[Any] = [GroupChanged(ClassicGroup(name)) for name in ("b", "d", "f")]
+    facts: list[Any] = [Put.of(ClassicGroup(name)) for name in ("b", "d", "f")]
     facts += [
-        OffsetCommitted(OffsetKey(name, "t", index), CommittedOffset(1))
+        Put(OffsetKey(name, "t", index), CommittedOffset(1))
         for name in ("a", "b", "c", "e")
         for index in range(3)
     ]
@@ -158,17 +150,17 @@ async def test_a_deleted_group_takes_its_offsets_along(ledgers: Any) -> None:
     mine, theirs = OffsetKey("mine", "t", 0), OffsetKey("theirs", "t", 0)
     await ledger.commit(
         [
-            GroupChanged(ClassicGroup("mine")),
-            OffsetCommitted(mine, CommittedOffset(1)),
-            OffsetCommitted(theirs, CommittedOffset(2)),
+            Put.of(ClassicGroup("mine")),
+            Put(mine, CommittedOffset(1)),
+            Put(theirs, CommittedOffset(2)),
         ],
         [],
     )
     again = OffsetKey("mine", "u", 0)
     facts = [
-        OffsetCommitted(mine, CommittedOffset(5)),
+        Put(mine, CommittedOffset(5)),
         GroupDeleted("mine"),
-        OffsetCommitted(again, CommittedOffset(3)),
+        Put(again, CommittedOffset(3)),
     ]
     await ledger.commit(facts, [])
     assert await ledger.load([GroupKey("mine"), mine, again, theirs]) == [
@@ -190,12 +182,12 @@ async def test_groups_and_transactional_ids_are_listed_by_shard(ledgers: Any) ->
     for name in names:
         states = [TransactionState.ONGOING, TransactionState.EMPTY]
         facts: list[Any] = [
-            TransactionChanged(Transaction(name, 1, 0, 1, states[name_shard(name) % 3 == 0])),
-            OffsetCommitted(OffsetKey(name, "t", 0), CommittedOffset(1)),
-            OffsetCommitted(OffsetKey(name, "t", 1), CommittedOffset(1)),
+            Put.of(Transaction(name, 1, 0, 1, states[name_shard(name) % 3 == 0])),
+            Put(OffsetKey(name, "t", 0), CommittedOffset(1)),
+            Put(OffsetKey(name, "t", 1), CommittedOffset(1)),
         ]
         if "members" in name:
-            facts.append(GroupChanged(ClassicGroup(name)))
+            facts.append(Put.of(ClassicGroup(name)))
         await ledger.commit(facts, [])
     groups, transactions = await ledger.groups(), await ledger.transactions()
     assert [each.group_id for each in groups] == [each.transactional_id for each in transactions]

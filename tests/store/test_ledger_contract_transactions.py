@@ -16,16 +16,11 @@ from semel.core.facts import (
     Closing,
     FeatureChanged,
     GroupDeleted,
-    OffsetDeleted,
-    PendingChanged,
-    PolicyChanged,
-    ProducerAdvanced,
     ProducerIdAllocated,
+    Put,
     StagedCommitted,
     StagedDropped,
     TopicDeleted,
-    TransactionChanged,
-    TransactionForgotten,
 )
 from semel.core.types import (
     Cluster,
@@ -87,8 +82,8 @@ def _full(name: str) -> Transaction:
 async def test_transactional_ids_are_kept_whole(ledgers: Any) -> None:
     ledger = await ledgers.open()
     blank, full = Transaction("a", 0, 0, 60_000), _full("b \0 \u20ac")
-    await ledger.commit([TransactionChanged(blank.but(epoch=7)), TransactionChanged(full)], [])
-    await ledger.commit([TransactionChanged(blank)], [])
+    await ledger.commit([Put.of(blank.but(epoch=7)), Put.of(full)], [])
+    await ledger.commit([Put.of(blank)], [])
     keys = [TransactionKey("a"), TransactionKey("nobody"), TransactionKey(full.transactional_id)]
     loaded = await ledger.load(keys)
     assert loaded == [blank, None, full]
@@ -100,7 +95,7 @@ async def test_transactional_ids_are_kept_whole(ledgers: Any) -> None:
 async def test_every_state_comes_back(ledgers: Any, state: TransactionState) -> None:
     ledger = await ledgers.open()
     transaction = Transaction("t", 1, 1, 1, state)
-    await ledger.commit([TransactionChanged(transaction)], [])
+    await ledger.commit([Put.of(transaction)], [])
     (loaded,) = await ledger.load([TransactionKey("t")])
     assert loaded.state is state
     await ledger.close()
@@ -109,12 +104,12 @@ async def test_every_state_comes_back(ledgers: Any, state: TransactionState) -> 
 async def test_a_forgotten_id_is_unknown(ledgers: Any) -> None:
     ledger = await ledgers.open()
     ids = [f"t{number:03}" for number in range(300)]
-    await ledger.commit([TransactionChanged(Transaction(each, 1, 1, 1)) for each in ids], [])
+    await ledger.commit([Put.of(Transaction(each, 1, 1, 1)) for each in ids], [])
     again = Transaction("t000", 2, 0, 1)
-    facts: list[Any] = [TransactionForgotten(each) for each in ids[:280]]
-    await ledger.commit([*facts, TransactionChanged(again)], [])
+    facts: list[Any] = [Put(TransactionKey(each), None) for each in ids[:280]]
+    await ledger.commit([*facts, Put.of(again)], [])
     assert await ledger.transactions() == [again, *(Transaction(each, 1, 1, 1) for each in ids[280:])]
-    await ledger.commit([TransactionChanged(again), TransactionForgotten("t000")], [])
+    await ledger.commit([Put.of(again), Put(TransactionKey("t000"), None)], [])
     assert await ledger.load([TransactionKey("t000")]) == [None]
     await ledger.close()
 
@@ -124,7 +119,7 @@ async def test_transactional_ids_are_listed_in_order_and_by_state(ledgers: Any) 
     states = list(TransactionState)
     known = [Transaction(f"t{number:02}", number, 0, 1, states[number % 4]) for number in range(40)]
     chance = random.Random(1)
-    await ledger.commit([TransactionChanged(each) for each in chance.sample(known, len(known))], [])
+    await ledger.commit([Put.of(each) for each in chance.sample(known, len(known))], [])
     assert await ledger.transactions() == known
     for state in states:
         wanted = [each for each in known if each.state is state]
@@ -137,7 +132,7 @@ async def test_transactional_ids_are_listed_in_order_and_by_state(ledgers: Any) 
             paged += page
         assert paged == wanted
     # One that ends is not listed as open any more.
-    await ledger.commit([TransactionChanged(known[1].but(state=TransactionState.COMPLETE_ABORT))], [])
+    await ledger.commit([Put.of(known[1].but(state=TransactionState.COMPLETE_ABORT))], [])
     assert known[1] not in await ledger.transactions(state=TransactionState.ONGOING)
     await ledger.close()
 
@@ -152,7 +147,7 @@ async def test_unused_ids_are_found_unless_something_is_open(
         Transaction(f"\0 {number:02} \u20ac", number, 0, 1, states[number % 4], updated_ms=number)
         for number in range(40)
     ]
-    await ledger.commit([TransactionChanged(each) for each in known], [])
+    await ledger.commit([Put.of(each) for each in known], [])
     unused = [
         each.transactional_id
         for each in known
@@ -181,10 +176,10 @@ async def test_policies_are_written_replaced_removed_and_listed_in_order(ledgers
     keys = [PolicyKey(kind, f"{name}\0\u20ac") for kind in ("acl", "user") for name in ("B", "a", "z")]
     assert await ledger.load(keys) == [None] * 6
     assert await ledger.policies() == []
-    await ledger.commit([PolicyChanged(key, "1") for key in reversed(keys)], [])
-    await ledger.commit([PolicyChanged(keys[1], "2\0"), PolicyChanged(keys[3], None)], [])
+    await ledger.commit([Put(key, "1") for key in reversed(keys)], [])
+    await ledger.commit([Put(keys[1], "2\0"), Put(keys[3], None)], [])
     # Removing what does not exist is no error: a retry may do that.
-    await ledger.commit([PolicyChanged(keys[3], None)], [])
+    await ledger.commit([Put(keys[3], None)], [])
     assert await ledger.load(keys) == ["1", "2\0", "1", None, "1", "1"]
     listed = [(key, "2\0" if key == keys[1] else "1") for key in keys if key != keys[3]]
     assert await ledger.policies() == listed
@@ -215,17 +210,17 @@ async def test_pending_offsets_are_replaced_as_a_whole(ledgers: Any) -> None:
     assert await ledger.load([g]) == [None]
     # The order in which they came is not that of their names.
     first, other = _pending("g", "cabbage"), _pending("h", "ab")
-    await ledger.commit([PendingChanged("g", first), PendingChanged("h", other)], [])
+    await ledger.commit([Put(PendingKey("g"), first), Put(PendingKey("h"), other)], [])
     assert await ledger.load([g, h]) == [first, other]
     (loaded,) = await ledger.load([g])
     assert type(loaded[0].is_superseded) is bool
     second = _pending("g", "ba", producer_id=8)
-    await ledger.commit([PendingChanged("g", ()), PendingChanged("g", second)], [])
+    await ledger.commit([Put(PendingKey("g"), None), Put(PendingKey("g"), second)], [])
     assert await ledger.load([g, h]) == [second, other]
-    await ledger.commit([PendingChanged("g", first), PendingChanged("g", ())], [])
+    await ledger.commit([Put(PendingKey("g"), first), Put(PendingKey("g"), None)], [])
     assert await ledger.load([g, h]) == [None, other]
     # What is pending is another fact than what is committed.
-    await ledger.commit([OffsetDeleted(other[0].key)], [])
+    await ledger.commit([Put(other[0].key, None)], [])
     assert await ledger.load([h]) == [other]
     await ledger.close()
 
@@ -236,13 +231,13 @@ async def test_a_deleted_group_or_topic_takes_what_is_pending_along(ledgers: Any
     await ledger.commit([a, b], [])
     g, h = PendingKey("g"), PendingKey("h")
     mine, theirs = _pending("g", "abab"), _pending("h", "ba")
-    await ledger.commit([PendingChanged("g", mine), PendingChanged("h", theirs)], [])
-    await ledger.commit([PendingChanged("g", mine), TopicDeleted(a.topic)], [])
+    await ledger.commit([Put(PendingKey("g"), mine), Put(PendingKey("h"), theirs)], [])
+    await ledger.commit([Put(PendingKey("g"), mine), TopicDeleted(a.topic)], [])
     assert await ledger.load([g, h]) == [(mine[1], mine[3]), theirs[:1]]
     again = _pending("g", "b", producer_id=9)
-    await ledger.commit([GroupDeleted("g"), PendingChanged("g", again), GroupDeleted("h")], [])
+    await ledger.commit([GroupDeleted("g"), Put(PendingKey("g"), again), GroupDeleted("h")], [])
     assert await ledger.load([g, h]) == [again, None]
-    await ledger.commit([PendingChanged("h", theirs), GroupDeleted("h"), TopicDeleted(b.topic)], [])
+    await ledger.commit([Put(PendingKey("h"), theirs), GroupDeleted("h"), TopicDeleted(b.topic)], [])
     assert await ledger.load([g, h]) == [None, None]
     await ledger.close()
 
@@ -533,7 +528,7 @@ async def test_a_producer_that_has_something_staged_is_remembered(ledgers: Any, 
         ProducerState(1),
     ]
     producers = [key.of(number) for number in range(3)]
-    facts = [ProducerAdvanced(each, state) for each, state in zip(producers, states, strict=True)]
+    facts = [Put(each, state) for each, state in zip(producers, states, strict=True)]
     await ledger.commit(facts, [])
     assert await ledger.load(producers) == states
     assert await ledger.producers(key) == list(enumerate(states))
@@ -554,8 +549,8 @@ async def test_transactions_are_there_after_a_restart(durable_ledgers: Any, scri
         log.write(8),
         stage.stage(keys[1], 7, 2),
         stage.stage(keys[1], 7, 3),
-        (TransactionChanged(_full("t")), None),
-        (PendingChanged("g", _pending("g", "ba")), None),
+        (Put.of(_full("t")), None),
+        (Put(PendingKey("g"), _pending("g", "ba")), None),
         (FeatureChanged(1, 9), None),
     ]
     await _commit(ledger, scribe, pairs, at_once=True)

@@ -23,8 +23,8 @@ from semel.broker.broker import Broker
 from semel.broker.reads.reads import FetchRange, FetchResult, Isolation
 from semel.broker.upkeep.scrub import Scrub
 from semel.config import Settings
+from semel.core.entities import SHARDS
 from semel.core.log.partition import Append
-from semel.core.placement import SHARDS
 from semel.core.topics import CreateTopic, DeleteTopic
 from semel.core.types import ErrorCode, PartitionKey
 from semel.handlers.context import RequestContext

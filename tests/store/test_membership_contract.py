@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 from support.waiting import until_async
 
-from semel.core.facts import TransactionChanged
-from semel.core.placement import ABSENT, SHARDS
+from semel.core.entities import SHARDS
+from semel.core.facts import Put
+from semel.core.placement import ABSENT
 from semel.core.types import Transaction, TransactionKey
 from semel.store.cluster.contract import Peer, Shard
 from semel.store.contract import StoreFenced, StoreLocked
@@ -54,8 +55,8 @@ async def give(store: Any, owners: dict[int, int]) -> None:
     await store.membership.hand_over(owners, {each: shards[each].epoch for each in owners})
 
 
-def changed(producer_id: int) -> TransactionChanged:
-    return TransactionChanged(Transaction("t", producer_id, 0, 1))
+def changed(producer_id: int) -> Put:
+    return Put.of(Transaction("t", producer_id, 0, 1))
 
 
 # -- members ----------------------------------------------------------------------------------------------

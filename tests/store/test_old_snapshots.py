@@ -5,15 +5,9 @@ from collections import defaultdict
 from typing import Any
 
 import asyncpg
+from semel.store.cluster.fold import Bytes
 
-from semel.core.facts import (
-    GroupChanged,
-    OffsetCommitted,
-    PendingChanged,
-    ProducerAdvanced,
-    ShareChanged,
-    TransactionChanged,
-)
+from semel.core.facts import Put
 from semel.core.groups import ClassicGroup
 from semel.core.shares.partition import SharePartition
 from semel.core.types import (
@@ -30,7 +24,6 @@ from semel.core.types import (
     Transaction,
     TransactionKey,
 )
-from semel.store.cluster.fold import Bytes
 from semel.store.cluster.ledger import PostgresLedger
 from semel.store.contract import BatchLocation
 
@@ -66,14 +59,14 @@ class Load:
         offset = OffsetKey("g", "orders", 0)
         changes: dict[Key, Fact] = {
             key: self._scribe.changed()[0],
-            key.of(7): ProducerAdvanced(key.of(7), ProducerState(0, (), at, at)),
-            TransactionKey("t"): TransactionChanged(Transaction("t", 7, 0, at)),
-            PendingKey("g"): PendingChanged("g", (PendingOffset(7, offset, CommittedOffset(at)),)),
-            GroupKey("g"): GroupChanged(ClassicGroup("g", generation=at)),
-            ShareKey(key.topic_id, 0, "s"): ShareChanged(ShareKey(key.topic_id, 0, "s"), SharePartition(at)),
+            key.of(7): Put(key.of(7), ProducerState(0, (), at, at)),
+            TransactionKey("t"): Put.of(Transaction("t", 7, 0, at)),
+            PendingKey("g"): Put(PendingKey("g"), (PendingOffset(7, offset, CommittedOffset(at)),)),
+            GroupKey("g"): Put.of(ClassicGroup("g", generation=at)),
+            ShareKey(key.topic_id, 0, "s"): Put(ShareKey(key.topic_id, 0, "s"), SharePartition(at)),
         }
         number = await self._ledger.commit(
-            [appended, *changes.values(), OffsetCommitted(offset, CommittedOffset(at))],
+            [appended, *changes.values(), Put(offset, CommittedOffset(at))],
             [BatchLocation(at, 0, location.length)],
             Bytes(inline=[(at, bytes(location.length))]),
             expected=self._versions,

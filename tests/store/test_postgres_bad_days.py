@@ -17,7 +17,7 @@ from support.brokers.process import free_port
 from support.servers.postgres import PostgresServer, postgres_server, why_not
 from support.waiting import until_async
 
-from semel.core.facts import TransactionChanged
+from semel.core.facts import Put
 from semel.core.placement import ABSENT
 from semel.core.types import Transaction, TransactionKey
 from semel.store.cluster import ledger
@@ -84,8 +84,8 @@ def place(server: PostgresServer, tmp_path: Path) -> Place:
     return Place(server.dsn, f"test_{os.urandom(8).hex()}", tmp_path.as_uri())
 
 
-def changed(producer_id: int) -> TransactionChanged:
-    return TransactionChanged(Transaction("t", producer_id, 0, 1))
+def changed(producer_id: int) -> Put:
+    return Put.of(Transaction("t", producer_id, 0, 1))
 
 
 async def value_of(store: ClusterStore) -> int | None:

@@ -12,7 +12,7 @@ import asyncpg
 import pytest
 from support.servers.postgres import PostgresServer, postgres_server, why_not
 
-from semel.core.facts import TransactionChanged
+from semel.core.facts import Put
 from semel.core.types import Key, Transaction, TransactionKey
 from semel.store.cluster.bytes.objects import Objects
 from semel.store.cluster.contract import TermEnded
@@ -43,8 +43,8 @@ async def opened(server: PostgresServer, tmp_path: Path, count: int = 2) -> Asyn
             await store.close()
 
 
-def of_id(name: str, producer_id: int = 0) -> TransactionChanged:
-    return TransactionChanged(Transaction(name, producer_id, 0, 1))
+def of_id(name: str, producer_id: int = 0) -> Put:
+    return Put.of(Transaction(name, producer_id, 0, 1))
 
 
 async def ids(store: ClusterStore) -> list[str]:

@@ -12,7 +12,7 @@ from support.faults.tcp_proxy import TcpProxy
 from support.servers.failover import Pair, cancel_one, pair, waits_again
 from support.waiting import until_async
 
-from semel.core.facts import TransactionChanged
+from semel.core.facts import Put
 from semel.core.types import Transaction
 from semel.store.cluster.bytes.objects import Objects
 from semel.store.cluster.contract import TermEnded
@@ -41,8 +41,8 @@ async def opened(dsn: str, tmp_path: Path, broker_id: int = 0) -> AsyncIterator[
         await store.close()
 
 
-def of_id(name: str) -> TransactionChanged:
-    return TransactionChanged(Transaction(name, 0, 0, 1))
+def of_id(name: str) -> Put:
+    return Put.of(Transaction(name, 0, 0, 1))
 
 
 async def ids(store: ClusterStore) -> list[str]:

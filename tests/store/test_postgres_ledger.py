@@ -10,19 +10,12 @@ import asyncpg
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from semel.store.cluster.fold import Call
 from support.brokers.process import free_port
 from support.servers.postgres import postgres_server, why_not
 from support.stores.embedded import all_batches
 
-from semel.core.facts import (
-    GroupChanged,
-    OffsetCommitted,
-    PartitionChanged,
-    PendingChanged,
-    ProducerAdvanced,
-    ProducerIdAllocated,
-    TransactionChanged,
-)
+from semel.core.facts import ProducerIdAllocated, Put
 from semel.core.groups import ClassicGroup
 from semel.core.types import (
     CommittedOffset,
@@ -38,7 +31,6 @@ from semel.core.types import (
 )
 from semel.store.cluster import committing
 from semel.store.cluster.contract import TermEnded
-from semel.store.cluster.fold import Call
 from semel.store.cluster.ledger import PostgresLedger
 from semel.store.cluster.postgres import opening
 from semel.store.cluster.postgres.texts import original, stored
@@ -79,7 +71,7 @@ async def test_text_with_a_zero_is_stored_and_listed(postgres_dsn: str, schema: 
     async with opened(postgres_dsn, schema) as ledger:
         transactions = [Transaction(name, number, 0, 1) for number, name in enumerate(names)]
         offset = (OffsetKey("g\0", "t", 0), CommittedOffset(1, metadata="\0\1"))
-        await ledger.commit([*map(TransactionChanged, transactions), OffsetCommitted(*offset)], [])
+        await ledger.commit([*map(Put.of, transactions), Put(*offset)], [])
         assert await ledger.transactions() == transactions
         assert await ledger.transactions(after="a\0", limit=2) == transactions[2:4]
         assert await ledger.load([TransactionKey("a\1")]) == [transactions[3]]
@@ -126,8 +118,8 @@ async def test_a_commit_that_arrives_late_is_refused(
     first, second = Transaction("t", 1, 0, 1), Transaction("t", 2, 0, 1)
     async with opened(postgres_dsn, schema) as ledger:
         lost = _lose_one_answer(monkeypatch, "commit_rows", happened=False)
-        await ledger.commit([TransactionChanged(first)], [])
-        await ledger.commit([TransactionChanged(second)], [])
+        await ledger.commit([Put.of(first)], [])
+        await ledger.commit([Put.of(second)], [])
         connection: Any = await asyncpg.connect(postgres_dsn, server_settings={"search_path": schema})
         with pytest.raises(asyncpg.PostgresError, match="another process took its place"):
             await committing._called(connection, lost[0])
@@ -212,9 +204,9 @@ async def test_a_table_that_has_grown_is_not_read_as_a_whole(
                 PendingKey("g"),
             ]
             found = await ledger.load_versioned(wanted, locks=bool(number % 2))
-            facts = [*(PartitionChanged(key, Partition()) for key in keys), PendingChanged("g", ())]
-            facts += [ProducerAdvanced(key.of(7), ProducerState()) for key in keys]
-            facts += [TransactionChanged(Transaction("t", 7, 0, 1)), GroupChanged(ClassicGroup("g"))]
+            facts = [*(Put(key, Partition()) for key in keys), Put(PendingKey("g"), None)]
+            facts += [Put(key.of(7), ProducerState()) for key in keys]
+            facts += [Put.of(Transaction("t", 7, 0, 1)), Put.of(ClassicGroup("g"))]
             expected = {key: each.version for key, each in zip(wanted, found, strict=True)}
             await ledger.commit(facts, [], expected=expected)
 
@@ -222,11 +214,11 @@ async def test_a_table_that_has_grown_is_not_read_as_a_whole(
         for number in range(10):
             await commit(number)
         many = [PartitionKey(os.urandom(16), 0) for _ in range(1_000)]
-        facts: list[Fact] = [PartitionChanged(key, Partition()) for key in many]
-        facts += [ProducerAdvanced(key.of(1), ProducerState()) for key in many]
-        facts += [TransactionChanged(Transaction(str(number), 7, 0, 1)) for number in range(1_000)]
-        facts += [GroupChanged(ClassicGroup(str(number))) for number in range(1_000)]
-        facts += [PendingChanged(str(number), ()) for number in range(1_000)]
+        facts: list[Fact] = [Put(key, Partition()) for key in many]
+        facts += [Put(key.of(1), ProducerState()) for key in many]
+        facts += [Put.of(Transaction(str(number), 7, 0, 1)) for number in range(1_000)]
+        facts += [Put.of(ClassicGroup(str(number))) for number in range(1_000)]
+        facts += [Put(PendingKey(str(number)), None) for number in range(1_000)]
         await ledger.database.row(
             "INSERT INTO topics SELECT encode(id, 'hex'), id, 1, '{}', 1 FROM unnest($1::bytea[]) AS id",
             [key.topic_id for key in many],
@@ -293,7 +285,7 @@ async def test_a_schema_that_an_administrator_has_made_is_enough(postgres_dsn: s
         """,
     )
     async with opened(postgres_dsn.replace("semel@", f"{schema}@"), schema) as ledger:
-        await ledger.commit([TransactionChanged(Transaction("t", 1, 0, 1))], [])
+        await ledger.commit([Put.of(Transaction("t", 1, 0, 1))], [])
 
 
 STEPS = {

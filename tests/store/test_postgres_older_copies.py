@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from support.servers.postgres import PostgresServer, postgres_server, why_not
 
-from semel.core.facts import TransactionChanged
+from semel.core.facts import Put
 from semel.core.types import Transaction
 from semel.store.cluster.bytes.objects import Objects
 from semel.store.cluster.contract import TermEnded
@@ -40,8 +40,8 @@ async def opened(dsn: str, tmp_path: Path) -> AsyncIterator[ClusterStore]:
         await store.close()
 
 
-def of_id(name: str) -> TransactionChanged:
-    return TransactionChanged(Transaction(name, 0, 0, 1))
+def of_id(name: str) -> Put:
+    return Put.of(Transaction(name, 0, 0, 1))
 
 
 def restore(server: PostgresServer, copy: Path) -> None:

@@ -9,7 +9,7 @@ import asyncpg
 import pytest
 from support.servers.failover import Pair, cancel_one, pair, waits_again
 
-from semel.core.facts import TransactionChanged
+from semel.core.facts import Put
 from semel.core.types import Transaction, TransactionKey
 from semel.store.cluster.ledger import PostgresLedger
 
@@ -35,8 +35,8 @@ async def opened(servers: Pair) -> AsyncIterator[tuple[PostgresLedger, Any]]:
         await watching.close()
 
 
-def changed(producer_id: int) -> TransactionChanged:
-    return TransactionChanged(Transaction("t", producer_id, 0, 1))
+def changed(producer_id: int) -> Put:
+    return Put.of(Transaction("t", producer_id, 0, 1))
 
 
 @pytest.mark.parametrize("locks", [False, True])

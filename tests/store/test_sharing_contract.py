@@ -14,20 +14,11 @@ import pytest
 from semel.core.facts import (
     BatchAppended,
     FeatureChanged,
-    GroupChanged,
     GroupDeleted,
-    OffsetCommitted,
-    PendingChanged,
-    PolicyChanged,
-    ProducerAdvanced,
-    ProducerExpired,
     ProducerIdAllocated,
-    ShareChanged,
-    ShareDeleted,
+    Put,
     TopicChanged,
     TopicDeleted,
-    TransactionChanged,
-    TransactionForgotten,
 )
 from semel.core.groups import ClassicGroup
 from semel.core.placement import ABSENT
@@ -64,8 +55,8 @@ async def opened(shared_stores: Any, count: int = 2) -> AsyncIterator[list[Any]]
             await store.close()
 
 
-def of_id(name: str, producer_id: int = 0, **more: Any) -> TransactionChanged:
-    return TransactionChanged(Transaction(name, producer_id, 0, 1, **more))
+def of_id(name: str, producer_id: int = 0, **more: Any) -> Put:
+    return Put.of(Transaction(name, producer_id, 0, 1, **more))
 
 
 async def version_of(store: SharedStore, key: Key) -> int:
@@ -94,10 +85,10 @@ async def test_every_kind_of_entity_has_the_version_of_the_commit_that_wrote_it(
         facts: dict[Key, Any] = {
             TopicKey("orders"): created,
             partition: None,
-            partition.of(7): ProducerAdvanced(partition.of(7), ProducerState(1)),
+            partition.of(7): Put(partition.of(7), ProducerState(1)),
             TransactionKey("t"): of_id("t"),
-            GroupKey("g"): GroupChanged(ClassicGroup("g")),
-            PendingKey("g"): PendingChanged("g", ()),
+            GroupKey("g"): Put.of(ClassicGroup("g")),
+            PendingKey("g"): Put(PendingKey("g"), None),
         }
         keys = list(facts)
         assert await one.load(keys) == [Versioned(None, ABSENT)] * len(keys)
@@ -131,11 +122,11 @@ async def test_versions_are_never_used_twice(shared_stores: Any) -> None:
 async def test_an_entity_that_was_deleted_has_no_version(shared_stores: Any, scribe: Any) -> None:
     async with opened(shared_stores) as (one, other):
         (key,) = await scribe.create(one)
-        facts = [of_id("t"), GroupChanged(ClassicGroup("g")), PendingChanged("g", ())]
-        version = await one.commit([*facts, ProducerAdvanced(key.of(7), ProducerState(1))], [])
+        facts = [of_id("t"), Put.of(ClassicGroup("g")), Put(PendingKey("g"), None)]
+        version = await one.commit([*facts, Put(key.of(7), ProducerState(1))], [])
         keys = (TransactionKey("t"), GroupKey("g"), PendingKey("g"), key.of(7))
         assert await versions_of(other, *keys) == dict.fromkeys(keys, version)
-        gone = [TransactionForgotten("t"), GroupDeleted("g"), ProducerExpired(key.of(7))]
+        gone = [Put(TransactionKey("t"), None), GroupDeleted("g"), Put(key.of(7), None)]
         await other.commit(gone, [], expected=dict.fromkeys(keys, version))
         assert await one.load(keys) == [Versioned(None, ABSENT)] * 4
         with pytest.raises(Conflict) as conflict:
@@ -146,7 +137,7 @@ async def test_an_entity_that_was_deleted_has_no_version(shared_stores: Any, scr
 async def test_entities_without_versions_are_loaded_too(shared_stores: Any) -> None:
     async with opened(shared_stores) as (one, other):
         offset = OffsetKey("g", "t", 0)
-        await one.commit([OffsetCommitted(offset, CommittedOffset(5))], [])
+        await one.commit([Put(offset, CommittedOffset(5))], [])
         found, cluster = await other.load([offset, ClusterKey()])
         assert found == Versioned(CommittedOffset(5), ABSENT)
         assert cluster.version == ABSENT
@@ -155,9 +146,9 @@ async def test_entities_without_versions_are_loaded_too(shared_stores: Any) -> N
 async def test_pending_offsets_that_are_gone_keep_their_version(shared_stores: Any) -> None:
     async with opened(shared_stores) as (one, other):
         pending = (PendingOffset(7, OffsetKey("g", "t", 0), CommittedOffset(5)),)
-        first = await one.commit([PendingChanged("g", pending)], [])
+        first = await one.commit([Put(PendingKey("g"), pending)], [])
         assert await other.load([PendingKey("g")]) == [Versioned(pending, first)]
-        second = await one.commit([PendingChanged("g", ())], [], expected={PendingKey("g"): first})
+        second = await one.commit([Put(PendingKey("g"), None)], [], expected={PendingKey("g"): first})
         assert await other.load([PendingKey("g")]) == [Versioned(None, second)]
 
 
@@ -169,9 +160,9 @@ async def test_a_deleted_topic_gives_a_version_to_the_groups_whose_offsets_it_re
         value = CommittedOffset(5)
         facts = [
             created,
-            OffsetCommitted(OffsetKey("committed", "orders", 0), value),
-            PendingChanged("pending", (PendingOffset(7, OffsetKey("pending", "orders", 0), value),)),
-            OffsetCommitted(OffsetKey("elsewhere", "other", 0), value),
+            Put(OffsetKey("committed", "orders", 0), value),
+            Put(PendingKey("pending"), (PendingOffset(7, OffsetKey("pending", "orders", 0), value),)),
+            Put(OffsetKey("elsewhere", "other", 0), value),
         ]
         await one.commit(facts, [])
         topic, partition = TopicKey("orders"), PartitionKey(created.topic.topic_id, 0)
@@ -190,7 +181,7 @@ async def test_a_producer_of_a_deleted_partition_does_not_exist(shared_stores: A
     async with opened(shared_stores) as (one, other):
         created = scribe.created("orders")
         producer = PartitionKey(created.topic.topic_id, 0).of(7)
-        version = await one.commit([created, ProducerAdvanced(producer, ProducerState(1))], [])
+        version = await one.commit([created, Put(producer, ProducerState(1))], [])
         await one.commit([TopicDeleted(created.topic)], [])
         assert await other.load([producer]) == [Versioned(None, ABSENT)]
         await other.commit([of_id("t")], [], expected={producer: ABSENT})
@@ -221,12 +212,12 @@ async def test_a_commit_on_old_versions_writes_nothing(shared_stores: Any, scrib
 
 async def test_what_a_commit_only_read_conflicts_too(shared_stores: Any, scribe: Any) -> None:
     async with opened(shared_stores) as (one, other):
-        await one.commit([scribe.created("orders"), GroupChanged(ClassicGroup("g"))], [])
+        await one.commit([scribe.created("orders"), Put.of(ClassicGroup("g"))], [])
         (topic,) = await one.ledger.topics()
         expected = await versions_of(other, TopicKey("orders"), GroupKey("g"))
         await one.commit([TopicChanged(topic)], [])
         with pytest.raises(Conflict) as conflict:
-            await other.commit([GroupChanged(ClassicGroup("g"))], [], expected=expected)
+            await other.commit([Put.of(ClassicGroup("g"))], [], expected=expected)
         assert conflict.value.keys == (TopicKey("orders"),)
 
 
@@ -241,7 +232,7 @@ async def test_two_brokers_that_add_one_entity(shared_stores: Any, scribe: Any) 
                         [
                             scribe.created(f"t{number}"),
                             of_id(f"x{number}"),
-                            PendingChanged(f"g{number}", ()),
+                            Put(PendingKey(f"g{number}"), None),
                         ],
                         [],
                         expected=expected,
@@ -327,8 +318,8 @@ async def test_two_brokers_that_change_the_features(shared_stores: Any) -> None:
 async def test_of_two_brokers_that_change_a_policy_the_later_wins(shared_stores: Any) -> None:
     key = PolicyKey("acl", "x")
     async with opened(shared_stores) as (one, other):
-        await one.commit([PolicyChanged(key, "1")], [])
-        await other.commit([PolicyChanged(key, "2")], [], expected={})
+        await one.commit([Put(key, "1")], [])
+        await other.commit([Put(key, "2")], [], expected={})
         ((body, _),) = await one.load([key])
         assert body == "2"
 
@@ -336,17 +327,17 @@ async def test_of_two_brokers_that_change_a_policy_the_later_wins(shared_stores:
 async def test_a_share_partition_that_another_broker_has_changed_is_a_conflict(shared_stores: Any) -> None:
     key = ShareKey(b"t" * 16, 0, "g\0")
     async with opened(shared_stores) as (one, other):
-        await one.commit([ShareChanged(key, SharePartition(1))], [], expected={key: ABSENT})
+        await one.commit([Put(key, SharePartition(1))], [], expected={key: ABSENT})
         with pytest.raises(Conflict) as conflict:
-            await other.commit([ShareChanged(key, SharePartition(2))], [], expected={key: ABSENT})
+            await other.commit([Put(key, SharePartition(2))], [], expected={key: ABSENT})
         assert tuple(conflict.value.keys) == (key,)
         expected = await versions_of(other, key)
-        await other.commit([ShareChanged(key, SharePartition(3))], [], expected=expected)
+        await other.commit([Put(key, SharePartition(3))], [], expected=expected)
         with pytest.raises(Conflict):
             # Together with other rows.
-            await one.commit([ShareDeleted(key), of_id("a")], [], expected=expected)
+            await one.commit([Put(key, None), of_id("a")], [], expected=expected)
         assert await version_of(one, TransactionKey("a")) == ABSENT
-        await one.commit([ShareDeleted(key), of_id("a")], [], expected=await versions_of(one, key))
+        await one.commit([Put(key, None), of_id("a")], [], expected=await versions_of(one, key))
         assert await version_of(other, key) == ABSENT
 
 

@@ -10,15 +10,7 @@ from typing import Any
 import apsw
 import pytest
 
-from semel.core.facts import (
-    BatchAppended,
-    OffsetCommitted,
-    PartitionChanged,
-    ProducerAdvanced,
-    ProducerExpired,
-    ProducerIdAllocated,
-    TopicDeleted,
-)
+from semel.core.facts import BatchAppended, ProducerIdAllocated, Put, TopicDeleted
 from semel.core.types import (
     Cluster,
     ClusterKey,
@@ -159,7 +151,7 @@ async def test_a_tick_writes_each_partition_and_producer_once(tmp_path: Path, sc
     for number in range(1_000):
         key = PartitionKey(created.topic.topic_id, number % 10)
         fact, location = scribe.append(key)
-        facts += [fact, ProducerAdvanced(key.of(7), ProducerState(0, seen_ms=number))]
+        facts += [fact, Put(key.of(7), ProducerState(0, seen_ms=number))]
         locations.append(location)
     steps: list[str] = []
     connection = ledger._writer.connection
@@ -248,7 +240,7 @@ async def test_no_room_for_a_commit_undoes_it(tmp_path: Path, failing_disk: Any,
             await ledger.commit(
                 [
                     BatchAppended(key, 3, 3, 1, 1_000, 100, -1, False, False),
-                    PartitionChanged(key, expected.but(high_watermark=4)),
+                    Put(key, expected.but(high_watermark=4)),
                     ProducerIdAllocated(1),
                     scribe.created("refused"),
                 ],
@@ -278,7 +270,7 @@ def test_a_log_that_cannot_be_moved_makes_the_ledger_tight(
     def write(commits: int) -> None:
         for _ in range(commits):
             keys = [OffsetKey(f"{number}", "t", 0) for number in range(50)]
-            writer.commit([OffsetCommitted(key, CommittedOffset(1, -1, "x" * 500)) for key in keys], [])
+            writer.commit([Put(key, CommittedOffset(1, -1, "x" * 500)) for key in keys], [])
             writer.rest(quiet=False)
 
     write(100)
@@ -333,7 +325,7 @@ async def test_a_fact_that_cannot_be_written_breaks_the_ledger(tmp_path: Path, s
     await ledger.commit([scribe.created()], [])
     unknown = ProducerKey(b"?" * 16, 0, 1)
     with pytest.raises(StoreBroken, match="not in the ledger"):
-        await ledger.commit([ProducerExpired(unknown)], [])
+        await ledger.commit([Put(unknown, None)], [])
     with pytest.raises(StoreBroken):
         await ledger.topics()
     await ledger.close()
@@ -359,7 +351,7 @@ def test_the_log_is_moved_in_quiet_moments_and_at_its_limit(
 ) -> None:
     writer = LedgerWriter(tmp_path / "ledger.db")
     for number in range(400):
-        writer.commit([OffsetCommitted(OffsetKey("g", "t", number), CommittedOffset(1))], [])
+        writer.commit([Put(OffsetKey("g", "t", number), CommittedOffset(1))], [])
         writer.rest(quiet=False)
     frames, moved = _frames(writer)
     assert frames > ledger_writer.LOG_FRAMES_QUIET
@@ -374,7 +366,7 @@ def test_the_log_is_moved_in_quiet_moments_and_at_its_limit(
     monkeypatch.setattr(ledger_writer, "LOG_FRAMES_MAX", 300)
     most = 0
     for number in range(1_000):
-        writer.commit([OffsetCommitted(OffsetKey("g", "t", number), CommittedOffset(2))], [])
+        writer.commit([Put(OffsetKey("g", "t", number), CommittedOffset(2))], [])
         writer.rest(quiet=False)
         most = max(most, _frames(writer)[0])
     assert 300 <= most < 300 + 10 * ledger_writer.LOOK_EVERY

@@ -4,17 +4,12 @@ import re
 from pathlib import Path
 from typing import Any
 
-from semel.core.facts import (
-    Closing,
-    OffsetCommitted,
-    PendingChanged,
-    ProducerAdvanced,
-    TransactionChanged,
-)
+from semel.core.facts import Closing, Put
 from semel.core.types import (
     CommittedOffset,
     OffsetKey,
     PartitionKey,
+    PendingKey,
     PendingOffset,
     ProducerState,
     Staged,
@@ -53,11 +48,11 @@ async def _busy(ledgers: Any, scribe: Any) -> Ledger:
         locations.append(location)
         first = fact.base_offset if is_transactional else -1
         state = ProducerState(0, transaction_first_offset=first)
-        facts.append(ProducerAdvanced(key.of(producer_id), state))
+        facts.append(Put(key.of(producer_id), state))
     facts += [
         *scribe.changed(),
-        ProducerAdvanced(staged.of(7), ProducerState(0, staged=Staged(1, 1, 1))),
-        TransactionChanged(
+        Put(staged.of(7), ProducerState(0, staged=Staged(1, 1, 1))),
+        Put.of(
             Transaction(
                 "seven",
                 7,
@@ -69,14 +64,12 @@ async def _busy(ledgers: Any, scribe: Any) -> Ledger:
                 deadline_ms=1_050,
             )
         ),
-        TransactionChanged(
-            Transaction("eight", 8, 0, 1_000, TransactionState.ONGOING, groups=("g",), started_ms=60)
-        ),
-        TransactionChanged(Transaction("nine", 9, 0, 1_000, TransactionState.COMPLETE_COMMIT)),
-        OffsetCommitted(OffsetKey("g", "orders", 0), CommittedOffset(1, 0, "m", 40)),
-        OffsetCommitted(OffsetKey("g", "gone", 0), CommittedOffset(5)),
-        PendingChanged(
-            "g",
+        Put.of(Transaction("eight", 8, 0, 1_000, TransactionState.ONGOING, groups=("g",), started_ms=60)),
+        Put.of(Transaction("nine", 9, 0, 1_000, TransactionState.COMPLETE_COMMIT)),
+        Put(OffsetKey("g", "orders", 0), CommittedOffset(1, 0, "m", 40)),
+        Put(OffsetKey("g", "gone", 0), CommittedOffset(5)),
+        Put(
+            PendingKey("g"),
             (
                 PendingOffset(8, OffsetKey("g", "orders", 1), CommittedOffset(2, 0, "", 70)),
                 PendingOffset(9, OffsetKey("g", "orders", 0), CommittedOffset(3), is_superseded=True),
@@ -153,7 +146,7 @@ async def test_blocked_partitions_are_seen(durable_ledgers: Any, scribe: Any) ->
         marker, location = scribe.append(key)
         facts.append(scribe.closes(marker, producer_id, Closing(first, 6, is_commit=True)))
         locations.append(location)
-        facts.append(ProducerAdvanced(key.of(producer_id), ProducerState(0)))
+        facts.append(Put(key.of(producer_id), ProducerState(0)))
     await ledger.commit([*facts, *scribe.changed()], locations)
     assert [
         row["partition_index"] for row in await durable_ledgers.look("SELECT * FROM blocked_partitions")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from support.stores.embedded import LARGE, Book, make_small, opened, opened_with_book
 
-from semel.core.facts import ProducerIdAllocated, TransactionChanged
+from semel.core.facts import ProducerIdAllocated, Put
 from semel.core.types import Cluster, ClusterKey, Transaction
 from semel.store.contract import StoreFull
 from semel.store.embedded import wal_applier
@@ -213,7 +213,7 @@ async def test_a_ledger_that_may_soon_be_full_is_given_commits_directly(
             images.append((_killed(tmp_path / "data", f"killed-{defers_sync}"), len(book.batches)))
         connection = writer.connection
         connection.pragma("max_page_count", connection.pragma("page_count"))
-        facts = [TransactionChanged(Transaction(f"{number}", 1, 0, 1)) for number in range(500)]
+        facts = [Put.of(Transaction(f"{number}", 1, 0, 1)) for number in range(500)]
         for defers_sync in (False, True):
             with pytest.raises(StoreFull):
                 await store.commit(facts, [], defers_sync=defers_sync)

@@ -7,6 +7,7 @@ from transcripts.parsing import Call, TranscriptError, duration_ms
 from transcripts.printing import (
     duration_text,
     error_text,
+    fact_name,
     facts_text,
     partition_text,
     pending_text,
@@ -15,7 +16,7 @@ from transcripts.printing import (
 )
 from transcripts.session import Client, Session, answer_line
 
-from semel.core.facts import TransactionChanged
+from semel.core.facts import Put
 from semel.core.log.replacing import ReplaceBatches
 from semel.core.topics import CreateTopic
 from semel.core.types import Decision, PendingKey, Rewritten, TransactionKey
@@ -66,9 +67,9 @@ def _restart(session: Session, call: Call) -> Lines:
 def _power_loss(session: Session, call: Call) -> Lines:
     """The machine dies: unsynced facts are lost, and a new term begins."""
     call.finish()
-    lost = [type(fact).__name__ for fact in session.broker.unsynced]
+    lost = [fact_name(fact) for fact in session.broker.unsynced]
     decisions = session.broker.lose_power()
-    yield f"term {session.broker.state.term}, lost: {' '.join(lost) or 'nothing'}"
+    yield f"term {session.broker.state.term}, lost: {', '.join(lost) or 'nothing'}"
     yield from _aborted(decisions)
 
 
@@ -94,10 +95,10 @@ def _given(session: Session, call: Call) -> Lines:
     call.finish()
     known = session.broker.state.transactions[TransactionKey(held.transactional_id or "")]
     assert known is not None
-    fact = TransactionChanged(known.but(epoch=epoch))
-    session.broker.become(fact)
+    changed = known.but(epoch=epoch)
+    session.broker.become(Put.of(changed))
     session.clients[call.client or ""] = Client(held.transactional_id, held.version, held.producer_id, epoch)
-    yield f"TransactionChanged {transaction_text(fact.transaction)}"
+    yield f"Put transaction {transaction_text(changed)}"
 
 
 def _swap(session: Session, call: Call) -> Lines:

@@ -6,20 +6,31 @@ from typing import Any
 from transcripts.broker import durable
 
 from semel.core import facts
+from semel.core.groups import ClassicGroup, ConsumerGroup, ShareGroup
 from semel.core.log.partition import SEQUENCES
+from semel.core.shares.partition import SharePartition
 from semel.core.transactions.commands import ProducerGiven
 from semel.core.transactions.model import is_open, pair_before
 from semel.core.types import (
     Buffer,
+    CommittedOffset,
     Decision,
     ErrorCode,
     Fact,
+    GroupKey,
+    Key,
     OffsetKey,
     Partition,
     PartitionKey,
+    PendingKey,
     PendingOffset,
+    PolicyKey,
+    ProducerKey,
+    ProducerState,
     SentBatch,
+    ShareKey,
     Transaction,
+    TransactionKey,
 )
 from semel.wire.records import read_header
 
@@ -75,7 +86,12 @@ def facts_text(decision: Decision) -> Iterator[str]:
     for fact in decision.facts:
         data = next(batches) if isinstance(fact, facts.BatchAppended | facts.BatchStaged) else None
         if isinstance(fact, facts.DURABLE):
-            yield f"  {type(fact).__name__} {fact_text(fact, data)}"
+            yield f"  {fact_name(fact)} {fact_text(fact, data)}"
+
+
+def fact_name(fact: Fact) -> str:
+    """``BatchAppended``, ``Put transaction``."""
+    return f"Put {KINDS[type(fact.key)]}" if isinstance(fact, facts.Put) else type(fact).__name__
 
 
 def fact_text(fact: Fact, data: Buffer | None = None) -> str:
@@ -120,9 +136,44 @@ def _marker(fact: facts.BatchAppended, closes: facts.Closing, data: Buffer) -> s
     )
 
 
-def _producer(fact: facts.ProducerAdvanced) -> str:
-    state = fact.state
-    text = f"{name_of(fact.key)} producer {fact.key.producer_id} epoch {state.epoch}, "
+def _put(fact: facts.Put) -> str:
+    value, names = fact.value, name_of_key(fact.key)
+    if value is None:
+        return f"{names}: none"
+    match value:
+        case Partition():
+            return f"{names} {_partition(value)}"
+        case ProducerState():
+            return f"{names} {_producer(value)}"
+        case Transaction():
+            return transaction_text(value)
+        case CommittedOffset():
+            return f"{names}={value.offset}"
+        case SharePartition():
+            return f"{names} from {value.start_offset} {value.runs}"
+        case ClassicGroup() | ConsumerGroup() | ShareGroup():
+            return f"{names}: {value.kind}, {value.state_name}"
+        case tuple():
+            return f"{names}: {pending_text(value)}"
+    return f"{names} {value}"
+
+
+def name_of_key(key: Key) -> str:
+    """The name of an entity: ``orders/0 producer 5``, ``packers: orders/0``."""
+    match key:
+        case PartitionKey():
+            return name_of(key)
+        case ProducerKey():
+            return f"{name_of(key)} producer {key.producer_id}"
+        case OffsetKey():
+            return f"{key.group_id}: {name_of(key)}"
+        case ShareKey():
+            return key.group_id
+    return " ".join(map(str, key.values()))
+
+
+def _producer(state: ProducerState) -> str:
+    text = f"epoch {state.epoch}, "
     if state.batches:
         text += f"sequences {' '.join(map(_sequences, state.batches))}"
     else:
@@ -186,9 +237,8 @@ def partition_text(partition: Partition) -> str:
     )
 
 
-def _partition(fact: facts.PartitionChanged) -> str:
-    partition = fact.partition
-    parts = [f"{name_of(fact.key)} {partition_text(partition)}", f"{partition.size_bytes} bytes"]
+def _partition(partition: Partition) -> str:
+    parts = [partition_text(partition), f"{partition.size_bytes} bytes"]
     if partition.open_transactions:
         opened = (
             f"producer {each.producer_id} from {each.first_offset}" for each in partition.open_transactions
@@ -201,14 +251,22 @@ def _partition(fact: facts.PartitionChanged) -> str:
     return ", ".join(parts)
 
 
+KINDS: dict[type, str] = {
+    PartitionKey: "partition",
+    ProducerKey: "producer",
+    OffsetKey: "offset",
+    GroupKey: "group",
+    PendingKey: "pending offsets",
+    TransactionKey: "transaction",
+    PolicyKey: "policy",
+    ShareKey: "share-partition",
+}
 FACTS: dict[type, Callable[[Any], str]] = {
+    facts.Put: _put,
     facts.TopicCreated: _topic,
     facts.TopicChanged: _topic,
     facts.TopicDeleted: lambda fact: fact.topic.name,
-    facts.PartitionChanged: _partition,
     facts.BatchAppended: _appended,
-    facts.ProducerAdvanced: _producer,
-    facts.ProducerExpired: lambda fact: f"{name_of(fact.key)} producer {fact.key.producer_id}",
     facts.LogStartAdvanced: lambda fact: f"{name_of(fact.partition)} to {fact.log_start_offset}",
     facts.BatchesReplaced: _replaced,
     facts.BatchStaged: lambda fact: (
@@ -218,16 +276,7 @@ FACTS: dict[type, Callable[[Any], str]] = {
         f"{name_of(fact.partition)} {span(fact.base_offset, fact.last_offset)} of producer {fact.producer_id}"
     ),
     facts.StagedDropped: lambda fact: f"{name_of(fact.partition)} of producer {fact.producer_id}",
-    facts.TransactionChanged: lambda fact: transaction_text(fact.transaction),
-    facts.TransactionForgotten: lambda fact: fact.transactional_id,
-    facts.PendingChanged: lambda fact: f"{fact.group_id}: {pending_text(fact.pending)}",
     facts.ProducerIdAllocated: lambda fact: str(fact.producer_id),
     facts.FeatureChanged: lambda fact: f"transaction.version {fact.transaction_version}",
-    facts.ShareChanged: lambda fact: f"{fact.key.group_id} from {fact.share.start_offset} {fact.share.runs}",
-    facts.ShareDeleted: lambda fact: f"{fact.key.group_id}",
-    facts.PolicyChanged: lambda fact: f"{fact.key.kind} {fact.key.name} {fact.body or 'removed'}",
-    facts.OffsetCommitted: lambda fact: f"{fact.key.group_id}: {name_of(fact.key)}={fact.value.offset}",
-    facts.OffsetDeleted: lambda fact: f"{fact.key.group_id}: {name_of(fact.key)}",
-    facts.GroupChanged: lambda fact: f"{fact.group.group_id}: {fact.group.kind}, {fact.group.state_name}",
     facts.GroupDeleted: lambda fact: fact.group_id,
 }

@@ -132,4 +132,3 @@ def _alter(
 
 
 DECIDE: dict[type[Any], Decide] = {AlterBrokerConfigs: _alter_broker, AlterGroupConfigs: _alter_group}
-APPLY: dict[type[Any], Any] = {}

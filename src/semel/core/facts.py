@@ -3,35 +3,47 @@
 A fact is immutable and named in the past tense. ``DURABLE`` facts are written to the ledger; the others
 change only state that a broker may lose (parked requests, when a member was last heard from).
 
-A fact about an entity carries its complete new value, so applying it needs no rule. A fact about batches says
-which of them to add, move or remove. If that changes their partition, a ``PartitionChanged`` follows.
+``Put`` gives an entity its complete new value, so applying it needs no rule. A fact about batches says which
+of them to add, move or remove; if that changes their partition, a ``Put`` of the partition follows. The other
+facts change many entities at once, or a counter.
 
 The facts of a tick are in the order in which they became true.
 """
 
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING
 
 from semel.core.data import Data
-from semel.core.shares.partition import SharePartition
 from semel.core.types import (
-    CommittedOffset,
-    OffsetKey,
-    Partition,
+    Key,
     PartitionKey,
-    PendingOffset,
-    PolicyKey,
-    ProducerKey,
-    ProducerState,
     Rewritten,
     ShareKey,
     Topic,
     Transaction,
+    Value,
 )
+
+if TYPE_CHECKING:
+    from semel.core.groups.model import Group
+    from semel.core.groups.session import Session
+    from semel.core.shares.partition import Locks
 
 
 class _Fact(Data, tag=True):
     """A packed fact starts with the name of its class, followed by the fields."""
+
+
+class Put(_Fact):
+    """An entity has a new value, or is gone (None). ``entities`` lists the kinds of entities."""
+
+    key: Key
+    value: Value | None
+
+    @classmethod
+    def of(cls, value: "Topic | Transaction | Group") -> "Put":
+        """Return the fact for a value that names its own entity."""
+        return cls(value.key, value)
 
 
 class TopicCreated(_Fact):
@@ -64,13 +76,6 @@ class Closing(Data):
     is_commit: bool
 
 
-class PartitionChanged(_Fact):
-    """A partition has a new value. Of several in one tick only the last is written."""
-
-    key: PartitionKey
-    partition: Partition
-
-
 class BatchAppended(_Fact):
     """A batch was appended. Its bytes travel beside the facts; the store chooses their location."""
 
@@ -85,19 +90,6 @@ class BatchAppended(_Fact):
     opens_transaction: bool
     closes: Closing | None = None
     """Set only for the marker that ends the producer's transaction."""
-
-
-class ProducerAdvanced(_Fact):
-    """The state of a producer on a partition has changed."""
-
-    key: ProducerKey
-    state: ProducerState
-
-
-class ProducerExpired(_Fact):
-    """A partition no longer remembers a producer."""
-
-    key: ProducerKey
 
 
 class LogStartAdvanced(_Fact):
@@ -151,12 +143,6 @@ class StagedDropped(_Fact):
     producer_id: int
 
 
-class TransactionChanged(_Fact):
-    """A transactional id has a new state."""
-
-    transaction: Transaction
-
-
 class EndReason(StrEnum):
     """Why an open transaction ended."""
 
@@ -169,24 +155,11 @@ class EndReason(StrEnum):
 
 
 class TransactionEnded(_Fact):
-    """An open transaction has ended. For metrics and audit; ``TransactionChanged`` is the durable fact."""
+    """An open transaction has ended. For metrics and audit: the durable fact is a ``Put``."""
 
     transactional_id: str
     is_commit: bool
     reason: EndReason
-
-
-class TransactionForgotten(_Fact):
-    """A transactional id has expired, because it was not used for a long time."""
-
-    transactional_id: str
-
-
-class PendingChanged(_Fact):
-    """The pending offsets of a group have changed; ``pending`` is the complete list."""
-
-    group_id: str
-    pending: tuple[PendingOffset, ...]
 
 
 class ProducerIdAllocated(_Fact):
@@ -202,39 +175,13 @@ class FeatureChanged(_Fact):
     features_epoch: int
 
 
-class PolicyChanged(_Fact):
-    """A policy has a new value (JSON) or was removed (None)."""
-
-    key: PolicyKey
-    body: str | None
-
-
-class OffsetCommitted(_Fact):
-    """The position of a group in a partition has changed."""
-
-    key: OffsetKey
-    value: CommittedOffset
-
-
-class OffsetDeleted(_Fact):
-    """The committed offset of a group in a partition was deleted. Pending offsets have their own fact."""
-
-    key: OffsetKey
-
-
-class GroupChanged(_Fact):
-    """The durable state of a group has changed (``semel.core.groups.Group``)."""
-
-    group: Any
-
-
 class GroupGathered(_Fact):
     """Members joined or left while a classic group prepares its next, unannounced generation. Not durable.
 
     The generation is written when it starts. If the broker restarts before that, the members join again.
     """
 
-    group: Any
+    group: "Group"
 
 
 class GroupDeleted(_Fact):
@@ -247,27 +194,14 @@ class SessionChanged(_Fact):
     """The volatile state of a group has changed: deadlines, parked requests. A restart may lose it."""
 
     group_id: str
-    session: Any
-
-
-class ShareChanged(_Fact):
-    """The state of a share-partition has changed: records were acknowledged, released or archived."""
-
-    key: ShareKey
-    share: SharePartition
-
-
-class ShareDeleted(_Fact):
-    """A share-partition was deleted: its group remembers nothing of the partition."""
-
-    key: ShareKey
+    session: "Session | None"
 
 
 class ShareLocksChanged(_Fact):
     """The locks of a share-partition have changed (None: there are none). Not durable: see ``Locks``."""
 
     key: ShareKey
-    locks: Any
+    locks: "Locks | None"
 
 
 class LatestConnectionChanged(_Fact):
@@ -281,29 +215,18 @@ class LatestConnectionChanged(_Fact):
 
 
 DURABLE: tuple[type, ...] = (
+    Put,
     TopicCreated,
     TopicChanged,
     TopicDeleted,
-    PartitionChanged,
     BatchAppended,
-    ProducerAdvanced,
-    ProducerExpired,
     LogStartAdvanced,
     BatchesReplaced,
     BatchStaged,
     StagedCommitted,
     StagedDropped,
-    TransactionChanged,
-    TransactionForgotten,
-    PendingChanged,
     ProducerIdAllocated,
     FeatureChanged,
-    PolicyChanged,
-    OffsetCommitted,
-    OffsetDeleted,
-    GroupChanged,
     GroupDeleted,
-    ShareChanged,
-    ShareDeleted,
 )
 """The facts that a ledger must be able to write."""

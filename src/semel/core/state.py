@@ -19,7 +19,8 @@ from operator import attrgetter
 from typing import Any, Final
 
 from semel.core import dynamic_configs, groups, topics, transactions
-from semel.core.facts import SessionChanged
+from semel.core.entities import ENTITIES
+from semel.core.facts import Put, SessionChanged
 from semel.core.groups import offsets
 from semel.core.log import partition
 from semel.core.security import policies
@@ -55,7 +56,8 @@ from semel.core.types import (
 
 _RULES = (topics, partition, offsets, groups, transactions, policies, dynamic_configs, shares)
 DECIDE: dict[type, Decide] = {command: rule for each in _RULES for command, rule in each.DECIDE.items()}
-APPLY: dict[type, Apply | None] = {fact: change for each in _RULES for fact, change in each.APPLY.items()}
+_CHANGES = (topics, partition, groups, transactions, shares)
+APPLY: dict[type, Apply | None] = {fact: change for each in _CHANGES for fact, change in each.APPLY.items()}
 _NONE_KEPT: Final[tuple[dict[Any, Any], Callable[[Any], Any]]] = ({}, str)
 
 
@@ -69,16 +71,17 @@ class BrokerState:
         # The time of day minus the steady clock (``now``) in this tick. It changes if the clock is set or the
         # machine is suspended.
         self.clock_lag_ms = 0
-        self.topics: dict[TopicKey, Topic | None] = {}
-        self.partitions: dict[PartitionKey, Partition | None] = {}
-        self.producers: dict[ProducerKey, ProducerState | None] = {}
-        self.offsets: dict[OffsetKey, CommittedOffset | None] = {}
-        self.groups: dict[GroupKey, groups.Group | None] = {}
-        self.pending: dict[PendingKey, tuple[PendingOffset, ...] | None] = {}
-        self.transactions: dict[TransactionKey, Transaction | None] = {}
-        self.cluster: dict[ClusterKey, Cluster | None] = {}
-        self.policies: dict[PolicyKey, str | None] = {}
-        self.shares: dict[ShareKey, SharePartition | None] = {}
+        self.tables: Final[dict[type, dict[Any, Any]]] = {kind: {} for kind in ENTITIES}
+        self.topics: dict[TopicKey, Topic | None] = self.tables[TopicKey]
+        self.partitions: dict[PartitionKey, Partition | None] = self.tables[PartitionKey]
+        self.producers: dict[ProducerKey, ProducerState | None] = self.tables[ProducerKey]
+        self.offsets: dict[OffsetKey, CommittedOffset | None] = self.tables[OffsetKey]
+        self.groups: dict[GroupKey, groups.Group | None] = self.tables[GroupKey]
+        self.pending: dict[PendingKey, tuple[PendingOffset, ...] | None] = self.tables[PendingKey]
+        self.transactions: dict[TransactionKey, Transaction | None] = self.tables[TransactionKey]
+        self.cluster: dict[ClusterKey, Cluster | None] = self.tables[ClusterKey]
+        self.policies: dict[PolicyKey, str | None] = self.tables[PolicyKey]
+        self.shares: dict[ShareKey, SharePartition | None] = self.tables[ShareKey]
         # Not entities: volatile state, see SessionChanged.
         self.sessions: dict[str, groups.Session] = {}
         # The records that members of share groups hold, see ShareLocksChanged.
@@ -88,18 +91,6 @@ class BrokerState:
         # The latest connection of each transactional id, see LatestConnectionChanged.
         self.latest_connections: dict[str, int] = {}
         self.latest_offset_connections: dict[str, int] = {}
-        self.tables: Final[dict[type, dict[Any, Any]]] = {
-            TopicKey: self.topics,
-            PartitionKey: self.partitions,
-            ProducerKey: self.producers,
-            OffsetKey: self.offsets,
-            GroupKey: self.groups,
-            PendingKey: self.pending,
-            TransactionKey: self.transactions,
-            ClusterKey: self.cluster,
-            PolicyKey: self.policies,
-            ShareKey: self.shares,
-        }
         self._bounded: Final = (
             *self.tables.values(),
             self.latest_connections,
@@ -121,7 +112,7 @@ class BrokerState:
         """Store a loaded entity."""
         self.tables[type(key)][key] = value
         if type(key) is TransactionKey:
-            if value is not None and value.state is TransactionState.ONGOING:
+            if isinstance(value, Transaction) and value.state is TransactionState.ONGOING:
                 self.ongoing[key.transactional_id] = value.deadline_ms
             else:
                 self.ongoing.pop(key.transactional_id, None)
@@ -137,9 +128,22 @@ class BrokerState:
     def apply(self, *facts: Fact) -> None:
         """Apply facts to the state."""
         for fact in facts:
+            if type(fact) is Put:
+                self.put(fact.key, fact.value)
+                if fact.value is None:
+                    self._forget_volatile(fact.key)
+                continue
             change = APPLY[type(fact)]
             if change is not None:
                 change(self, fact)
+
+    def _forget_volatile(self, key: Key) -> None:
+        """Drop what is in memory only about an entity that is gone."""
+        if type(key) is ShareKey:
+            self.share_locks.pop(key, None)
+        elif type(key) is TransactionKey:
+            self.latest_connections.pop(key.transactional_id, None)
+            self.latest_offset_connections.pop(key.transactional_id, None)
 
     @property
     def size(self) -> int:

@@ -7,16 +7,22 @@ a command names, calls ``decide``, and writes the facts of the decision; see ``s
 Values are immutable so that a decision can be discarded, so that the state read back from the ledger can be
 compared with the live one, and so that a reader can keep a value while the next one is made.
 
+A key is packed with the number of its kind, because a ``Put`` may have any kind of key.
+
 Everything here is plain data. Nothing in the core reads a clock: ``now`` is always an argument.
 """
 
 from collections.abc import Callable, Iterable, Mapping
 from enum import IntEnum
-from typing import Any, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, Union
 
 from semel.core.data import Data
 from semel.wire.errors import ErrorCode
 from semel.wire.schema import Buffer
+
+if TYPE_CHECKING:
+    from semel.core.groups.model import Group
+    from semel.core.shares.partition import SharePartition
 
 __all__ = [
     "NO_PRODUCER",
@@ -59,13 +65,13 @@ Ticket: TypeAlias = int
 NO_PRODUCER: Final = -1
 
 
-class TopicKey(Data, order=True):
+class TopicKey(Data, order=True, tag=0):
     """A topic, by name."""
 
     name: str
 
 
-class ProducerKey(Data, order=True):
+class ProducerKey(Data, order=True, tag=1):
     """A producer on one partition."""
 
     topic_id: bytes
@@ -73,7 +79,7 @@ class ProducerKey(Data, order=True):
     producer_id: int
 
 
-class PartitionKey(Data, order=True):
+class PartitionKey(Data, order=True, tag=2):
     """One partition, by topic id and not by name: a topic that is created again is another topic."""
 
     topic_id: bytes
@@ -84,13 +90,13 @@ class PartitionKey(Data, order=True):
         return ProducerKey(self.topic_id, self.index, producer_id)
 
 
-class GroupKey(Data, order=True):
+class GroupKey(Data, order=True, tag=3):
     """A consumer group."""
 
     group_id: str
 
 
-class OffsetKey(Data, order=True):
+class OffsetKey(Data, order=True, tag=4):
     """The committed offset of a group for one partition. By topic name, as on the wire."""
 
     group_id: str
@@ -98,23 +104,23 @@ class OffsetKey(Data, order=True):
     partition: int
 
 
-class PendingKey(Data, order=True):
+class PendingKey(Data, order=True, tag=5):
     """All pending offsets of a group, of all open transactions, as one entity."""
 
     group_id: str
 
 
-class TransactionKey(Data, order=True):
+class TransactionKey(Data, order=True, tag=6):
     """A transactional id."""
 
     transactional_id: str
 
 
-class ClusterKey(Data, order=True):
+class ClusterKey(Data, order=True, tag=7):
     """The cluster's counters and feature level. There is one such entity."""
 
 
-class ShareKey(Data, order=True):
+class ShareKey(Data, order=True, tag=8):
     """A share-partition: what a share group has done with the records of one partition."""
 
     topic_id: bytes
@@ -127,7 +133,7 @@ class ShareKey(Data, order=True):
         return PartitionKey(self.topic_id, self.index)
 
 
-class PolicyKey(Data, order=True):
+class PolicyKey(Data, order=True, tag=9):
     """A policy: what administrators have decided for the whole cluster (``semel.core.security.policies``)."""
 
     kind: str
@@ -155,6 +161,11 @@ class Topic(Data):
     topic_id: bytes
     partitions: int
     configs: Mapping[str, str]
+
+    @property
+    def key(self) -> TopicKey:
+        """The topic's key."""
+        return TopicKey(self.name)
 
 
 class OpenTransaction(Data):
@@ -310,6 +321,11 @@ class Transaction(Data):
     shares: tuple[ShareKey, ...] = ()
     """The share-partitions with acknowledgements in the open transaction."""
 
+    @property
+    def key(self) -> TransactionKey:
+        """The key of the transactional id."""
+        return TransactionKey(self.transactional_id)
+
 
 class Cluster(Data):
     """The counters of the cluster, and the only feature that can change."""
@@ -320,7 +336,19 @@ class Cluster(Data):
     """Incremented with every feature change, so that clients adopt the change."""
 
 
-Value: TypeAlias = Any
+# Not "|", which cannot name classes that are defined elsewhere.
+Value: TypeAlias = Union[
+    Topic,
+    Partition,
+    ProducerState,
+    CommittedOffset,
+    tuple[PendingOffset, ...],
+    Transaction,
+    Cluster,
+    str,
+    "Group",
+    "SharePartition",
+]
 Fact: TypeAlias = Any
 """One of the classes in ``semel.core.facts``."""
 

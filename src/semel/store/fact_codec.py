@@ -11,22 +11,32 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, Union, get_args, get_type_hints
 
 from crc32c import crc32c
-from msgspec import DecodeError, msgpack
+from msgspec import DecodeError, Raw, msgpack
 
 from semel.core.data import Data
-from semel.core.facts import DURABLE, GroupChanged
-from semel.core.groups import ClassicGroup, ConsumerGroup, ShareGroup, unpack_group
-from semel.core.types import Fact
+from semel.core.entities import ENTITIES
+from semel.core.facts import DURABLE, Put
+from semel.core.groups import Group, unpack_group
+from semel.core.types import Fact, GroupKey, Key
 from semel.store.contract import BatchLocation
 
 
-class _GroupPacked(Data, tag="GroupChanged"):
+class _PutPacked(Data, tag="Put"):
+    """A ``Put`` whose value is decoded when its key is known."""
+
+    key: Key
+    value: Raw
+
+
+class _GroupPacked(Data):
     kind: str
     data: bytes
 
 
-_AS_THEY_ARE: Final = frozenset(DURABLE) - {GroupChanged}
-_KINDS: Final = (*(kind for kind in DURABLE if kind in _AS_THEY_ARE), _GroupPacked)
+_DURABLE: Final = frozenset(DURABLE)
+_VALUES: Final = {kind: _GroupPacked if kind is GroupKey else each.value for kind, each in ENTITIES.items()}
+_VALUE_DECODERS: Final = {kind: msgpack.Decoder(value | None) for kind, value in _VALUES.items()}
+_KINDS: Final = (*(kind for kind in DURABLE if kind is not Put), _PutPacked)
 _FRAME: Final[Any] = tuple[list[Union[_KINDS]], list[BatchLocation]]  # type: ignore[valid-type]  # noqa: UP007
 _DECODER: Final = msgpack.Decoder(_FRAME)
 
@@ -38,14 +48,12 @@ def _form(hint: Any) -> tuple[Any, ...]:
     return hint.__name__ if isinstance(hint, type) else "", *map(_form, get_args(hint))
 
 
-FORMAT: Final = crc32c(repr(_form(_FRAME)).encode())
+FORMAT: Final = crc32c(repr((_form(_FRAME), [_form(value) for value in _VALUES.values()])).encode())
 
 
 def pack_facts(facts: Sequence[Fact], locations: Sequence[BatchLocation]) -> bytes:
     """Encode these facts and the locations of their batches."""
-    if not _AS_THEY_ARE.issuperset(map(type, facts)):
-        facts = [fact if type(fact) in _AS_THEY_ARE else _packed(fact) for fact in facts]
-    return _ENCODER.encode((facts, locations))
+    return _ENCODER.encode((list(map(_packed, facts)), locations))
 
 
 def unpack_facts(data: bytes) -> tuple[list[Fact], list[BatchLocation]]:
@@ -54,16 +62,22 @@ def unpack_facts(data: bytes) -> tuple[list[Fact], list[BatchLocation]]:
         facts, locations = _DECODER.decode(data)
         if any(min(location) < 0 for location in locations):
             raise ValueError("the frame has no valid locations")
-        shaped = [_unpacked(fact) if type(fact) is _GroupPacked else fact for fact in facts]
+        return [_unpacked(fact) if type(fact) is _PutPacked else fact for fact in facts], locations
     except (DecodeError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"the frame has no valid facts: {error!r}") from error
-    return shaped, locations
 
 
-def _packed(fact: Fact) -> _GroupPacked:
-    if type(fact) is GroupChanged and isinstance(fact.group, ClassicGroup | ConsumerGroup | ShareGroup):
-        return _GroupPacked(fact.group.kind, fact.group.pack())
-    raise TypeError(f"the WAL does not know {fact!r}")
+def _packed(fact: Fact) -> Fact | _PutPacked:
+    if type(fact) not in _DURABLE:
+        raise TypeError(f"the WAL does not know {fact!r}")
+    if type(fact) is Put and type(fact.key) is GroupKey and isinstance(fact.value, Group):
+        return _PutPacked(fact.key, Raw(_ENCODER.encode(_GroupPacked(fact.value.kind, fact.value.pack()))))
+    return fact
+
+
+def _unpacked(packed: _PutPacked) -> Put:
+    value = _VALUE_DECODERS[type(packed.key)].decode(packed.value)
+    return Put(packed.key, unpack_group(value.kind, value.data) if isinstance(value, _GroupPacked) else value)
 
 
 def _plain(value: Any) -> Any:
@@ -71,10 +85,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return dict(value)
     raise TypeError(f"a fact holds a {type(value).__name__}, which the WAL does not know")
-
-
-def _unpacked(packed: _GroupPacked) -> GroupChanged:
-    return GroupChanged(unpack_group(packed.kind, packed.data))
 
 
 _ENCODER: Final = msgpack.Encoder(enc_hook=_plain)

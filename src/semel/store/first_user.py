@@ -33,7 +33,8 @@ async def put_in_ledger(address: str, credential: ScramCredential) -> bool:
     check_packages()
     from semel.store.cluster.policies import put_policies
 
-    return await put_policies(address, SCHEMA, _facts(credential, None)) > 0
+    policies = {fact.key: fact.value for fact in _facts(credential, None)}
+    return await put_policies(address, SCHEMA, policies) > 0
 
 
 def _facts(credential: ScramCredential, present: str | None) -> tuple[Fact, ...]:

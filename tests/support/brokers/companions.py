@@ -16,7 +16,7 @@ import pytest
 
 from semel.broker.broker import Broker
 from semel.config import Settings
-from semel.core.placement import SHARDS
+from semel.core.entities import SHARDS
 from semel.server.listener import ListenerConfig
 from semel.server.run import serve
 from semel.server.server import Server

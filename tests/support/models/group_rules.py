@@ -4,7 +4,7 @@ import struct
 from collections.abc import Iterable
 from typing import Any
 
-from semel.core.facts import DURABLE, GroupChanged, GroupDeleted
+from semel.core.facts import DURABLE, GroupDeleted, Put
 from semel.core.groups.commands import (
     ConsumerAnswer,
     ConsumerHeartbeat,
@@ -76,9 +76,9 @@ class GroupRules:
         for fact in decision.facts:
             self.state.apply(fact)
             self.writes += type(fact) in DURABLE
-            if isinstance(fact, GroupChanged):
-                assert unpack_group(fact.group.kind, fact.group.pack()) == fact.group
-                self.ledger[fact.group.group_id] = fact.group
+            if isinstance(fact, Put) and isinstance(fact.value, Group):
+                assert unpack_group(fact.value.kind, fact.value.pack()) == fact.value
+                self.ledger[fact.value.group_id] = fact.value
             elif isinstance(fact, GroupDeleted):
                 self.ledger.pop(fact.group_id, None)
         if decision.answer is PARKED:

@@ -1,6 +1,6 @@
 """Helpers for tests of the rules: a state with one partition, and batches that consist of a header."""
 
-from semel.core.facts import DURABLE, TransactionChanged
+from semel.core.facts import DURABLE, Put
 from semel.core.log.partition import Append, Appended, TransactionContext
 from semel.core.state import BrokerState
 from semel.core.topics import CreateTopic
@@ -114,7 +114,7 @@ class Rules:
             deadline_ms=self.now + 60_000,
             version=transaction_context.version,
         )
-        self.become(TransactionChanged(opened))
+        self.become(Put.of(opened))
 
     @property
     def partition(self) -> Partition:

@@ -2,17 +2,9 @@
 
 from typing import Any
 
-from semel.core.facts import (
-    DURABLE,
-    GroupChanged,
-    GroupDeleted,
-    ProducerIdAllocated,
-    ShareChanged,
-    ShareDeleted,
-    TransactionChanged,
-)
+from semel.core.facts import DURABLE, GroupDeleted, ProducerIdAllocated, Put
 from semel.core.groups.commands import ConsumerAnswer, DeleteGroup, GroupTick
-from semel.core.groups.model import TopicShape, unpack_group
+from semel.core.groups.model import Group, TopicShape, unpack_group
 from semel.core.shares.commands import (
     Acknowledge,
     AcknowledgedRun,
@@ -99,17 +91,14 @@ class ShareRules:
             self.state.put(key, self.ledger.get(key))
 
     def _write(self, fact: Any) -> None:
-        if isinstance(fact, ShareChanged):
-            self.ledger[fact.key] = fact.share
-        elif isinstance(fact, ShareDeleted):
+        if isinstance(fact, Put) and fact.value is None:
             del self.ledger[fact.key]
-        elif isinstance(fact, GroupChanged):
-            assert unpack_group(fact.group.kind, fact.group.pack()) == fact.group
-            self.ledger[GroupKey(fact.group.group_id)] = fact.group
+        elif isinstance(fact, Put):
+            if isinstance(fact.value, Group):
+                assert unpack_group(fact.value.kind, fact.value.pack()) == fact.value
+            self.ledger[fact.key] = fact.value
         elif isinstance(fact, GroupDeleted):
             del self.ledger[GroupKey(fact.group_id)]
-        elif isinstance(fact, TransactionChanged):
-            self.ledger[TransactionKey(fact.transaction.transactional_id)] = fact.transaction
         elif isinstance(fact, ProducerIdAllocated):
             self.ledger[ClusterKey()] = Cluster(fact.producer_id + 1)
 

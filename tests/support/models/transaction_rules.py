@@ -36,6 +36,7 @@ from semel.core.types import (
 )
 from semel.wire.records import Marker, read_header, read_marker
 from support.clients.pairs import HasPair
+from support.models.facts import kinds_of
 from support.models.rules import Rules, header
 
 ID = "id"
@@ -127,7 +128,7 @@ class TransactionRules(Rules):
         return [fact.closes for fact in appended if fact.closes is not None]
 
     def count(self, kind: type) -> int:
-        return sum(isinstance(fact, kind) for fact in self.facts)
+        return kinds_of(self.facts).count(kind)
 
     # Requests.
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from semel.config import Settings
-from semel.core.facts import BatchAppended, LogStartAdvanced, PartitionChanged, TopicCreated
+from semel.core.facts import BatchAppended, LogStartAdvanced, Put, TopicCreated
 from semel.core.types import Fact, Partition, PartitionKey, Topic
 from semel.store import opening
 from semel.store.contract import Ledger, StoredBatch
@@ -147,12 +147,10 @@ class Book:
         facts: list[Fact] = [LogStartAdvanced(key, offset) for key in self.keys]
         await store.commit([*facts, *self._changed()], [])
 
-    def _changed(self) -> list[PartitionChanged]:
+    def _changed(self) -> list[Put]:
         end, kept = len(self.batches), self.batches[self._log_start :]
         return [
-            PartitionChanged(
-                key, Partition(self._log_start, end, end - 1, sum(len(both[index]) for both in kept))
-            )
+            Put(key, Partition(self._log_start, end, end - 1, sum(len(both[index]) for both in kept)))
             for index, key in enumerate(self.keys)
         ]
 

@@ -8,7 +8,7 @@ from support.waiting import LIMIT_SECONDS
 from semel.broker.cluster.announcing import DONE, NoticeSender, unpack_notices
 from semel.broker.cluster.notice import Notice
 from semel.broker.cluster.shard_ownership import ShardOwnership
-from semel.core.placement import SHARDS
+from semel.core.entities import SHARDS
 from semel.store.cluster.contract import ClusterView, Peer, Shard
 
 SENDER, FIRST, NEXT = 0, 1, 2

@@ -12,7 +12,7 @@ from support.stores.slow import PLENTY, TOPIC_ID, PublishedReader, offsets
 from semel.broker.metrics import Metrics
 from semel.broker.reads.reads import FetchRange
 from semel.config import Settings
-from semel.core.facts import BatchAppended, LogStartAdvanced, PartitionChanged, TopicCreated, TopicDeleted
+from semel.core.facts import BatchAppended, LogStartAdvanced, Put, TopicCreated, TopicDeleted
 from semel.core.log.partition import Append
 from semel.core.state import BrokerState
 from semel.core.types import Buffer, ErrorCode, Fact, Partition, PartitionKey, Topic
@@ -66,7 +66,7 @@ class Written:
         _, below = await self.store.ledger.size_below(key, offset)
         before = self.partition(key)
         after = before.but(log_start_offset=offset, size_bytes=before.size_bytes - below)
-        await self.commit([LogStartAdvanced(key, offset), PartitionChanged(key, after)], [])
+        await self.commit([LogStartAdvanced(key, offset), Put(key, after)], [])
         self.published.publish({key: self.partition(key)}, [])
         await self.store.chunks.release(await self.store.ledger.sweep(limit=1_000))
 

@@ -1,7 +1,7 @@
 """What a broker of a cluster tells clients about the others."""
 
 from semel.broker.cluster.shard_ownership import LISTED_SECONDS, ShardOwnership
-from semel.core.placement import SHARDS
+from semel.core.entities import SHARDS
 from semel.store.cluster.contract import ClusterView, Peer, Shard
 
 SHARDS_OF_1 = [Shard(1, 1)] * SHARDS

@@ -53,18 +53,18 @@ def test_an_entity_is_current_with_its_version() -> None:
 
 def test_a_commit_is_based_on_what_was_read_and_on_what_is_written() -> None:
     state = loaded()
-    written = [f.PartitionChanged(ZERO, Partition(high_watermark=1))]
+    written = [f.Put(ZERO, Partition(high_watermark=1))]
     assert state.expected([TX, OffsetKey("g", "t", 0)], written) == {TX: 12, ZERO: 11}
 
 
 def test_nothing_is_written_that_was_not_read() -> None:
     with pytest.raises(AssertionError):
-        loaded().expected([], [f.ProducerAdvanced(ZERO.of(7), ProducerState())])
+        loaded().expected([], [f.Put(ZERO.of(7), ProducerState())])
 
 
 def test_what_was_committed_has_the_new_version() -> None:
     state = loaded()
-    changed = f.PartitionChanged(ZERO, Partition(high_watermark=1))
+    changed = f.Put(ZERO, Partition(high_watermark=1))
     state.apply(changed)
     state.keep([changed], 99)
     state.undo()
@@ -74,7 +74,7 @@ def test_what_was_committed_has_the_new_version() -> None:
 
 def test_what_was_deleted_is_loaded_again() -> None:
     state = loaded()
-    forgotten = f.TransactionForgotten("tx")
+    forgotten = f.Put(TransactionKey("tx"), None)
     state.apply(forgotten)
     state.keep([forgotten], 99)
     assert not state.is_current(TX)
@@ -86,13 +86,13 @@ def test_an_undone_tick_leaves_everything_as_it_was() -> None:
     offset = OffsetKey("g", "t", 0)
     before = (dict(state.partitions), dict(state.groups), dict(state.sessions), dict(state.ongoing))
     state.apply(
-        f.PartitionChanged(ZERO, Partition(high_watermark=1)),
-        f.PartitionChanged(ZERO, Partition(high_watermark=2)),
-        f.TransactionChanged(transaction(TransactionState.COMPLETE_COMMIT)),
+        f.Put(ZERO, Partition(high_watermark=1)),
+        f.Put(ZERO, Partition(high_watermark=2)),
+        f.Put.of(transaction(TransactionState.COMPLETE_COMMIT)),
         f.GroupGathered(ClassicGroup("g", generation=3)),
         f.SessionChanged("g", None),
         f.SessionChanged("h", Session()),
-        f.OffsetCommitted(offset, CommittedOffset(5)),
+        f.Put(offset, CommittedOffset(5)),
     )
     assert state.ongoing == {}
     state.undo()
@@ -197,11 +197,11 @@ def shared() -> SharedState:
 
 def test_locks_of_a_tick_that_conflicts_are_as_they_were() -> None:
     state = shared()
-    state.apply(f.ShareLocksChanged(SHARE, None), f.ShareChanged(SHARE, SharePartition(10)))
+    state.apply(f.ShareLocksChanged(SHARE, None), f.Put(SHARE, SharePartition(10)))
     state.undo()
     assert state.share_locks == {SHARE: LOCKS}
     assert state.shares[SHARE] == SharePartition(0)
-    state.apply(f.ShareDeleted(SHARE))
+    state.apply(f.Put(SHARE, None))
     assert state.share_locks == {}
     state.undo()
     assert state.share_locks == {SHARE: LOCKS}
@@ -229,6 +229,6 @@ def test_a_deleted_topic_has_no_share_partitions_and_no_locks() -> None:
 def test_a_share_partition_has_a_version() -> None:
     state = shared()
     assert state.expected([SHARE], []) == {SHARE: 14}
-    state.apply(f.ShareDeleted(SHARE))
-    state.keep([f.ShareDeleted(SHARE)], 20)
+    state.apply(f.Put(SHARE, None))
+    state.keep([f.Put(SHARE, None)], 20)
     assert SHARE not in state.versions

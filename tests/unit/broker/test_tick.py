@@ -5,14 +5,12 @@ from support.models.rules import PARTITION
 from semel.broker.commit.tick import keys_of, newest_only
 from semel.core.facts import (
     BatchAppended,
-    GroupChanged,
     GroupDeleted,
     LogStartAdvanced,
-    PartitionChanged,
+    Put,
     TopicChanged,
     TopicCreated,
     TopicDeleted,
-    TransactionChanged,
 )
 from semel.core.groups import ClassicGroup
 from semel.core.transactions.commands import AddOffsets, AddPartitions, EndTransaction
@@ -35,8 +33,8 @@ def appended(offset: int, key: PartitionKey = PARTITION) -> BatchAppended:
     return BatchAppended(key, offset, offset, 0, 0, 100, -1, False, False)
 
 
-def reaching(high_watermark: int, key: PartitionKey = PARTITION) -> PartitionChanged:
-    return PartitionChanged(key, Partition(high_watermark=high_watermark))
+def reaching(high_watermark: int, key: PartitionKey = PARTITION) -> Put:
+    return Put(key, Partition(high_watermark=high_watermark))
 
 
 def test_the_last_value_of_each_partition_is_written() -> None:
@@ -64,16 +62,16 @@ def test_a_value_before_a_deletion_is_not_moved_behind_it() -> None:
 
 
 def test_a_group_that_is_deleted_and_made_again_is_written_once() -> None:
-    group = GroupChanged(ClassicGroup("g"))
-    again = GroupChanged(ClassicGroup("g", generation=7))
+    group = Put.of(ClassicGroup("g"))
+    again = Put.of(ClassicGroup("g", generation=7))
     assert newest_only([group, GroupDeleted("g"), again]) == [GroupDeleted("g"), again]
     assert newest_only([group, GroupDeleted("g")]) == [group, GroupDeleted("g")]
 
 
 def test_entities_of_the_same_name_are_different_entities() -> None:
-    facts: list[Fact] = [TransactionChanged(Transaction("g", 1, 0, 1_000)), GroupChanged(ClassicGroup("g"))]
+    facts: list[Fact] = [Put.of(Transaction("g", 1, 0, 1_000)), Put.of(ClassicGroup("g"))]
     assert newest_only(facts) == facts
-    later = TransactionChanged(Transaction("g", 1, 1, 1_000))
+    later = Put.of(Transaction("g", 1, 1, 1_000))
     assert newest_only([*facts, later]) == [facts[1], later]
 
 

@@ -3,12 +3,13 @@
 import asyncio
 
 import pytest
+from support.models.facts import kinds_of
 from support.models.rules import PARTITION, TOPIC_ID
 from support.stores.commit_loop import ID, Looping, append
 from support.waiting import LIMIT_SECONDS
 
 from semel.broker.commit import unsynced_work
-from semel.core.facts import BatchAppended, BatchStaged, LogStartAdvanced, TransactionChanged
+from semel.core.facts import BatchAppended, BatchStaged, LogStartAdvanced
 from semel.core.groups import GroupTick
 from semel.core.groups.commit_checks import Committer
 from semel.core.groups.offsets import CommitOffsets
@@ -294,5 +295,5 @@ async def test_the_broker_aborts_with_a_flush() -> None:
     await looping.ask(producer.append())
     assert await looping.ask(AbortOpen(ID)) == [True]
     (facts,) = looping.published
-    assert sum(type(fact) is TransactionChanged for fact in facts) == 2
+    assert kinds_of(facts).count(TransactionKey) == 2
     await looping.settle()

@@ -6,7 +6,8 @@ from collections.abc import Callable
 import pytest
 from support.models.group_rules import GROUP, GroupRules
 
-from semel.core.facts import GroupChanged
+from semel.core.facts import Put
+from semel.core.groups import ClassicGroup
 from semel.core.groups.model import ClassicState
 from semel.core.types import Command, Decision, ErrorCode
 
@@ -28,8 +29,8 @@ class Measured(GroupRules):
     def _apply(self, command: Command, decision: Decision) -> None:
         for fact in decision.facts:
             self.state.apply(fact)
-            if isinstance(fact, GroupChanged) and fact.group.kind == "classic":
-                self.bytes_written += len(fact.group.pack())
+            if isinstance(fact, Put) and isinstance(fact.value, ClassicGroup):
+                self.bytes_written += len(fact.value.pack())
 
 
 def classic(members: int) -> tuple[float, int]:

@@ -1,9 +1,9 @@
 """Committed offsets: who may commit, fetch and delete; when they are forgotten."""
 
 import pytest
+from support.models.facts import kinds_of
 from support.models.group_rules import GROUP, SESSION_MS, GroupRules, subscription
 
-from semel.core.facts import GroupChanged, OffsetCommitted
 from semel.core.groups.commands import DeleteGroup, ExpireOffsets
 from semel.core.groups.commit_checks import Committer, check_commit
 from semel.core.groups.model import ClassicGroup
@@ -14,7 +14,7 @@ from semel.core.groups.offsets import (
     FetchOffsets,
     OffsetsDeleted,
 )
-from semel.core.types import CommittedOffset, ErrorCode, OffsetKey
+from semel.core.types import CommittedOffset, ErrorCode, GroupKey, OffsetKey
 
 NOBODY = Committer()
 KEY = OffsetKey(GROUP, "t", 0)
@@ -168,9 +168,9 @@ def test_one_fact_per_partition() -> None:
     commit(rules)
     offsets = tuple((OffsetKey(GROUP, "t", index), CommittedOffset(1)) for index in range(3))
     decision = rules.state.decide(CommitOffsets(GROUP, NOBODY, offsets), rules.now)
-    assert [type(fact) for fact in decision.facts] == [OffsetCommitted] * 3
+    assert kinds_of(decision.facts) == [OffsetKey] * 3
     later = rules.state.decide(CommitOffsets(GROUP, NOBODY, offsets), rules.now + IDLE_REFRESH_MS)
-    assert [type(fact) for fact in later.facts] == [OffsetCommitted] * 3 + [GroupChanged]
+    assert kinds_of(later.facts) == [OffsetKey] * 3 + [GroupKey]
 
 
 # Deleting.

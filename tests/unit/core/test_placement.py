@@ -3,16 +3,8 @@
 from collections import Counter
 
 from semel.core import facts as f
-from semel.core.placement import (
-    SHARDS,
-    VERSIONED,
-    entity_of,
-    name_shard,
-    owner_of,
-    partition_shard,
-    shard_of,
-    versioned_by,
-)
+from semel.core.entities import SHARDS, name_shard, partition_shard
+from semel.core.placement import VERSIONED, entity_of, owner_of, shard_of, versioned_by
 from semel.core.types import (
     ClusterKey,
     GroupKey,
@@ -74,22 +66,22 @@ def test_a_batch_belongs_to_its_partition_whose_value_has_the_version() -> None:
     appended = f.BatchAppended(ZERO, 0, 0, 1, 1, 10, -1, False, False)
     assert entity_of(appended) == ZERO
     assert versioned_by(appended) == ()
-    assert versioned_by(f.PartitionChanged(ZERO, Partition())) == (ZERO,)
+    assert versioned_by(f.Put(ZERO, Partition())) == (ZERO,)
 
 
 def test_a_producer_has_a_version_of_its_own() -> None:
     key = ZERO.of(7)
-    assert versioned_by(f.ProducerAdvanced(key, ProducerState())) == (key,)
-    assert versioned_by(f.ProducerExpired(key)) == (key,)
+    assert versioned_by(f.Put(key, ProducerState())) == (key,)
+    assert versioned_by(f.Put(key, None)) == (key,)
     assert type(key) is ProducerKey
     assert ProducerKey in VERSIONED
 
 
 def test_committed_offsets_are_covered_by_the_version_of_the_pending_ones() -> None:
     key = OffsetKey("g", "t", 0)
-    assert entity_of(f.OffsetDeleted(key)) == PendingKey("g")
-    assert versioned_by(f.OffsetDeleted(key)) == ()
-    assert versioned_by(f.PendingChanged("g", ())) == (PendingKey("g"),)
+    assert entity_of(f.Put(key, None)) == PendingKey("g")
+    assert versioned_by(f.Put(key, None)) == ()
+    assert versioned_by(f.Put(PendingKey("g"), None)) == (PendingKey("g"),)
 
 
 def test_a_deleted_group_takes_its_pending_offsets_along() -> None:

@@ -14,11 +14,10 @@ from support.models.transaction_rules import (
     holds_together,
 )
 
-from semel.core.facts import TransactionChanged
 from semel.core.log.partition import Append, ExpireProducer
 from semel.core.topics import CreateTopic, DeleteTopic
 from semel.core.transactions.commands import AddOffsets, AddPartitions, VerifyPartitions
-from semel.core.types import ErrorCode, PartitionKey, TransactionState
+from semel.core.types import ErrorCode, PartitionKey, TransactionKey, TransactionState
 
 ABORTABLE = ErrorCode.TRANSACTION_ABORTABLE
 FENCED = ErrorCode.PRODUCER_FENCED
@@ -99,12 +98,12 @@ def test_behaviour_48_a_refused_write_adds_nothing(rules: TransactionRules, seco
 def test_partitions_of_one_request_join_with_the_first(rules: TransactionRules, second: Producer) -> None:
     """A transaction that five partitions join changes once, not five times."""
     second.write(M2)
-    before = rules.count(TransactionChanged)
+    before = rules.count(TransactionKey)
     assert second.send(M0, also=(M1, M2, J0)).error is ErrorCode.NONE
     assert rules.transaction().partitions == (M2, M0, M1, J0)
     for key in (M1, J0):
         assert second.send(key).error is ErrorCode.NONE
-    assert rules.count(TransactionChanged) == before + 1
+    assert rules.count(TransactionKey) == before + 1
     second.commit()
     assert rules.at(M0).high_watermark == rules.at(M1).high_watermark == 2, "a record and a marker"
 

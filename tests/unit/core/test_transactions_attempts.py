@@ -3,13 +3,13 @@
 from typing import Any
 
 import pytest
+from support.models.facts import kind_of, kinds_of
 from support.models.transaction_rules import GROUP, J0, J1, M0, M1, Producer, TransactionRules, holds_together
 
-from semel.core.facts import OffsetCommitted, TransactionChanged
 from semel.core.transactions import attempts, model
 from semel.core.transactions.attempts import BeginAttempt, CommitTransactions, TransactionsCommitted
 from semel.core.transactions.commands import SUPERSEDED, EndTransaction, InitProducer, ProducerGiven
-from semel.core.types import CommittedOffset, ErrorCode, OffsetKey, TransactionState
+from semel.core.types import CommittedOffset, ErrorCode, OffsetKey, TransactionKey, TransactionState
 
 DONE = TransactionsCommitted(ErrorCode.NONE)
 FENCED = ErrorCode.PRODUCER_FENCED
@@ -114,7 +114,7 @@ def test_a_lost_answer_is_asked_for_again(rules: TransactionRules, driver: Produ
             assert answer.refused == (("a", FENCED), ("b", FENCED))
             continue
         assert commit(driver, attempt, empty) == DONE
-        assert not any(isinstance(fact, TransactionChanged) for fact in again.facts[facts:])
+        assert TransactionKey not in kinds_of(again.facts[facts:])
     assert len(rules.markers) == before
     assert rules.committed() == 7
 
@@ -238,7 +238,8 @@ def test_offsets_of_the_group_that_others_hold_pending_are_superseded(
     assert (rules.committed(0), rules.committed(1)) == (7, 3)
     other.commit()
     assert rules.committed(0) == 7, "the later one wins"
-    assert [fact.value.offset for fact in rules.facts if isinstance(fact, OffsetCommitted)] == [3, 7]
+    offsets = [fact.value.offset for fact in rules.facts if kind_of(fact) is OffsetKey]
+    assert offsets == [3, 7]
 
 
 def test_producer_ids_that_are_used_up_are_replaced(

@@ -3,7 +3,7 @@
 import pytest
 from support.models.transaction_rules import ID, J0, M0, M1, Producer, TransactionRules, holds_together
 
-from semel.core.facts import ProducerIdAllocated, TransactionChanged
+from semel.core.facts import ProducerIdAllocated, Put
 from semel.core.transactions import model
 from semel.core.transactions.commands import ChangeFeature, ForgetTransaction, InitProducer, ProducerGiven
 from semel.core.types import Decision, ErrorCode, TransactionState
@@ -25,7 +25,7 @@ def given(producer_id: int, epoch: int) -> ProducerGiven:
 def at_epoch(rules: TransactionRules, epoch: int, version: int = 2) -> Producer:
     """A producer that has used up this many epochs."""
     producer = Producer(rules, version)
-    rules.become(TransactionChanged(rules.transaction().but(epoch=epoch)))
+    rules.become(Put.of(rules.transaction().but(epoch=epoch)))
     producer.pair = (producer.producer_id, epoch)
     return producer
 
@@ -196,7 +196,7 @@ def test_producer_ids_are_never_given_twice(rules: TransactionRules) -> None:
     for number in range(50):
         rules.init(f"id-{number}")
         at_epoch_of = rules.transaction(f"id-{number}").but(epoch=LAST)
-        rules.become(TransactionChanged(at_epoch_of))
+        rules.become(Put.of(at_epoch_of))
         rules.init(f"id-{number}")
     allocated = [fact.producer_id for fact in rules.facts if isinstance(fact, ProducerIdAllocated)]
     assert len(set(allocated)) == len(allocated) == 100

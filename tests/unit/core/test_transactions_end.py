@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from support.models.facts import kinds_of
 from support.models.transaction_rules import (
     ID,
     J0,
@@ -15,19 +16,19 @@ from support.models.transaction_rules import (
     holds_together,
 )
 
-from semel.core.facts import (
-    BatchAppended,
-    OffsetCommitted,
-    PendingChanged,
-    ProducerAdvanced,
-    StagedCommitted,
-    StagedDropped,
-    TransactionChanged,
-)
+from semel.core.facts import BatchAppended, Put, StagedCommitted, StagedDropped
 from semel.core.topics import DeleteTopic
 from semel.core.transactions import model
 from semel.core.transactions.commands import ChangeFeature, EndTransaction, ProducerGiven
-from semel.core.types import ErrorCode, PartitionKey, TransactionState
+from semel.core.types import (
+    ErrorCode,
+    OffsetKey,
+    PartitionKey,
+    PendingKey,
+    ProducerKey,
+    TransactionKey,
+    TransactionState,
+)
 
 EMPTY, ONGOING = TransactionState.EMPTY, TransactionState.ONGOING
 COMMITTED, ABORTED = TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT
@@ -186,7 +187,7 @@ def test_behaviour_56_the_last_epoch_leads_to_a_new_producer_id(
     rules: TransactionRules, commit: bool
 ) -> None:
     producer = Producer(rules, 2)
-    rules.become(TransactionChanged(rules.transaction().but(epoch=LAST)))
+    rules.become(Put.of(rules.transaction().but(epoch=LAST)))
     producer.pair = old = (producer.producer_id, LAST)
     producer.write(M0)
     answer = producer.end(commit=commit)
@@ -222,14 +223,14 @@ def test_behaviour_39_everything_ends_in_one_decision(rules: TransactionRules) -
     producer.write_offset(5, group_id="h")
     decision = rules.decide(EndTransaction(ID, *producer.pair, True, 2))
     assert not decision.defers_sync
-    kinds = [type(fact) for fact in decision.facts]
+    kinds = kinds_of(decision.facts)
     closing = [fact.closes for fact in decision.facts if isinstance(fact, BatchAppended)]
     assert all(closing)
     assert len(closing) == len(decision.batches) == 2
     assert kinds.count(StagedCommitted) == 1
-    assert kinds.count(ProducerAdvanced) == 3
-    assert kinds.count(OffsetCommitted) == kinds.count(PendingChanged) == 2
-    assert kinds.count(TransactionChanged) == 1
+    assert kinds.count(ProducerKey) == 3
+    assert kinds.count(OffsetKey) == kinds.count(PendingKey) == 2
+    assert kinds.count(TransactionKey) == 1
     rules.take(decision)
     assert (rules.committed(), rules.committed(group_id="h")) == (4, 5)
     holds_together(rules)
@@ -241,7 +242,7 @@ def test_what_an_abort_drops(rules: TransactionRules) -> None:
     producer.write(J0, 2)
     producer.write_offset(4)
     producer.abort()
-    assert (rules.count(StagedDropped), rules.count(StagedCommitted), rules.count(OffsetCommitted)) == (
+    assert (rules.count(StagedDropped), rules.count(StagedCommitted), rules.count(OffsetKey)) == (
         1,
         0,
         0,

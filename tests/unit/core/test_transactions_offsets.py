@@ -4,7 +4,6 @@ import pytest
 from support.models.group_rules import subscription
 from support.models.transaction_rules import GROUP, ID, M0, Producer, TransactionRules, holds_together
 
-from semel.core.facts import OffsetCommitted
 from semel.core.groups.commands import DeleteGroup, ExpireOffsets, JoinGroup
 from semel.core.groups.commit_checks import Committer
 from semel.core.groups.offsets import CommitOffsets, DeleteOffsets
@@ -290,7 +289,7 @@ def test_a_second_offset_for_the_partition_replaces_the_first(
     assert len(rules.pending()) == 1
     producer.commit()
     assert rules.committed() == 2
-    assert rules.count(OffsetCommitted) == 1
+    assert rules.count(OffsetKey) == 1
 
 
 def test_the_broker_aborts_them_too(rules: TransactionRules, producer: Producer) -> None:

@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 from support.brokers.in_memory import broker_in_memory, make_topic, send
 from support.clients.share_members import Member, begun_to_wait, configure, produce, runs, values, world
+from support.models.facts import kinds_of
 
 from semel.broker.broker import Broker
-from semel.core.facts import ShareChanged
-from semel.core.types import ErrorCode
+from semel.core.types import ErrorCode, ShareKey
 from semel.wire.messages import (
     AlterShareGroupOffsetsPartition,
     AlterShareGroupOffsetsRequest,
@@ -110,7 +110,7 @@ async def test_it_is_answered_before_it_is_flushed_and_the_end_flushes() -> None
         producer = await init(broker)
         await a.acquired()
         await a.acknowledge_in_transaction(producer, (0, 0, [ACCEPT]))
-        assert ShareChanged in map(type, broker._loop.unsynced.facts)
+        assert ShareKey in kinds_of(broker._loop.unsynced.facts)
         await end(broker, producer, commit=True)
         assert not broker._loop.unsynced.facts
 

@@ -41,12 +41,14 @@ from semel.broker.metrics import Metrics
 from semel.broker.ownership import Ownership
 from semel.broker.reads.published_log import Publisher
 from semel.config import Settings
-from semel.core.facts import OffsetCommitted, OffsetDeleted
-from semel.core.placement import entity_of, name_shard, shard_of
+from semel.core.entities import name_shard
+from semel.core.facts import Put
+from semel.core.placement import entity_of, shard_of
 from semel.core.types import (
     ClusterKey,
     GroupKey,
     Key,
+    OffsetKey,
     PartitionKey,
     PendingKey,
     TransactionKey,
@@ -288,7 +290,7 @@ class SharedCommitLoop(CommitLoop):
         reads, self._reads = self._reads, {}
         notices, self._notices = self._notices, {}
         later, self._later = self._later, {}
-        written = [fact.key for fact in tick.durable if isinstance(fact, OffsetCommitted | OffsetDeleted)]
+        written = [fact.key for fact in tick.durable if type(fact) is Put and type(fact.key) is OffsetKey]
         self._forget_foreign((*reads, *written))
         if later:
             self._announcer.announce_later(later)

@@ -18,23 +18,20 @@ from semel.core.facts import (
     BatchesReplaced,
     BatchStaged,
     FeatureChanged,
-    PolicyChanged,
+    Put,
     TopicChanged,
     TopicCreated,
     TopicDeleted,
-    TransactionChanged,
 )
 from semel.core.placement import entity_of, shard_of, versioned_by
 from semel.core.security import policies
 from semel.core.security.policies import ConfirmPolicies, PutSecret
 from semel.core.topics import CreateTopic
-from semel.core.types import Buffer, Fact, Key, TransactionKey, TransactionState
+from semel.core.types import Buffer, Fact, Key, PolicyKey, Transaction, TransactionKey, TransactionState
 from semel.store.fact_codec import FORMAT, pack_facts, unpack_facts
 
 UNKNOWN: Final = -1
 """The version before, if the broker that committed did not know it."""
-FOR_ALL: Final = frozenset({TopicCreated, TopicChanged, TopicDeleted, FeatureChanged, PolicyChanged})
-"""Facts that every broker needs."""
 
 Recipient: TypeAlias = int | None
 """A shard, whose owner gets the notice, or None for all brokers."""
@@ -75,6 +72,12 @@ def keys_of(facts: Iterable[Fact]) -> list[Key]:
     return list(dict.fromkeys(key for fact in facts for key in versioned_by(fact)))
 
 
+def is_for_all(fact: Fact) -> bool:
+    """Whether every broker needs the fact."""
+    kind = type(fact)
+    return type(fact.key) is PolicyKey if kind is Put else kind in _FOR_ALL
+
+
 def batches_of(fact: Fact) -> int:
     """Return how many batches travel beside a fact."""
     if isinstance(fact, BatchAppended | BatchStaged):
@@ -88,7 +91,8 @@ def is_awaited(fact: Fact) -> bool:
     False for an open transaction, to which a write has added a partition: its coordinator finds that out when
     it needs to know.
     """
-    return not (type(fact) is TransactionChanged and fact.transaction.state is TransactionState.ONGOING)
+    value = fact.value if type(fact) is Put else None
+    return not (isinstance(value, Transaction) and value.state is TransactionState.ONGOING)
 
 
 def outgoing(
@@ -100,7 +104,7 @@ def outgoing(
     for fact in tick.durable:
         batches = [next(nth) for _ in range(batches_of(fact))]
         key = entity_of(fact)
-        if type(fact) in FOR_ALL:
+        if is_for_all(fact):
             recipient = None
         elif key is None or owns(key):
             continue
@@ -151,6 +155,7 @@ def confirming(notices: Notices) -> Notices:
     return notices | {None: for_all.but(confirms=True)}
 
 
+_FOR_ALL: Final = frozenset({TopicCreated, TopicChanged, TopicDeleted, FeatureChanged})
 _CONFIRMED: Final = frozenset(
     {*policies.DECIDE, *dynamic_configs.DECIDE, *topics.DECIDE} - {CreateTopic, PutSecret}
 )

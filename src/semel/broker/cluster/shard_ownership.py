@@ -9,7 +9,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
 from semel.broker.ownership import Endpoint, Leader, Node
-from semel.core.placement import SHARDS, name_shard, owner_of, partition_shard, shard_of
+from semel.core.entities import SHARDS, name_shard, partition_shard
+from semel.core.placement import owner_of, shard_of
 from semel.core.types import Key, PartitionKey
 from semel.store.cluster.contract import ClusterView, Peer, Shard, lease_clock
 

@@ -7,22 +7,17 @@ replaces until the tick is committed (``keep``) or found to conflict with anothe
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
+from semel.core.entities import ENTITIES
 from semel.core.facts import (
     FeatureChanged,
     GroupDeleted,
     GroupGathered,
-    OffsetCommitted,
-    OffsetDeleted,
-    PolicyChanged,
-    ProducerExpired,
-    ProducerIdAllocated,
+    Put,
     SessionChanged,
-    ShareDeleted,
     ShareLocksChanged,
     TopicChanged,
     TopicCreated,
     TopicDeleted,
-    TransactionForgotten,
 )
 from semel.core.placement import ABSENT, VERSIONED, entity_of, versioned_by
 from semel.core.shares.partition import Locks
@@ -40,9 +35,14 @@ from semel.core.types import (
 )
 
 _MISSING: Final[Any] = object()
-_DELETIONS: Final = (TopicDeleted, GroupDeleted, ProducerExpired, TransactionForgotten, ShareDeleted)
-_OFFSETS: Final = (OffsetCommitted, OffsetDeleted)
 _TOPICS: Final = (TopicCreated, TopicChanged, TopicDeleted)
+
+
+def _is_deletion(fact: Fact) -> bool:
+    """Whether the versions of the fact's entities end with them."""
+    if type(fact) is Put:
+        return fact.value is None and not ENTITIES[type(fact.key)].keeps_version
+    return type(fact) is TopicDeleted or type(fact) is GroupDeleted
 
 
 class SharedState(BrokerState):
@@ -89,24 +89,31 @@ class SharedState(BrokerState):
 
     def _remember_before(self, fact: Fact) -> None:
         kind = type(fact)
-        if kind is SessionChanged:
-            self._sessions_replaced.setdefault(fact.group_id, self.sessions.get(fact.group_id))
-        elif kind is ShareLocksChanged or kind is ShareDeleted:
-            self._locks_replaced.setdefault(fact.key, self.share_locks.get(fact.key))
-            if kind is ShareDeleted:
-                self._remember(fact.key)
-        elif kind in _TOPICS or kind is GroupDeleted:
-            self._emptied.append(fact)
-            if kind is GroupDeleted:
-                self._remember(GroupKey(fact.group_id))
-                self._sessions_replaced.setdefault(fact.group_id, self.sessions.get(fact.group_id))
-        elif kind is GroupGathered:
-            self._remember(GroupKey(fact.group.group_id))
-        elif kind in _OFFSETS:
+        if kind is Put:
             self._remember(fact.key)
-        elif kind is not ProducerIdAllocated and (key := entity_of(fact)) is not None:
-            # An allocated id stays allocated: an undone decision gets another one when it is made again.
-            self._remember(key)
+            if type(fact.key) is ShareKey and fact.value is None:
+                self._remember_locks(fact.key)
+        elif kind is SessionChanged:
+            self._remember_session(fact.group_id)
+        elif kind is ShareLocksChanged:
+            self._remember_locks(fact.key)
+        elif kind is GroupGathered:
+            self._remember(fact.group.key)
+        elif kind in _TOPICS:
+            self._emptied.append(fact)
+        elif kind is GroupDeleted:
+            self._emptied.append(fact)
+            self._remember(GroupKey(fact.group_id))
+            self._remember_session(fact.group_id)
+        elif kind is FeatureChanged:
+            self._remember(ClusterKey())
+        # An allocated producer id stays allocated: an undone decision gets another one when it is made again.
+
+    def _remember_session(self, group_id: str) -> None:
+        self._sessions_replaced.setdefault(group_id, self.sessions.get(group_id))
+
+    def _remember_locks(self, key: ShareKey) -> None:
+        self._locks_replaced.setdefault(key, self.share_locks.get(key))
 
     def apply_committed(self, fact: Fact) -> None:
         """Apply a fact that another broker has committed."""
@@ -136,9 +143,9 @@ class SharedState(BrokerState):
     def keep(self, facts: Iterable[Fact], version: int) -> None:
         """Note that the facts since the last call are committed; their entities get this version."""
         for fact in facts:
-            kind = type(fact)
+            is_gone = _is_deletion(fact)
             for key in versioned_by(fact):
-                if kind in _DELETIONS:
+                if is_gone:
                     self.versions.pop(key, None)
                 else:
                     self.versions[key] = version
@@ -204,7 +211,7 @@ class SharedState(BrokerState):
         if type(fact) is FeatureChanged:
             self.forget((ClusterKey(),))
             return
-        if type(fact) is PolicyChanged:
+        if type(fact) is Put:
             self.forget((fact.key,))
             return
         if type(fact) is GroupDeleted:

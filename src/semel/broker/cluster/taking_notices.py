@@ -4,13 +4,13 @@ A fact replaces a copy only if the copy has the version before the commit. Other
 and are loaded again when they are needed.
 """
 
-from semel.broker.cluster.notice import FOR_ALL, Notice, batches_of
+from semel.broker.cluster.notice import Notice, batches_of, is_for_all
 from semel.broker.cluster.state import SharedState
 from semel.broker.commit.unsynced_work import UnsyncedWork
 from semel.broker.reads.published_log import Publisher, partitions_of
-from semel.core.facts import OffsetCommitted, OffsetDeleted, ShareChanged, TopicDeleted
+from semel.core.facts import Put, TopicDeleted
 from semel.core.placement import entity_of
-from semel.core.types import PartitionKey
+from semel.core.types import OffsetKey, PartitionKey, ShareKey
 
 
 def take_notice(notice: Notice, state: SharedState, unsynced: UnsyncedWork, publisher: Publisher) -> None:
@@ -22,7 +22,7 @@ def take_notice(notice: Notice, state: SharedState, unsynced: UnsyncedWork, publ
     nth = iter(notice.batches)
     for fact in notice.facts:
         mine = [next(nth) for _ in range(batches_of(fact))]
-        if type(fact) in FOR_ALL:
+        if is_for_all(fact):
             publisher.learn(fact)
             state.forget_all(fact)
             if type(fact) is TopicDeleted:
@@ -31,10 +31,10 @@ def take_notice(notice: Notice, state: SharedState, unsynced: UnsyncedWork, publ
             state.apply_committed(fact)
             published.append(fact)
             batches += mine
-        elif isinstance(fact, OffsetCommitted | OffsetDeleted):
+        elif type(fact) is Put and type(fact.key) is OffsetKey:
             # Committed offsets have no version of their own.
             state.forget((fact.key,))
-        elif type(fact) is ShareChanged:
+        elif type(fact) is Put and type(fact.key) is ShareKey:
             # Not published here, but waiting fetches find the change in the ledger.
             publisher.share_waits.wake(fact.key)
     state.keep(published, notice.version)

@@ -2,22 +2,13 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from operator import attrgetter
-from typing import Any, Final
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from semel.broker.commit.pending_commands import PendingCommands
-from semel.core.facts import GroupChanged, PartitionChanged, ShareChanged, TransactionChanged
+from semel.core.facts import Put
 from semel.core.transactions.commands import AddOffsets, AddPartitions
-from semel.core.types import Buffer, Command, Fact, GroupKey, Key, Ticket, TransactionKey
-
-_WHOLE: Final[dict[type, Callable[[Any], Key]]] = {
-    PartitionChanged: attrgetter("key"),
-    TransactionChanged: lambda fact: TransactionKey(fact.transaction.transactional_id),
-    GroupChanged: lambda fact: GroupKey(fact.group.group_id),
-    ShareChanged: attrgetter("key"),
-}
-"""The facts that carry a complete value and are often repeated in a tick, and the entities they are about."""
+from semel.core.types import Buffer, Command, Fact, Key, Ticket, TransactionKey
 
 
 class Tick:
@@ -90,23 +81,20 @@ def keys_of(commands: Sequence[Command]) -> Iterator[Key]:
 
 
 def newest_only(facts: list[Fact]) -> list[Fact]:
-    """Drop facts that a later one of the same tick replaces: these entities are written as a whole.
+    """Drop values that a later one of the same tick replaces.
 
     Many batches may be appended to a partition in one tick, a transaction grows with each partition it writes
     to, and many members may join a group. The facts that stay keep their order: a value before a deletion is
     never moved behind it.
     """
-    if len(set(map(type, facts))) == len(facts):
-        return facts
-    keys = [key_of(fact) for fact in facts if (key_of := _WHOLE.get(type(fact)))]
+    keys = [fact.key for fact in facts if type(fact) is Put]
     if len(set(keys)) == len(keys):
         return facts
     seen: set[Key] = set()
     newest: list[Fact] = []
     for fact in reversed(facts):
-        key_of = _WHOLE.get(type(fact))
-        if key_of is not None:
-            key = key_of(fact)
+        if type(fact) is Put:
+            key = fact.key
             if key in seen:
                 continue
             seen.add(key)

@@ -15,15 +15,8 @@ from collections.abc import Collection, Sequence
 from typing import Final
 
 from semel.broker.reads.tail import BATCH_BYTES_MAX
-from semel.core.facts import (
-    BatchAppended,
-    BatchStaged,
-    PartitionChanged,
-    PendingChanged,
-    ProducerAdvanced,
-    ShareChanged,
-    TransactionChanged,
-)
+from semel.core.entities import ENTITIES
+from semel.core.facts import BatchAppended, BatchStaged, Put
 from semel.core.types import Buffer, Fact, PartitionKey
 
 FACTS_MAX: Final = 4_000
@@ -32,17 +25,11 @@ BYTES_MAX: Final = 4 * 1024 * 1024
 FLUSH_AFTER_SECONDS: Final = 0.1
 """How long work may stay unsynced. Readers that need it sooner request a flush."""
 
-_MAY_STAY_UNSYNCED: Final = frozenset(
-    {
-        BatchAppended,
-        BatchStaged,
-        PartitionChanged,
-        ProducerAdvanced,
-        TransactionChanged,
-        PendingChanged,
-        ShareChanged,
-    }
-)
+
+def _may_stay(fact: Fact) -> bool:
+    if type(fact) is Put:
+        return fact.value is not None and ENTITIES[type(fact.key)].may_stay_unsynced
+    return type(fact) is BatchAppended or type(fact) is BatchStaged
 
 
 class UnsyncedWork:
@@ -65,7 +52,7 @@ class UnsyncedWork:
         """Whether these facts may stay unsynced and fit within the bounds."""
         if len(self.facts) + len(facts) > FACTS_MAX or self._size_bytes + size_bytes > BYTES_MAX:
             return False
-        return _MAY_STAY_UNSYNCED.issuperset(map(type, facts))
+        return all(map(_may_stay, facts))
 
     def add(self, facts: Sequence[Fact], batches: Sequence[Buffer], now: float) -> None:
         """Add a tick that was written and not flushed."""
@@ -97,7 +84,7 @@ class UnsyncedWork:
         nth = iter(self.batches)
         for fact in self.facts:
             kind = type(fact)
-            key = fact.key if kind is PartitionChanged else getattr(fact, "partition", None)
+            key = fact.key if kind is Put else getattr(fact, "partition", None)
             facts, batches = taken if key in keys and kind is not BatchStaged else left
             facts.append(fact)
             if kind is BatchAppended or kind is BatchStaged:

@@ -6,7 +6,7 @@ The commit loop publishes every commit (``Publisher``) before it replies.
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
-from typing import Final
+from typing import Any, Final
 
 from semel.broker.catalog import Catalog
 from semel.broker.policies import Policies
@@ -20,19 +20,26 @@ from semel.core.facts import (
     BatchesReplaced,
     BatchStaged,
     FeatureChanged,
-    PartitionChanged,
-    PolicyChanged,
-    ProducerAdvanced,
-    ShareChanged,
+    Put,
     StagedCommitted,
     TopicChanged,
     TopicCreated,
     TopicDeleted,
 )
-from semel.core.types import Buffer, Cluster, Fact, Partition, PartitionKey, Topic
+from semel.core.types import (
+    Buffer,
+    Cluster,
+    Fact,
+    Key,
+    Partition,
+    PartitionKey,
+    PolicyKey,
+    ShareKey,
+    Topic,
+)
 from semel.store.contract import Counts, Ledger
 
-_RARE: Final = frozenset({TopicCreated, TopicChanged, TopicDeleted, FeatureChanged, PolicyChanged})
+_RARE: Final = frozenset({TopicCreated, TopicChanged, TopicDeleted, FeatureChanged})
 
 
 class PublishedLog:
@@ -118,11 +125,11 @@ class Publisher:
             kind = type(fact)
             if kind is BatchAppended:
                 appended.append((fact, next(nth)))
-            elif kind is PartitionChanged:
-                changed[fact.key] = fact.partition
-            elif kind is ProducerAdvanced:
-                # As frequent as batches, and nothing that readers see.
-                continue
+            elif kind is Put:
+                if type(fact.key) is PartitionKey:
+                    changed[fact.key] = fact.value
+                else:
+                    self._publish_value(fact.key, fact.value)
             elif kind is BatchStaged:
                 # Not readable before its transaction commits.
                 next(nth)
@@ -132,14 +139,19 @@ class Publisher:
                 deque(islice(nth, len(fact.rewritten)), maxlen=0)
             elif kind is StagedCommitted:
                 appended.append((fact, None))
-            elif kind is ShareChanged:
-                self.share_waits.wake(fact.key)
             elif kind in _RARE:
                 rare.append(fact)
         if changed:
             self._published.publish(changed, appended, compacted)
         if rare:
             self._publish_rare(rare)
+
+    def _publish_value(self, key: Key, value: Any) -> None:
+        """Publish the value of an entity other than a partition. Readers see few kinds of them."""
+        if type(key) is ShareKey:
+            self.share_waits.wake(key)
+        elif type(key) is PolicyKey:
+            self.policies.change(key, value)
 
     def learn(self, fact: Fact) -> None:
         """Process a fact about a topic, feature or policy that another broker has committed.
@@ -148,7 +160,7 @@ class Publisher:
         loaded when it is needed, a policy is loaded by `Policies.catch_up`, and features have an epoch that
         grows.
         """
-        if type(fact) is PolicyChanged:
+        if type(fact) is Put:
             self.policies.suspect(fact.key)
             return
         if type(fact) is FeatureChanged:
@@ -185,8 +197,6 @@ class Publisher:
                 self.cluster = self.cluster.but(
                     transaction_version=fact.transaction_version, features_epoch=fact.features_epoch
                 )
-            elif type(fact) is PolicyChanged:
-                self.policies.change(fact.key, fact.body)
             elif type(fact) is TopicCreated:
                 self._add_partitions(fact.topic.partitions)
             elif type(fact) is TopicDeleted:

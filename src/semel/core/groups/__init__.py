@@ -5,7 +5,7 @@
 ``reconcile``, ``targets`` and ``assignors`` are KIP-848; ``patterns`` matches topic names; ``lifecycle``
 describes, deletes and expires groups.
 
-A plain heartbeat writes nothing to the ledger: it is a ``SessionChanged`` and no ``GroupChanged``. Neither
+A plain heartbeat writes nothing to the ledger: it is a ``SessionChanged`` and no ``Put``. Neither
 does a join while a classic group prepares its next generation (``GroupGathered``); only the complete
 generation is written.
 
@@ -18,7 +18,7 @@ for the groups that have members in the ledger. It submits ``ExpireOffsets`` (de
 ``semel.core.groups.offsets``) for each group about as often as it expires producers.
 """
 
-from semel.core.facts import GroupChanged, GroupDeleted, GroupGathered, SessionChanged
+from semel.core.facts import GroupDeleted, GroupGathered, SessionChanged
 from semel.core.groups import classic_join, classic_members, commands, consumer, lifecycle
 from semel.core.groups.commands import GROUP_TICK_MS, ExpireOffsets, GroupTick
 from semel.core.groups.migration import Migration
@@ -44,8 +44,7 @@ DECIDE: dict[type, Decide] = {
 }
 
 APPLY: dict[type, Apply] = {
-    GroupChanged: lifecycle.apply_changed,
-    GroupGathered: lifecycle.apply_changed,
+    GroupGathered: lifecycle.apply_gathered,
     GroupDeleted: lifecycle.apply_deleted,
     SessionChanged: lifecycle.apply_session,
 }

@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from semel.core.facts import GroupChanged, GroupGathered, SessionChanged
+from semel.core.facts import GroupGathered, Put, SessionChanged
 from semel.core.groups.commands import Joined, JoinedMember, LeavingMember, Synced
 from semel.core.groups.layered import drop, put
 from semel.core.groups.model import (
@@ -75,7 +75,7 @@ class ClassicTurn:
     def _facts(self) -> tuple[Fact, ...]:
         facts: list[Fact] = []
         if self.group is not self._group_before and self.group != self._group_before:
-            facts.append(GroupGathered(self.group) if self._is_gathering() else GroupChanged(self.group))
+            facts.append(GroupGathered(self.group) if self._is_gathering() else Put.of(self.group))
         group_id = self.group.group_id
         if self.session.is_idle:
             if self._session_before is not None:

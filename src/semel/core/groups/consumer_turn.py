@@ -8,7 +8,7 @@ protocol remain, ``decision`` makes the group a classic one (``migration``).
 from collections.abc import Collection
 from typing import Any
 
-from semel.core.facts import GroupChanged, SessionChanged
+from semel.core.facts import Put, SessionChanged
 from semel.core.groups.classic_rebalance import ClassicTurn
 from semel.core.groups.layered import drop, put
 from semel.core.groups.migration import NO_MIGRATION, Migration, to_classic
@@ -53,7 +53,7 @@ class ConsumerTurn:
         """Return what changed."""
         facts: list[Fact] = []
         if self.group is not self._group_before and self.group != self._group_before:
-            facts.append(GroupChanged(self.group))
+            facts.append(Put.of(self.group))
         if self.session.is_idle:
             if self._session_before is not None:
                 facts.append(SessionChanged(self.group.group_id, None))

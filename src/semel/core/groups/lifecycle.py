@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from semel.core.facts import GroupChanged, GroupDeleted, GroupGathered, SessionChanged, ShareDeleted
+from semel.core.facts import GroupDeleted, GroupGathered, Put, SessionChanged
 from semel.core.groups.classic_members import pass_time
 from semel.core.groups.classic_rebalance import ClassicTurn, as_classic
 from semel.core.groups.commands import DeleteGroup, DescribeGroup, GroupTick
@@ -27,7 +27,7 @@ def decide_delete(state: "BrokerState", command: DeleteGroup, now: int) -> Decis
         return Decision(ErrorCode.GROUP_ID_NOT_FOUND)
     if group.members:
         return Decision(ErrorCode.NON_EMPTY_GROUP)
-    shares = tuple(ShareDeleted(key) for key in shares_of(group) if state.shares[key] is not None)
+    shares = tuple(Put(key, None) for key in shares_of(group) if state.shares[key] is not None)
     return Decision(ErrorCode.NONE, (*shares, GroupDeleted(command.group_id)))
 
 
@@ -62,7 +62,7 @@ def tick_one(state: "BrokerState", group_id: str, command: GroupTick, now: int) 
     return classic.decision(None)
 
 
-def apply_changed(state: "BrokerState", fact: GroupChanged | GroupGathered) -> None:
+def apply_gathered(state: "BrokerState", fact: GroupGathered) -> None:
     """Store the group."""
     state.groups[GroupKey(fact.group.group_id)] = fact.group
 

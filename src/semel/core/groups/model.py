@@ -17,6 +17,7 @@ from typing import Any, Final, TypeAlias
 from semel.core.data import Data
 from semel.core.groups import packing
 from semel.core.shares.group import SHARE, ShareGroup, unpack_share_group
+from semel.core.types import GroupKey
 
 NOTHING: Final[Mapping[Any, Any]] = MappingProxyType({})
 
@@ -79,6 +80,11 @@ class ClassicGroup(Data):
     """By member id, in the order in which they joined."""
     idle_since_ms: int = 0
     """When the group became empty, or last noted a commit while empty. Meaningless while it has members."""
+
+    @property
+    def key(self) -> GroupKey:
+        """The group's key."""
+        return GroupKey(self.group_id)
 
     @property
     def kind(self) -> str:
@@ -194,6 +200,11 @@ class ConsumerGroup(Data):
     regex_matches: Mapping[str, tuple[str, ...]] = NOTHING
     """The names that each subscribed regular expression matched when it was last looked up."""
     idle_since_ms: int = 0
+
+    @property
+    def key(self) -> GroupKey:
+        """The group's key."""
+        return GroupKey(self.group_id)
 
     @property
     def kind(self) -> str:

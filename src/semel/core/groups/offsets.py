@@ -18,7 +18,7 @@ from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Final
 
 from semel.core.data import Data
-from semel.core.facts import GroupChanged, GroupDeleted, OffsetCommitted, OffsetDeleted, PendingChanged
+from semel.core.facts import GroupDeleted, Put
 from semel.core.groups.classic_rebalance import ClassicTurn
 from semel.core.groups.commands import ExpireOffsets
 from semel.core.groups.commit_checks import Committer, check_commit, check_partition
@@ -27,7 +27,6 @@ from semel.core.groups.overdue import expiring
 from semel.core.names import is_usable
 from semel.core.shares.group import ShareGroup
 from semel.core.types import (
-    Apply,
     CommittedOffset,
     Decide,
     Decision,
@@ -159,7 +158,7 @@ def _commit(state: "BrokerState", command: CommitOffsets, now: int) -> Decision:
         errors.append(check_partition(group, command.committer, key))
         if errors[-1] is not ErrorCode.NONE:
             continue
-        facts.append(OffsetCommitted(key, value.but(committed_ms=state.time_of_day(now))))
+        facts.append(Put(key, value.but(committed_ms=state.time_of_day(now))))
     if facts:
         pending = state.pending[PendingKey(command.group_id)]
         if pending:
@@ -175,7 +174,7 @@ def _supersede(
     if not any(each.key in committed for each in pending):
         return ()
     marked = (each.but(is_superseded=True) if each.key in committed else each for each in pending)
-    return (PendingChanged(group_id, tuple(marked)),)
+    return (Put(PendingKey(group_id), tuple(marked)),)
 
 
 def keep_group(
@@ -183,11 +182,11 @@ def keep_group(
 ) -> tuple[Fact, ...]:
     """Return the effects of a commit on the group: it exists and is in use, and the member is alive."""
     if group is None:
-        return (GroupChanged(ClassicGroup(group_id, idle_since_ms=now)),)
+        return (Put.of(ClassicGroup(group_id, idle_since_ms=now)),)
     if not group.members:
         if now - group.idle_since_ms < IDLE_REFRESH_MS:
             return ()
-        return (GroupChanged(group.but(idle_since_ms=now)),)
+        return (Put.of(group.but(idle_since_ms=now)),)
     if isinstance(group, ConsumerGroup | ShareGroup) or not member_id:
         # In a transaction, a commit without a member is allowed even while the group has members.
         return ()
@@ -230,11 +229,11 @@ def _delete(state: "BrokerState", command: DeleteOffsets, now: int) -> Decision:
         errors.append(ErrorCode.NONE)
         deleted.add(key)
         if state.offsets[key] is not None:
-            facts.append(OffsetDeleted(key))
+            facts.append(Put(key, None))
     pending = state.pending[PendingKey(command.group_id)] or ()
     kept = tuple(each for each in pending if each.key not in deleted)
     if len(kept) < len(pending):
-        facts.append(PendingChanged(command.group_id, kept))
+        facts.append(Put(PendingKey(command.group_id), kept or None))
     return Decision(OffsetsDeleted(ErrorCode.NONE, tuple(errors)), tuple(facts))
 
 
@@ -258,15 +257,7 @@ def _expire(state: "BrokerState", command: ExpireOffsets, now: int) -> Decision:
     has_promises = bool(held) or command.group_id in state.sessions
     if command.forget_group and all_gone and is_idle and not has_promises:
         return Decision(len(expired), (GroupDeleted(command.group_id),))
-    return Decision(len(expired), tuple(OffsetDeleted(key) for key in expired))
-
-
-def _committed(state: "BrokerState", fact: OffsetCommitted) -> None:
-    state.offsets[fact.key] = fact.value
-
-
-def _deleted(state: "BrokerState", fact: OffsetDeleted) -> None:
-    state.offsets[fact.key] = None
+    return Decision(len(expired), tuple(Put(key, None) for key in expired))
 
 
 DECIDE: dict[type, Decide] = {
@@ -275,4 +266,3 @@ DECIDE: dict[type, Decide] = {
     DeleteOffsets: expiring(_delete),
     ExpireOffsets: expiring(_expire),
 }
-APPLY: dict[type, Apply] = {OffsetCommitted: _committed, OffsetDeleted: _deleted}

@@ -7,7 +7,7 @@ whose session is over: an administrator may wait for the session timeout and the
 from copy import copy
 from typing import TYPE_CHECKING, Any
 
-from semel.core.facts import GroupChanged, GroupGathered, SessionChanged
+from semel.core.facts import GroupGathered, Put, SessionChanged
 from semel.core.groups.commands import GroupTick
 from semel.core.groups.layered import Layered
 from semel.core.groups.lifecycle import tick_one
@@ -43,7 +43,9 @@ def _after(state: "BrokerState", group_id: str, facts: tuple[Fact, ...]) -> "Bro
     after: Any = copy(state)
     groups, sessions = _shared(state.groups), _shared(state.sessions)
     for fact in facts:
-        if isinstance(fact, GroupChanged | GroupGathered):
+        if type(fact) is Put and type(fact.key) is GroupKey:
+            groups = groups.with_entry(GroupKey(group_id), fact.value)
+        elif isinstance(fact, GroupGathered):
             groups = groups.with_entry(GroupKey(group_id), fact.group)
         elif isinstance(fact, SessionChanged) and fact.session is not None:
             sessions = sessions.with_entry(group_id, fact.session)

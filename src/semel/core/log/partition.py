@@ -36,17 +36,18 @@ from typing import TYPE_CHECKING, Any, Final
 from semel.core.data import Data
 from semel.core.facts import (
     BatchAppended,
+    BatchesReplaced,
     BatchStaged,
     LogStartAdvanced,
-    PartitionChanged,
-    ProducerAdvanced,
-    ProducerExpired,
     ProducerIdAllocated,
-    TransactionChanged,
+    Put,
+    StagedCommitted,
+    StagedDropped,
 )
-from semel.core.log import partition_facts, replacing
+from semel.core.log import replacing
 from semel.core.transactions.joining import join_by_writing
 from semel.core.types import (
+    Apply,
     Buffer,
     Cluster,
     ClusterKey,
@@ -270,7 +271,7 @@ def _append(state: "BrokerState", command: Append, now: int) -> Decision:
         producer, _stamped(command), partition.high_watermark, arrived, transaction_first_offset=-1
     )
     return _appended(
-        key, partition, command, arrived, (ProducerAdvanced(producer_key, advanced),), opens_transaction=False
+        key, partition, command, arrived, (Put(producer_key, advanced),), opens_transaction=False
     )
 
 
@@ -320,7 +321,7 @@ def _append_in_transaction(state: "BrokerState", partition: Partition, command: 
             # A duplicate of a batch of an earlier transaction, perhaps an aborted one: not part of this one.
             return Decision(Appended(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER))
         return Decision(known)
-    also: tuple[Fact, ...] = () if joined is transaction else (TransactionChanged(joined),)
+    also: tuple[Fact, ...] = () if joined is transaction else (Put.of(joined),)
     defers_sync = not joined.is_two_phase
     arrived = state.time_of_day(now)
     if command.is_journal:
@@ -332,7 +333,7 @@ def _append_in_transaction(state: "BrokerState", partition: Partition, command: 
     advanced = advance(
         producer, _stamped(command), partition.high_watermark, arrived, transaction_first_offset=first_offset
     )
-    facts = (ProducerAdvanced(producer_key, advanced), *also)
+    facts = (Put(producer_key, advanced), *also)
     return _appended(
         key, partition, command, arrived, facts, opens_transaction=opens, defers_sync=defers_sync
     )
@@ -362,7 +363,7 @@ def _staged(
     advanced = advance(producer, _stamped(command), -1, arrived, transaction_first_offset=-1, staged=staged)
     facts = (
         BatchStaged(key, header.producer_id, offsets, latest, header.length),
-        ProducerAdvanced(producer_key, advanced),
+        Put(producer_key, advanced),
         *also,
     )
     answer = Appended(ErrorCode.NONE, -1, command.log_append_time, partition.log_start_offset)
@@ -427,7 +428,7 @@ def _appended(
         partition.compactions,
     )
     answer = Appended(ErrorCode.NONE, base, command.log_append_time, partition.log_start_offset)
-    facts = (fact, PartitionChanged(key, after), *also)
+    facts = (fact, Put(key, after), *also)
     return Decision(answer, facts, (command.records,), (), defers_sync)
 
 
@@ -451,7 +452,7 @@ def _delete_records(state: "BrokerState", command: DeleteRecords, now: int) -> D
         remaining = partition.size_bytes - command.size_below
     facts = (
         LogStartAdvanced(command.partition, offset),
-        PartitionChanged(command.partition, partition.but(log_start_offset=offset, size_bytes=remaining)),
+        Put(command.partition, partition.but(log_start_offset=offset, size_bytes=remaining)),
     )
     return Decision(RecordsDeleted(ErrorCode.NONE, offset), facts)
 
@@ -465,10 +466,25 @@ def _expire_producer(state: "BrokerState", command: ExpireProducer, now: int) ->
     producer = state.producers[command.key]
     if producer is None or producer.has_open_transaction or producer.seen_ms > command.unseen_since_ms:
         return Decision(False)
-    return Decision(True, (ProducerExpired(command.key),))
+    return Decision(True, (Put(command.key, None),))
 
 
-APPLY = partition_facts.APPLY
+def _producer_id_allocated(state: "BrokerState", fact: ProducerIdAllocated) -> None:
+    cluster = state.cluster[ClusterKey()] or Cluster()
+    state.cluster[ClusterKey()] = cluster.but(next_producer_id=fact.producer_id + 1)
+
+
+APPLY: dict[type[Any], Apply | None] = {
+    BatchAppended: None,
+    LogStartAdvanced: None,
+    BatchesReplaced: None,
+    BatchStaged: None,
+    StagedCommitted: None,
+    StagedDropped: None,
+    ProducerIdAllocated: _producer_id_allocated,
+}
+"""None: the fact is about batches and changes no entity. If the partition changes, a ``Put`` follows."""
+
 
 DECIDE: dict[type[Any], Decide] = {
     Append: _append,

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from semel.core.data import Data
-from semel.core.facts import BatchesReplaced, PartitionChanged
+from semel.core.facts import BatchesReplaced, Put
 from semel.core.topic_configs import words
 from semel.core.types import (
     Buffer,
@@ -75,7 +75,7 @@ def _replace_batches(state: "BrokerState", command: ReplaceBatches, now: int) ->
     )
     facts = (
         BatchesReplaced(command.partition, command.rewritten, command.removed),
-        PartitionChanged(command.partition, after),
+        Put(command.partition, after),
     )
     return Decision(True, facts, command.records)
 

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec import json
 
 from semel.core.data import Data
-from semel.core.facts import PolicyChanged
+from semel.core.facts import Put
 from semel.core.security.acls import AclBinding
 from semel.core.security.quotas import QuotaEntity
 from semel.core.security.users import ScramCredential
-from semel.core.types import Apply, Decide, Decision, ErrorCode, Key, PolicyKey
+from semel.core.types import Decide, Decision, ErrorCode, Key, PolicyKey
 
 if TYPE_CHECKING:
     from semel.core.state import BrokerState
@@ -139,11 +139,9 @@ class ConfirmPolicies(Data):
         return ()
 
 
-def changing(
-    state: "BrokerState", wanted: Iterable[tuple[PolicyKey, str | None]]
-) -> tuple[PolicyChanged, ...]:
+def changing(state: "BrokerState", wanted: Iterable[tuple[PolicyKey, str | None]]) -> tuple[Put, ...]:
     """Return facts for the policies that change. Setting one to its current value must not cost a commit."""
-    return tuple(PolicyChanged(key, body) for key, body in wanted if state.policies[key] != body)
+    return tuple(Put(key, body) for key, body in wanted if state.policies[key] != body)
 
 
 def _add_acl(state: "BrokerState", command: AddAcl, now: int) -> Decision:
@@ -183,10 +181,6 @@ def _confirm(state: "BrokerState", command: ConfirmPolicies, now: int) -> Decisi
     return Decision(None)
 
 
-def _policy_changed(state: "BrokerState", fact: PolicyChanged) -> None:
-    state.policies[fact.key] = fact.body
-
-
 DECIDE: dict[type[Any], Decide] = {
     AddAcl: _add_acl,
     RemoveAcl: _remove_acl,
@@ -196,5 +190,3 @@ DECIDE: dict[type[Any], Decide] = {
     AlterQuota: _alter_quota,
     ConfirmPolicies: _confirm,
 }
-
-APPLY: dict[type[Any], Apply] = {PolicyChanged: _policy_changed}

@@ -20,7 +20,7 @@ clock and the log: it ends overdue locks and drops offsets below the log start.
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from semel.core.facts import ShareChanged, ShareDeleted, ShareLocksChanged
+from semel.core.facts import Put, ShareLocksChanged
 from semel.core.shares.commands import (
     Acknowledge,
     AcknowledgedRun,
@@ -150,7 +150,7 @@ class ShareTurn:
         """Return what changed."""
         facts: list[Fact] = []
         if self.share != self._share_before:
-            facts.append(ShareChanged(self.key, self.share))
+            facts.append(Put(self.key, self.share))
         if self._is_changed:
             locks = Locks.of(self.share.epoch, self.delivery_limit, self.locks)
             facts.append(ShareLocksChanged(self.key, locks))
@@ -177,7 +177,7 @@ def decide_start(state: "BrokerState", command: StartShare, now: int) -> Decisio
     if share.start_offset != UNSTARTED:
         return Decision(ErrorCode.NONE)
     offset = max(command.offset, log.log_start_offset)
-    return Decision(ErrorCode.NONE, (ShareChanged(command.key, share.but(start_offset=offset)),))
+    return Decision(ErrorCode.NONE, (Put(command.key, share.but(start_offset=offset)),))
 
 
 def decide_look(state: "BrokerState", command: FindAcquirable, now: int) -> Decision:
@@ -357,17 +357,6 @@ def _read(state: "BrokerState", key: ShareKey, now: int) -> ReadShare | None:
     if turn is None:
         return None
     return ReadShare(turn.share.start_offset, turn.share.settled, turn.log.high_watermark)
-
-
-def apply_changed(state: "BrokerState", fact: ShareChanged) -> None:
-    """Store the share-partition."""
-    state.shares[fact.key] = fact.share
-
-
-def apply_deleted(state: "BrokerState", fact: ShareDeleted) -> None:
-    """Remove the share-partition, with its locks."""
-    state.shares[fact.key] = None
-    state.share_locks.pop(fact.key, None)
 
 
 def apply_locks(state: "BrokerState", fact: ShareLocksChanged) -> None:

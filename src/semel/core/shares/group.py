@@ -17,7 +17,7 @@ import msgspec
 from msgspec.structs import asdict
 
 from semel.core.data import Data
-from semel.core.types import ShareKey
+from semel.core.types import GroupKey, ShareKey
 
 if TYPE_CHECKING:
     from semel.core.groups.model import Assignment, TopicShape
@@ -60,6 +60,11 @@ class ShareGroup(Data):
     shared: "Mapping[str, TopicShape]" = NOTHING
     """The topics that have share-partitions of this group, and their number."""
     idle_since_ms: int = 0
+
+    @property
+    def key(self) -> GroupKey:
+        """The group's key."""
+        return GroupKey(self.group_id)
 
     @property
     def kind(self) -> str:

@@ -19,7 +19,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from semel.core.data import Data
-from semel.core.facts import GroupChanged, SessionChanged, ShareChanged
+from semel.core.facts import Put, SessionChanged
 from semel.core.groups.commands import ConsumerAnswer
 from semel.core.groups.layered import drop, put
 from semel.core.groups.model import NO_ASSIGNMENT, NOTHING, Assignment, Owned, TopicShape
@@ -170,10 +170,10 @@ class ShareGroupTurn:
 
     def facts(self) -> tuple[Fact, ...]:
         """Return what changed."""
-        facts: list[Fact] = [ShareChanged(key, SharePartition(epoch=self.now)) for key in self.added]
+        facts: list[Fact] = [Put(key, SharePartition(epoch=self.now)) for key in self.added]
         group = self.group
         if group != self._group_before:
-            facts.append(GroupChanged(group))
+            facts.append(Put.of(group))
         if self.session.is_idle:
             if self._session_before is not None:
                 facts.append(SessionChanged(group.group_id, None))

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from semel.core.data import Data
-from semel.core.facts import GroupChanged, ShareChanged, ShareDeleted
+from semel.core.facts import Put
 from semel.core.groups.model import TopicShape
 from semel.core.names import is_usable
 from semel.core.shares.group import ShareGroup
@@ -90,11 +90,11 @@ def decide_alter(state: "BrokerState", command: AlterShareOffsets, now: int) -> 
             before = state.shares[key]
             if key.index in offsets:
                 epoch = now if before is None else before.epoch + 1
-                facts.append(ShareChanged(key, SharePartition(offsets[key.index], epoch)))
+                facts.append(Put(key, SharePartition(offsets[key.index], epoch)))
             elif before is None:
-                facts.append(ShareChanged(key, SharePartition(epoch=now)))
+                facts.append(Put(key, SharePartition(epoch=now)))
     if facts or shared != group.shared:
-        facts.append(GroupChanged(group.but(epoch=group.epoch + 1, shared=shared)))
+        facts.append(Put.of(group.but(epoch=group.epoch + 1, shared=shared)))
     return Decision(ShareOffsetsAltered(ErrorCode.NONE, errors), tuple(facts))
 
 
@@ -113,7 +113,7 @@ def decide_delete(state: "BrokerState", command: DeleteShareOffsets, now: int) -
         errors[name] = ErrorCode.NONE if shape else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         if shape:
             keys = _all(command.group_id, shape)
-            facts += [ShareDeleted(key) for key in keys if state.shares[key] is not None]
+            facts += [Put(key, None) for key in keys if state.shares[key] is not None]
     if shared != group.shared:
-        facts.append(GroupChanged(group.but(shared=shared)))
+        facts.append(Put.of(group.but(shared=shared)))
     return Decision(ShareOffsetsAltered(ErrorCode.NONE, errors), tuple(facts))

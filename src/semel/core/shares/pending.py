@@ -16,7 +16,7 @@ from itertools import islice
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from semel.core.facts import TransactionChanged
+from semel.core.facts import Put
 from semel.core.shares.commands import AcknowledgeInTransaction, AcknowledgeType
 from semel.core.shares.delivery import ShareTurn, all_ranges, turn_of
 from semel.core.shares.partition import UNSTARTED, Lock, Run, covers, within
@@ -62,7 +62,7 @@ def decide_in_transaction(state: "BrokerState", command: AcknowledgeInTransactio
             return Decision(ErrorCode.INVALID_RECORD_STATE)
         suspended += (turn.suspended(each, command.producer_id, is_accepted=is_accepted) for each in mine)
     turn.change(suspended)
-    facts: tuple[Fact, ...] = () if joined is transaction else (TransactionChanged(joined),)
+    facts: tuple[Fact, ...] = () if joined is transaction else (Put.of(joined),)
     return Decision(ErrorCode.NONE, (*facts, *turn.facts()), defers_sync=not joined.is_two_phase)
 
 

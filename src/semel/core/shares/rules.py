@@ -8,7 +8,7 @@ acknowledgements inside transactions, and ``offsets`` moves share-partitions. Th
 Housekeeping submits ``ShareTick()`` every ``SHARE_TICK_MS``.
 """
 
-from semel.core.facts import ShareChanged, ShareDeleted, ShareLocksChanged
+from semel.core.facts import ShareLocksChanged
 from semel.core.groups.overdue import expiring
 from semel.core.shares import commands, delivery, members, offsets, pending
 from semel.core.types import Apply, Decide
@@ -27,8 +27,4 @@ DECIDE: dict[type, Decide] = {
     offsets.DeleteShareOffsets: expiring(offsets.decide_delete),
 }
 
-APPLY: dict[type, Apply] = {
-    ShareChanged: delivery.apply_changed,
-    ShareDeleted: delivery.apply_deleted,
-    ShareLocksChanged: delivery.apply_locks,
-}
+APPLY: dict[type, Apply] = {ShareLocksChanged: delivery.apply_locks}

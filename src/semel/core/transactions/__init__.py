@@ -5,14 +5,7 @@ Read in this order: ``states`` (the transitions), ``model`` (which producer and 
 (their consequences). ``attempts`` is Semel's extension for pipelines: several transactions with one outcome.
 """
 
-from semel.core.facts import (
-    FeatureChanged,
-    LatestConnectionChanged,
-    PendingChanged,
-    TransactionChanged,
-    TransactionEnded,
-    TransactionForgotten,
-)
+from semel.core.facts import FeatureChanged, LatestConnectionChanged, TransactionEnded
 from semel.core.groups.overdue import expiring
 from semel.core.transactions import attempts, beginning, coordinator, pending
 from semel.core.transactions.attempts import BeginAttempt, CommitTransactions, TransactionsCommitted
@@ -74,9 +67,6 @@ DECIDE: dict[type, Decide] = {
 }
 
 APPLY: dict[type, Apply] = {
-    TransactionChanged: coordinator.transaction_changed,
-    TransactionForgotten: coordinator.transaction_forgotten,
-    PendingChanged: pending.pending_changed,
     FeatureChanged: coordinator.feature_changed,
     LatestConnectionChanged: coordinator.latest_connection_changed,
     TransactionEnded: lambda state, fact: None,

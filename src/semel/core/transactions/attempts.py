@@ -25,7 +25,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from semel.core.data import Data
-from semel.core.facts import TransactionChanged
+from semel.core.facts import Put
 from semel.core.groups.commit_checks import Committer
 from semel.core.groups.offsets import CommitOffsets
 from semel.core.transactions.beginning import init_producer
@@ -51,6 +51,7 @@ from semel.core.types import (
     Key,
     OffsetKey,
     PendingKey,
+    Transaction,
     TransactionKey,
     TransactionState,
 )
@@ -140,8 +141,8 @@ def begin_attempt(state: "BrokerState", command: BeginAttempt, now: int) -> Deci
     if decision.answer.error is not ErrorCode.NONE:
         return decision
     facts = tuple(
-        TransactionChanged(join(state, fact.transaction, now, version=command.version))
-        if type(fact) is TransactionChanged
+        Put.of(join(state, fact.value, now, version=command.version))
+        if type(fact) is Put and isinstance(fact.value, Transaction)
         else fact
         for fact in decision.facts
     )
@@ -199,7 +200,7 @@ def _decided(state: "BrokerState", driver: Producer, now: int) -> tuple[Fact, ..
     ended = known.but(
         state=becomes(known.state, Event.COMMIT), last_epoch=-1, updated_ms=state.time_of_day(now)
     )
-    return (TransactionChanged(ended),)
+    return (Put.of(ended),)
 
 
 def _check_run(state: "BrokerState", driver: Producer) -> ErrorCode:

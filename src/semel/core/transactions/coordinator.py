@@ -14,13 +14,7 @@ Retries: a client may send every request twice, because the answer may be lost.
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from semel.core.facts import (
-    EndReason,
-    FeatureChanged,
-    LatestConnectionChanged,
-    TransactionChanged,
-    TransactionForgotten,
-)
+from semel.core.facts import EndReason, FeatureChanged, LatestConnectionChanged, Put
 from semel.core.transactions import model
 from semel.core.transactions.commands import (
     NO_CONNECTION,
@@ -105,7 +99,7 @@ def _add(
         return Decision(SUPERSEDED)
     connection_facts = note_connection(state, transactional_id, command.connection)
     joined = grow(transaction)
-    facts = connection_facts if joined is transaction else (TransactionChanged(joined), *connection_facts)
+    facts = connection_facts if joined is transaction else (Put.of(joined), *connection_facts)
     return Decision(ErrorCode.NONE, facts, defers_sync=not joined.is_two_phase)
 
 
@@ -188,7 +182,7 @@ def forget_transaction(state: "BrokerState", command: ForgetTransaction, now: in
         or transaction.updated_ms > command.unused_since_ms
     ):
         return Decision(False)
-    return Decision(True, (TransactionForgotten(command.transactional_id),))
+    return Decision(True, (Put(TransactionKey(command.transactional_id), None),))
 
 
 def describe_transaction(state: "BrokerState", command: DescribeTransaction, now: int) -> Decision:
@@ -243,18 +237,6 @@ def read_features(state: "BrokerState", command: ReadFeatures, now: int) -> Deci
 
 
 # -- facts ------------------------------------------------------------------------------------------------
-
-
-def transaction_changed(state: "BrokerState", fact: TransactionChanged) -> None:
-    """Store the id, and track it if its transaction is open."""
-    state.put(TransactionKey(fact.transaction.transactional_id), fact.transaction)
-
-
-def transaction_forgotten(state: "BrokerState", fact: TransactionForgotten) -> None:
-    """Mark the id as unknown."""
-    state.put(TransactionKey(fact.transactional_id), None)
-    state.latest_connections.pop(fact.transactional_id, None)
-    state.latest_offset_connections.pop(fact.transactional_id, None)
 
 
 def feature_changed(state: "BrokerState", fact: FeatureChanged) -> None:

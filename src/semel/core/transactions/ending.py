@@ -12,15 +12,7 @@ ended, and the next one never has to wait.
 
 from typing import TYPE_CHECKING
 
-from semel.core.facts import (
-    BatchAppended,
-    Closing,
-    PartitionChanged,
-    ProducerAdvanced,
-    ShareChanged,
-    StagedCommitted,
-    StagedDropped,
-)
+from semel.core.facts import BatchAppended, Closing, Put, StagedCommitted, StagedDropped
 from semel.core.shares.partition import end_pending
 from semel.core.transactions.pending import settle
 from semel.core.types import Buffer, Fact, Partition, PartitionKey, ProducerKey, ProducerState, Transaction
@@ -58,7 +50,7 @@ class Ending:
             if share is not None:
                 ended = end_pending(share, producer_id, is_commit=self._is_commit)
                 if ended is not share:
-                    self.facts.append(ShareChanged(share_key, ended))
+                    self.facts.append(Put(share_key, ended))
 
     def in_partition(
         self,
@@ -78,7 +70,7 @@ class Ending:
             self._mark(key, partition, producer_id, producer, epoch, coordinator_epoch)
         batches = producer.batches if epoch == producer.epoch else ()
         ended = ProducerState(epoch, batches, self._now, self._now, coordinator_epoch)
-        self.facts.append(ProducerAdvanced(ProducerKey(key.topic_id, key.index, producer_id), ended))
+        self.facts.append(Put(ProducerKey(key.topic_id, key.index, producer_id), ended))
 
     def _unstage(
         self, key: PartitionKey, partition: Partition, producer_id: int, producer: ProducerState
@@ -96,7 +88,7 @@ class Ending:
         )
         last = after.high_watermark - 1
         self.facts.append(StagedCommitted(key, producer_id, base, last, peak, after.peak_timestamp))
-        self.facts.append(PartitionChanged(key, after))
+        self.facts.append(Put(key, after))
 
     def _mark(
         self,
@@ -130,7 +122,7 @@ class Ending:
         self.facts.append(
             BatchAppended(key, offset, offset, now, peak, len(batch), producer_id, True, False, closes)
         )
-        self.facts.append(PartitionChanged(key, after))
+        self.facts.append(Put(key, after))
 
     def _marker(self, producer_id: int, epoch: int, coordinator_epoch: int) -> Buffer:
         """Return the marker, the same in every partition: base offsets are stamped when batches are read."""

@@ -10,7 +10,7 @@ Deleting a group or topic deletes its pending offsets; a later commit does not b
 
 from typing import TYPE_CHECKING
 
-from semel.core.facts import OffsetCommitted, PendingChanged, TransactionChanged
+from semel.core.facts import Put
 from semel.core.groups.commit_checks import check_commit, check_partition
 from semel.core.groups.offsets import keep_group
 from semel.core.transactions.commands import SUPERSEDED, CommitPending
@@ -45,8 +45,8 @@ def settle(state: "BrokerState", group_id: str, producer_id: int, *, is_commit: 
             was_before = is_commit and at < mine.get(each.key, -1)
             rest.append(each.but(is_superseded=True) if was_before else each)
         elif is_commit and not each.is_superseded:
-            facts.append(OffsetCommitted(each.key, each.value))
-    facts.append(PendingChanged(group_id, tuple(rest)))
+            facts.append(Put(each.key, each.value))
+    facts.append(Put(PendingKey(group_id), tuple(rest) or None))
     return facts
 
 
@@ -87,18 +87,13 @@ def commit_pending(state: "BrokerState", command: CommitPending, now: int) -> De
         if errors[-1] is not ErrorCode.NONE:
             continue
         added[key] = PendingOffset(command.producer_id, key, value.but(committed_ms=committed_ms))
-    facts: list[Fact] = [] if joined is transaction else [TransactionChanged(joined)]
+    facts: list[Fact] = [] if joined is transaction else [Put.of(joined)]
     facts += note_connection(state, transactional_id, connection, for_offsets=True)
     if added:
         before = state.pending[PendingKey(command.group_id)] or ()
         kept = tuple(
             each for each in before if each.producer_id != command.producer_id or each.key not in added
         )
-        facts.append(PendingChanged(command.group_id, (*kept, *added.values())))
+        facts.append(Put(PendingKey(command.group_id), (*kept, *added.values())))
         facts.extend(keep_group(state, group, command.group_id, command.committer.member_id, now))
     return Decision(tuple(errors), tuple(facts), defers_sync=not joined.is_two_phase)
-
-
-def pending_changed(state: "BrokerState", fact: PendingChanged) -> None:
-    """Store the pending offsets of the group."""
-    state.pending[PendingKey(fact.group_id)] = fact.pending or None

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from semel.core.facts import EndReason, ProducerIdAllocated, TransactionChanged, TransactionEnded
+from semel.core.facts import EndReason, ProducerIdAllocated, Put, TransactionEnded
 from semel.core.transactions import model
 from semel.core.transactions.commands import ProducerGiven
 from semel.core.transactions.ending import Ending
@@ -72,7 +72,7 @@ class TransactionUpdate:
 
     def decision(self, answer: object, *, connection_facts: tuple[Fact, ...] = ()) -> Decision:
         """Return the answer with all facts."""
-        facts = (*self.facts, TransactionChanged(self.transaction), *connection_facts)
+        facts = (*self.facts, Put.of(self.transaction), *connection_facts)
         return Decision(answer, facts, tuple(self.batches))
 
     def given(self) -> ProducerGiven:

@@ -22,8 +22,8 @@ from typing import Any, Final
 import asyncpg
 
 from semel.core.types import ClusterKey, Fact, Key
+from semel.store.cluster.commit_calls import WRITE_ROWS, WRITE_SHARES, Bytes, Call, CommitCalls
 from semel.store.cluster.contract import Conflict, TermEnded
-from semel.store.cluster.fold import WRITE_ROWS, WRITE_SHARES, Bytes, Call, Fold
 from semel.store.cluster.place import Place
 from semel.store.cluster.postgres.database import (
     COLLIDED,
@@ -163,15 +163,15 @@ class Committer:
         Conflict, TermEnded, StoreRefused: nothing was written. StoreBroken.
         """
         number = self._sequence + 1
-        fold = Fold(locations, contents, self.version(number))
-        calls = fold.write(facts)
+        built = CommitCalls(locations, contents, self.version(number))
+        calls = built.write(facts)
         expectations = Expectations.of_commit(facts, expected)
         is_synced = not defers_sync or bool(contents.objects)
         async for _ in pauses():
             place = self._place
             claim = (place.broker_id, place.epoch, place.session, number, self.term, is_synced)
             try:
-                await self._try((*claim, fold.next_producer_id), expectations, calls)
+                await self._try((*claim, built.next_producer_id), expectations, calls)
                 break
             except COLLIDED:
                 # The commit was certainly rolled back.

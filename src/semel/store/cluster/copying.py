@@ -16,16 +16,9 @@ from semel.core.facts import (
     BatchStaged,
     Closing,
     FeatureChanged,
-    GroupChanged,
-    OffsetCommitted,
-    PartitionChanged,
-    PendingChanged,
-    PolicyChanged,
-    ProducerAdvanced,
     ProducerIdAllocated,
-    ShareChanged,
+    Put,
     TopicCreated,
-    TransactionChanged,
 )
 from semel.core.shares.group import shares_of
 from semel.core.types import (
@@ -102,7 +95,7 @@ class Copy:
             await self._topic(topic)
         await self._staged()
         async for transaction in transactions(self._source.ledger):
-            await self._add(TransactionChanged(self._in_target(transaction)))
+            await self._add(Put.of(self._in_target(transaction)))
             self._count(transactional_ids=1, open_transactions=transaction.state is TransactionState.ONGOING)
         async for group_id in group_ids(self._source.ledger):
             await self._group(group_id)
@@ -124,7 +117,7 @@ class Copy:
 
     async def _policies(self) -> None:
         async for key, body in policies(self._source.ledger):
-            await self._add(PolicyChanged(key, body))
+            await self._add(Put(key, body))
 
     async def _topic(self, topic: Topic) -> None:
         await self._add(TopicCreated(topic))
@@ -133,10 +126,10 @@ class Copy:
         for key in partitions(topic):
             partition = await _partition(self._source.ledger, key)
             self._digests[key] = await self._log(key, partition)
-            await self._add(PartitionChanged(key, partition))
+            await self._add(Put(key, partition))
             self._count(partitions=1)
             for producer_id, state in await self._source.ledger.producers(key):
-                await self._add(ProducerAdvanced(key.of(producer_id), state))
+                await self._add(Put(key.of(producer_id), state))
                 self._count(producers=1)
 
     async def _log(self, key: PartitionKey, partition: Partition) -> bytes:
@@ -192,18 +185,18 @@ class Copy:
     async def _group(self, group_id: str) -> None:
         group, pending = await self._source.ledger.load([GroupKey(group_id), PendingKey(group_id)])
         if group is not None:
-            await self._add(GroupChanged(group))
+            await self._add(Put.of(group))
         keys = shares_of(group)
         for start in range(0, len(keys), PAGE):
             some = keys[start : start + PAGE]
             for each, share in zip(some, await self._source.ledger.load(some), strict=True):
                 if share is not None:
-                    await self._add(ShareChanged(each, share))
+                    await self._add(Put(each, share))
         for key, value in await self._source.ledger.group_offsets(group_id):
-            await self._add(OffsetCommitted(key, value))
+            await self._add(Put(key, value))
             self._count(offsets=1)
         if pending is not None:
-            await self._add(PendingChanged(group_id, pending))
+            await self._add(Put(PendingKey(group_id), pending))
         self._count(groups=1)
 
     async def _add(self, fact: Fact, batch: Buffer | None = None) -> None:

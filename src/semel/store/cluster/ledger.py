@@ -1,9 +1,8 @@
-"""Implement ``interface.Ledger`` in PostgreSQL.
+"""Implement ``contract.Ledger`` in PostgreSQL.
 
-A commit is one transaction, usually one call (``fold``). Commits (``committing``) and queries (``database``)
-survive a restart of PostgreSQL.
-
-Count and log queries that needed a row that the ledger has lost.
+A commit is one transaction, usually one call (``commit_calls``). Commits (``committing``) and queries
+(``database``) survive a restart of PostgreSQL. Queries that need a row that the ledger has lost are counted
+and logged.
 """
 
 import logging
@@ -29,9 +28,9 @@ from semel.core.types import (
     Value,
 )
 from semel.store.cluster.bytes.runs import batches_of
+from semel.store.cluster.commit_calls import Bytes
 from semel.store.cluster.committing import Committer
 from semel.store.cluster.contract import Versioned
-from semel.store.cluster.fold import Bytes
 from semel.store.cluster.listing import (
     list_groups,
     list_transactions,

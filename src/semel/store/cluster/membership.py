@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Final
 
-from semel.core.placement import SHARDS
+from semel.core.entities import SHARDS
 from semel.store.cluster.contract import ClusterView, Peer, Shard
 from semel.store.cluster.leases import Leases
 from semel.store.cluster.place import Place

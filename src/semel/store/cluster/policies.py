@@ -1,14 +1,14 @@
 """Write policies of a cluster whose brokers do not run."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 
-from semel.core.facts import PolicyChanged
+from semel.core.types import PolicyKey
 from semel.store.cluster.postgres.opening import open_database
 from semel.store.cluster.postgres.texts import stored
 from semel.store.contract import StoreRefused
 
 
-async def put_policies(address: str, schema: str, changes: Sequence[PolicyChanged]) -> int:
+async def put_policies(address: str, schema: str, changes: Mapping[PolicyKey, str | None]) -> int:
     """Write policies to a ledger, and create its tables if there are none. StoreRefused, StoreBroken.
 
     Return how many of the policies existed before. No broker may run, because it would not notice.
@@ -20,13 +20,13 @@ async def put_policies(address: str, schema: str, changes: Sequence[PolicyChange
         ):
             raise StoreRefused("brokers of this cluster are running; add the user through one (--bootstrap)")
         present = 0
-        for each in changes:
-            key = each.key.kind, stored(each.key.name)
+        for policy, body in changes.items():
+            key = policy.kind, stored(policy.name)
             present += await database.value(
                 "SELECT count(*) FROM policies WHERE kind = $1 AND name = $2", *key
             )
-            body = None if each.body is None else stored(each.body)
-            await database.value("SELECT write_policy($1, $2, $3)", *key, body)
+            stored_body = None if body is None else stored(body)
+            await database.value("SELECT write_policy($1, $2, $3)", *key, stored_body)
         return present
     finally:
         await database.close()

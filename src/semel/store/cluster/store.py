@@ -17,8 +17,8 @@ from semel.store.cluster.bytes.objects import Objects
 from semel.store.cluster.bytes.reconciling import Reconciler
 from semel.store.cluster.bytes.roller import Roller
 from semel.store.cluster.claiming import connect_objects
+from semel.store.cluster.commit_calls import Bytes
 from semel.store.cluster.contract import SnapshotAge, Versioned
-from semel.store.cluster.fold import Bytes
 from semel.store.cluster.ledger import LEASE_SECONDS, NO_BYTES, PostgresLedger
 from semel.store.cluster.membership import PostgresMembership
 from semel.store.cluster.postgres.snapshots import SnapshotWatch

@@ -8,8 +8,9 @@ import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from semel.core.entities import SHARDS, name_shard
 from semel.core.facts import TopicChanged, TopicDeleted
-from semel.core.placement import ABSENT, SHARDS, VERSIONED, name_shard, shard_of, versioned_by
+from semel.core.placement import ABSENT, VERSIONED, shard_of, versioned_by
 from semel.core.types import (
     Fact,
     GroupKey,

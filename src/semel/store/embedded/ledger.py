@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar
 
 import apsw
 
-from semel.core.placement import name_shard
+from semel.core.entities import name_shard
 from semel.core.types import (
     CommittedOffset,
     Fact,

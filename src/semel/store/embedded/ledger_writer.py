@@ -24,9 +24,9 @@ import apsw
 
 from semel.core.types import Fact
 from semel.store.contract import BatchLocation, StoreBroken, StoreFull
-from semel.store.embedded.fold import Counters, Fold
 from semel.store.embedded.ledger_opening import connect, log_of, start, take_space, write_something
 from semel.store.embedded.queries import Statements
+from semel.store.embedded.row_writer import Counters, RowWriter
 
 GONE: Final = 2**63 - 1
 """A leftover below this offset means that the partition was deleted."""
@@ -86,7 +86,7 @@ class LedgerWriter:
             self._sqlite_checkpoints = self._sql.rows("read_sqlite_checkpoints")[0][0]
             if path is not None:
                 take_space(log_of(path), LOG_FRAMES_MAX * _FRAME_BYTES)
-            self._fold = Fold(self._sql, self._read_counters())
+            self._rows = RowWriter(self._sql, self._read_counters())
             if path is not None and self._sqlite_checkpoints == 0:
                 # A new database must be readable without its log.
                 self.move_log()
@@ -97,7 +97,7 @@ class LedgerWriter:
     @property
     def commit_number(self) -> int:
         """The number of the last commit."""
-        return self._fold.counters.commit_number
+        return self._rows.counters.commit_number
 
     def commit(
         self,
@@ -115,14 +115,14 @@ class LedgerWriter:
         """
         self._flush_or_not(is_flushed)
         self._looks_away += 8 + len(facts)
-        fold = self._fold
+        rows = self._rows
         try:
             self._begin()
-            fold.write(facts, locations)
+            rows.write(facts, locations)
             if locations:
                 for chunk_id, (length, end) in _extents(locations).items():
                     self._sql.run("add_to_chunks", (chunk_id, length, end))
-            counters = fold.counters
+            counters = rows.counters
             counters.commit_number = counters.commit_number + 1 if number is None else number
             self._sql.run(
                 "write_counters",
@@ -134,7 +134,7 @@ class LedgerWriter:
         except apsw.FullError as error:
             self._undo()
             raise StoreFull(f"there is no room for the ledger: {error}") from error
-        return fold.counters.commit_number
+        return rows.counters.commit_number
 
     def checkpoint(self) -> None:
         """Flush everything committed, and record that in the ledger. StoreFull.
@@ -317,7 +317,7 @@ class LedgerWriter:
     def _undo(self) -> None:
         if self.connection.in_transaction:
             self._sql.run("undo")
-        self._fold.forget(self._read_counters())
+        self._rows.forget(self._read_counters())
 
     def _read_counters(self) -> Counters:
         return Counters(*self._sql.rows("read_counters")[0])

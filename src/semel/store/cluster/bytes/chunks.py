@@ -18,7 +18,7 @@ from semel.config import Settings
 from semel.core.types import Buffer
 from semel.store.cluster.bytes.block_cache import BlockCache, Range
 from semel.store.cluster.bytes.objects import Objects
-from semel.store.cluster.fold import Bytes
+from semel.store.cluster.commit_calls import Bytes
 from semel.store.cluster.postgres.database import Database
 from semel.store.contract import BatchLocation
 

@@ -7,7 +7,7 @@ page with a problem is read again, and a problem seen both times is a finding.
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, Final, NamedTuple
 
-from semel.core.placement import SHARDS
+from semel.core.entities import SHARDS
 from semel.store.cluster.checking.findings import RESTORE, TOLD_ROWS, Finding, Progress
 from semel.store.cluster.postgres.opening import LOST_BASICS
 

@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 
 import apsw
 
-from semel.core.facts import BatchAppended, PartitionChanged, TopicCreated
+from semel.core.facts import BatchAppended, Put, TopicCreated
 from semel.core.types import Buffer, Fact, Partition, PartitionKey, Topic
 from semel.store.contract import BatchLocation, StoreBroken, StoreFull
 from semel.store.embedded import swap
@@ -283,7 +283,7 @@ def _fill(writer: LedgerWriter, store_id: bytes, chunks: list[ChunkOnDisk], last
             records += header.record_count
         number += 1
         if facts:
-            facts.append(PartitionChanged(key, Partition(0, offset, peak, size)))
+            facts.append(Put(key, Partition(0, offset, peak, size)))
         writer.commit(facts, locations, number=number, is_checkpoint=True)
         batches += len(locations)
         if not locations:

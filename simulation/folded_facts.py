@@ -35,7 +35,7 @@ class FoldedFacts:
     """All entities and all batches, as of the last durable commit."""
 
     def __init__(self) -> None:
-        self.values: dict[tuple[type, Any], Value] = {}
+        self.values: dict[tuple[type, Any], Any] = {}
         self.batches: dict[PartitionKey, list[StoredBatch]] = {}
         self._staged: dict[tuple[PartitionKey, int], list[tuple[f.BatchStaged, BatchLocation]]] = {}
         self._aborted: dict[PartitionKey, list[tuple[int, int, int]]] = {}

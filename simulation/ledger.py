@@ -6,8 +6,8 @@ from typing import Any
 from semel.core.entities import name_shard
 from semel.core.types import (
     CommittedOffset,
+    EntityKey,
     GroupKey,
-    Key,
     OffsetKey,
     PartitionKey,
     PolicyKey,
@@ -18,7 +18,7 @@ from semel.core.types import (
     Transaction,
     TransactionKey,
     TransactionState,
-    Value,
+    V,
 )
 from semel.store.contract import BatchLocation, Counts, GroupSummary, StoredBatch
 from simulation.folded_facts import FoldedFacts
@@ -36,7 +36,7 @@ class SimulatedLedger(FoldedFacts):
         other._aborted = {key: list(aborted) for key, aborted in self._aborted.items()}
         return other
 
-    async def load(self, keys: Sequence[Key]) -> list[Value | None]:
+    async def load(self, keys: Sequence[EntityKey[V]]) -> list[V | None]:
         """Return the entities with these keys."""
         return [self._get(key) for key in keys]
 

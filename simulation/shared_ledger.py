@@ -168,7 +168,7 @@ class LedgerServer:
         """Whether this is the current term."""
         return self._term == term
 
-    def load(self, keys: Iterable[Key], broker_id: int) -> list[Versioned]:
+    def load(self, keys: Iterable[Key], broker_id: int) -> list[Versioned[Any]]:
         """Return entities and their versions."""
         values, versions = self.ledger.values, self.ledger.versions
         return [

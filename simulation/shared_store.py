@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from random import Random
 from typing import Any, Final
 
-from semel.core.types import Buffer, Fact, Key, PartitionKey, Value
+from semel.core.types import Buffer, EntityKey, Fact, Key, PartitionKey, V
 from semel.store.cluster.contract import SnapshotAge, TermEnded, Versioned
 from semel.store.contract import StoreFull, StoreRefused
 from simulation.disk import SimulatedChunks
@@ -87,7 +87,7 @@ class SharedLedgerReader:
 
         return query
 
-    async def load(self, keys: Sequence[Key]) -> list[Value | None]:
+    async def load(self, keys: Sequence[EntityKey[V]]) -> list[V | None]:
         """Return entities. Partitions are durable before they are returned, because clients may read them."""
         server = self._wire.server
         while True:
@@ -137,14 +137,14 @@ class SharedSimulatedStore:
 
     # -- entities -----------------------------------------------------------------------------------------
 
-    async def load(self, keys: Sequence[Key], *, locks: bool = False) -> list[Versioned]:
+    async def load(self, keys: Sequence[EntityKey[V]], *, locks: bool = False) -> list[Versioned[V]]:
         """Return entities and their versions."""
-        found: list[Versioned] = await self.wire.ask(
+        found: list[Versioned[Any]] = await self.wire.ask(
             lambda: self._load_locked(keys) if locks else self._server.load(keys, self._broker_id)
         )
         return found
 
-    async def _load_locked(self, keys: Sequence[Key]) -> list[Versioned]:
+    async def _load_locked(self, keys: Sequence[Key]) -> list[Versioned[Any]]:
         server = self._server
         self._locked |= dict.fromkeys(keys)
         if self._locker is None:

@@ -3,7 +3,7 @@
 import typing
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -108,7 +108,7 @@ def test_configs_of_any_kind_of_mapping() -> None:
 
 def test_what_is_not_known_is_not_written() -> None:
     with pytest.raises(TypeError, match="object"):
-        pack_facts([facts.Put(GroupKey("g"), object())], [])
+        pack_facts([facts.Put(GroupKey("g"), cast(Any, object()))], [])
     with pytest.raises(TypeError, match="SessionChanged"):
         pack_facts([facts.SessionChanged("g", None)], [])
 

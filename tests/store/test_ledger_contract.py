@@ -76,7 +76,7 @@ async def test_what_does_not_exist_is_none_and_order_is_kept(ledgers: Any, scrib
 
 async def test_facts_that_are_not_durable_are_passed_over(ledgers: Any, scribe: Any) -> None:
     ledger = await ledgers.open()
-    await ledger.commit([SessionChanged("g", object()), scribe.created("t")], [])
+    await ledger.commit([SessionChanged("g", None), scribe.created("t")], [])
     assert [topic.name for topic in await ledger.topics()] == ["t"]
     await ledger.close()
 

@@ -5,7 +5,6 @@ from collections import defaultdict
 from typing import Any
 
 import asyncpg
-from semel.store.cluster.fold import Bytes
 
 from semel.core.facts import Put
 from semel.core.groups import ClassicGroup
@@ -24,6 +23,7 @@ from semel.core.types import (
     Transaction,
     TransactionKey,
 )
+from semel.store.cluster.commit_calls import Bytes
 from semel.store.cluster.ledger import PostgresLedger
 from semel.store.contract import BatchLocation
 

@@ -10,7 +10,6 @@ import asyncpg
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from semel.store.cluster.fold import Call
 from support.brokers.process import free_port
 from support.servers.postgres import postgres_server, why_not
 from support.stores.embedded import all_batches
@@ -30,6 +29,7 @@ from semel.core.types import (
     TransactionKey,
 )
 from semel.store.cluster import committing
+from semel.store.cluster.commit_calls import Call
 from semel.store.cluster.contract import TermEnded
 from semel.store.cluster.ledger import PostgresLedger
 from semel.store.cluster.postgres import opening

@@ -24,7 +24,7 @@ from semel.core.types import (
 )
 from semel.store.cluster import copying
 from semel.store.contract import BatchLocation, StoreBroken, StoreFull
-from semel.store.embedded import fold, ledger_writer
+from semel.store.embedded import ledger_writer, row_writer
 from semel.store.embedded.ledger import SqliteLedger
 from semel.store.embedded.ledger_opening import open_reader
 from semel.store.embedded.ledger_writer import LedgerWriter
@@ -177,7 +177,7 @@ async def test_a_tick_writes_each_partition_and_producer_once(tmp_path: Path, sc
 async def test_partition_ids_in_memory_are_bounded(
     tmp_path: Path, scribe: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fold, "PARTITIONS_MAX", 8)
+    monkeypatch.setattr(row_writer, "PARTITIONS_MAX", 8)
     ledger = await SqliteLedger.open(tmp_path / "ledger.db")
     created = scribe.created(partitions=30)
     await ledger.commit([created], [])
@@ -189,7 +189,7 @@ async def test_partition_ids_in_memory_are_bounded(
         facts = [fact for fact, _ in pairs]
         await ledger.commit([*facts, *scribe.changed()], [location for _, location in pairs])
         await scribe.fill(ledger, keys[0], [{}])
-    assert len(ledger._writer._fold._partitions.ids) <= 8
+    assert len(ledger._writer._rows._ids) <= 8
     assert await ledger.load(keys) == [scribe.partitions[key] for key in keys]
     await ledger.close()
 
@@ -384,7 +384,7 @@ def test_the_log_takes_its_space_at_the_start(tmp_path: Path) -> None:
     # A process that ends here leaves the log with room behind its last commit.
     writer.close(cleanly=False)
     writer = LedgerWriter(tmp_path / "ledger.db")
-    assert writer._fold.counters.next_producer_id == 50
+    assert writer._rows.counters.next_producer_id == 50
     writer.close(cleanly=True)
 
 

@@ -40,10 +40,10 @@ class Put(_Fact):
     key: Key
     value: Value | None
 
-    @classmethod
-    def of(cls, value: "Topic | Transaction | Group") -> "Put":
+    @staticmethod
+    def of(value: "Transaction | Group") -> "Put":
         """Return the fact for a value that names its own entity."""
-        return cls(value.key, value)
+        return Put(value.key, value)
 
 
 class TopicCreated(_Fact):

@@ -14,7 +14,7 @@ Everything here is plain data. Nothing in the core reads a clock: ``now`` is alw
 
 from collections.abc import Callable, Iterable, Mapping
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, Union
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeAlias, TypeVar, Union
 
 from semel.core.data import Data
 from semel.wire.errors import ErrorCode
@@ -33,6 +33,7 @@ __all__ = [
     "Command",
     "CommittedOffset",
     "Decision",
+    "EntityKey",
     "ErrorCode",
     "Fact",
     "GroupKey",
@@ -56,6 +57,7 @@ __all__ = [
     "Transaction",
     "TransactionKey",
     "TransactionState",
+    "V",
     "Value",
 ]
 
@@ -65,13 +67,21 @@ Ticket: TypeAlias = int
 NO_PRODUCER: Final = -1
 
 
-class TopicKey(Data, order=True, tag=0):
+V = TypeVar("V")
+V_co = TypeVar("V_co", covariant=True)
+
+
+class EntityKey(Data, Generic[V_co], order=True):
+    """Identifies an entity, whose values have the type ``V_co``."""
+
+
+class TopicKey(EntityKey["Topic"], tag=0):
     """A topic, by name."""
 
     name: str
 
 
-class ProducerKey(Data, order=True, tag=1):
+class ProducerKey(EntityKey["ProducerState"], tag=1):
     """A producer on one partition."""
 
     topic_id: bytes
@@ -79,7 +89,7 @@ class ProducerKey(Data, order=True, tag=1):
     producer_id: int
 
 
-class PartitionKey(Data, order=True, tag=2):
+class PartitionKey(EntityKey["Partition"], tag=2):
     """One partition, by topic id and not by name: a topic that is created again is another topic."""
 
     topic_id: bytes
@@ -90,13 +100,13 @@ class PartitionKey(Data, order=True, tag=2):
         return ProducerKey(self.topic_id, self.index, producer_id)
 
 
-class GroupKey(Data, order=True, tag=3):
+class GroupKey(EntityKey["Group"], tag=3):
     """A consumer group."""
 
     group_id: str
 
 
-class OffsetKey(Data, order=True, tag=4):
+class OffsetKey(EntityKey["CommittedOffset"], tag=4):
     """The committed offset of a group for one partition. By topic name, as on the wire."""
 
     group_id: str
@@ -104,23 +114,23 @@ class OffsetKey(Data, order=True, tag=4):
     partition: int
 
 
-class PendingKey(Data, order=True, tag=5):
+class PendingKey(EntityKey["tuple[PendingOffset, ...]"], tag=5):
     """All pending offsets of a group, of all open transactions, as one entity."""
 
     group_id: str
 
 
-class TransactionKey(Data, order=True, tag=6):
+class TransactionKey(EntityKey["Transaction"], tag=6):
     """A transactional id."""
 
     transactional_id: str
 
 
-class ClusterKey(Data, order=True, tag=7):
+class ClusterKey(EntityKey["Cluster"], tag=7):
     """The cluster's counters and feature level. There is one such entity."""
 
 
-class ShareKey(Data, order=True, tag=8):
+class ShareKey(EntityKey["SharePartition"], tag=8):
     """A share-partition: what a share group has done with the records of one partition."""
 
     topic_id: bytes
@@ -133,25 +143,15 @@ class ShareKey(Data, order=True, tag=8):
         return PartitionKey(self.topic_id, self.index)
 
 
-class PolicyKey(Data, order=True, tag=9):
+class PolicyKey(EntityKey[str], tag=9):
     """A policy: what administrators have decided for the whole cluster (``semel.core.security.policies``)."""
 
     kind: str
     name: str
 
 
-Key: TypeAlias = (
-    TopicKey
-    | PartitionKey
-    | ProducerKey
-    | GroupKey
-    | OffsetKey
-    | PendingKey
-    | TransactionKey
-    | ClusterKey
-    | PolicyKey
-    | ShareKey
-)
+Key: TypeAlias = EntityKey[Any]
+"""A key of any kind."""
 
 
 class Topic(Data):

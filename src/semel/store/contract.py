@@ -26,8 +26,8 @@ from typing import ClassVar, NamedTuple, Protocol
 from semel.core.types import (
     Buffer,
     CommittedOffset,
+    EntityKey,
     Fact,
-    Key,
     OffsetKey,
     PartitionKey,
     PolicyKey,
@@ -36,7 +36,7 @@ from semel.core.types import (
     Topic,
     Transaction,
     TransactionState,
-    Value,
+    V,
 )
 
 
@@ -152,7 +152,7 @@ class ChunkStore(Protocol):
 class Ledger(Protocol):
     """Holds the truth: one SQL commit per tick, and the queries that readers need."""
 
-    async def load(self, keys: Sequence[Key]) -> list[Value | None]:
+    async def load(self, keys: Sequence[EntityKey[V]]) -> list[V | None]:
         """Return the entities with these keys in the same order, None for those that do not exist."""
 
     async def commit(self, facts: Sequence[Fact], locations: Sequence[BatchLocation]) -> int:

@@ -17,14 +17,14 @@ from semel.core.data import Data
 from semel.core.entities import ENTITIES
 from semel.core.facts import DURABLE, Put
 from semel.core.groups import Group, unpack_group
-from semel.core.types import Fact, GroupKey, Key
+from semel.core.types import Fact, GroupKey
 from semel.store.contract import BatchLocation
 
 
 class _PutPacked(Data, tag="Put"):
     """A ``Put`` whose value is decoded when its key is known."""
 
-    key: Key
+    key: tuple(ENTITIES)  # type: ignore[valid-type]
     value: Raw
 
 

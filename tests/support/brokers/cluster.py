@@ -256,7 +256,7 @@ class Cluster:
 
     def names_at(self, member: Member, count: int = 1, word: str = "name") -> list[str]:
         """Return names of groups or transactional ids that this broker coordinates."""
-        from semel.core.placement import name_shard
+        from semel.core.entities import name_shard
 
         rows = self.query("SELECT shard FROM semel.shards WHERE owner = $1", member.node_id)
         shards = {row["shard"] for row in rows}

@@ -12,7 +12,18 @@ from semel.config import Settings
 from semel.core.log.partition import Append, TransactionContext
 from semel.core.topics import CreateTopic
 from semel.core.transactions.commands import EndTransaction, InitProducer, ProducerGiven
-from semel.core.types import Buffer, Fact, Key, Partition, PartitionKey, Transaction, TransactionState, Value
+from semel.core.types import (
+    Buffer,
+    EntityKey,
+    Fact,
+    Key,
+    Partition,
+    PartitionKey,
+    Transaction,
+    TransactionState,
+    V,
+    Value,
+)
 from semel.store.contract import StoreFull
 from support.models.rules import PARTITION, TOPIC_ID, header
 
@@ -23,7 +34,7 @@ class Nothing:
     """A ledger with only the values that a test puts into it."""
 
     def __init__(self) -> None:
-        self._values: dict[tuple[type, Key], Value] = {}
+        self._values: dict[tuple[type, Key], Any] = {}
         self.open: list[Transaction] = []
         self.loads: list[list[Key]] = []
 
@@ -31,7 +42,7 @@ class Nothing:
         # The type is part of the key, because keys of different types can be equal as tuples.
         self._values[type(key), key] = value
 
-    async def load(self, keys: Sequence[Key]) -> list[Value | None]:
+    async def load(self, keys: Sequence[EntityKey[V]]) -> list[V | None]:
         self.loads.append(list(keys))
         return [self._values.get((type(key), key)) for key in keys]
 

@@ -3,9 +3,10 @@
 from typing import Any
 
 import pytest
-from support.models.facts import kind_of, kinds_of
+from support.models.facts import kinds_of
 from support.models.transaction_rules import GROUP, J0, J1, M0, M1, Producer, TransactionRules, holds_together
 
+from semel.core.facts import Put
 from semel.core.transactions import attempts, model
 from semel.core.transactions.attempts import BeginAttempt, CommitTransactions, TransactionsCommitted
 from semel.core.transactions.commands import SUPERSEDED, EndTransaction, InitProducer, ProducerGiven
@@ -238,8 +239,8 @@ def test_offsets_of_the_group_that_others_hold_pending_are_superseded(
     assert (rules.committed(0), rules.committed(1)) == (7, 3)
     other.commit()
     assert rules.committed(0) == 7, "the later one wins"
-    offsets = [fact.value.offset for fact in rules.facts if kind_of(fact) is OffsetKey]
-    assert offsets == [3, 7]
+    committed = (fact.value for fact in rules.facts if isinstance(fact, Put))
+    assert [each.offset for each in committed if isinstance(each, CommittedOffset)] == [3, 7]
 
 
 def test_producer_ids_that_are_used_up_are_replaced(

@@ -161,6 +161,7 @@ class Publisher:
         grows.
         """
         if type(fact) is Put:
+            assert type(fact.key) is PolicyKey
             self.policies.suspect(fact.key)
             return
         if type(fact) is FeatureChanged:

@@ -7,9 +7,9 @@ broker owns which shard (``Membership``).
 
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import Any, Final, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Final, Generic, NamedTuple, Protocol, runtime_checkable
 
-from semel.core.types import Buffer, Fact, Key, Value
+from semel.core.types import Buffer, EntityKey, Fact, Key, V
 from semel.store.contract import ChunkStore, Ledger
 
 _CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
@@ -33,10 +33,10 @@ class TermEnded(Exception):
     """Unsynced work of any broker may be lost. Nothing was written, and ``Store.term`` is the new term."""
 
 
-class Versioned(NamedTuple):
+class Versioned(NamedTuple, Generic[V]):
     """An entity (None: it does not exist) and its version."""
 
-    value: Value | None
+    value: V | None
     version: int
 
 
@@ -181,7 +181,7 @@ class SharedStore(Protocol):
     async def make_room(self, length: int) -> None:
         """As in ``Store``."""
 
-    async def load(self, keys: Sequence[Key], *, locks: bool = False) -> list[Versioned]:
+    async def load(self, keys: Sequence[EntityKey[V]], *, locks: bool = False) -> list[Versioned[V]]:
         """Return entities and their versions, in the order of the keys; version 0 if there is none.
 
         With ``locks``, no other broker can change them before the next ``commit`` or ``unlock``, which must

@@ -183,7 +183,8 @@ class Copy:
         return transaction.but(term=self._target.term if is_present else _EARLIER_TERM)
 
     async def _group(self, group_id: str) -> None:
-        group, pending = await self._source.ledger.load([GroupKey(group_id), PendingKey(group_id)])
+        (group,) = await self._source.ledger.load([GroupKey(group_id)])
+        (pending,) = await self._source.ledger.load([PendingKey(group_id)])
         if group is not None:
             await self._add(Put.of(group))
         keys = shares_of(group)

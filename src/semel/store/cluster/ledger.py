@@ -9,12 +9,13 @@ import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
 import asyncpg
 
 from semel.core.types import (
     CommittedOffset,
+    EntityKey,
     Fact,
     Key,
     OffsetKey,
@@ -25,7 +26,7 @@ from semel.core.types import (
     Topic,
     Transaction,
     TransactionState,
-    Value,
+    V,
 )
 from semel.store.cluster.bytes.runs import batches_of
 from semel.store.cluster.commit_calls import Bytes
@@ -153,13 +154,13 @@ class PostgresLedger:
 
     # -- entities -----------------------------------------------------------------------------------------
 
-    async def load(self, keys: Sequence[Key]) -> list[Value | None]:
+    async def load(self, keys: Sequence[EntityKey[V]]) -> list[V | None]:
         """Return the entities with these keys in the same order, None for those that do not exist.
 
         Partitions are durable when they are returned, because clients may read what they show.
         """
 
-        async def work() -> list[Versioned]:
+        async def work() -> list[Versioned[Any]]:
             # One connection, which survives no crash: what it has read cannot be lost before the flush.
             async with self.database.connection() as connection:
                 found = await load(connection.fetch, keys, self.place.broker_id)
@@ -171,13 +172,13 @@ class PostgresLedger:
         with self.lost_rows.watched():
             return [each.value for each in await patiently(work, QUERY_PATIENCE_SECONDS)]
 
-    async def load_versioned(self, keys: Sequence[Key], *, locks: bool) -> list[Versioned]:
+    async def load_versioned(self, keys: Sequence[Key], *, locks: bool) -> list[Versioned[Any]]:
         """Return entities and their versions. With ``locks``, they are locked until the next commit."""
         if not locks:
             with self.lost_rows.watched():
                 return await load(self.database.fetch, keys, self.place.broker_id, at_once=True)
 
-        async def work() -> list[Versioned]:
+        async def work() -> list[Versioned[Any]]:
             async with self.committer.locks.taken(keys) as connection:
                 return await load(connection.fetch, keys, self.place.broker_id)
 

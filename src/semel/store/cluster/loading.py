@@ -40,7 +40,7 @@ from semel.store.rows import (
     transaction_of,
 )
 
-Found = dict[Any, Versioned]
+Found = dict[Any, Versioned[Any]]
 Fetch = Callable[..., Awaitable[list[Any]]]
 """Returns the rows of a query."""
 TRANSACTION_COLUMNS: Final = """
@@ -56,7 +56,7 @@ NOTHING: Final = Versioned(None, ABSENT)
 
 async def load(
     fetch: Fetch, keys: Sequence[Key], broker_id: int, *, at_once: bool = False
-) -> list[Versioned]:
+) -> list[Versioned[Any]]:
     """Return the entities with these keys in the same order, and their versions. LedgerDamaged.
 
     ``at_once``: ``fetch`` has several connections, so the queries run concurrently.

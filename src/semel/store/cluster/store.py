@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from semel.config import Settings
 from semel.core.topic_configs import words
-from semel.core.types import Buffer, Fact, Key
+from semel.core.types import Buffer, EntityKey, Fact, Key, V
 from semel.store.cluster.bytes.chunks import ClusterChunks
 from semel.store.cluster.bytes.merging import Merger
 from semel.store.cluster.bytes.objects import Objects
@@ -116,7 +116,7 @@ class ClusterStore:
     async def make_room(self, length: int) -> None:
         """Do nothing: PostgreSQL and the object store report when they are full."""
 
-    async def load(self, keys: Sequence[Key], *, locks: bool = False) -> list[Versioned]:
+    async def load(self, keys: Sequence[EntityKey[V]], *, locks: bool = False) -> list[Versioned[V]]:
         """Return entities and their versions. ``locks``: no other broker changes them before a commit."""
         return await self.ledger.load_versioned(keys, locks=locks)
 

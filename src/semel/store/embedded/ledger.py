@@ -20,8 +20,8 @@ import apsw
 from semel.core.entities import name_shard
 from semel.core.types import (
     CommittedOffset,
+    EntityKey,
     Fact,
-    Key,
     OffsetKey,
     PartitionKey,
     PolicyKey,
@@ -30,7 +30,7 @@ from semel.core.types import (
     Topic,
     Transaction,
     TransactionState,
-    Value,
+    V,
 )
 from semel.store.contract import (
     BatchLocation,
@@ -133,7 +133,7 @@ class SqliteLedger:
         """Whether the ledger may soon be full."""
         return self._writer.is_tight
 
-    async def load(self, keys: Sequence[Key]) -> list[Value | None]:
+    async def load(self, keys: Sequence[EntityKey[V]]) -> list[V | None]:
         """Return the entities with these keys in the same order, None for those that do not exist."""
         return await self._read(LedgerReader.load, keys)
 

@@ -17,8 +17,8 @@ from semel.core.types import (
     Cluster,
     ClusterKey,
     CommittedOffset,
+    EntityKey,
     GroupKey,
-    Key,
     OffsetKey,
     Partition,
     PartitionKey,
@@ -33,6 +33,7 @@ from semel.core.types import (
     Transaction,
     TransactionKey,
     TransactionState,
+    V,
     Value,
 )
 from semel.store.contract import Counts, GroupSummary, StoredBatch
@@ -58,7 +59,8 @@ class LedgerReader:
 
     def __init__(self, connection: apsw.Connection) -> None:
         self._sql = Statements(connection)
-        self._loaders: dict[type, Callable[[Any], Value | None]] = {
+        # Any: each takes a key of its kind, and returns its value.
+        self._loaders: dict[type, Callable[[Any], Any]] = {
             TopicKey: self._load_topic,
             PartitionKey: self._load_partition,
             ProducerKey: self._load_producer,
@@ -75,7 +77,7 @@ class LedgerReader:
         """Close the connection."""
         self._sql.connection.close(True)
 
-    def load(self, keys: Sequence[Key]) -> list[Value | None]:
+    def load(self, keys: Sequence[EntityKey[V]]) -> list[V | None]:
         """Return the entities with these keys in the same order, None for those that do not exist."""
         return [self._loaders[type(key)](key) for key in keys]
 

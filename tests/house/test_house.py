@@ -10,6 +10,7 @@ from semel.core.facts import (
     DURABLE,
     GroupGathered,
     LatestConnectionChanged,
+    Put,
     SessionChanged,
     ShareLocksChanged,
     TransactionEnded,
@@ -84,7 +85,8 @@ def test_handlers_say_which_versions_they_serve() -> None:
 
 def test_every_fact_can_be_applied() -> None:
     volatile = {GroupGathered, SessionChanged, ShareLocksChanged, LatestConnectionChanged, TransactionEnded}
-    assert set(APPLY) == {*DURABLE, *volatile}
+    # The state applies a Put itself.
+    assert {*APPLY, Put} == {*DURABLE, *volatile}
 
 
 def test_adr_numbers_are_consecutive() -> None:

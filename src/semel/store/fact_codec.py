@@ -24,7 +24,7 @@ from semel.store.contract import BatchLocation
 class _PutPacked(Data, tag="Put"):
     """A ``Put`` whose value is decoded when its key is known."""
 
-    key: tuple(ENTITIES)  # type: ignore[valid-type]
+    key: Union[tuple(ENTITIES)]  # type: ignore[valid-type]  # noqa: UP007
     value: Raw
 
 

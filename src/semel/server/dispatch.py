@@ -1,21 +1,29 @@
-"""Decodes a frame into a message and finds its handler.
+"""Decodes a frame into a message, finds its handler, and processes long requests and responses in slices.
 
 The table of handlers is a parameter, so that tests can use their own handlers. An API without a handler is
 not advertised, and a request for it is refused like one with an unknown key. The protocol has no response for
 a request that is refused here, so `read` raises `ProtocolError` and the connection is closed. ApiVersions is
 the exception: it is answered in any version, because clients use it to learn which versions are served
 (docs/behaviours.md, 93).
+
+The size of its frame decides whether a request is long. For a response, the number of elements in its arrays
+does, counted two levels deep: topics and their partitions, groups and their members.
 """
 
-from collections.abc import Generator, Iterable, Mapping
-from typing import Final, TypeAlias
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from semel.handlers.context import CloseConnection, Handler
+from semel.handlers.context import Handler, RequestContext
+from semel.server.in_flight import InFlightRequest
 from semel.wire.api_key import ApiKey
+from semel.wire.decoding import SLICE_ELEMENTS
 from semel.wire.errors import ProtocolError
 from semel.wire.frames import RequestHeader, decode_request_header
-from semel.wire.messages import APIS, Api, ApiVersionsRequest
-from semel.wire.schema import Buffer, Request, Response
+from semel.wire.messages import APIS, Api, ApiVersionsRequest, FetchRequest
+from semel.wire.schema import Buffer, Encoded, Request, Response
+
+if TYPE_CHECKING:
+    from semel.server.server_context import ServerContext
 
 LONG_FRAME_BYTES: Final = 16_384
 """A longer request is decoded in slices: without records, it may have as many elements as bytes."""
@@ -26,9 +34,6 @@ and written as a whole, and each thousand partitions block the event loop for te
 
 Decoding: TypeAlias = Generator[None, None, Request]
 """The remaining work of decoding a message, in slices."""
-
-HandlerResult: TypeAlias = Response | CloseConnection | None
-"""The outcome of a request: a response, a reason to close, or None if no response is wanted."""
 
 
 class Dispatch:
@@ -70,3 +75,65 @@ class Dispatch:
                 message: Request = stop.value
                 return header, message
         return header, work
+
+
+async def handle_long(
+    server: "ServerContext",
+    in_flight: InFlightRequest,
+    decoding: Decoding,
+    context: RequestContext,
+    handler: Handler,
+    decoded: Callable[[InFlightRequest], None],
+) -> Response | Encoded | None:
+    """Decode a long request in slices, then handle it. Calls ``decoded``, except for Produce."""
+    request = await server.broker.slices.run(decoding)
+    del decoding
+    if in_flight.api_key != ApiKey.PRODUCE:
+        decoded(in_flight)
+    answer = handler(server.broker, request, context)
+    return await respond(server, in_flight, request, answer)
+
+
+async def respond(
+    server: "ServerContext", in_flight: InFlightRequest, request: Request, answer: Awaitable[Any]
+) -> Response | Encoded | None:
+    """Await a handler's answer. A long response is encoded in slices."""
+    if isinstance(request, FetchRequest):
+        responses = server.responses
+        request.max_bytes = min(request.max_bytes, responses.fetch_share())
+        responses.fetches += 1
+        try:
+            response = await answer
+        finally:
+            responses.fetches -= 1
+    else:
+        response = await answer
+    if is_long(response):
+        parts = await server.broker.slices.run(response.encode_in_slices(in_flight.version))
+        return Encoded(type(response), parts)
+    return response  # type: ignore[no-any-return]
+
+
+def is_long(response: Any) -> bool:
+    """Whether encoding this response at once would block the event loop for too long."""
+    if type(response) is Encoded:
+        return False
+    return isinstance(response, Response) and _elements(response, levels=2) > SLICE_ELEMENTS
+
+
+def _elements(struct: Any, levels: int) -> int:
+    """Return the number of elements in the arrays of a struct; stops counting above ``SLICE_ELEMENTS``."""
+    count = 0
+    for name, field in struct.declared.items():
+        if field.kind != "array":
+            continue
+        items = getattr(struct, name)
+        if not items:
+            continue
+        count += len(items)
+        if levels > 1 and isinstance(field.element, type):
+            for item in items:
+                if count > SLICE_ELEMENTS:
+                    break
+                count += _elements(item, levels - 1)
+    return count

@@ -1,28 +1,22 @@
-"""Requests in flight: started and not yet answered. Long requests and responses are processed in slices.
-
-The size of its frame decides whether a request is long. For a response, the number of elements in its arrays
-does, counted two levels deep: topics and their partitions, groups and their members.
-"""
+"""The requests of one client: those that wait, and those in flight, which are started and not answered."""
 
 import time
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from collections import deque
+from collections.abc import Coroutine, Iterator
+from typing import Any, Final, Protocol, TypeAlias
 
-from semel.handlers.context import Handler, RequestContext
-from semel.server.dispatch import Decoding, HandlerResult
+from semel.handlers.context import CloseConnection
 from semel.server.timed import Timed
 from semel.wire.api_key import ApiKey
-from semel.wire.decoding import SLICE_ELEMENTS
 from semel.wire.messages import (
     ConsumerGroupHeartbeatRequest,
-    FetchRequest,
     LeaveGroupRequest,
     ShareGroupHeartbeatRequest,
 )
-from semel.wire.schema import Encoded, Request, Response
+from semel.wire.schema import Response
 
-if TYPE_CHECKING:
-    from semel.server.server_context import ServerContext
+HandlerResult: TypeAlias = Response | CloseConnection | None
+"""The outcome of a request: a response, a reason to close, or None if no response is wanted."""
 
 GOODBYES: Final = frozenset(
     {
@@ -95,63 +89,40 @@ class InFlightRequest:
         self.owner.answered()
 
 
-async def handle_long(
-    server: "ServerContext",
-    in_flight: InFlightRequest,
-    decoding: Decoding,
-    context: RequestContext,
-    handler: Handler,
-    decoded: Callable[[InFlightRequest], None],
-) -> Response | Encoded | None:
-    """Decode a long request in slices, then handle it. Calls ``decoded``, except for Produce."""
-    request = await server.broker.slices.run(decoding)
-    del decoding
-    if in_flight.api_key != ApiKey.PRODUCE:
-        decoded(in_flight)
-    answer = handler(server.broker, request, context)
-    return await respond(server, in_flight, request, answer)
+class RequestQueue:
+    """The requests of one client, in order: frames that wait to start, and requests in flight.
+
+    Only Produce requests are pipelined. Any other request waits for the requests before it and delays the
+    requests after it, as Kafka's muted channel does: after Produce, ListOffsets must see the new end, and an
+    EndTxn must not overtake the batches of its transaction.
+    """
+
+    __slots__ = ("_in_flight_max", "in_flight", "waiting")
+
+    def __init__(self, in_flight_max: int) -> None:
+        self._in_flight_max = in_flight_max
+        self.waiting: deque[memoryview] = deque()
+        self.in_flight: deque[InFlightRequest] = deque()
+
+    @property
+    def is_held(self) -> bool:
+        """Whether a request other than Produce is in flight: no other starts before it is answered."""
+        return bool(self.in_flight) and self.in_flight[0].api_key != ApiKey.PRODUCE
+
+    def may_start(self) -> bool:
+        """Whether the first waiting request may start beside those in flight."""
+        if not self.waiting:
+            return False
+        if not self.in_flight:
+            return True
+        return is_produce(self.waiting[0]) and not self.is_held and len(self.in_flight) < self._in_flight_max
+
+    def answered(self) -> "Iterator[InFlightRequest]":
+        """Remove and yield the finished requests, in order, up to the first unfinished one."""
+        while self.in_flight and self.in_flight[0].is_done:
+            yield self.in_flight.popleft()
 
 
-async def respond(
-    server: "ServerContext", in_flight: InFlightRequest, request: Request, answer: Awaitable[Any]
-) -> Response | Encoded | None:
-    """Await a handler's answer. A long response is encoded in slices."""
-    if isinstance(request, FetchRequest):
-        responses = server.responses
-        request.max_bytes = min(request.max_bytes, responses.fetch_share())
-        responses.fetches += 1
-        try:
-            response = await answer
-        finally:
-            responses.fetches -= 1
-    else:
-        response = await answer
-    if is_long(response):
-        parts = await server.broker.slices.run(response.encode_in_slices(in_flight.version))
-        return Encoded(type(response), parts)
-    return response  # type: ignore[no-any-return]
-
-
-def is_long(response: Any) -> bool:
-    """Whether encoding this response at once would block the event loop for too long."""
-    if type(response) is Encoded:
-        return False
-    return isinstance(response, Response) and _elements(response, levels=2) > SLICE_ELEMENTS
-
-
-def _elements(struct: Any, levels: int) -> int:
-    """Return the number of elements in the arrays of a struct; stops counting above ``SLICE_ELEMENTS``."""
-    count = 0
-    for name, field in struct.declared.items():
-        if field.kind != "array":
-            continue
-        items = getattr(struct, name)
-        if not items:
-            continue
-        count += len(items)
-        if levels > 1 and isinstance(field.element, type):
-            for item in items:
-                if count > SLICE_ELEMENTS:
-                    break
-                count += _elements(item, levels - 1)
-    return count
+def is_produce(frame: memoryview) -> bool:
+    """Whether the frame holds a Produce request."""
+    return len(frame) >= 2 and frame[0] == 0 and frame[1] == ApiKey.PRODUCE

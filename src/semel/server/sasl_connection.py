@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from semel.broker.broker import Broker
 from semel.handlers.context import RequestContext
-from semel.server.connection import FRAME_COST, Connection
+from semel.server.connection import FRAME_COST, Connection, Phase
 from semel.server.in_flight import InFlightRequest
 from semel.server.sasl.mechanism import AuthenticationFailed, principal_of
 from semel.server.sasl.plain import NAME as PLAIN
@@ -68,7 +68,7 @@ class SaslConnection(Connection):
         exchange = self._exchange
         if exchange.expects_raw:
             in_flight = InFlightRequest(self, _RAW_KEY, 0, 0, len(frame) + FRAME_COST)
-            self._in_flight.append(in_flight)
+            self._requests.in_flight.append(in_flight)
             self._server.requests.begin(self, is_produce=False)
             self._run(self._answer_raw(bytes(frame)), in_flight)
             return
@@ -126,10 +126,10 @@ class SaslConnection(Connection):
 
     def _answer(self, in_flight: InFlightRequest) -> None:
         super()._answer(in_flight)
-        if not self._exchange.is_failed or self._is_closing:
+        if not self._exchange.is_failed or self._phase >= Phase.DRAINING:
             return
         if self._out:
-            self._drop_waiting()
+            self._requests.waiting.clear()
             self._loop.call_later(REFUSED_SECONDS, self.finish)
         else:
             self.finish()
@@ -145,7 +145,8 @@ class SaslConnection(Connection):
         """Close the connection if it was authenticated by a credential that is gone."""
         if self._exchange.principal == principal_of(user) and self._exchange.mechanism in (mechanism, PLAIN):
             why = f"{mechanism} of {user!r} was removed"
-            if self._in_flight and self._in_flight[0].api_key == ApiKey.ALTER_USER_SCRAM_CREDENTIALS:
+            in_flight = self._requests.in_flight
+            if in_flight and in_flight[0].api_key == ApiKey.ALTER_USER_SCRAM_CREDENTIALS:
                 # A user who removes their own credential still gets a response.
                 self._close_gracefully("user removed", why)
             else:

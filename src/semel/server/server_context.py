@@ -32,7 +32,7 @@ from semel.wire.frames import FrameParser
 from semel.wire.messages import APIS
 
 if TYPE_CHECKING:
-    from semel.server.byte_stream import ByteStream
+    from semel.server.connection import Connection
 
 log = logging.getLogger("semel.server")
 
@@ -73,10 +73,10 @@ class ServerContext:
         self.dispatch = dispatch
         self.requests = RequestBudget(broker.settings.queued_max_request_bytes)
         self.responses = ResponseBudget(broker.settings.semel_queued_max_response_bytes)
-        self.connections: dict[ByteStream, int] = {}
+        self.connections: dict[Connection, int] = {}
         """Open connections with their ids, which ascend."""
         self.throttling = Throttling(broker.policies.quotas, broker.settings.semel_connections_per_user_max)
-        self._users: dict[ByteStream, str] = {}
+        self._users: dict[Connection, str] = {}
         """The principals of the connections that count towards the limit of a user."""
         self._arriving: set[Address] = set()
         """The clients whose TLS handshakes are under way."""
@@ -182,7 +182,7 @@ class ServerContext:
             del self._by_host[host]
 
     def admit(
-        self, connection: "ByteStream", transport: asyncio.Transport, *, has_sasl: bool = False
+        self, connection: "Connection", transport: asyncio.Transport, *, has_sasl: bool = False
     ) -> "Admitted":
         """Register a new connection, or give the reason why it is refused."""
         host = address_of(transport)
@@ -215,7 +215,7 @@ class ServerContext:
             return f"too many connections from {host} (max.connections.per.ip)"
         return None
 
-    def count_user(self, connection: "ByteStream", principal: str) -> bool:
+    def count_user(self, connection: "Connection", principal: str) -> bool:
         """Count a connection of an authenticated user. False if there are too many."""
         if principal == ANONYMOUS or connection in self._users:
             # A client that re-authenticates is already counted.
@@ -229,7 +229,7 @@ class ServerContext:
         wanted, possible = self.settings.max_connections, descriptors.for_connections()
         return wanted if possible is None else min(wanted, possible)
 
-    def dismiss(self, connection: "ByteStream", host: str) -> None:
+    def dismiss(self, connection: "Connection", host: str) -> None:
         """Remove a closed connection, and notify the broker unless the server is stopping."""
         connection_id = self.connections.pop(connection, None)
         if (principal := self._users.pop(connection, None)) is not None:

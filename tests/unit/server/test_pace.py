@@ -1,6 +1,6 @@
 """Slow is not dead, and a byte a second is not alive."""
 
-from semel.server.byte_stream import SLOWEST_BYTES_PER_SECOND, Pace
+from semel.server.outgoing import SLOWEST_BYTES_PER_SECOND, Pace
 
 PATIENCE = 60.0
 

@@ -318,8 +318,8 @@ class Broker:
         if isinstance(fact, TopicDeleted):
             for index in range(fact.topic.partitions):
                 self.logs.pop(PartitionKey(fact.topic.topic_id, index), None)
-        elif isinstance(getattr(fact, "partition", None), PartitionKey):
-            self.logs.setdefault(fact.partition, Log()).apply(fact, location, more)
+        elif isinstance(partition := getattr(fact, "partition", None), PartitionKey):
+            self.logs.setdefault(partition, Log()).apply(fact, location, more)
 
     def _location(self, size_bytes: int) -> BatchLocation:
         location = BatchLocation(1 + self._chunk_end // 5_000, self._chunk_end, size_bytes)

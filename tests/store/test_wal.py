@@ -18,7 +18,7 @@ from support.stores.embedded import (
 )
 
 from semel.core.facts import ProducerIdAllocated
-from semel.core.types import Cluster, ClusterKey
+from semel.core.types import Cluster, ClusterKey, Fact
 from semel.store.contract import BatchLocation, StoreBroken, StoreDamaged
 from semel.store.embedded import files, wal, wal_reading
 from semel.store.embedded import store as embedded
@@ -64,7 +64,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("small")
 def test_what_was_written_comes_back(tmp_path: Path) -> None:
     written = _started(tmp_path)
-    facts = [ProducerIdAllocated(5), ProducerIdAllocated(6)]
+    facts: list[Fact] = [ProducerIdAllocated(5), ProducerIdAllocated(6)]
     written.append(7, pack_facts(facts, [PLACE, PLACE]), [b"abc", b"def"], has_batches=True, flushed=6)
     written.append(8, pack_facts(facts, [PLACE]), [], has_batches=False, flushed=7)
     written.note_flushed(8)

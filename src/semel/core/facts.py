@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from semel.core.data import Data
 from semel.core.types import (
+    Fact,
     Key,
     PartitionKey,
     Rewritten,
@@ -30,11 +31,7 @@ if TYPE_CHECKING:
     from semel.core.shares.partition import Locks
 
 
-class _Fact(Data, tag=True):
-    """A packed fact starts with the name of its class, followed by the fields."""
-
-
-class Put(_Fact):
+class Put(Fact):
     """An entity has a new value, or is gone (None). ``entities`` lists the kinds of entities."""
 
     key: Key
@@ -46,19 +43,19 @@ class Put(_Fact):
         return Put(value.key, value)
 
 
-class TopicCreated(_Fact):
+class TopicCreated(Fact):
     """A topic was created, with empty partitions."""
 
     topic: Topic
 
 
-class TopicChanged(_Fact):
+class TopicChanged(Fact):
     """A topic has new configs, or more partitions (the new ones are empty)."""
 
     topic: Topic
 
 
-class TopicDeleted(_Fact):
+class TopicDeleted(Fact):
     """A topic was deleted with its partitions, their producers, and all group offsets on it, also pending."""
 
     topic: Topic
@@ -76,7 +73,7 @@ class Closing(Data):
     is_commit: bool
 
 
-class BatchAppended(_Fact):
+class BatchAppended(Fact):
     """A batch was appended. Its bytes travel beside the facts; the store chooses their location."""
 
     partition: PartitionKey
@@ -92,14 +89,14 @@ class BatchAppended(_Fact):
     """Set only for the marker that ends the producer's transaction."""
 
 
-class LogStartAdvanced(_Fact):
+class LogStartAdvanced(Fact):
     """Everything below this offset was deleted."""
 
     partition: PartitionKey
     log_start_offset: int
 
 
-class BatchesReplaced(_Fact):
+class BatchesReplaced(Fact):
     """Compaction rewrote or removed batches. No offset has changed.
 
     The bytes of the rewritten batches travel beside the facts, in the same order.
@@ -112,7 +109,7 @@ class BatchesReplaced(_Fact):
     transaction from the aborted ones: none of its data remains by then."""
 
 
-class BatchStaged(_Fact):
+class BatchStaged(Fact):
     """A batch was staged until the outcome of its transaction is known. Its bytes travel beside the facts."""
 
     partition: PartitionKey
@@ -123,7 +120,7 @@ class BatchStaged(_Fact):
     size_bytes: int
 
 
-class StagedCommitted(_Fact):
+class StagedCommitted(Fact):
     """The staged batches of a producer were added to the log at these offsets, in staging order."""
 
     partition: PartitionKey
@@ -136,7 +133,7 @@ class StagedCommitted(_Fact):
     """The peak of the last batch."""
 
 
-class StagedDropped(_Fact):
+class StagedDropped(Fact):
     """The staged batches of a producer in a partition were discarded."""
 
     partition: PartitionKey
@@ -154,7 +151,7 @@ class EndReason(StrEnum):
     ADMIN = "admin"
 
 
-class TransactionEnded(_Fact):
+class TransactionEnded(Fact):
     """An open transaction has ended. For metrics and audit: the durable fact is a ``Put``."""
 
     transactional_id: str
@@ -162,20 +159,20 @@ class TransactionEnded(_Fact):
     reason: EndReason
 
 
-class ProducerIdAllocated(_Fact):
+class ProducerIdAllocated(Fact):
     """A producer id was allocated. It is never allocated again."""
 
     producer_id: int
 
 
-class FeatureChanged(_Fact):
+class FeatureChanged(Fact):
     """The transaction version that is announced to clients has changed."""
 
     transaction_version: int
     features_epoch: int
 
 
-class GroupGathered(_Fact):
+class GroupGathered(Fact):
     """Members joined or left while a classic group prepares its next, unannounced generation. Not durable.
 
     The generation is written when it starts. If the broker restarts before that, the members join again.
@@ -184,27 +181,27 @@ class GroupGathered(_Fact):
     group: "Group"
 
 
-class GroupDeleted(_Fact):
+class GroupDeleted(Fact):
     """A group was deleted with all its offsets, committed and pending."""
 
     group_id: str
 
 
-class SessionChanged(_Fact):
+class SessionChanged(Fact):
     """The volatile state of a group has changed: deadlines, parked requests. A restart may lose it."""
 
     group_id: str
     session: "Session | None"
 
 
-class ShareLocksChanged(_Fact):
+class ShareLocksChanged(Fact):
     """The locks of a share-partition have changed (None: there are none). Not durable: see ``Locks``."""
 
     key: ShareKey
     locks: "Locks | None"
 
 
-class LatestConnectionChanged(_Fact):
+class LatestConnectionChanged(Fact):
     """A transactional id has a new latest connection. Not durable: a restart ends all connections."""
 
     transactional_id: str

@@ -70,7 +70,7 @@ def versioned_by(fact: Fact) -> tuple[Key, ...]:
     """Return the entities to which this fact gives a new version."""
     if type(fact) is f.Put:
         return (fact.key,) if type(fact.key) in VERSIONED else ()
-    if type(fact) in _TOPIC_FACTS:
+    if isinstance(fact, _TOPIC_FACTS):
         return (fact.topic.key,)
     if type(fact) is f.GroupDeleted:
         return GroupKey(fact.group_id), PendingKey(fact.group_id)

@@ -349,8 +349,10 @@ Value: TypeAlias = Union[
     "Group",
     "SharePartition",
 ]
-Fact: TypeAlias = Any
-"""One of the classes in ``semel.core.facts``."""
+
+
+class Fact(Data, tag=True):
+    """A fact (``semel.core.facts``). Packed, it starts with the name of its class, followed by the fields."""
 
 
 class Command(Protocol):

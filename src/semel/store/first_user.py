@@ -3,10 +3,9 @@
 from pathlib import Path
 
 from semel.config import Settings
-from semel.core.security.policies import PutCredential
+from semel.core.facts import Put
+from semel.core.security.policies import credential_policy
 from semel.core.security.users import ScramCredential
-from semel.core.state import BrokerState
-from semel.core.types import Fact
 from semel.store.opening import SCHEMA, check_packages, open_store
 
 
@@ -17,9 +16,9 @@ async def put_in_directory(path: Path, credential: ScramCredential) -> bool:
     """
     store = await open_store(path, Settings())
     try:
-        (key,) = PutCredential(credential).keys()
+        key, body = credential_policy(credential)
         (present,) = await store.ledger.load([key])
-        await store.commit(_facts(credential, present), ())
+        await store.commit([Put(key, body)], ())
         return present is not None
     finally:
         await store.close()
@@ -33,14 +32,4 @@ async def put_in_ledger(address: str, credential: ScramCredential) -> bool:
     check_packages()
     from semel.store.cluster.policies import put_policies
 
-    policies = {fact.key: fact.value for fact in _facts(credential, None)}
-    return await put_policies(address, SCHEMA, policies) > 0
-
-
-def _facts(credential: ScramCredential, present: str | None) -> tuple[Fact, ...]:
-    """Decide the facts as a broker does."""
-    command = PutCredential(credential)
-    state = BrokerState()
-    for key in command.keys():  # noqa: SIM118  it is not a mapping
-        state.put(key, present)
-    return state.decide(command, 0).facts
+    return await put_policies(address, SCHEMA, dict([credential_policy(credential)])) > 0

@@ -53,7 +53,7 @@ class Rules:
     def __init__(self) -> None:
         self.state = BrokerState()
         self.now = 1_000_000
-        self.facts: list[object] = []
+        self.facts: list[Fact] = []
         self.run(CreateTopic("t", TOPIC_ID, 1, {}))
 
     def decide(self, command: Command) -> Decision:

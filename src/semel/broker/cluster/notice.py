@@ -74,8 +74,9 @@ def keys_of(facts: Iterable[Fact]) -> list[Key]:
 
 def is_for_all(fact: Fact) -> bool:
     """Whether every broker needs the fact."""
-    kind = type(fact)
-    return type(fact.key) is PolicyKey if kind is Put else kind in _FOR_ALL
+    if type(fact) is Put:
+        return type(fact.key) is PolicyKey
+    return type(fact) in _FOR_ALL
 
 
 def batches_of(fact: Fact) -> int:

@@ -19,7 +19,7 @@ from semel.core.facts import (
     TopicCreated,
     TopicDeleted,
 )
-from semel.core.placement import ABSENT, VERSIONED, entity_of, versioned_by
+from semel.core.placement import ABSENT, VERSIONED, versioned_by
 from semel.core.shares.partition import Locks
 from semel.core.state import BrokerState
 from semel.core.types import (
@@ -29,7 +29,6 @@ from semel.core.types import (
     Key,
     PartitionKey,
     ShareKey,
-    Topic,
     TransactionKey,
     Value,
 )
@@ -88,24 +87,23 @@ class SharedState(BrokerState):
             super().apply(fact)
 
     def _remember_before(self, fact: Fact) -> None:
-        kind = type(fact)
-        if kind is Put:
+        if type(fact) is Put:
             self._remember(fact.key)
             if type(fact.key) is ShareKey and fact.value is None:
                 self._remember_locks(fact.key)
-        elif kind is SessionChanged:
+        elif type(fact) is SessionChanged:
             self._remember_session(fact.group_id)
-        elif kind is ShareLocksChanged:
+        elif type(fact) is ShareLocksChanged:
             self._remember_locks(fact.key)
-        elif kind is GroupGathered:
+        elif type(fact) is GroupGathered:
             self._remember(fact.group.key)
-        elif kind in _TOPICS:
+        elif isinstance(fact, _TOPICS):
             self._emptied.append(fact)
-        elif kind is GroupDeleted:
+        elif type(fact) is GroupDeleted:
             self._emptied.append(fact)
             self._remember(GroupKey(fact.group_id))
             self._remember_session(fact.group_id)
-        elif kind is FeatureChanged:
+        elif type(fact) is FeatureChanged:
             self._remember(ClusterKey())
         # An allocated producer id stays allocated: an undone decision gets another one when it is made again.
 
@@ -220,8 +218,9 @@ class SharedState(BrokerState):
                 [key for table in (self.offsets, self.pending) for key in table if key.group_id == name]
             )
             return
-        topic: Topic = fact.topic
-        self.forget([entity for entity in (entity_of(fact),) if entity is not None])
+        assert isinstance(fact, _TOPICS)
+        topic = fact.topic
+        self.forget([topic.key])
         self.forget([PartitionKey(topic.topic_id, index) for index in range(topic.partitions)])
         if type(fact) is TopicDeleted:
             self.forget([key for key in self.producers if key.topic_id == topic.topic_id])

@@ -61,11 +61,10 @@ class UnsyncedWork:
         self.facts += facts
         nth = iter(batches)
         for fact in facts:
-            kind = type(fact)
-            if kind is BatchAppended:
+            if type(fact) is BatchAppended:
                 self.partitions.add(fact.partition)
                 self._keep(next(nth))
-            elif kind is BatchStaged:
+            elif type(fact) is BatchStaged:
                 # Staging does not change the partition.
                 self._size_bytes += len(next(nth))
                 self.batches.append(None)
@@ -83,11 +82,10 @@ class UnsyncedWork:
         left: tuple[list[Fact], list[Buffer | None]] = [], []
         nth = iter(self.batches)
         for fact in self.facts:
-            kind = type(fact)
-            key = fact.key if kind is Put else getattr(fact, "partition", None)
-            facts, batches = taken if key in keys and kind is not BatchStaged else left
+            key = fact.key if type(fact) is Put else getattr(fact, "partition", None)
+            facts, batches = taken if key in keys and type(fact) is not BatchStaged else left
             facts.append(fact)
-            if kind is BatchAppended or kind is BatchStaged:
+            if isinstance(fact, BatchAppended | BatchStaged):
                 batches.append(next(nth))
         self.facts, self.batches = left
         self.partitions.difference_update(keys)

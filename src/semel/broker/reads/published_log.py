@@ -6,7 +6,7 @@ The commit loop publishes every commit (``Publisher``) before it replies.
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
-from typing import Any, Final
+from typing import Final
 
 from semel.broker.catalog import Catalog
 from semel.broker.policies import Policies
@@ -36,10 +36,12 @@ from semel.core.types import (
     PolicyKey,
     ShareKey,
     Topic,
+    Value,
 )
 from semel.store.contract import Counts, Ledger
 
-_RARE: Final = frozenset({TopicCreated, TopicChanged, TopicDeleted, FeatureChanged})
+_TOPICS: Final = (TopicCreated, TopicChanged, TopicDeleted)
+_RARE: Final = (*_TOPICS, FeatureChanged)
 
 
 class PublishedLog:
@@ -122,35 +124,36 @@ class Publisher:
         rare: list[Fact] = []
         nth = iter(batches)
         for fact in facts:
-            kind = type(fact)
-            if kind is BatchAppended:
+            if type(fact) is BatchAppended:
                 appended.append((fact, next(nth)))
-            elif kind is Put:
+            elif type(fact) is Put:
                 if type(fact.key) is PartitionKey:
+                    assert isinstance(fact.value, Partition)
                     changed[fact.key] = fact.value
                 else:
                     self._publish_value(fact.key, fact.value)
-            elif kind is BatchStaged:
+            elif type(fact) is BatchStaged:
                 # Not readable before its transaction commits.
                 next(nth)
-            elif kind is BatchesReplaced:
+            elif type(fact) is BatchesReplaced:
                 # Readers find the new batches on disk.
                 compacted.append(fact.partition)
                 deque(islice(nth, len(fact.rewritten)), maxlen=0)
-            elif kind is StagedCommitted:
+            elif type(fact) is StagedCommitted:
                 appended.append((fact, None))
-            elif kind in _RARE:
+            elif isinstance(fact, _RARE):
                 rare.append(fact)
         if changed:
             self._published.publish(changed, appended, compacted)
         if rare:
             self._publish_rare(rare)
 
-    def _publish_value(self, key: Key, value: Any) -> None:
+    def _publish_value(self, key: Key, value: Value | None) -> None:
         """Publish the value of an entity other than a partition. Readers see few kinds of them."""
         if type(key) is ShareKey:
             self.share_waits.wake(key)
         elif type(key) is PolicyKey:
+            assert value is None or isinstance(value, str)
             self.policies.change(key, value)
 
     def learn(self, fact: Fact) -> None:
@@ -168,6 +171,7 @@ class Publisher:
             if fact.features_epoch > self.cluster.features_epoch:
                 self._publish_rare([fact])
             return
+        assert isinstance(fact, _TOPICS)
         self._catalog.forget(fact.topic)
         if type(fact) is TopicDeleted:
             self._published.forget(partitions_of(fact.topic))

@@ -151,6 +151,7 @@ def _commit(state: "BrokerState", command: CommitOffsets, now: int) -> Decision:
         return Decision((error,) * len(command.offsets))
     errors: list[ErrorCode] = []
     facts: list[Fact] = []
+    committed: set[OffsetKey] = set()
     for key, value in command.offsets:
         if len(value.metadata) > command.metadata_chars_max:
             errors.append(ErrorCode.OFFSET_METADATA_TOO_LARGE)
@@ -158,11 +159,12 @@ def _commit(state: "BrokerState", command: CommitOffsets, now: int) -> Decision:
         errors.append(check_partition(group, command.committer, key))
         if errors[-1] is not ErrorCode.NONE:
             continue
+        committed.add(key)
         facts.append(Put(key, value.but(committed_ms=state.time_of_day(now))))
     if facts:
         pending = state.pending[PendingKey(command.group_id)]
         if pending:
-            facts.extend(_supersede(command.group_id, pending, {fact.key for fact in facts}))
+            facts.extend(_supersede(command.group_id, pending, committed))
         facts.extend(keep_group(state, group, command.group_id, command.committer.member_id, now))
     return Decision(tuple(errors), tuple(facts))
 

@@ -54,6 +54,11 @@ def user_of(key: PolicyKey) -> tuple[str, str]:
     return json.decode(key.name, type=tuple[str, str])
 
 
+def credential_policy(credential: ScramCredential) -> tuple[PolicyKey, str]:
+    """Return the policy that gives a user this credential."""
+    return user_key(credential.user, credential.mechanism), json.encode(credential).decode()
+
+
 def credential_of(body: str) -> ScramCredential:
     """Return the credential of a user."""
     return json.decode(body, type=ScramCredential)
@@ -154,9 +159,7 @@ def _remove_acl(state: "BrokerState", command: RemoveAcl, now: int) -> Decision:
 
 
 def _put_credential(state: "BrokerState", command: PutCredential, now: int) -> Decision:
-    each = command.credential
-    body = json.encode(each).decode()
-    return Decision(ErrorCode.NONE, changing(state, [(user_key(each.user, each.mechanism), body)]))
+    return Decision(ErrorCode.NONE, changing(state, [credential_policy(command.credential)]))
 
 
 def _remove_credential(state: "BrokerState", command: RemoveCredential, now: int) -> Decision:

@@ -12,7 +12,7 @@ from semel.config import Settings
 from semel.core.log.partition import Append, TransactionContext
 from semel.core.topics import CreateTopic
 from semel.core.transactions.commands import EndTransaction, InitProducer, ProducerGiven
-from semel.core.types import Buffer, Fact, Key, Partition, PartitionKey, Transaction, TransactionState, Value
+from semel.core.types import Buffer, Fact, Key, Partition, PartitionKey, Transaction, Value
 from semel.store.contract import StoreFull
 from support.models.rules import PARTITION, TOPIC_ID, header
 
@@ -35,10 +35,7 @@ class Nothing:
         self.loads.append(list(keys))
         return [self._values.get((type(key), key)) for key in keys]
 
-    async def transactions(
-        self, *, after: str = "", limit: int = 10_000, state: TransactionState | None = None
-    ) -> list[Transaction]:
-        assert state is TransactionState.ONGOING
+    async def open_transactions(self, *, after: str = "", limit: int) -> list[Transaction]:
         return [each for each in self.open if each.transactional_id > after][:limit]
 
 

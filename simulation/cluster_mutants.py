@@ -243,8 +243,7 @@ CLUSTER_MUTANTS: tuple[Mutant, ...] = (
     _broker(
         "an old copy hides an open transaction",
         "cluster.commit_loop",
-        "            self.state.forget("
-        "TransactionKey(each) for each in names if each not in self.state.ongoing)\n",
+        "        self.state.forget(wanted)\n",
         "",
     ),
     _broker(

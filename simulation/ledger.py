@@ -1,9 +1,8 @@
 """The ledger of the simulation: the queries over folded facts."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from semel.core.entities import name_shard
 from semel.core.types import (
     CommittedOffset,
     EntityKey,
@@ -97,9 +96,7 @@ class SimulatedLedger(FoldedFacts):
         kinds = [kind for kind, _ in self.values]
         return Counts(*(kinds.count(kind) for kind in (PartitionKey, GroupKey, TransactionKey)))
 
-    async def groups(
-        self, *, after: str = "", limit: int = 10_000, shards: Collection[int] | None = None
-    ) -> list[GroupSummary]:
+    async def groups(self, *, after: str = "", limit: int = 10_000) -> list[GroupSummary]:
         """Return groups, ordered by id, including those that only have offsets."""
         rows = {
             key.group_id: GroupSummary(key.group_id, "", "", "")
@@ -109,8 +106,7 @@ class SimulatedLedger(FoldedFacts):
         for group in self._of(GroupKey, ""):
             row = GroupSummary(group.group_id, group.kind, group.protocol_type, group.state_name)
             rows[group.group_id] = row
-        wanted = (each for each in sorted(rows) if shards is None or name_shard(each) in shards)
-        return [rows[each] for each in wanted if each > after][:limit]
+        return [rows[name] for name in sorted(rows) if name > after][:limit]
 
     async def group_offsets(self, group_id: str) -> list[tuple[OffsetKey, CommittedOffset]]:
         """Return everything a group has committed."""
@@ -158,19 +154,14 @@ class SimulatedLedger(FoldedFacts):
         found = sorted((key, body) for (kind, key), body in self.values.items() if kind is PolicyKey)
         return [each for each in found if after is None or each[0] > after][:limit]
 
-    async def transactions(
-        self,
-        *,
-        after: str = "",
-        limit: int = 10_000,
-        state: TransactionState | None = None,
-        shards: Collection[int] | None = None,
-    ) -> list[Transaction]:
+    async def transactions(self, *, after: str = "", limit: int = 10_000) -> list[Transaction]:
         """Return transactional ids in order."""
-        wanted = (each for each in self._of(TransactionKey, after) if state in (None, each.state))
-        if shards is not None:
-            wanted = (each for each in wanted if name_shard(each.transactional_id) in shards)
-        return list(wanted)[:limit]
+        return list(self._of(TransactionKey, after))[:limit]
+
+    async def open_transactions(self, *, after: str = "", limit: int) -> list[Transaction]:
+        """Return open transactions in order."""
+        known = self._of(TransactionKey, after)
+        return [each for each in known if each.state is TransactionState.ONGOING][:limit]
 
     async def transactions_unused_since(self, before_ms: int, *, after: str = "", limit: int) -> list[str]:
         """Return transactional ids that were not used after this time."""

@@ -17,7 +17,6 @@ from semel.core.types import (
     Partition,
     PartitionKey,
     Transaction,
-    TransactionState,
 )
 from semel.store.cluster.contract import Conflict, Versioned
 from semel.store.contract import BatchLocation, StoreFenced
@@ -101,11 +100,9 @@ class SmallLedger:
     async def unlock(self) -> None:
         """Do nothing: a step is not interrupted."""
 
-    async def transactions(
-        self, *, after: str = "", limit: int = 0, state: TransactionState | None = None
-    ) -> list[Transaction]:
-        """Return transactional ids in one state."""
-        return await self.fold.transactions(after=after, limit=limit, state=state)
+    async def open_transactions(self, *, after: str = "", limit: int) -> list[Transaction]:
+        """Return open transactions."""
+        return await self.fold.open_transactions(after=after, limit=limit)
 
     async def commit(
         self,

@@ -1,5 +1,6 @@
 """Several brokers over one ledger: histories, the small cluster, and what once went wrong, one by one."""
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from semel.core.types import (
     CommittedOffset,
     ErrorCode,
     OffsetKey,
+    Transaction,
 )
 from semel.store.contract import StoreRefused
 from simulation import virtual_time
@@ -194,6 +196,38 @@ def test_a_transaction_whose_notice_was_lost_times_out() -> None:
         while world.open_transactions():
             await virtual_time.sleep(0.1)
         assert world.loop.now < 30
+
+    in_cluster(work)
+
+
+def test_commits_do_not_wait_for_the_search_for_open_transactions() -> None:
+    """It may take seconds if there are many transactional ids, or many old versions of them."""
+
+    async def work(world: ClusterWorld) -> None:
+        one, two = world.everybody()
+        given = await two.broker.ask(InitProducer(name := named(world, two), 60_000))
+        world.faults.odds["lost notice"] = 1.0
+        await one.broker.ask(batch(name, partition_of(one), given.producer_id))
+        loop: Any = two.broker._loop
+        ledger = loop._store.ledger
+        search, may_search = ledger.open_transactions, asyncio.Event()
+
+        async def slow_search(**page: Any) -> list[Transaction]:
+            await may_search.wait()
+            found: list[Transaction] = await search(**page)
+            return found
+
+        ledger.open_transactions = slow_search
+        looking = asyncio.ensure_future(loop.look_for_open_transactions())
+        try:
+            assert await two.broker.ask(AllocateProducerId()) > 0
+            assert not looking.done()
+            assert name not in loop.state.ongoing
+        finally:
+            ledger.open_transactions = search
+            may_search.set()
+            await looking
+        assert name in loop.state.ongoing
 
     in_cluster(work)
 

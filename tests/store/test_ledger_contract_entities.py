@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from semel.core.entities import SHARDS, name_shard
 from semel.core.facts import GroupDeleted, Put
 from semel.core.groups import ClassicGroup, ConsumerGroup
 from semel.core.types import (
@@ -12,8 +11,6 @@ from semel.core.types import (
     ProducerKey,
     ProducerState,
     SentBatch,
-    Transaction,
-    TransactionState,
 )
 from semel.store.contract import GroupSummary
 
@@ -173,37 +170,3 @@ async def test_a_deleted_group_takes_its_offsets_along(ledgers: Any) -> None:
 
 
 # -- shards -----------------------------------------------------------------------------------------------
-
-
-async def test_groups_and_transactional_ids_are_listed_by_shard(ledgers: Any) -> None:
-    ledger = await ledgers.open()
-    names = [f"{kind}{number:03}" for number in range(40) for kind in ("with-members-", "with-offsets-")]
-    names += ["zero\0", "é"]
-    for name in names:
-        states = [TransactionState.ONGOING, TransactionState.EMPTY]
-        facts: list[Any] = [
-            Put.of(Transaction(name, 1, 0, 1, states[name_shard(name) % 3 == 0])),
-            Put(OffsetKey(name, "t", 0), CommittedOffset(1)),
-            Put(OffsetKey(name, "t", 1), CommittedOffset(1)),
-        ]
-        if "members" in name:
-            facts.append(Put.of(ClassicGroup(name)))
-        await ledger.commit(facts, [])
-    groups, transactions = await ledger.groups(), await ledger.transactions()
-    assert [each.group_id for each in groups] == [each.transactional_id for each in transactions]
-    for shards in (range(100), [name_shard("é")], [], range(SHARDS)):
-        some = [each for each in groups if name_shard(each.group_id) in shards]
-        assert await ledger.groups(shards=shards) == some
-        assert await ledger.groups(shards=shards, limit=7) == some[:7]
-        after = some[4].group_id if len(some) > 4 else "x"
-        assert (
-            await ledger.groups(shards=shards, after=after, limit=3)
-            == [each for each in some if each.group_id > after][:3]
-        )
-        found = [each for each in transactions if name_shard(each.transactional_id) in shards]
-        assert await ledger.transactions(shards=shards) == found
-        assert (
-            await ledger.transactions(shards=shards, limit=5, state=TransactionState.ONGOING)
-            == [each for each in found if each.state is TransactionState.ONGOING][:5]
-        )
-    await ledger.close()

@@ -65,7 +65,7 @@ async def test_transactions_know_their_share_partitions(ledgers: Any, scribe: An
     share = SharePartition(5, 3, RUNS)
     await ledger.commit([Put.of(ongoing), *(Put(key, share) for key in keys)], [])
     assert await ledger.load([TransactionKey("x\0"), *keys]) == [ongoing, share, share, share]
-    assert await ledger.transactions(limit=9, state=TransactionState.ONGOING) == [ongoing]
+    assert await ledger.open_transactions(limit=9) == [ongoing]
     assert await ledger.transactions(limit=9) == [ongoing]
     ended = ongoing.but(state=TransactionState.COMPLETE_COMMIT, partitions=(), groups=(), shares=())
     settled = SharePartition(2**41 + 1, 3)

@@ -98,6 +98,9 @@ async def test_commits_and_loads_do_not_look_at_versions_that_a_snapshot_keeps(
         await load.commit()
         await ledger.load(load.keys)
         await ledger.find_batches(key, 0, before=1, bytes_max=1, batches_max=1)
+        assert await ledger.open_transactions(limit=10) == []
+        assert await ledger.transactions_unused_since(VERSIONS * 2, limit=10) == ["t"]
+        assert await ledger.producers_unseen_since(VERSIONS * 2, limit=10) == [key.of(7)]
     after = await _counts(ledger, schema)
     await holder.close()
     await analyst.close()

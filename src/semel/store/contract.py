@@ -20,7 +20,7 @@ Methods are async because a ledger may be across a network. The embedded impleme
 threads.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import ClassVar, NamedTuple, Protocol
 
 from semel.core.types import (
@@ -35,7 +35,6 @@ from semel.core.types import (
     ProducerState,
     Topic,
     Transaction,
-    TransactionState,
     V,
 )
 
@@ -193,13 +192,8 @@ class Ledger(Protocol):
     async def counts(self) -> Counts:
         """Return the counts of what clients can create."""
 
-    async def groups(
-        self, *, after: str = "", limit: int = 10_000, shards: Collection[int] | None = None
-    ) -> list[GroupSummary]:
-        """Return groups, ordered by id, including those that only have offsets (kind "").
-
-        All, or those of some shards (``core.placement``).
-        """
+    async def groups(self, *, after: str = "", limit: int = 10_000) -> list[GroupSummary]:
+        """Return groups, ordered by id, including those that only have offsets (kind "")."""
 
     async def group_offsets(self, group_id: str) -> list[tuple[OffsetKey, CommittedOffset]]:
         """Return everything a group has committed."""
@@ -221,18 +215,17 @@ class Ledger(Protocol):
         Pairs of producer id and first offset, ordered by first offset.
         """
 
-    async def transactions(
-        self,
-        *,
-        after: str = "",
-        limit: int = 10_000,
-        state: TransactionState | None = None,
-        shards: Collection[int] | None = None,
-    ) -> list[Transaction]:
-        """Return transactions ordered by transactional id, in any state or one, of all shards or some."""
+    async def transactions(self, *, after: str = "", limit: int = 10_000) -> list[Transaction]:
+        """Return transactions ordered by transactional id, in any state."""
+
+    async def open_transactions(self, *, after: str = "", limit: int) -> list[Transaction]:
+        """Return open transactions. The order is as that of ``producers_unseen_since``."""
 
     async def transactions_unused_since(self, before_ms: int, *, after: str = "", limit: int) -> list[str]:
-        """Return transactional ids, in order, without an open transaction and not used after this time."""
+        """Return transactional ids without an open transaction and not used after this time.
+
+        The order is as that of ``producers_unseen_since``.
+        """
 
     async def leftovers(self, *, limit: int) -> list[BatchLocation]:
         """Return the locations of up to ``limit`` unreachable rows, which the next sweep deletes."""

@@ -20,7 +20,6 @@ from semel.core.types import (
     Partition,
     PartitionKey,
     Transaction,
-    TransactionState,
     V,
     Value,
 )
@@ -46,10 +45,7 @@ class Nothing:
         self.loads.append(list(keys))
         return [self._values.get((type(key), key)) for key in keys]
 
-    async def transactions(
-        self, *, after: str = "", limit: int = 10_000, state: TransactionState | None = None
-    ) -> list[Transaction]:
-        assert state is TransactionState.ONGOING
+    async def open_transactions(self, *, after: str = "", limit: int) -> list[Transaction]:
         return [each for each in self.open if each.transactional_id > after][:limit]
 
 

@@ -25,7 +25,7 @@ from semel.broker.metrics_text import page as metrics_page
 from semel.broker.reads.offset_search import LATEST
 from semel.broker.reads.reads import FetchRange, Isolation
 from semel.core.transactions.commands import AbortOpen, ChangeFeature
-from semel.core.types import ErrorCode, TransactionState
+from semel.core.types import ErrorCode
 from semel.store.contract import StoreFull
 
 
@@ -115,7 +115,7 @@ async def test_a_flush_shows_the_ledger_what_clients_were_told() -> None:
     async with running() as broker:
         await (await Producer(broker, "id").init()).send()
         assert await broker.flush()
-        (open_one,) = await broker.store.ledger.transactions(state=TransactionState.ONGOING)
+        (open_one,) = await broker.store.ledger.open_transactions(limit=10)
         assert open_one.partitions == (M0,)
 
 

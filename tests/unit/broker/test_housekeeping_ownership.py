@@ -20,7 +20,7 @@ from semel.core.groups.commit_checks import Committer
 from semel.core.groups.offsets import CommitOffsets
 from semel.core.log.partition import Append
 from semel.core.transactions.commands import InitProducer
-from semel.core.types import CommittedOffset, ErrorCode, OffsetKey, PartitionKey, TransactionState
+from semel.core.types import CommittedOffset, ErrorCode, OffsetKey, PartitionKey
 from semel.wire.messages import ConsumerGroupHeartbeatRequest
 from semel.wire.records import read_header
 
@@ -103,7 +103,7 @@ async def test_only_own_transactions_time_out() -> None:
         clock.passes(YEAR_MS)
         await broker._housekeeping.abort_overdue()
         await broker.flush()
-        ongoing = await broker.store.ledger.transactions(state=TransactionState.ONGOING)
+        ongoing = await broker.store.ledger.open_transactions(limit=10)
         assert [each.transactional_id for each in ongoing] == ["yours"]
 
 

@@ -52,7 +52,6 @@ from semel.core.types import (
     PartitionKey,
     PendingKey,
     TransactionKey,
-    TransactionState,
 )
 from semel.store.cluster.contract import Conflict, SharedStore, TermEnded
 from semel.store.contract import LedgerDamaged, StoreRefused
@@ -357,26 +356,40 @@ class SharedCommitLoop(CommitLoop):
     async def look_for_open_transactions(self) -> float:
         """Find transactions that a write to another broker has opened, and whose notice was lost.
 
-        Return the seconds for which commits had to wait.
+        Return the seconds for which the ledger was searched. Commits wait only if something was found.
         """
         clock = asyncio.get_running_loop().time
-
-        async def look() -> float:
-            began = clock()
-            await self.load_open_transactions()
-            return clock() - began
-
-        return await self.between_ticks(look)
+        began = clock()
+        found = await self._unknown_open(self._ownership.shards() or ())
+        searched = clock() - began
+        if found:
+            await self.between_ticks(lambda: self._load_if_open(filter(self._owns, found)))
+        return searched
 
     async def _load_open(self, shards: Collection[int]) -> None:
+        await self._load_if_open(await self._unknown_open(shards))
+
+    async def _unknown_open(self, shards: Collection[int]) -> list[TransactionKey]:
+        """Return the open transactions of these shards that are not open in memory."""
+        found: list[TransactionKey] = []
         after = ""
-        ledger, ongoing = self._store.ledger, TransactionState.ONGOING
-        while shards and (page := await ledger.transactions(after=after, limit=PAGE, state=ongoing)):
+        ledger, known = self._store.ledger, self.state.ongoing
+        while shards and (page := await ledger.open_transactions(after=after, limit=PAGE)):
             after = page[-1].transactional_id
-            names = [each.transactional_id for each in page if name_shard(each.transactional_id) in shards]
-            # A copy in another state is old, because this broker commits nothing meanwhile.
-            self.state.forget(TransactionKey(each) for each in names if each not in self.state.ongoing)
-            await self._load_missing(map(TransactionKey, names))
+            names = (each.transactional_id for each in page)
+            found += [
+                TransactionKey(name) for name in names if name not in known and name_shard(name) in shards
+            ]
+        return found
+
+    async def _load_if_open(self, keys: Iterable[TransactionKey]) -> None:
+        """Load these transactions. Called between two ticks.
+
+        A copy in another state is old, because this broker commits nothing meanwhile.
+        """
+        wanted = [key for key in keys if key.transactional_id not in self.state.ongoing]
+        self.state.forget(wanted)
+        await self._load_missing(wanted)
 
     async def release(self, give_away: Callable[[], Awaitable[None]]) -> None:
         """Give shards away, and forget what this broker does not own any more. Raises StoreRefused.

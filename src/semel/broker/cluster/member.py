@@ -29,7 +29,7 @@ log = logging.getLogger("semel.cluster")
 LOOK_SECONDS: Final = 10.0
 """How often to search for open transactions whose notices were lost, so that they time out, at most."""
 LOOK_SHARE: Final = 100
-"""Commits wait for the search, so it takes at most one part in so many of the time."""
+"""The search reads every transactional id, so it takes at most one part in so many of the time."""
 
 
 ANNOUNCE_SECONDS: Final = 0.1

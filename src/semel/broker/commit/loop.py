@@ -49,7 +49,7 @@ from semel.config import Settings
 from semel.core.facts import DURABLE, BatchAppended, LatestConnectionChanged
 from semel.core.state import BrokerState
 from semel.core.transactions.commands import AbortOpen
-from semel.core.types import PARKED, Command, Fact, Key, TransactionKey, TransactionState
+from semel.core.types import PARKED, Command, Fact, Key, TransactionKey
 from semel.store.contract import LedgerDamaged, Store, StoreRefused
 
 
@@ -121,8 +121,7 @@ class CommitLoop:
     async def load_open_transactions(self) -> None:
         """Load every open transaction into the state, where their deadlines are checked."""
         after = ""
-        ledger, ongoing = self._store.ledger, TransactionState.ONGOING
-        while page := await ledger.transactions(after=after, limit=_PAGE, state=ongoing):
+        while page := await self._store.ledger.open_transactions(after=after, limit=_PAGE):
             for transaction in page:
                 self.state.put(TransactionKey(transaction.transactional_id), transaction)
             after = page[-1].transactional_id

@@ -25,7 +25,6 @@ from semel.core.types import (
     ProducerState,
     Topic,
     Transaction,
-    TransactionState,
     V,
 )
 from semel.store.cluster.bytes.runs import batches_of
@@ -34,6 +33,7 @@ from semel.store.cluster.committing import Committer
 from semel.store.cluster.contract import Versioned
 from semel.store.cluster.listing import (
     list_groups,
+    list_open_transactions,
     list_transactions,
     list_unseen_producers,
     list_unused_transactions,
@@ -227,11 +227,9 @@ class PostgresLedger:
         )
         return Counts(*row)
 
-    async def groups(
-        self, *, after: str = "", limit: int = 10_000, shards: Collection[int] | None = None
-    ) -> list[GroupSummary]:
+    async def groups(self, *, after: str = "", limit: int = 10_000) -> list[GroupSummary]:
         """Return groups, ordered by id, including those that only have offsets (kind "")."""
-        return await list_groups(self.database, after, limit, shards)
+        return await list_groups(self.database, after, limit)
 
     async def group_offsets(self, group_id: str) -> list[tuple[OffsetKey, CommittedOffset]]:
         """Return everything a group has committed."""
@@ -263,22 +261,19 @@ class PostgresLedger:
     async def producers_unseen_since(
         self, before_ms: int, *, after: ProducerKey | None = None, limit: int
     ) -> list[ProducerKey]:
-        """Return producers, ordered by key, without an open transaction and last seen before this time."""
+        """Return producers without an open transaction and last seen before this time, the last key first."""
         return await list_unseen_producers(self.database, before_ms, after, limit)
 
-    async def transactions(
-        self,
-        *,
-        after: str = "",
-        limit: int = 10_000,
-        state: TransactionState | None = None,
-        shards: Collection[int] | None = None,
-    ) -> list[Transaction]:
-        """Return transactions ordered by transactional id, in any state or one, of all shards or some."""
-        return await list_transactions(self.database, after, limit, state, shards)
+    async def transactions(self, *, after: str = "", limit: int = 10_000) -> list[Transaction]:
+        """Return transactions ordered by transactional id, in any state."""
+        return await list_transactions(self.database, after, limit)
+
+    async def open_transactions(self, *, after: str = "", limit: int) -> list[Transaction]:
+        """Return open transactions, the last transactional id first."""
+        return await list_open_transactions(self.database, after, limit)
 
     async def transactions_unused_since(self, before_ms: int, *, after: str = "", limit: int) -> list[str]:
-        """Return transactional ids, in order, without an open transaction and not used after this time."""
+        """Return unused transactional ids without an open transaction, the last one first."""
         return await list_unused_transactions(self.database, before_ms, after, limit)
 
     # -- batches ------------------------------------------------------------------------------------------

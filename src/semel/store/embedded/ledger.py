@@ -11,13 +11,12 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import apsw
 
-from semel.core.entities import name_shard
 from semel.core.types import (
     CommittedOffset,
     EntityKey,
@@ -29,7 +28,6 @@ from semel.core.types import (
     ProducerState,
     Topic,
     Transaction,
-    TransactionState,
     V,
 )
 from semel.store.contract import (
@@ -197,17 +195,9 @@ class SqliteLedger:
         """Return the counts of what clients can create."""
         return await self._read(LedgerReader.counts)
 
-    async def groups(
-        self, *, after: str = "", limit: int = 10_000, shards: Collection[int] | None = None
-    ) -> list[GroupSummary]:
+    async def groups(self, *, after: str = "", limit: int = 10_000) -> list[GroupSummary]:
         """Return groups, ordered by id, including those that only have offsets (kind "")."""
-        if shards is None:
-            return await self._read(LedgerReader.groups, after, limit)
-        found: list[GroupSummary] = []
-        while len(found) < limit and (page := await self._read(LedgerReader.groups, after, limit)):
-            found += [each for each in page if name_shard(each.group_id) in shards]
-            after = page[-1].group_id
-        return found[:limit]
+        return await self._read(LedgerReader.groups, after, limit)
 
     async def group_offsets(self, group_id: str) -> list[tuple[OffsetKey, CommittedOffset]]:
         """Return everything a group has committed."""
@@ -233,27 +223,16 @@ class SqliteLedger:
         """Return producer and first offset of aborted transactions in this range, by first offset."""
         return await self._read(LedgerReader.aborted, partition, first, before)
 
-    async def transactions(
-        self,
-        *,
-        after: str = "",
-        limit: int = 10_000,
-        state: TransactionState | None = None,
-        shards: Collection[int] | None = None,
-    ) -> list[Transaction]:
-        """Return transactions ordered by transactional id, in any state or one, of all shards or some."""
-        if shards is None:
-            return await self._read(LedgerReader.transactions, after, limit, state)
-        found: list[Transaction] = []
-        while len(found) < limit and (
-            page := await self._read(LedgerReader.transactions, after, limit, state)
-        ):
-            found += [each for each in page if name_shard(each.transactional_id) in shards]
-            after = page[-1].transactional_id
-        return found[:limit]
+    async def transactions(self, *, after: str = "", limit: int = 10_000) -> list[Transaction]:
+        """Return transactions ordered by transactional id, in any state."""
+        return await self._read(LedgerReader.transactions, after, limit)
+
+    async def open_transactions(self, *, after: str = "", limit: int) -> list[Transaction]:
+        """Return open transactions."""
+        return await self._read(LedgerReader.open_transactions, after, limit)
 
     async def transactions_unused_since(self, before_ms: int, *, after: str = "", limit: int) -> list[str]:
-        """Return transactional ids, in order, without an open transaction and not used after this time."""
+        """Return transactional ids without an open transaction and not used after this time."""
         found: list[str] = []
         place: str | None = after
         while place is not None and len(found) < limit:

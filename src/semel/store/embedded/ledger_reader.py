@@ -243,15 +243,13 @@ class LedgerReader:
             for producer_id, first_offset in json.loads(self._sql.value("aborted_between", bindings))
         ]
 
-    def transactions(self, after: str, limit: int, state: TransactionState | None) -> list[Transaction]:
-        """Return transactions ordered by transactional id, in any state or one."""
-        if state is TransactionState.ONGOING:
-            rows = self._sql.rows("ongoing_after", (after, limit))
-        else:
-            wanted = "" if state is None else state.label
-            bindings = {"after": after, "state": wanted, "transactions_max": limit}
-            rows = self._sql.rows("transactions_after", bindings)
-        return [transaction_of(row) for row in rows]
+    def transactions(self, after: str, limit: int) -> list[Transaction]:
+        """Return transactions ordered by transactional id."""
+        return [transaction_of(row) for row in self._sql.rows("transactions_after", (after, limit))]
+
+    def open_transactions(self, after: str, limit: int) -> list[Transaction]:
+        """Return open transactions ordered by transactional id."""
+        return [transaction_of(row) for row in self._sql.rows("ongoing_after", (after, limit))]
 
     def unused_transactions(self, after: str, before_ms: int, page: int) -> tuple[list[str], str | None]:
         """Read a page of all ids. Return the unused ones, and where the next page begins, if any."""

@@ -523,13 +523,12 @@ SELECT
 FROM transactions WHERE transactional_id = ?;
 
 -- name: transactions_after
--- Transactional ids in order, all or those in one state.
+-- Transactional ids in order.
 SELECT
     transactional_id, producer_id, epoch, timeout_ms, state, partitions, groups, started_ms, updated_ms,
     deadline_ms, previous_producer_id, last_epoch, version, term, is_two_phase, prepared_epoch, shares
 FROM transactions
-WHERE transactional_id > :after AND (:state = '' OR state = :state)
-ORDER BY transactional_id LIMIT :transactions_max;
+WHERE transactional_id > ? ORDER BY transactional_id LIMIT ?;
 
 -- name: ongoing_after
 -- Transactional ids with an open transaction, in order. They have an index of their own.

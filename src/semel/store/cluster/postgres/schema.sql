@@ -204,9 +204,6 @@ CREATE TABLE offsets (
 
 CREATE UNIQUE INDEX offsets_newest ON offsets (group_id, topic, partition_index, generation);
 
--- For listing the groups of a shard that only have offsets.
-CREATE INDEX offsets_by_shard ON offsets (shard, group_id);
-
 -- For deleting a topic with every group's offsets on it.
 CREATE INDEX offsets_by_topic ON offsets (topic);
 
@@ -268,8 +265,6 @@ CREATE TABLE transactions (
 
 CREATE UNIQUE INDEX transactions_newest ON transactions (transactional_id, generation);
 
-CREATE INDEX transactions_by_shard ON transactions (shard, transactional_id);
-
 -- Groups. body is the whole group, packed by the core; the other columns are for listing.
 CREATE TABLE groups (
     group_id      text COLLATE "C" NOT NULL,
@@ -284,8 +279,6 @@ CREATE TABLE groups (
 ) WITH (fillfactor = 70);
 
 CREATE UNIQUE INDEX groups_newest ON groups (group_id, generation);
-
-CREATE INDEX groups_by_shard ON groups (shard, group_id);
 
 -- Work for the sweep: batches of this partition that end below this offset, and the transactions that were aborted
 -- there. The largest possible offset means that the partition was deleted, with all its batches and producers.

@@ -20,8 +20,8 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 from semel.client import AuthenticationFailed, ClientError, KafkaError, ProtocolError
 from semel.console.clients import StoppableClient
-from semel.console.pipeline_sampling import PipelineSample
-from semel.console.sampling import Catalogue, GroupSample, PartitionEnds, TransactionSample, sections_of
+from semel.console.pipeline_sampling import sample_pipelines
+from semel.console.sampling import sample_catalogue, sample_ends, sample_groups, sample_transactions
 from semel.console.sessions import Identity, Session
 from semel.console.settings import ConsoleSettings
 from semel.console.workers import OVER, Busy, SessionOver, TookTooLong, Workers
@@ -155,12 +155,19 @@ class Observer:
         self.is_stopped = False
         self.aborted: deque[tuple[str, int]] = deque(maxlen=ABORTED_MAX)
         """Transactions that this user aborted in the console: ids and start times."""
-        self.catalogue: Section[Catalogue]
-        self.ends: Section[PartitionEnds]
-        self.transactions: Section[TransactionSample]
-        self.groups: Section[GroupSample]
-        self.pipelines: Section[dict[str, PipelineSample]]
-        self.sections: Mapping[str, Section[Any]] = sections_of(self)
+        within_s = settings.request_seconds
+        self.catalogue = Section(sample_catalogue, within_s)
+        self.ends = Section(sample_ends, within_s)
+        self.transactions = Section(sample_transactions, within_s)
+        self.groups = Section(sample_groups, within_s)
+        self.pipelines = Section(sample_pipelines, within_s)
+        self.sections: Mapping[str, Section[Any]] = {
+            "catalogue": self.catalogue,
+            "ends": self.ends,
+            "transactions": self.transactions,
+            "groups": self.groups,
+            "pipelines": self.pipelines,
+        }
 
     def start(self) -> None:
         """Begin to sample."""

@@ -33,11 +33,10 @@ from semel.client import (
 from semel.client.admin.transactions import describe_transactions, list_transactions
 from semel.client.consume.offsets import list_offsets
 from semel.console.blockers import sample_blockers
-from semel.console.pipeline_sampling import sample_pipelines
 from semel.spark.pipeline.status import MARKS as PIPELINE_MARKS
 
 if TYPE_CHECKING:
-    from semel.console.observing import Observer, Section
+    from semel.console.observing import Observer
 
 
 class Point(NamedTuple):
@@ -202,25 +201,6 @@ class GroupSample:
     age_series: dict[str, Series] = field(default_factory=dict)
     pipelines: set[str] = field(default_factory=set)
     """The groups whose committed offsets have the metadata of a Spark pipeline."""
-
-
-def sections_of(observer: "Observer") -> "dict[str, Section[Any]]":
-    """Set the sections of an observer, and return them by name."""
-    from semel.console.observing import Section
-
-    within_s = observer.settings.request_seconds
-    observer.catalogue = Section(sample_catalogue, within_s)
-    observer.ends = Section(sample_ends, within_s)
-    observer.transactions = Section(sample_transactions, within_s)
-    observer.groups = Section(sample_groups, within_s)
-    observer.pipelines = Section(sample_pipelines, within_s)
-    return {
-        "catalogue": observer.catalogue,
-        "ends": observer.ends,
-        "transactions": observer.transactions,
-        "groups": observer.groups,
-        "pipelines": observer.pipelines,
-    }
 
 
 async def sample_catalogue(observer: "Observer") -> Catalogue:

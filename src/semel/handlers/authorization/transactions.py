@@ -4,7 +4,7 @@ Requests between brokers need ClusterAction. Semel's own CommitTransactions and 
 every transactional id; offsets need the same rights as in TxnOffsetCommit.
 """
 
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable
 from typing import Any, Final
 
 from semel.broker.commit.promise import resolved
@@ -22,7 +22,6 @@ from semel.handlers.authorization.access import (
     TRANSACTIONAL_ID,
     Access,
     Guard,
-    except_for,
 )
 from semel.handlers.metadata import INTERNAL_TOPICS
 from semel.handlers.transactions import BETWEEN_BROKERS
@@ -45,11 +44,6 @@ from semel.wire.messages.transactions import (
     EndTxnResponse,
     InitProducerIdRequest,
     InitProducerIdResponse,
-    TxnOffsetCommitRequest,
-    TxnOffsetCommitRequestTopic,
-    TxnOffsetCommitResponse,
-    TxnOffsetCommitResponsePartition,
-    TxnOffsetCommitResponseTopic,
 )
 
 READ: Final = Operation.READ
@@ -146,40 +140,6 @@ def end_txn(access: Access, request: EndTxnRequest) -> Awaitable[Any]:
     return resolved(EndTxnResponse(error_code=ID_DENIED))
 
 
-def txn_offset_commit(access: Access, request: TxnOffsetCommitRequest) -> Awaitable[Any]:
-    """Write on the id, Read on the group and on each topic. The offsets of allowed topics are committed."""
-    if not access.may(WRITE, TRANSACTIONAL_ID, request.transactional_id):
-        return resolved(TxnOffsetCommitResponse(topics=_not_committed(request.topics, ID_DENIED)))
-    if not access.may(READ, GROUP, request.group_id):
-        return resolved(TxnOffsetCommitResponse(topics=_not_committed(request.topics, GROUP_DENIED)))
-    denied = [each for each in request.topics if not access.may(READ, TOPIC, each.name)]
-    return _commit_others(access, request, denied) if denied else access.pass_on(request)
-
-
-async def _commit_others(
-    access: Access, request: TxnOffsetCommitRequest, denied: list[TxnOffsetCommitRequestTopic]
-) -> TxnOffsetCommitResponse:
-    request.topics = except_for(request.topics, denied)
-    response: TxnOffsetCommitResponse = await access.pass_on(request)
-    response.topics += _not_committed(denied, TOPIC_DENIED)
-    return response
-
-
-def _not_committed(
-    topics: Iterable[TxnOffsetCommitRequestTopic], error: ErrorCode
-) -> list[TxnOffsetCommitResponseTopic]:
-    return [
-        TxnOffsetCommitResponseTopic(
-            name=topic.name,
-            partitions=[
-                TxnOffsetCommitResponsePartition(partition_index=each.partition_index, error_code=error)
-                for each in topic.partitions
-            ],
-        )
-        for topic in topics
-    ]
-
-
 def commit_transactions(access: Access, request: CommitTransactionsRequest) -> Awaitable[Any]:
     """Write on the driver's id and all others; Read on the group and the topics, if there are offsets."""
     may_drive = access.may(WRITE, TRANSACTIONAL_ID, request.transactional_id)
@@ -218,7 +178,6 @@ GUARDS: dict[int, Guard] = {
     ApiKey.ADD_PARTITIONS_TO_TXN: add_partitions_to_txn,
     ApiKey.ADD_OFFSETS_TO_TXN: add_offsets_to_txn,
     ApiKey.END_TXN: end_txn,
-    ApiKey.TXN_OFFSET_COMMIT: txn_offset_commit,
     CommitTransactionsRequest.api_key: commit_transactions,
     BeginAttemptRequest.api_key: begin_attempt,
 }

@@ -17,8 +17,6 @@ from semel.handlers.authorization import (
     producing,
     reading,
     topics,
-    transaction_admin,
-    transactions,
 )
 from semel.handlers.authorization.access import Access, Guard
 from semel.handlers.context import Handler, RequestContext
@@ -30,8 +28,6 @@ GUARDS: Final[dict[int, Guard]] = {
     **metadata.GUARDS,
     **topics.GUARDS,
     **configs.GUARDS,
-    **transactions.GUARDS,
-    **transaction_admin.GUARDS,
     **cluster.GUARDS,
 }
 

@@ -20,6 +20,7 @@ from semel.core.dynamic_configs import (
     ConfigAnswer,
 )
 from semel.core.names import is_usable
+from semel.core.security.acls import Operation
 from semel.core.topics import AlterTopic, TopicAnswer, name_problem
 from semel.core.types import Command, ErrorCode
 from semel.dynamic_settings import READ_ONLY, is_list, problem, unchangeable
@@ -31,6 +32,7 @@ from semel.handlers.config_entries import (
     topic_entries,
 )
 from semel.handlers.context import Handler, RequestContext
+from semel.handlers.rights import CLUSTER_DENIED, rights_of
 from semel.handlers.topics import ask_topics
 from semel.wire.api_key import ApiKey
 from semel.wire.messages.configs import (
@@ -338,6 +340,8 @@ async def list_config_resources(
     Versions:  v0 client metrics alone (there are none) · v1 kinds of resources.
     Differs:   in Kafka every broker also has loggers.
     """
+    if not rights_of(broker, request, context).cluster(Operation.DESCRIBE_CONFIGS):
+        return ListConfigResourcesResponse(error_code=CLUSTER_DENIED)
     kinds = request.resource_types or KINDS
     if not set(kinds).issubset(KINDS):
         return ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)

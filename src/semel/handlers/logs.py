@@ -13,6 +13,7 @@ from semel.core.log.partition import RecordsDeleted
 from semel.core.types import ErrorCode, PartitionKey, Topic
 from semel.handlers.context import Handler, RequestContext
 from semel.handlers.leadership import leadership_error
+from semel.handlers.rights import CLUSTER_DENIED, DESCRIBE, rights_of
 from semel.store.contract import LedgerDamaged, StoreRefused
 from semel.wire.api_key import ApiKey
 from semel.wire.messages.topics import (
@@ -92,6 +93,8 @@ async def describe_log_dirs(
     Versions:  v2 flexible · v3 error code · v4 bytes of the volume · v5 cordoned directories (there are
         none).
     """
+    if not rights_of(broker, request, context).cluster(DESCRIBE):
+        return DescribeLogDirsResponse(error_code=CLUSTER_DENIED)
     wanted: list[tuple[Topic, list[int]]] = []
     if request.topics is None:
         wanted = [(topic, list(range(topic.partitions))) for topic in await broker.catalog.all()]

@@ -9,6 +9,7 @@ from typing import Final
 from semel.broker.broker import Broker
 from semel.core.types import ErrorCode
 from semel.handlers.context import Handler, RequestContext
+from semel.handlers.rights import ALTER, CLUSTER_DENIED, DESCRIBE, MESSAGES, rights_of
 from semel.wire.api_key import ApiKey
 from semel.wire.messages.quorum import (
     AddRaftVoterRequest,
@@ -37,6 +38,8 @@ async def describe_quorum(
         request names no topics.
     Versions:  v2 error messages.
     """
+    if not rights_of(broker, request, context).cluster(DESCRIBE):
+        return DescribeQuorumResponse(error_code=CLUSTER_DENIED, error_message=MESSAGES[CLUSTER_DENIED])
     return DescribeQuorumResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, error_message=NO_QUORUM)
 
 
@@ -48,6 +51,8 @@ async def add_raft_voter(
     Behaviour: always refused; there is no quorum.
     Versions:  v1 when to answer.
     """
+    if not rights_of(broker, request, context).cluster(ALTER):
+        return AddRaftVoterResponse(error_code=CLUSTER_DENIED, error_message=MESSAGES[CLUSTER_DENIED])
     return AddRaftVoterResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, error_message=NO_QUORUM)
 
 
@@ -59,6 +64,8 @@ async def remove_raft_voter(
     Behaviour: always refused; there is no quorum.
     Versions:  v0.
     """
+    if not rights_of(broker, request, context).cluster(ALTER):
+        return RemoveRaftVoterResponse(error_code=CLUSTER_DENIED, error_message=MESSAGES[CLUSTER_DENIED])
     return RemoveRaftVoterResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, error_message=NO_QUORUM)
 
 
@@ -71,6 +78,8 @@ async def unregister_broker(
     Versions:  v0.
     Differs:   Kafka remembers brokers that were stopped until they are unregistered.
     """
+    if not rights_of(broker, request, context).cluster(ALTER):
+        return UnregisterBrokerResponse(error_code=CLUSTER_DENIED, error_message=MESSAGES[CLUSTER_DENIED])
     if broker.ownership.node(request.broker_id) is None:
         message = f"Broker {request.broker_id} is not in the cluster; brokers leave it when they stop."
         return UnregisterBrokerResponse(error_code=ErrorCode.BROKER_ID_NOT_REGISTERED, error_message=message)

@@ -11,7 +11,6 @@ from typing import Any, Final
 
 from semel.broker.broker import Broker
 from semel.handlers.authorization import (
-    cluster,
     configs,
     metadata,
     producing,
@@ -28,7 +27,6 @@ GUARDS: Final[dict[int, Guard]] = {
     **metadata.GUARDS,
     **topics.GUARDS,
     **configs.GUARDS,
-    **cluster.GUARDS,
 }
 
 

@@ -11,11 +11,9 @@ from typing import Any, Final
 
 from semel.broker.broker import Broker
 from semel.handlers.authorization import (
-    configs,
     metadata,
     producing,
     reading,
-    topics,
 )
 from semel.handlers.authorization.access import Access, Guard
 from semel.handlers.context import Handler, RequestContext
@@ -25,8 +23,6 @@ GUARDS: Final[dict[int, Guard]] = {
     **producing.GUARDS,
     **reading.GUARDS,
     **metadata.GUARDS,
-    **topics.GUARDS,
-    **configs.GUARDS,
 }
 
 

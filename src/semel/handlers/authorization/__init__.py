@@ -11,7 +11,6 @@ from typing import Any, Final
 
 from semel.broker.broker import Broker
 from semel.handlers.authorization import (
-    metadata,
     producing,
     reading,
 )
@@ -22,7 +21,6 @@ from semel.wire.messages import APIS
 GUARDS: Final[dict[int, Guard]] = {
     **producing.GUARDS,
     **reading.GUARDS,
-    **metadata.GUARDS,
 }
 
 

@@ -1,4 +1,4 @@
-"""DescribeCluster, FindCoordinator: the nodes, and the coordinators of groups and transactions.
+"""DescribeCluster, UnregisterBroker, FindCoordinator: the nodes, and which of them coordinates what.
 
 Every node has every role. Clients get the addresses of the listener that they connected to; a node without
 that listener is hidden from them.
@@ -11,7 +11,9 @@ from semel.core.types import ErrorCode
 from semel.handlers.context import Handler, RequestContext
 from semel.handlers.leadership import controller, reachable
 from semel.handlers.rights import (
+    ALTER,
     CLUSTER,
+    CLUSTER_DENIED,
     DESCRIBE,
     GROUP,
     GROUP_DENIED,
@@ -30,6 +32,7 @@ from semel.wire.messages.metadata import (
     FindCoordinatorRequest,
     FindCoordinatorResponse,
 )
+from semel.wire.messages.quorum import UnregisterBrokerRequest, UnregisterBrokerResponse
 
 _ENDPOINT_BROKERS, _ENDPOINT_CONTROLLERS = 1, 2
 _KEY_TYPES: Final = {0: (GROUP, GROUP_DENIED), 1: (TRANSACTIONAL_ID, ID_DENIED)}
@@ -133,7 +136,26 @@ def _coordinator(
     return Coordinator(key=key, node_id=-1, port=-1, error_code=error, error_message=message)
 
 
+async def unregister_broker(
+    broker: Broker, request: UnregisterBrokerRequest, context: RequestContext
+) -> UnregisterBrokerResponse:
+    """UnregisterBroker v0: always refused; brokers leave the cluster when they stop.
+
+    Behaviour: INVALID_REQUEST for a live broker, BROKER_ID_NOT_REGISTERED for any other.
+    Versions:  v0.
+    Differs:   Kafka remembers brokers that were stopped until they are unregistered.
+    """
+    if not rights_of(broker, request, context).cluster(ALTER):
+        return UnregisterBrokerResponse(error_code=CLUSTER_DENIED, error_message=MESSAGES[CLUSTER_DENIED])
+    if broker.ownership.node(request.broker_id) is None:
+        message = f"Broker {request.broker_id} is not in the cluster; brokers leave it when they stop."
+        return UnregisterBrokerResponse(error_code=ErrorCode.BROKER_ID_NOT_REGISTERED, error_message=message)
+    message = f"Broker {request.broker_id} is running. Stop it: it leaves the cluster by itself."
+    return UnregisterBrokerResponse(error_code=ErrorCode.INVALID_REQUEST, error_message=message)
+
+
 HANDLERS: dict[int, Handler] = {
     ApiKey.FIND_COORDINATOR: find_coordinator,
     ApiKey.DESCRIBE_CLUSTER: describe_cluster,
+    ApiKey.UNREGISTER_BROKER: unregister_broker,
 }

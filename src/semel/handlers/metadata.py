@@ -1,6 +1,6 @@
 """ApiVersions, Metadata, DescribeTopicPartitions: the APIs, features and topics of the broker.
 
-DescribeCluster and FindCoordinator are in ``cluster``.
+DescribeCluster, UnregisterBroker and FindCoordinator are in ``cluster``.
 
 A partition has one replica, its leader. Clients get the addresses of the listener they connected to; a node
 without that listener is left out.

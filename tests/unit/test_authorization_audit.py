@@ -10,7 +10,7 @@ from support.models.rights import READ, Right
 from support.models.rights_requests import produced
 
 from semel.core.security.acls import ResourceType
-from semel.handlers.authorization import access
+from semel.handlers import rights
 from semel.server.logs import JsonFormatter, TextFormatter
 from semel.wire.messages.groups import ListGroupsRequest
 from semel.wire.messages.metadata import FindCoordinatorRequest, MetadataRequest, MetadataRequestTopic
@@ -79,7 +79,7 @@ async def test_a_client_in_a_loop_writes_one_line_in_a_while(caplog: pytest.LogC
             await find(it, "a")
         await find(it, "a", principal="User:bob")
         assert [each["principal"] for each in written(caplog)] == [ALICE, "User:bob"]
-        later(it.broker, access.PERIOD_MS)
+        later(it.broker, rights.PERIOD_MS)
         await find(it, "a")
         assert [each["suppressed"] for each in written(caplog)] == [0, 0, 49]
         assert it.broker.metrics.denied_requests == 52
@@ -89,14 +89,14 @@ async def test_a_client_that_names_ever_new_resources_is_limited_too(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with guarded_broker() as it:
-        names = [f"g{number}" for number in range(3 * access.REMEMBERED_MAX)]
+        names = [f"g{number}" for number in range(3 * rights.REMEMBERED_MAX)]
         for first in range(0, len(names), 500):
             await find(it, *names[first : first + 500])
-        assert len(written(caplog)) == access.LINES_MAX
+        assert len(written(caplog)) == rights.LINES_MAX
         await find(it, "a", principal="User:bob")
         assert written(caplog)[-1]["principal"] == "User:bob"
-        for each in vars(access._LINES[it.broker]).values():
-            assert len(each) <= access.REMEMBERED_MAX
+        for each in vars(rights._LINES[it.broker]).values():
+            assert len(each) <= rights.REMEMBERED_MAX
 
 
 async def test_names_cannot_forge_a_line(caplog: pytest.LogCaptureFixture) -> None:

@@ -6,8 +6,8 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from support.brokers.guarded import ALICE, GUARDED, ROOT, Guarded, guarded_broker
-from support.brokers.in_memory import context, make_topic
+from support.brokers.guarded import ROOT, Guarded, guarded_broker
+from support.brokers.in_memory import make_topic
 from support.models.rights import READ, WRITE, Right
 from support.models.rights_requests import batch
 from support.waiting import until_async
@@ -15,7 +15,7 @@ from support.waiting import until_async
 from semel.broker.commit.promise import Promise
 from semel.core.security.acls import CLUSTER_NAME, Operation, ResourceType
 from semel.core.types import ErrorCode, PartitionKey
-from semel.handlers.authorization import guarded
+from semel.handlers import produce
 from semel.handlers.context import CloseConnection
 from semel.handlers.produce import PARTITIONS_AT_ONCE
 from semel.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, ReplicaState
@@ -109,22 +109,24 @@ async def test_the_allowed_topics_of_a_produce_are_written(
 
 
 @pytest.mark.parametrize(("version", "topic"), [(9, "mine"), (13, MINE)])
-async def test_a_right_that_is_gone_when_the_batches_are_validated(version: int, topic: Any) -> None:
+async def test_a_right_that_is_gone_when_the_batches_are_validated(
+    version: int, topic: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """In a cluster, topics are forgotten when rights are taken away, so the names of the first look count."""
+    monkeypatch.setattr(produce, "EFFORT_MAX", 0)
     async with two_topics(WRITE) as it:
-        asked: list[Any] = []
+        validate = it.broker.beside
+        assert produced(await it.ask(0, producing(topic), version)) == {topic: [OK]}
 
-        async def later(broker: Any, request: Any, context: Any, may_still: Any) -> Any:
-            asked.append(may_still)
-            return ProduceResponse()
+        async def meanwhile(work: Any) -> Any:
+            result = await validate(work)
+            await it.take(on("mine", WRITE))
+            it.broker.catalog.clear()
+            return result
 
-        handlers = guarded({0: later})  # type: ignore[dict-item]  # Produce has one argument more
-        request = producing(topic)
-        await handlers[0](it.broker, request, context(version)._replace(principal=ALICE))
-        assert asked[0]()
-        await it.take(on("mine", WRITE))
-        it.broker.catalog.clear()
-        assert not asked[0]()
+        monkeypatch.setattr(it.broker, "beside", meanwhile)
+        assert produced(await it.ask(0, producing(topic), version)) == {topic: [DENIED]}
+        assert await high_watermark(it) == 1
 
 
 async def test_an_unknown_id_is_the_handlers_matter() -> None:
@@ -313,6 +315,4 @@ async def test_a_super_user_gets_the_handlers_own_answer() -> None:
         answer = it.start(0, producing("mine"), 9, ROOT)
         assert isinstance(answer, Promise)
         assert produced(await answer) == {"mine": [OK]}
-        decoded = producing("mine")
-        denied = GUARDED[0](it.broker, decoded, context(9)._replace(principal=ALICE))
-        assert produced(await denied) == {"mine": [DENIED]}
+        assert produced(await it.start(0, producing("mine"), 9)) == {"mine": [DENIED]}

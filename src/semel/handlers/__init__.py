@@ -1,7 +1,8 @@
 """The APIs that the broker serves: `HANDLERS` maps an API key to the function that answers it.
 
-There is one module per family of APIs, named like its messages in `semel.wire.messages`. Each module has its
-own `HANDLERS`; this one combines them. An API without an entry is neither served nor advertised.
+There is one module per family of APIs, named like its messages in `semel.wire.messages`; `refused` has those
+that are always refused. Each module has its own `HANDLERS`; this one combines them. An API without an entry
+is neither served nor advertised.
 """
 
 from dataclasses import replace
@@ -19,13 +20,12 @@ from semel.handlers import (
     offsets,
     placement,
     produce,
-    quorum,
+    refused,
     sasl,
     share_acknowledge,
     share_fetch,
     share_groups,
     share_offsets,
-    tokens,
     topics,
     transaction_admin,
     transaction_offsets,
@@ -51,12 +51,11 @@ HANDLERS: Final[dict[int, Handler]] = {
     **transaction_offsets.HANDLERS,
     **transaction_admin.HANDLERS,
     **features.HANDLERS,
-    **quorum.HANDLERS,
+    **refused.HANDLERS,
     **acls.HANDLERS,
     **client_quotas.HANDLERS,
     **sasl.HANDLERS,
     **users.HANDLERS,
-    **tokens.HANDLERS,
     **commit_transactions.HANDLERS,
     **share_groups.HANDLERS,
     **share_fetch.HANDLERS,

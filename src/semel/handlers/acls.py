@@ -17,6 +17,7 @@ from semel.core.security.acls import (
 from semel.core.security.policies import AddAcl, ConfirmPolicies, RemoveAcl
 from semel.core.types import ErrorCode
 from semel.handlers.context import Handler, RequestContext
+from semel.handlers.rights import ALTER, CLUSTER_DENIED, DESCRIBE, MESSAGES, rights_of
 from semel.store.contract import StoreRefused
 from semel.wire.api_key import ApiKey
 from semel.wire.messages.security import (
@@ -34,6 +35,7 @@ from semel.wire.messages.security import (
     DescribeAclsResource,
     DescribeAclsResponse,
 )
+from semel.wire.schema import Request
 
 NO_AUTHORIZER = "No Authorizer is configured. Start the broker with semel.authorizer=acl."
 NAME_CHARS_MAX = 1_000
@@ -56,8 +58,9 @@ async def describe_acls(
 
     Behaviour: SECURITY_DISABLED without an authorizer. Right: Describe Cluster.
     """
-    if not broker.policies.has_authorizer:
-        return DescribeAclsResponse(error_code=ErrorCode.SECURITY_DISABLED, error_message=NO_AUTHORIZER)
+    if refusal := _refusal(broker, request, context, DESCRIBE):
+        error, message = refusal
+        return DescribeAclsResponse(error_code=error, error_message=message)
     wanted = _filter(request)
     if problem := _filter_problem(wanted):
         return DescribeAclsResponse(error_code=ErrorCode.INVALID_REQUEST, error_message=problem)
@@ -90,9 +93,9 @@ async def create_acls(
     Behaviour: each ACL succeeds or fails on its own. SECURITY_DISABLED without an authorizer. Right: Alter
         Cluster.
     """
-    if not broker.policies.has_authorizer:
-        refused = AclCreationResult(error_code=ErrorCode.SECURITY_DISABLED, error_message=NO_AUTHORIZER)
-        return CreateAclsResponse(results=[refused] * len(request.creations))
+    if refusal := _refusal(broker, request, context, ALTER):
+        result = AclCreationResult(error_code=refusal[0], error_message=refusal[1])
+        return CreateAclsResponse(results=[result] * len(request.creations))
     bindings = [_binding(each) for each in request.creations]
     problems = [_problem(each) for each in bindings]
     known = broker.policies.acls
@@ -126,17 +129,17 @@ async def delete_acls(
 
     Behaviour: an ACL that several filters match is listed by each of them. Right: Alter Cluster.
     """
-    if not broker.policies.has_authorizer:
-        refused = DeleteAclsFilterResult(error_code=ErrorCode.SECURITY_DISABLED, error_message=NO_AUTHORIZER)
-        return DeleteAclsResponse(filter_results=[refused] * len(request.filters))
+    if refusal := _refusal(broker, request, context, ALTER):
+        result = DeleteAclsFilterResult(error_code=refusal[0], error_message=refusal[1])
+        return DeleteAclsResponse(filter_results=[result] * len(request.filters))
     filters = [_filter(each) for each in request.filters]
     problems = [_filter_problem(each) for each in filters]
     if sum(each.only is None for each in filters) > FILTERS_MAX:
-        refused = DeleteAclsFilterResult(
+        result = DeleteAclsFilterResult(
             error_code=ErrorCode.POLICY_VIOLATION,
             error_message=f"More than {FILTERS_MAX} filters that may match several ACLs.",
         )
-        return DeleteAclsResponse(filter_results=[refused] * len(filters))
+        return DeleteAclsResponse(filter_results=[result] * len(filters))
     if broker.member is not None:
         try:
             # Another broker may have added matching ACLs whose notices have not arrived yet.
@@ -167,6 +170,17 @@ async def delete_acls(
             for some, problem in zip(found, problems, strict=True)
         ]
     )
+
+
+def _refusal(
+    broker: Broker, request: Request, context: RequestContext, operation: Operation
+) -> tuple[ErrorCode, str] | None:
+    """The error and its message: there are no ACLs without an authorizer, or the client lacks the right."""
+    if not broker.policies.has_authorizer:
+        return ErrorCode.SECURITY_DISABLED, NO_AUTHORIZER
+    if rights_of(broker, request, context).cluster(operation):
+        return None
+    return CLUSTER_DENIED, MESSAGES[CLUSTER_DENIED]
 
 
 async def _found(broker: Broker, wanted: AclFilter) -> list[AclBinding]:

@@ -13,6 +13,7 @@ from semel.core.security.quotas import (
 )
 from semel.core.types import ErrorCode
 from semel.handlers.context import Handler, RequestContext
+from semel.handlers.rights import ALTER_CONFIGS, CLUSTER_DENIED, DESCRIBE_CONFIGS, MESSAGES, rights_of
 from semel.store.contract import StoreRefused
 from semel.wire.api_key import ApiKey
 from semel.wire.messages.quotas import (
@@ -39,6 +40,8 @@ async def describe_client_quotas(
     Versions:  v1 flexible.
     Differs:   the response is sorted. A filter may spell an IP address in any way.
     """
+    if not rights_of(broker, request, context).cluster(DESCRIBE_CONFIGS):
+        return DescribeClientQuotasResponse(error_code=CLUSTER_DENIED, error_message=None, entries=None)
     components = [(each.entity_type, each.match_type, each.match) for each in request.components]
     try:
         wanted = filter_of(components, strict=request.strict)
@@ -71,6 +74,14 @@ async def alter_client_quotas(
     Differs:   an ip entity must be an IP address, not a host name. If two entries have the same entity, the
         first is processed and the second refused; Kafka refuses both.
     """
+    if not rights_of(broker, request, context).cluster(ALTER_CONFIGS):
+        message = MESSAGES[CLUSTER_DENIED]
+        return AlterClientQuotasResponse(
+            entries=[
+                AlterClientQuotasResult(error_code=CLUSTER_DENIED, error_message=message, entity=each.entity)
+                for each in request.entries
+            ]
+        )
     results: list[AlterClientQuotasResult] = []
     commands: dict[QuotaEntity, AlterQuota] = {}
     accepted: list[AlterClientQuotasResult] = []

@@ -1,4 +1,4 @@
-"""DescribeCluster, FindCoordinator: the nodes, and the coordinators of groups and transactions.
+"""DescribeCluster, UnregisterBroker, FindCoordinator: the nodes, and which of them coordinates what.
 
 Every node has every role. Clients get the addresses of the listener that they connected to; a node without
 that listener is hidden from them.
@@ -10,6 +10,19 @@ from semel.broker.broker import Broker
 from semel.core.types import ErrorCode
 from semel.handlers.context import Handler, RequestContext
 from semel.handlers.leadership import controller, reachable
+from semel.handlers.rights import (
+    ALTER,
+    CLUSTER,
+    CLUSTER_DENIED,
+    DESCRIBE,
+    GROUP,
+    GROUP_DENIED,
+    ID_DENIED,
+    MESSAGES,
+    TRANSACTIONAL_ID,
+    RequestRights,
+    rights_of,
+)
 from semel.wire.api_key import ApiKey
 from semel.wire.messages.metadata import (
     Coordinator,
@@ -19,12 +32,13 @@ from semel.wire.messages.metadata import (
     FindCoordinatorRequest,
     FindCoordinatorResponse,
 )
+from semel.wire.messages.quorum import UnregisterBrokerRequest, UnregisterBrokerResponse
 
-CLUSTER_OPERATIONS: Final = sum(1 << bit for bit in (5, 7, 8, 9, 10, 11, 12))
-"""All operations, one bit each, numbered as in Kafka. With ACLs, the guard leaves only the allowed ones."""
 _ENDPOINT_BROKERS, _ENDPOINT_CONTROLLERS = 1, 2
-_COORDINATOR_KINDS: Final = frozenset({0, 1})
+_KEY_TYPES: Final = {0: (GROUP, GROUP_DENIED), 1: (TRANSACTIONAL_ID, ID_DENIED)}
 """Groups and transactional ids. There is no share coordinator (key type 2)."""
+SEVERAL_KEYS: Final = 4
+"""The version from which FindCoordinator has several keys."""
 
 
 async def describe_cluster(
@@ -56,8 +70,13 @@ async def describe_cluster(
         ],
     )
     if request.include_cluster_authorized_operations:
-        response.cluster_authorized_operations = CLUSTER_OPERATIONS
+        response.cluster_authorized_operations = cluster_operations(rights_of(broker, request, context))
     return response
+
+
+def cluster_operations(rights: RequestRights) -> int:
+    """The allowed operations on the cluster; none if it may not be described."""
+    return rights.operations(CLUSTER) if rights.cluster(DESCRIBE) else 0
 
 
 async def find_coordinator(
@@ -70,12 +89,15 @@ async def find_coordinator(
     Versions:  v1 transactional ids · v3 flexible · v4 several keys at once · v6 share groups.
     Differs:   never COORDINATOR_NOT_AVAILABLE on first use, because no internal topic has to be created.
     """
-    if context.version >= 4:
+    denied = _denied(rights_of(broker, request, context), request, context.version)
+    if context.version >= SEVERAL_KEYS:
         response = FindCoordinatorResponse()
         async for some in broker.slices.over(request.coordinator_keys):
-            response.coordinators += [_coordinator(broker, request, context, key) for key in some]
+            response.coordinators += [
+                denied.get(key) or _coordinator(broker, request, context, key) for key in some
+            ]
         return response
-    answer = _coordinator(broker, request, context, request.key)
+    answer = denied.get(request.key) or _coordinator(broker, request, context, request.key)
     return FindCoordinatorResponse(
         error_code=answer.error_code,
         error_message=answer.error_message,
@@ -85,10 +107,24 @@ async def find_coordinator(
     )
 
 
+def _denied(rights: RequestRights, request: FindCoordinatorRequest, version: int) -> dict[str, Coordinator]:
+    """The answers for keys that may not be described."""
+    if rights.are_all or request.key_type not in _KEY_TYPES:
+        return {}
+    resource_type, error = _KEY_TYPES[request.key_type]
+    keys = request.coordinator_keys if version >= SEVERAL_KEYS else [request.key]
+    _, refused = rights.split(dict.fromkeys(keys), lambda key: rights.may(DESCRIBE, resource_type, key))
+    message = "" if version >= SEVERAL_KEYS else MESSAGES[error]
+    return {
+        key: Coordinator(key=key, error_code=error, error_message=message, node_id=-1, port=-1)
+        for key in refused
+    }
+
+
 def _coordinator(
     broker: Broker, request: FindCoordinatorRequest, context: RequestContext, key: str
 ) -> Coordinator:
-    if request.key_type not in _COORDINATOR_KINDS:
+    if request.key_type not in _KEY_TYPES:
         error, message = ErrorCode.INVALID_REQUEST, f"Unknown coordinator type {request.key_type}."
     else:
         node = broker.ownership.node(broker.ownership.coordinator(key))
@@ -100,7 +136,26 @@ def _coordinator(
     return Coordinator(key=key, node_id=-1, port=-1, error_code=error, error_message=message)
 
 
+async def unregister_broker(
+    broker: Broker, request: UnregisterBrokerRequest, context: RequestContext
+) -> UnregisterBrokerResponse:
+    """UnregisterBroker v0: always refused; brokers leave the cluster when they stop.
+
+    Behaviour: INVALID_REQUEST for a live broker, BROKER_ID_NOT_REGISTERED for any other.
+    Versions:  v0.
+    Differs:   Kafka remembers brokers that were stopped until they are unregistered.
+    """
+    if not rights_of(broker, request, context).cluster(ALTER):
+        return UnregisterBrokerResponse(error_code=CLUSTER_DENIED, error_message=MESSAGES[CLUSTER_DENIED])
+    if broker.ownership.node(request.broker_id) is None:
+        message = f"Broker {request.broker_id} is not in the cluster; brokers leave it when they stop."
+        return UnregisterBrokerResponse(error_code=ErrorCode.BROKER_ID_NOT_REGISTERED, error_message=message)
+    message = f"Broker {request.broker_id} is running. Stop it: it leaves the cluster by itself."
+    return UnregisterBrokerResponse(error_code=ErrorCode.INVALID_REQUEST, error_message=message)
+
+
 HANDLERS: dict[int, Handler] = {
     ApiKey.FIND_COORDINATOR: find_coordinator,
     ApiKey.DESCRIBE_CLUSTER: describe_cluster,
+    ApiKey.UNREGISTER_BROKER: unregister_broker,
 }

@@ -5,6 +5,7 @@ ApiVersions lists them together with the feature ``semel.commit.transactions``, 
 """
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Final
 
 from semel.broker.broker import Broker
@@ -14,6 +15,16 @@ from semel.core.transactions.commands import SUPERSEDED, ProducerGiven
 from semel.core.types import CommittedOffset, ErrorCode, OffsetKey
 from semel.handlers.context import Handler, RequestContext
 from semel.handlers.leadership import coordination_error, refused_by_store
+from semel.handlers.rights import (
+    GROUP_DENIED,
+    ID_DENIED,
+    MESSAGES,
+    READ,
+    TOPIC_DENIED,
+    WRITE,
+    RequestRights,
+    rights_of,
+)
 from semel.handlers.transaction_errors import close_superseded
 from semel.store.contract import StoreRefused
 from semel.wire.messages.semel import (
@@ -54,6 +65,8 @@ async def commit_transactions(
         and of the group may differ.
     Differs:   Kafka has no such API.
     """
+    if denied := _denied(rights_of(broker, request, context), request):
+        return denied
     if problem := _problem(request):
         return CommitTransactionsResponse(error_code=ErrorCode.INVALID_REQUEST, error_message=problem)
     if error := coordination_error(broker, request.transactional_id):
@@ -91,6 +104,23 @@ async def commit_transactions(
             for name, error in answer.refused
         ],
     )
+
+
+def _denied(rights: RequestRights, request: CommitTransactionsRequest) -> CommitTransactionsResponse | None:
+    """The response to a client that may not write all ids, or not read the group or the topics."""
+    may_drive = rights.transactional_id(WRITE, request.transactional_id)
+    ids = [each.transactional_id for each in request.transactions]
+    _, denied = rights.split(ids, partial(rights.transactional_id, WRITE))
+    if denied or not may_drive:
+        error = ID_DENIED
+    elif request.topics and not rights.group(READ, request.group_id):
+        error = GROUP_DENIED
+    elif not rights.topics(READ, (each.name for each in request.topics)):
+        error = TOPIC_DENIED
+    else:
+        return None
+    refused = [CommitTransactionsRefusal(transactional_id=each, error_code=ID_DENIED) for each in denied]
+    return CommitTransactionsResponse(error_code=error, error_message=MESSAGES[error], refused=refused)
 
 
 def _problem(request: CommitTransactionsRequest) -> str | None:
@@ -143,6 +173,10 @@ async def begin_attempt(
         the coordinator of the attempt's id; any other broker is NOT_COORDINATOR.
     Differs:   Kafka has no such API.
     """
+    rights = rights_of(broker, request, context)
+    ids = (request.transactional_id, request.driver_transactional_id)
+    if not all(rights.transactional_id(WRITE, each) for each in ids):
+        return BeginAttemptResponse(error_code=ID_DENIED, error_message=MESSAGES[ID_DENIED])
     driver = Producer(
         request.driver_transactional_id, request.driver_producer_id, request.driver_producer_epoch
     )

@@ -20,6 +20,7 @@ from semel.core.dynamic_configs import (
     ConfigAnswer,
 )
 from semel.core.names import is_usable
+from semel.core.security.acls import Operation
 from semel.core.topics import AlterTopic, TopicAnswer, name_problem
 from semel.core.types import Command, ErrorCode
 from semel.dynamic_settings import READ_ONLY, is_list, problem, unchangeable
@@ -31,6 +32,16 @@ from semel.handlers.config_entries import (
     topic_entries,
 )
 from semel.handlers.context import Handler, RequestContext
+from semel.handlers.rights import (
+    ALTER_CONFIGS,
+    CLUSTER_DENIED,
+    DESCRIBE_CONFIGS,
+    GROUP_DENIED,
+    MESSAGES,
+    TOPIC_DENIED,
+    RequestRights,
+    rights_of,
+)
 from semel.handlers.topics import ask_topics
 from semel.wire.api_key import ApiKey
 from semel.wire.messages.configs import (
@@ -71,6 +82,15 @@ class Resource(NamedTuple):
 
 Answer = TopicAnswer | ConfigAnswer
 
+_DENIED: Final = {
+    TOPIC: TOPIC_DENIED,
+    GROUP: GROUP_DENIED,
+    BROKER: CLUSTER_DENIED,
+    BROKER_LOGGER: CLUSTER_DENIED,
+    CLIENT_METRICS: CLUSTER_DENIED,
+}
+"""The error if a right is missing, by kind of resource. Unknown kinds are refused for another reason."""
+
 R = TypeVar("R", AlterConfigsResourceResponse, IncrementalAlterConfigsAlterConfigsResourceResponse)
 
 
@@ -86,12 +106,19 @@ async def describe_configs(
     Differs:   loggers and client metrics have no configs: INVALID_REQUEST. Settings that have no meaning here
         are left out.
     """
+    rights = rights_of(broker, request, context)
     response = DescribeConfigsResponse()
     described: set[Resource] = set()
+    denied: list[DescribeConfigsResult] = []
     for resource in request.resources:
         result = DescribeConfigsResult(
             error_message=None, resource_type=resource.resource_type, resource_name=resource.resource_name
         )
+        refusal = _refusal(rights, DESCRIBE_CONFIGS, resource.resource_type, resource.resource_name)
+        if refusal is not None:
+            result.error_code, result.error_message = refusal.error, refusal.message
+            denied.append(result)
+            continue
         found = _not_described(resource, described) or await _entries(broker, resource)
         if isinstance(found, TopicAnswer):
             result.error_code, result.error_message = found.error, found.message
@@ -99,7 +126,20 @@ async def describe_configs(
             wanted = frozenset(resource.configuration_keys or ())
             result.configs = [_shown(each, request) for each in found if not wanted or each.name in wanted]
         response.results.append(result)
+    response.results += denied
     return response
+
+
+def _refusal(rights: RequestRights, operation: Operation, kind: int, name: str) -> TopicAnswer | None:
+    """The error if the client lacks the right on a resource; for brokers, that on the cluster."""
+    error = _DENIED.get(kind)
+    if error == TOPIC_DENIED:
+        may = rights.topic(operation, name)
+    elif error == GROUP_DENIED:
+        may = rights.group(operation, name)
+    else:
+        may = error is None or rights.cluster(operation)
+    return None if may or error is None else TopicAnswer(error, MESSAGES[error])
 
 
 def _not_described(resource: DescribeConfigsResource, described: set[Resource]) -> TopicAnswer | None:
@@ -174,7 +214,9 @@ async def alter_configs(
     Versions:  v2 flexible.
     """
     return AlterConfigsResponse(
-        responses=await _alter(broker, request, AlterConfigsResourceResponse, replace=True)
+        responses=await _alter(
+            broker, rights_of(broker, request, context), request, AlterConfigsResourceResponse, replace=True
+        )
     )
 
 
@@ -194,26 +236,36 @@ async def incremental_alter_configs(
     """
     return IncrementalAlterConfigsResponse(
         responses=await _alter(
-            broker, request, IncrementalAlterConfigsAlterConfigsResourceResponse, replace=False
+            broker,
+            rights_of(broker, request, context),
+            request,
+            IncrementalAlterConfigsAlterConfigsResourceResponse,
+            replace=False,
         )
     )
 
 
 async def _alter(
     broker: Broker,
+    rights: RequestRights,
     request: AlterConfigsRequest | IncrementalAlterConfigsRequest,
     shown_as: type[R],
     *,
     replace: bool,
 ) -> list[R]:
-    """Alter or refuse each resource; returns the answers in the order of the request."""
+    """Alter or refuse each resource; returns the answers in the order of the request, denied ones last."""
     wanted: dict[Resource, tuple[ConfigOperation, ...]] = {}
     times: Counter[Resource] = Counter()
     for each in request.resources:
         resource = Resource(each.resource_type, each.resource_name)
         times[resource] += 1
         wanted[resource] = tuple(map(_operation, each.configs))
-    answers: dict[Resource, Answer] = {}
+    denied: dict[Resource, Answer] = {}
+    for resource in [each for each in wanted if times[each] == 1]:
+        if refusal := _refusal(rights, ALTER_CONFIGS, *resource):
+            denied[resource] = refusal
+            del wanted[resource]
+    answers = dict(denied)
     commands: dict[Resource, Command] = {}
     for resource, operations in wanted.items():
         command = _refused(resource, operations, twice=times[resource] > 1) or _command(
@@ -237,7 +289,7 @@ async def _alter(
             resource_type=resource.kind,
             resource_name=resource.name,
         )
-        for resource in wanted
+        for resource in (*wanted, *denied)
     ]
 
 
@@ -338,6 +390,8 @@ async def list_config_resources(
     Versions:  v0 client metrics alone (there are none) · v1 kinds of resources.
     Differs:   in Kafka every broker also has loggers.
     """
+    if not rights_of(broker, request, context).cluster(DESCRIBE_CONFIGS):
+        return ListConfigResourcesResponse(error_code=CLUSTER_DENIED)
     kinds = request.resource_types or KINDS
     if not set(kinds).issubset(KINDS):
         return ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)

@@ -8,8 +8,7 @@ the two; the next heartbeat notices. Regular expressions are matched against all
 
 import asyncio
 import uuid
-from collections.abc import Callable, Iterable, Mapping
-from functools import partial
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from semel.broker.broker import Broker
@@ -27,8 +26,9 @@ from semel.core.groups.model import Assignment as OwnedPartitions
 from semel.core.groups.patterns import NamePattern, PatternError
 from semel.core.types import ErrorCode, Topic
 from semel.handlers.context import Handler, RequestContext
-from semel.handlers.group_admin import ALL_OPERATIONS, NO_OPERATIONS, describe_each
+from semel.handlers.group_admin import describe_each
 from semel.handlers.leadership import coordination_error, refused_by_store
+from semel.handlers.rights import DESCRIBE, GROUP_DENIED, READ, TOPIC, TOPIC_DENIED, RequestRights, rights_of
 from semel.store.contract import StoreRefused
 from semel.wire.api_key import ApiKey
 from semel.wire.messages.groups import (
@@ -51,17 +51,11 @@ LOOKUPS_MAX: Final = 3
 """How often the topics of a joining member are looked up at most. The group may change during each lookup."""
 NAMES_AT_ONCE: Final = 64
 """Names that are matched before the event loop gets a turn."""
-
-
-def _may_describe_all(name: str) -> bool:
-    return True
+HAS_DENIED_TOPICS: Final = "A topic of this group may not be described."
 
 
 async def consumer_group_heartbeat(
-    broker: Broker,
-    request: ConsumerGroupHeartbeatRequest,
-    context: RequestContext,
-    may_describe: Callable[[str], bool] = _may_describe_all,
+    broker: Broker, request: ConsumerGroupHeartbeatRequest, context: RequestContext
 ) -> ConsumerGroupHeartbeatResponse:
     """ConsumerGroupHeartbeat v0–v1: join a group, stay a member, leave, and get an assignment (KIP-848).
 
@@ -76,6 +70,11 @@ async def consumer_group_heartbeat(
         members that list what they own, which librdkafka does not do after a timeout. A static member may
         rejoin under its own member id; in Kafka that is UNRELEASED_INSTANCE_ID.
     """
+    rights = rights_of(broker, request, context)
+    if not rights.group(READ, request.group_id):
+        return ConsumerGroupHeartbeatResponse(error_code=GROUP_DENIED)
+    if not rights.topics(DESCRIBE, request.subscribed_topic_names or ()):
+        return ConsumerGroupHeartbeatResponse(error_code=TOPIC_DENIED)
     try:
         if error := coordination_error(broker, request.group_id):
             answer = ConsumerAnswer(error, "This broker does not coordinate the group.")
@@ -84,7 +83,7 @@ async def consumer_group_heartbeat(
                 ErrorCode.COORDINATOR_NOT_AVAILABLE, "Too many groups (semel.groups.max)."
             )
         else:
-            answer = await _heartbeat(broker, request, context, may_describe)
+            answer = await _heartbeat(broker, request, context, rights)
     except StoreRefused:
         error = refused_by_store(broker, request.group_id)
         answer = ConsumerAnswer(error, "the broker cannot write now")
@@ -103,16 +102,27 @@ async def consumer_group_heartbeat(
             topic_partitions=[
                 TopicPartitions(topic_id=topic_id, partitions=partitions)
                 for topic_id, partitions in by_topic(answer.assignment)
+                if rights.are_all or await _may_see(broker, rights, topic_id)
             ]
         ),
     )
+
+
+async def _may_see(broker: Broker, rights: RequestRights, topic_id: bytes) -> bool:
+    """Whether the member may describe a topic that is assigned to it.
+
+    As in Kafka, a regular expression is matched with the rights of any member of the group. So the assignment
+    may contain topics that this member may not describe; the response omits them.
+    """
+    topic = broker.catalog.cached_by_id(topic_id) or await broker.catalog.topic_by_id(topic_id)
+    return topic is None or rights.has(DESCRIBE, TOPIC, topic.name)
 
 
 async def _heartbeat(
     broker: Broker,
     request: ConsumerGroupHeartbeatRequest,
     context: RequestContext,
-    may_describe: Callable[[str], bool],
+    rights: RequestRights,
 ) -> ConsumerAnswer:
     command = _command(broker, request, context)
     if wrong := problem(command):
@@ -125,7 +135,7 @@ async def _heartbeat(
         wanted = await broker.ask(ReadSubscriptions(request.group_id, request.member_epoch == 0))
     patterns.update({regex: NamePattern(regex) for regex in wanted.regexes if regex not in patterns})
     names = wanted.topic_names.union(request.subscribed_topic_names or ())
-    topics, matches = await _look_up(broker, names, patterns, may_describe)
+    topics, matches = await _look_up(broker, names, patterns, rights)
     for _ in range(LOOKUPS_MAX):
         answer: ConsumerAnswer | TopicsNeeded = await broker.ask(
             command.but(topics=topics, regex_matches=matches)
@@ -195,13 +205,13 @@ async def _look_up(
     broker: Broker,
     names: frozenset[str],
     patterns: dict[str, NamePattern],
-    may_describe: Callable[[str], bool],
+    rights: RequestRights,
 ) -> tuple[dict[str, TopicShape | None], dict[str, tuple[str, ...]]]:
     """The topics with these names and those that match the patterns, and the matches of each pattern."""
     found = await broker.catalog.topics(names)
     matches: dict[str, tuple[str, ...]] = {}
     if patterns:
-        everything = [each for each in await broker.catalog.all() if may_describe(each.name)]
+        everything = [each for each in await broker.catalog.all() if rights.has(DESCRIBE, TOPIC, each.name)]
         for regex, pattern in patterns.items():
             matched = await _matching(pattern, everything)
             matches[regex] = tuple(topic.name for topic in matched)
@@ -236,16 +246,35 @@ async def consumer_group_describe(
         another coordinator. A repeated group is described once.
     Versions:  v1 member type.
     """
-    operations = ALL_OPERATIONS if request.include_authorized_operations else NO_OPERATIONS
-    describe = partial(_described, operations=operations)
+    rights = rights_of(broker, request, context)
+    groups = await describe_each(
+        broker,
+        rights,
+        request.group_ids,
+        _described,
+        ConsumerGroupDescribeDescribedGroup,
+        has_operations=request.include_authorized_operations,
+    )
     return ConsumerGroupDescribeResponse(
-        groups=await describe_each(
-            broker, request.group_ids, describe, or_else=ConsumerGroupDescribeDescribedGroup
-        )
+        groups=[
+            each
+            if rights.topics(DESCRIBE, _assigned_topics(each))
+            else ConsumerGroupDescribeDescribedGroup(
+                group_id=each.group_id, error_code=TOPIC_DENIED, error_message=HAS_DENIED_TOPICS
+            )
+            for each in groups
+        ]
     )
 
 
-def _described(group_id: str, group: Group | None, operations: int) -> ConsumerGroupDescribeDescribedGroup:
+def _assigned_topics(group: ConsumerGroupDescribeDescribedGroup) -> Iterator[str]:
+    for member in group.members:
+        for assignment in (member.assignment, member.target_assignment):
+            for each in assignment.topic_partitions:
+                yield each.topic_name
+
+
+def _described(group_id: str, group: Group | None) -> ConsumerGroupDescribeDescribedGroup:
     if not isinstance(group, ConsumerGroup):
         what = "not found" if group is None else "is not a consumer group"
         return ConsumerGroupDescribeDescribedGroup(
@@ -261,7 +290,6 @@ def _described(group_id: str, group: Group | None, operations: int) -> ConsumerG
         assignment_epoch=group.target_epoch,
         assignor_name=group.assignor or DEFAULT_ASSIGNOR,
         members=[_member(group, member, names) for member in group.members.values()],
-        authorized_operations=operations,
     )
 
 

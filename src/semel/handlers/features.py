@@ -12,6 +12,7 @@ from semel.broker.features import FEATURES, TRANSACTION_VERSION, finalized_level
 from semel.core.transactions.commands import ChangeFeature
 from semel.core.types import ErrorCode
 from semel.handlers.context import Handler, RequestContext
+from semel.handlers.rights import ALTER, CLUSTER_DENIED, MESSAGES, rights_of
 from semel.store.contract import StoreRefused
 from semel.wire.api_key import ApiKey
 from semel.wire.messages.configs import (
@@ -40,6 +41,8 @@ async def update_features(
     Versions:  v0 a flag for downgrades · v1 kinds of downgrade, validate only · v2 one result for all.
     Differs:   only transaction.version can change; the other features stay at their levels.
     """
+    if not rights_of(broker, request, context).cluster(ALTER):
+        return UpdateFeaturesResponse(error_code=CLUSTER_DENIED, error_message=MESSAGES[CLUSTER_DENIED])
     levels = finalized_levels(broker.cluster, extensions=broker.settings.semel_extensions_enable)
     updates = {each.feature: each for each in request.feature_updates}
     for update in updates.values():

@@ -4,8 +4,8 @@ The handler resolves topics, keeps the session (``fetch_sessions``) and builds t
 and how long a fetch waits, is decided in ``broker/reads/reads.py``. Offset lookups are in ``list_offsets``.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Final, NamedTuple, TypeAlias
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
 from weakref import WeakKeyDictionary
 
 from semel.broker.broker import Broker
@@ -16,6 +16,7 @@ from semel.handlers.context import Handler, RequestContext
 from semel.handlers.fetch_sessions import FetchSessions, SessionFetch, SessionPartition, TopicReference
 from semel.handlers.leadership import MOVED, NO_EPOCH, LeaderHints, leadership_error
 from semel.handlers.list_offsets import isolation_of, list_offsets, offset_for_leader_epoch
+from semel.handlers.rights import CLUSTER_ACTION, READ, RequestRights, rights_of
 from semel.store.contract import StoreRefused
 from semel.wire.api_key import ApiKey
 from semel.wire.messages.fetch import (
@@ -28,24 +29,13 @@ from semel.wire.messages.fetch import (
 
 FIRST_BY_ID: Final = 13
 FIRST_WITH_STORAGE_ERROR: Final = 6
-
-MayRead: TypeAlias = Callable[[str | None], bool]
-"""Whether the client may read a topic now. The name is None if the topic id is unknown."""
-
-FetchHandler: TypeAlias = Callable[[Broker, FetchRequest, RequestContext, MayRead], Awaitable[FetchResponse]]
-"""The handler as its guard calls it: only the handler knows all partitions of a session."""
+FIRST_WITH_REPLICA_STATE: Final = 15
 
 # Fetch sessions by broker. Only this handler uses them; they are dropped together with the broker.
 _SESSIONS: WeakKeyDictionary[Broker, FetchSessions] = WeakKeyDictionary()
 
 
-def _may_read_all(name: str | None) -> bool:
-    return True
-
-
-async def fetch(
-    broker: Broker, request: FetchRequest, context: RequestContext, may_read: MayRead = _may_read_all
-) -> FetchResponse:
+async def fetch(broker: Broker, request: FetchRequest, context: RequestContext) -> FetchResponse:
     """Fetch v4–v18: batches from given offsets, at once or when min_bytes are available.
 
     Behaviour: whole batches up to the high watermark, or the last stable offset for READ_COMMITTED. Waits for
@@ -60,6 +50,7 @@ async def fetch(
         closes the connection. A request without partitions gets no session. In a session by topic ids a
         deleted topic is UNKNOWN_TOPIC_ID; in Kafka it is UNKNOWN_TOPIC_OR_PARTITION.
     """
+    rights = rights_of(broker, request, context)
     isolation = isolation_of(request.isolation_level)
     sessions = _SESSIONS.get(broker)
     if sessions is None:
@@ -74,11 +65,13 @@ async def fetch(
     hints = LeaderHints(broker, context)
     try:
         topics = await _topics(broker, turn.partitions)
-        wanted = await _wanted(broker, turn.partitions, topics, isolation, may_read)
+        denied = _denied(rights, request, context.version, topics)
+        wanted = await _wanted(broker, turn.partitions, topics, isolation, denied)
         results = await _read(broker, request, wanted, context)
         if not _may_send(results, context):
             return FetchResponse(session_id=turn.session_id)
-        answers = await _answers(broker, turn.partitions, wanted, results, _denied(topics, may_read), hints)
+        denied = _denied(rights, request, context.version, topics)
+        answers = await _answers(broker, turn.partitions, wanted, results, denied, hints)
     except StoreRefused:
         # The ledger has no room for the latest commits, so it cannot locate the records.
         answers = [_data(each.index, FetchResult(ErrorCode.KAFKA_STORAGE_ERROR)) for each in turn.partitions]
@@ -108,16 +101,30 @@ async def _topics(
     return topics
 
 
-def _denied(topics: dict[TopicReference, Topic | None], may_read: MayRead) -> set[TopicReference]:
-    """The topics that may not be read. They are refused whether they exist or not."""
-    if may_read is _may_read_all:
+def _denied(
+    rights: RequestRights, request: FetchRequest, version: int, topics: dict[TopicReference, Topic | None]
+) -> set[TopicReference]:
+    """The topics that may not be read now. They are refused whether they exist or not.
+
+    Sessions keep partitions regardless of rights, so every request asks again. A client that claims to be a
+    replica needs ClusterAction (CVE-2018-1288).
+    """
+    if rights.are_all:
         return set()
-    denied = set()
-    for reference, topic in topics.items():
-        known = None if topic is None else topic.name
-        if not may_read(reference if isinstance(reference, str) else known):
-            denied.add(reference)
-    return denied
+    replica_id = request.replica_id
+    if version >= FIRST_WITH_REPLICA_STATE:
+        replica_id = request.replica_state.replica_id
+
+    def may_read(reference: TopicReference) -> bool:
+        if replica_id >= 0:
+            return rights.now().cluster(CLUSTER_ACTION)
+        if isinstance(reference, str):
+            return rights.now().topic(READ, reference)
+        topic = topics[reference]
+        # An unknown id has no name, and is refused for that.
+        return topic is None or rights.now().topic(READ, topic.name)
+
+    return {reference for reference in topics if not may_read(reference)}
 
 
 class _Wanted(NamedTuple):
@@ -136,10 +143,9 @@ async def _wanted(
     partitions: Sequence[SessionPartition],
     topics: dict[TopicReference, Topic | None],
     isolation: Isolation,
-    may_read: MayRead,
+    denied: set[TopicReference],
 ) -> _Wanted:
     wanted = _Wanted([], [], {}, broker.ownership.changes)
-    denied = _denied(topics, may_read)
     for at, partition in enumerate(partitions, 1):
         if at % SLICE_ITEMS == 0:
             await broker.slices.turn()

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Final, TypeVar
+from typing import TypeVar
 
 from semel.broker.broker import Broker
 from semel.core.groups.commands import DeleteGroup, DescribeGroup
@@ -10,9 +10,11 @@ from semel.core.groups.model import ClassicGroup, ClassicState, Group
 from semel.core.types import ErrorCode
 from semel.handlers.context import Handler, RequestContext
 from semel.handlers.leadership import coordination_error, owned
+from semel.handlers.rights import CLUSTER, DELETE, DESCRIBE, GROUP, GROUP_DENIED, RequestRights, rights_of
 from semel.store.contract import GroupSummary, StoreRefused
 from semel.wire.api_key import ApiKey
 from semel.wire.messages.groups import (
+    ConsumerGroupDescribeDescribedGroup,
     DeletableGroupResult,
     DeleteGroupsRequest,
     DeleteGroupsResponse,
@@ -24,14 +26,9 @@ from semel.wire.messages.groups import (
     ListGroupsRequest,
     ListGroupsResponse,
 )
+from semel.wire.messages.shares import DescribedShareGroup
 
-T = TypeVar("T")
-
-ALL_OPERATIONS: Final = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11
-"""READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS and ALTER_CONFIGS: all operations on a group. With ACLs, the guard
-leaves only the allowed ones."""
-NO_OPERATIONS: Final = -(2**31)
-"""The value when the request does not ask for authorized operations."""
+T = TypeVar("T", DescribedGroup, ConsumerGroupDescribeDescribedGroup, DescribedShareGroup)
 
 
 async def list_groups(
@@ -40,9 +37,11 @@ async def list_groups(
     """ListGroups v0–v5: every group of this coordinator, with or without members.
 
     Behaviour: filters by state and by type ignore case; an empty filter matches all groups. Clients ask every
-        broker.
+        broker. Without Describe on the cluster, the list has the groups that may be described.
     Versions:  v3 flexible · v4 states · v5 types (KIP-848).
     """
+    rights = rights_of(broker, request, context)
+    is_for_all = rights.has(DESCRIBE, CLUSTER)
     states = {state.lower() for state in request.states_filter}
     types = {kind.lower() for kind in request.types_filter}
     listed: list[ListedGroup] = []
@@ -55,7 +54,8 @@ async def list_groups(
                 continue
             if types and shown.group_type not in types:
                 continue
-            listed.append(shown)
+            if is_for_all or rights.has(DESCRIBE, GROUP, group.group_id):
+                listed.append(shown)
     return ListGroupsResponse(groups=listed)
 
 
@@ -81,39 +81,55 @@ async def describe_groups(
     Differs:   a group that has only assigned member ids so far (KIP-394) does not exist yet; in Kafka it is
         Empty.
     """
-    operations = ALL_OPERATIONS if request.include_authorized_operations else NO_OPERATIONS
-    describe = partial(_described, version=context.version, operations=operations)
+    rights = rights_of(broker, request, context)
+    describe = partial(_described, version=context.version)
     return DescribeGroupsResponse(
-        groups=await describe_each(broker, request.groups, describe, or_else=DescribedGroup)
+        groups=await describe_each(
+            broker,
+            rights,
+            request.groups,
+            describe,
+            DescribedGroup,
+            has_operations=request.include_authorized_operations,
+        )
     )
 
 
 async def describe_each(
     broker: Broker,
+    rights: RequestRights,
     group_ids: Iterable[str],
     describe: Callable[[str, Group | None], T],
-    or_else: Callable[..., T],
+    shown_as: type[T],
+    *,
+    has_operations: bool,
 ) -> list[T]:
-    """Describe each group once; those of another coordinator are NOT_COORDINATOR."""
-    described: list[T] = []
-    async for some in broker.slices.over(list(dict.fromkeys(group_ids))):
+    """Describe each group once, after those that may not be described.
+
+    Groups of another coordinator are NOT_COORDINATOR.
+    """
+    allowed, refused = rights.split(dict.fromkeys(group_ids), partial(rights.group, DESCRIBE))
+    described: list[T] = [shown_as(group_id=each, error_code=GROUP_DENIED) for each in refused]
+    async for some in broker.slices.over(allowed):
         mine = owned(broker, some)
         groups: list[Group | None] = await broker.submit([DescribeGroup(group_id) for group_id in mine])
         found = dict(zip(mine, groups, strict=True))
         described += [
             describe(group_id, found[group_id])
             if group_id in found
-            else or_else(group_id=group_id, error_code=ErrorCode.NOT_COORDINATOR)
+            else shown_as(group_id=group_id, error_code=ErrorCode.NOT_COORDINATOR)
             for group_id in some
         ]
+    for each in described if has_operations else ():
+        if not each.error_code:
+            each.authorized_operations = rights.operations(GROUP, each.group_id)
     return described
 
 
-def _described(group_id: str, group: Group | None, version: int, operations: int) -> DescribedGroup:
+def _described(group_id: str, group: Group | None, version: int) -> DescribedGroup:
     if not isinstance(group, ClassicGroup):
-        described = DescribedGroup(group_id=group_id, group_state="Dead", authorized_operations=operations)
+        described = DescribedGroup(group_id=group_id, group_state="Dead")
         if version >= 6:
-            described.authorized_operations = NO_OPERATIONS
             described.error_code = ErrorCode.GROUP_ID_NOT_FOUND
             described.error_message = f"Group {group_id} not found."
         return described
@@ -135,7 +151,6 @@ def _described(group_id: str, group: Group | None, version: int, operations: int
             )
             for member in group.members.values()
         ],
-        authorized_operations=operations,
     )
 
 
@@ -148,8 +163,15 @@ async def delete_groups(
         NOT_COORDINATOR for a group of another coordinator.
     Versions:  v2 flexible.
     """
-    refused = [(group_id, coordination_error(broker, group_id)) for group_id in request.groups_names]
-    commands = [DeleteGroup(group_id) for group_id, error in refused if not error]
+    rights = rights_of(broker, request, context)
+    _, refused = rights.split(dict.fromkeys(request.groups_names), partial(rights.group, DELETE))
+    denied = dict.fromkeys(refused)
+    wanted = [
+        (group_id, coordination_error(broker, group_id))
+        for group_id in request.groups_names
+        if group_id not in denied
+    ]
+    commands = [DeleteGroup(group_id) for group_id, error in wanted if not error]
     try:
         errors: list[ErrorCode] = await broker.ask_each(commands)
     except StoreRefused:
@@ -157,8 +179,11 @@ async def delete_groups(
     decided = iter(errors)
     return DeleteGroupsResponse(
         results=[
-            DeletableGroupResult(group_id=group_id, error_code=error or next(decided))
-            for group_id, error in refused
+            *(
+                DeletableGroupResult(group_id=group_id, error_code=error or next(decided))
+                for group_id, error in wanted
+            ),
+            *(DeletableGroupResult(group_id=each, error_code=GROUP_DENIED) for each in denied),
         ]
     )
 

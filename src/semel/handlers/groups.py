@@ -31,6 +31,7 @@ from semel.handlers import consumer_groups, group_admin
 from semel.handlers.consumer_groups import LOOKUPS_MAX, look_up
 from semel.handlers.context import Handler, RequestContext
 from semel.handlers.leadership import coordination_error, refused_by_store
+from semel.handlers.rights import GROUP_DENIED, READ, rights_of
 from semel.store.contract import StoreRefused
 from semel.wire.api_key import ApiKey
 from semel.wire.messages.groups import (
@@ -82,6 +83,10 @@ async def join_group(broker: Broker, request: JoinGroupRequest, context: Request
     Versions:  v1 rebalance timeout · v4 MEMBER_ID_REQUIRED (KIP-394) · v5 static members (KIP-345) · v6
         flexible · v7 protocol type · v8 reason · v9 skip assignment (KIP-814).
     """
+    # Before version 7 an absent protocol is an empty name.
+    no_protocol = None if context.version >= 7 else ""
+    if not rights_of(broker, request, context).group(READ, request.group_id):
+        return JoinGroupResponse(error_code=GROUP_DENIED, protocol_name=no_protocol)
 
     def refused(error: ErrorCode) -> Joined:
         return Joined(error, request.member_id)
@@ -91,15 +96,11 @@ async def join_group(broker: Broker, request: JoinGroupRequest, context: Request
         joined = await _joined(broker, _join(broker, request, context), refused, context)
     else:
         joined = refused(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-    # Before version 7 an absent protocol is an empty name.
-    protocol_name = joined.protocol_name
-    if protocol_name is None and context.version < 7:
-        protocol_name = ""
     return JoinGroupResponse(
         error_code=joined.error,
         generation_id=joined.generation,
         protocol_type=joined.protocol_type,
-        protocol_name=protocol_name,
+        protocol_name=no_protocol if joined.protocol_name is None else joined.protocol_name,
         leader=joined.leader,
         skip_assignment=joined.skip_assignment,
         member_id=joined.member_id,
@@ -174,6 +175,8 @@ async def sync_group(broker: Broker, request: SyncGroupRequest, context: Request
     """
     if context.version >= 5 and (request.protocol_type is None or request.protocol_name is None):
         return SyncGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+    if not rights_of(broker, request, context).group(READ, request.group_id):
+        return SyncGroupResponse(error_code=GROUP_DENIED)
     synced = await _ask(broker, request.group_id, _sync(broker, request), Synced, context)
     return SyncGroupResponse(
         error_code=synced.error,
@@ -205,6 +208,8 @@ async def heartbeat(broker: Broker, request: HeartbeatRequest, context: RequestC
     Behaviour: REBALANCE_IN_PROGRESS makes the member rejoin. Nothing is written to the ledger.
     Versions:  v3 static members · v4 flexible.
     """
+    if not rights_of(broker, request, context).group(READ, request.group_id):
+        return HeartbeatResponse(error_code=GROUP_DENIED)
     command = Heartbeat(
         request.group_id,
         request.generation_id,
@@ -223,6 +228,8 @@ async def leave_group(
     Behaviour: one rebalance for all leaving members. An instance id alone suffices to remove a static member.
     Versions:  v3 several members · v4 flexible · v5 reason.
     """
+    if not rights_of(broker, request, context).group(READ, request.group_id):
+        return LeaveGroupResponse(error_code=GROUP_DENIED)
     leaving: tuple[LeavingMember, ...] = (LeavingMember(request.member_id),)
     if context.version >= 3:
         leaving = tuple(LeavingMember(each.member_id, each.group_instance_id) for each in request.members)

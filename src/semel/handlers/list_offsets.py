@@ -27,6 +27,7 @@ from semel.broker.reads.tail import LEADER_EPOCH
 from semel.core.types import ErrorCode, PartitionKey, Topic
 from semel.handlers.context import CloseConnection, RequestContext
 from semel.handlers.leadership import NO_EPOCH, leadership_error
+from semel.handlers.rights import CLUSTER, CLUSTER_ACTION, DESCRIBE, TOPIC_DENIED, rights_of
 from semel.store.contract import LedgerDamaged
 from semel.wire.messages.fetch import (
     ListOffsetsPartition,
@@ -85,6 +86,8 @@ async def list_offsets(
     Differs:   there is no tiered storage: earliest local is the earliest, the other two find nothing. The max
         timestamp is that of an existing record; Kafka may return one that was deleted.
     """
+    rights = rights_of(broker, request, context)
+    request.topics, refused = rights.split(request.topics, lambda each: rights.topic(DESCRIBE, each.name))
     isolation = isolation_of(request.isolation_level)
     times_named = Counter(
         (topic.name, partition.partition_index) for topic in request.topics for partition in topic.partitions
@@ -93,11 +96,7 @@ async def list_offsets(
         each.name: broker.catalog.cached(each.name) or await broker.catalog.topic(each.name)
         for each in request.topics
     }
-    known = await _ends(broker, _asked(broker, request, topics, LATEST), isolation)
-    known |= await _compactions(broker, request, topics)
-    if broker.settings.semel_extensions_enable:
-        together = _asked(broker, request, topics, END_TOGETHER, must_lead=False)
-        known |= await _ends(broker, together, Isolation.READ_UNCOMMITTED)
+    known = await _known(broker, request, topics, isolation)
     response = ListOffsetsResponse()
     for asked in request.topics:
         topic = topics[asked.name]
@@ -114,7 +113,25 @@ async def list_offsets(
                 )
                 answers.append(_answer(partition.partition_index, listed))
         response.topics.append(ListOffsetsTopicResponse(name=asked.name, partitions=answers))
+    for asked in refused:
+        errors = [_refused(each.partition_index, TOPIC_DENIED) for each in asked.partitions]
+        response.topics.append(ListOffsetsTopicResponse(name=asked.name, partitions=errors))
     return response
+
+
+async def _known(
+    broker: Broker,
+    request: ListOffsetsRequest,
+    topics: Mapping[str, Topic | None],
+    isolation: Isolation,
+) -> dict[PartitionKey, ListedOffset]:
+    """The offsets that are looked up for all partitions together."""
+    known = await _ends(broker, _asked(broker, request, topics, LATEST), isolation)
+    known |= await _compactions(broker, request, topics)
+    if broker.settings.semel_extensions_enable:
+        together = _asked(broker, request, topics, END_TOGETHER, must_lead=False)
+        known |= await _ends(broker, together, Isolation.READ_UNCOMMITTED)
+    return known
 
 
 def _asked(
@@ -219,10 +236,21 @@ async def offset_for_leader_epoch(
         epochs are unknown: -1. A partition that another broker leads is NOT_LEADER_OR_FOLLOWER.
     Versions:  v3 replica id · v4 flexible.
     """
+    rights = rights_of(broker, request, context)
+    may_all = rights.has(CLUSTER_ACTION, CLUSTER)
+    allowed, refused = rights.split(
+        request.topics, lambda each: may_all or rights.topic(DESCRIBE, each.topic)
+    )
     response = OffsetForLeaderEpochResponse()
-    for asked in request.topics:
+    for asked in allowed:
         topic = broker.catalog.cached(asked.topic) or await broker.catalog.topic(asked.topic)
         answers = [await _end_of_epoch(broker, topic, partition) for partition in asked.partitions]
+        response.topics.append(OffsetForLeaderTopicResult(topic=asked.topic, partitions=answers))
+    for asked in refused:
+        answers = [
+            OffsetForLeaderEpochEpochEndOffset(partition=each.partition, error_code=TOPIC_DENIED)
+            for each in asked.partitions
+        ]
         response.topics.append(OffsetForLeaderTopicResult(topic=asked.topic, partitions=answers))
     return response
 

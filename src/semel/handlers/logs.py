@@ -13,12 +13,14 @@ from semel.core.log.partition import RecordsDeleted
 from semel.core.types import ErrorCode, PartitionKey, Topic
 from semel.handlers.context import Handler, RequestContext
 from semel.handlers.leadership import leadership_error
+from semel.handlers.rights import CLUSTER_DENIED, DELETE, DESCRIBE, TOPIC_DENIED, rights_of
 from semel.store.contract import LedgerDamaged, StoreRefused
 from semel.wire.api_key import ApiKey
 from semel.wire.messages.topics import (
     DeleteRecordsPartitionResult,
     DeleteRecordsRequest,
     DeleteRecordsResponse,
+    DeleteRecordsTopic,
     DeleteRecordsTopicResult,
     DescribeLogDirsPartition,
     DescribeLogDirsRequest,
@@ -40,9 +42,11 @@ async def delete_records(
         in the answer is the new log start offset.
     Versions:  v2 flexible.
     """
+    rights = rights_of(broker, request, context)
+    allowed, refused = rights.split(request.topics, lambda each: rights.topic(DELETE, each.name))
     response = DeleteRecordsResponse()
     wanted: dict[tuple[PartitionKey, int], list[DeleteRecordsPartitionResult]] = {}
-    for each in request.topics:
+    for each in allowed:
         topic = await broker.catalog.topic(each.name)
         result = DeleteRecordsTopicResult(name=each.name)
         response.topics.append(result)
@@ -60,7 +64,20 @@ async def delete_records(
     for waiting, deleted in zip(wanted.values(), answers, strict=True):
         for answer in waiting:
             answer.error_code, answer.low_watermark = deleted.error, deleted.low_watermark
+    response.topics += map(_denied, refused)
     return response
+
+
+def _denied(topic: DeleteRecordsTopic) -> DeleteRecordsTopicResult:
+    return DeleteRecordsTopicResult(
+        name=topic.name,
+        partitions=[
+            DeleteRecordsPartitionResult(
+                partition_index=each.partition_index, low_watermark=-1, error_code=TOPIC_DENIED
+            )
+            for each in topic.partitions
+        ],
+    )
 
 
 def _deletion_error(broker: Broker, topic: Topic | None, index: int) -> ErrorCode:
@@ -92,6 +109,8 @@ async def describe_log_dirs(
     Versions:  v2 flexible · v3 error code · v4 bytes of the volume · v5 cordoned directories (there are
         none).
     """
+    if not rights_of(broker, request, context).cluster(DESCRIBE):
+        return DescribeLogDirsResponse(error_code=CLUSTER_DENIED)
     wanted: list[tuple[Topic, list[int]]] = []
     if request.topics is None:
         wanted = [(topic, list(range(topic.partitions))) for topic in await broker.catalog.all()]

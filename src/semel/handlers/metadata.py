@@ -1,6 +1,6 @@
 """ApiVersions, Metadata, DescribeTopicPartitions: the APIs, features and topics of the broker.
 
-DescribeCluster and FindCoordinator are in ``cluster``.
+DescribeCluster, UnregisterBroker and FindCoordinator are in ``cluster``.
 
 A partition has one replica, its leader. Clients get the addresses of the listener they connected to; a node
 without that listener is left out.
@@ -17,6 +17,7 @@ import asyncio
 import re
 import uuid
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+from functools import partial
 from typing import Final
 from weakref import WeakKeyDictionary
 
@@ -26,9 +27,10 @@ from semel.core.topics import CreateTopic, name_problem
 from semel.core.types import ErrorCode, PartitionKey, Topic
 from semel.handlers import cluster
 from semel.handlers.changes import record
-from semel.handlers.cluster import CLUSTER_OPERATIONS
+from semel.handlers.cluster import cluster_operations
 from semel.handlers.context import Handler, RequestContext
 from semel.handlers.leadership import ShownLeaders, controller, reachable
+from semel.handlers.rights import CLUSTER, CREATE, DESCRIBE, TOPIC, TOPIC_DENIED, RequestRights, rights_of
 from semel.handlers.topics import NO_TOPIC_ID, ask_topics
 from semel.wire.api_key import ApiKey
 from semel.wire.messages.metadata import (
@@ -104,11 +106,6 @@ def cache_of(broker: Broker) -> MetadataCache:
 INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 """Names that Kafka reserves. In Semel these are ordinary topics that are shown as internal."""
 
-# All operations on a topic; with ACLs, the guard leaves only the allowed ones. One bit per operation,
-# numbered as in Kafka: read 3, write 4, create 5, delete 6, alter 7, describe 8, describe and alter configs
-# 10 and 11. On a cluster also: cluster action 9, idempotent write 12.
-_TOPIC_OPERATIONS: Final = sum(1 << bit for bit in (3, 4, 5, 6, 7, 8, 10, 11))
-
 _SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 PARTITIONS_PER_RESPONSE_MAX: Final = 2_000
 FIRST_WITH_LISTENER_ERROR: Final = 6
@@ -179,7 +176,7 @@ async def metadata(
         UNKNOWN_TOPIC_OR_PARTITION. A topic with neither name nor id is INVALID_TOPIC_EXCEPTION, in Kafka
         UNKNOWN_SERVER_ERROR.
     """
-    if context.version < 12 and is_by_id(request):
+    if context.version < 12 and _is_by_id(request):
         return MetadataResponse(
             topics=[
                 MetadataResponseTopic(
@@ -188,7 +185,10 @@ async def metadata(
                 for each in request.topics or ()
             ]
         )
+    rights = rights_of(broker, request, context)
     if request.topics is None or (context.version == 0 and not request.topics):
+        if not rights.are_all:
+            return await _all_topics(broker, rights, request, context)
         operations = (
             request.include_topic_authorized_operations,
             request.include_cluster_authorized_operations,
@@ -197,9 +197,10 @@ async def metadata(
             broker,
             (context.version, context.listener, *operations),
             context.version,
-            lambda: _all_topics(broker, request, context),
+            lambda: _all_topics(broker, rights, request, context),
         )
-    wanted = list({(each.topic_id, each.name): each for each in request.topics}.values())
+    allowed, refused = await _split(broker, rights, request.topics)
+    wanted = list({(each.topic_id, each.name): each for each in allowed}.values())
     topics: list[MetadataResponseTopic] = []
     leaders = _leaders(broker, context)
     async for some in broker.slices.over(wanted):
@@ -208,16 +209,58 @@ async def metadata(
         )
         topics += [await _find(broker, each, by_name, leaders) for each in some]
     if request.allow_auto_topic_creation and broker.settings.auto_create_topics_enable:
+        topics, uncreatable = rights.split(topics, partial(_may_create, rights))
         await _create_missing(broker, topics, leaders, context)
-    return _metadata(broker, request, context, topics)
+        refused = [_uncreated(each.name or "") for each in uncreatable] + refused
+    response = _metadata(broker, rights, request, context, topics)
+    response.topics += refused
+    return response
 
 
-async def _all_topics(broker: Broker, request: MetadataRequest, context: RequestContext) -> MetadataResponse:
+async def _all_topics(
+    broker: Broker, rights: RequestRights, request: MetadataRequest, context: RequestContext
+) -> MetadataResponse:
+    """All topics that may be described."""
     topics: list[MetadataResponseTopic] = []
     leaders = _leaders(broker, context)
     async for some in broker.slices.over(await broker.catalog.all(), TOPICS_AT_ONCE):
-        topics += [_described(each, leaders) for each in some]
-    return _metadata(broker, request, context, topics)
+        topics += [_described(each, leaders) for each in some if rights.has(DESCRIBE, TOPIC, each.name)]
+    return _metadata(broker, rights, request, context, topics)
+
+
+async def _split(
+    broker: Broker, rights: RequestRights, topics: list[MetadataRequestTopic]
+) -> tuple[list[MetadataRequestTopic], list[MetadataResponseTopic]]:
+    """The topics that may be described, and the refusals of the others, whether they exist or not."""
+    if rights.are_all:
+        return topics, []
+    allowed: list[MetadataRequestTopic] = []
+    refused: list[MetadataResponseTopic] = []
+    for each in topics:
+        name = each.name
+        if each.topic_id != NO_TOPIC_ID:
+            topic = await broker.catalog.topic_by_id(each.topic_id)
+            name = None if topic is None else topic.name
+        if name is None or rights.topic(DESCRIBE, name):
+            allowed.append(each)
+        elif each.topic_id != NO_TOPIC_ID:
+            # The id is not secret, but the name is.
+            refused.append(MetadataResponseTopic(error_code=TOPIC_DENIED, name=None, topic_id=each.topic_id))
+        else:
+            refused.append(MetadataResponseTopic(error_code=TOPIC_DENIED, name=name))
+    return allowed, refused
+
+
+def _may_create(rights: RequestRights, topic: MetadataResponseTopic) -> bool:
+    """Whether the client may create the topic, or it exists, or cannot be created anyway."""
+    is_missing = topic.error_code in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.INVALID_TOPIC_EXCEPTION)
+    if not is_missing or not topic.name or rights.has(CREATE, CLUSTER):
+        return True
+    return rights.topic(CREATE, topic.name)
+
+
+def _uncreated(name: str) -> MetadataResponseTopic:
+    return MetadataResponseTopic(error_code=TOPIC_DENIED, name=name, is_internal=name in INTERNAL_TOPICS)
 
 
 def _leaders(broker: Broker, context: RequestContext) -> ShownLeaders:
@@ -225,12 +268,16 @@ def _leaders(broker: Broker, context: RequestContext) -> ShownLeaders:
 
 
 def _metadata(
-    broker: Broker, request: MetadataRequest, context: RequestContext, topics: list[MetadataResponseTopic]
+    broker: Broker,
+    rights: RequestRights,
+    request: MetadataRequest,
+    context: RequestContext,
+    topics: list[MetadataResponseTopic],
 ) -> MetadataResponse:
     if request.include_topic_authorized_operations:
         for topic in topics:
             if topic.name is not None:
-                topic.topic_authorized_operations = _TOPIC_OPERATIONS
+                topic.topic_authorized_operations = rights.operations(TOPIC, topic.name)
     response = MetadataResponse(
         brokers=[
             MetadataResponseBroker(node_id=node.node_id, host=host, port=port, rack=node.rack)
@@ -241,11 +288,11 @@ def _metadata(
         topics=topics,
     )
     if request.include_cluster_authorized_operations:
-        response.cluster_authorized_operations = CLUSTER_OPERATIONS
+        response.cluster_authorized_operations = cluster_operations(rights)
     return response
 
 
-def is_by_id(request: MetadataRequest) -> bool:
+def _is_by_id(request: MetadataRequest) -> bool:
     """Whether a topic is given by id. Versions 10 and 11 have the field, but Kafka refuses it there."""
     return any(each.topic_id != NO_TOPIC_ID or each.name is None for each in request.topics or ())
 
@@ -349,16 +396,19 @@ async def describe_topic_partitions(
                 for each in request.topics
             ]
         )
+    rights = rights_of(broker, request, context)
     found: dict[str, Topic | None]
+    denied: list[str] = []
     if request.topics:
-        names = sorted({each.name for each in request.topics})
-        found = {
-            name: None if name_problem(name) else await broker.catalog.topic(name)
-            for name in names
-            if name >= first_name
-        }
+        names = sorted({each.name for each in request.topics if each.name >= first_name})
+        names, denied = rights.split(names, partial(rights.topic, DESCRIBE))
+        found = {name: None if name_problem(name) else await broker.catalog.topic(name) for name in names}
     else:
-        found = {each.name: each for each in await broker.catalog.all() if each.name >= first_name}
+        found = {
+            each.name: each
+            for each in await broker.catalog.all()
+            if each.name >= first_name and rights.has(DESCRIBE, TOPIC, each.name)
+        }
     room = max(1, min(request.response_partition_limit, PARTITIONS_PER_RESPONSE_MAX))
     leaders = ShownLeaders(broker, context)
     response = DescribeTopicPartitionsResponse()
@@ -368,11 +418,16 @@ async def describe_topic_partitions(
             break
         start = first_index if name == first_name else 0
         end = 0 if topic is None else min(topic.partitions, start + room)
-        response.topics.append(_paged(name, topic, range(start, end), leaders))
+        shown = _paged(name, topic, range(start, end), leaders)
+        shown.topic_authorized_operations = rights.operations(TOPIC, name)
+        response.topics.append(shown)
         room -= max(0, end - start)
         if topic is not None and end < topic.partitions:
             response.next_cursor = Cursor(topic_name=name, partition_index=end)
             break
+    response.topics += [
+        DescribeTopicPartitionsResponseTopic(error_code=TOPIC_DENIED, name=each) for each in denied
+    ]
     return response
 
 
@@ -390,9 +445,7 @@ def _paged(
         error = (
             ErrorCode.INVALID_TOPIC_EXCEPTION if name_problem(name) else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         )
-        return DescribeTopicPartitionsResponseTopic(
-            error_code=error, name=name, topic_authorized_operations=_TOPIC_OPERATIONS
-        )
+        return DescribeTopicPartitionsResponseTopic(error_code=error, name=name)
     partitions = []
     for index in indexes:
         shown = leaders.of(PartitionKey(topic.topic_id, index))
@@ -414,7 +467,6 @@ def _paged(
         topic_id=topic.topic_id,
         is_internal=name in INTERNAL_TOPICS,
         partitions=partitions,
-        topic_authorized_operations=_TOPIC_OPERATIONS,
     )
 
 

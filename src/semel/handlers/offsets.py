@@ -7,7 +7,7 @@ A client sees its own answered commits: the answer follows the commit to the sto
 ledger or what was applied since.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple, TypeVar
 
 from semel.broker.broker import Broker
@@ -16,6 +16,16 @@ from semel.core.groups.offsets import CommitOffsets, DeleteOffsets, Fetched, Fet
 from semel.core.types import CommittedOffset, ErrorCode, OffsetKey, Topic
 from semel.handlers.context import Handler, RequestContext
 from semel.handlers.leadership import coordination_error, refused_by_store
+from semel.handlers.rights import (
+    DELETE,
+    DESCRIBE,
+    GROUP_DENIED,
+    READ,
+    TOPIC,
+    TOPIC_DENIED,
+    RequestRights,
+    rights_of,
+)
 from semel.store.contract import StoreRefused
 from semel.wire.api_key import ApiKey
 from semel.wire.messages.offsets import (
@@ -25,10 +35,13 @@ from semel.wire.messages.offsets import (
     OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
     OffsetDeleteRequest,
+    OffsetDeleteRequestTopic,
     OffsetDeleteResponse,
     OffsetDeleteResponsePartition,
     OffsetDeleteResponseTopic,
     OffsetFetchRequest,
+    OffsetFetchRequestTopic,
+    OffsetFetchRequestTopics,
     OffsetFetchResponse,
     OffsetFetchResponseGroup,
     OffsetFetchResponsePartition,
@@ -60,11 +73,18 @@ async def offset_commit(
     Differs:   the retention time of v2–v4 is ignored: offsets.retention.minutes applies to all groups. An
         empty group id is INVALID_GROUP_ID.
     """
+    rights = rights_of(broker, request, context)
+    if not rights.group(READ, request.group_id):
+        return OffsetCommitResponse(topics=_not_committed(request.topics, GROUP_DENIED))
     response = OffsetCommitResponse()
     steps = broker.slices.steps()
     answers: list[OffsetCommitResponsePartition] = []
     offsets: list[tuple[OffsetKey, CommittedOffset]] = []
+    denied: list[OffsetCommitRequestTopic] = []
     for asked in request.topics:
+        if not await _may_read(broker, rights, asked, context.version):
+            denied.append(asked)
+            continue
         topic, unknown = await _find(broker, asked, context.version)
         shown = OffsetCommitResponseTopic(name=asked.name, topic_id=asked.topic_id)
         response.topics.append(shown)
@@ -82,29 +102,67 @@ async def offset_commit(
                 partition.committed_metadata or "",
             )
             offsets.append((OffsetKey(request.group_id, topic.name, partition.partition_index), value))
+    errors = await _commit(broker, request, tuple(offsets), context.version) if offsets else ()
+    for answer, error in zip(answers, errors, strict=True):
+        answer.error_code = error
+    response.topics += _not_committed(denied, TOPIC_DENIED)
+    return response
+
+
+async def _may_read(
+    broker: Broker, rights: RequestRights, asked: OffsetCommitRequestTopic, version: int
+) -> bool:
+    """Whether the client may read the topic. A topic whose id is unknown has no name to ask for."""
+    if rights.are_all:
+        return True
+    if version < TOPIC_IDS:
+        return rights.topic(READ, asked.name)
+    topic = await broker.catalog.topic_by_id(asked.topic_id)
+    return topic is None or rights.topic(READ, topic.name)
+
+
+def _not_committed(
+    topics: Iterable[OffsetCommitRequestTopic], error: ErrorCode
+) -> list[OffsetCommitResponseTopic]:
+    return [
+        OffsetCommitResponseTopic(
+            name=topic.name,
+            topic_id=topic.topic_id,
+            partitions=[
+                OffsetCommitResponsePartition(partition_index=each.partition_index, error_code=error)
+                for each in topic.partitions
+            ],
+        )
+        for topic in topics
+    ]
+
+
+async def _commit(
+    broker: Broker,
+    request: OffsetCommitRequest,
+    offsets: tuple[tuple[OffsetKey, CommittedOffset], ...],
+    version: int,
+) -> Sequence[ErrorCode]:
+    """Commit positions of partitions that exist; returns an error for each."""
     committer = Committer(request.generation_id_or_member_epoch, request.member_id, request.group_instance_id)
     command = CommitOffsets(
         request.group_id,
         committer,
-        tuple(offsets),
+        offsets,
         broker.settings.offset_metadata_max_bytes,
-        knows_consumer_groups=context.version >= 9,
+        knows_consumer_groups=version >= 9,
     )
-    errors: Iterable[ErrorCode] = ()
     if error := coordination_error(broker, request.group_id):
-        errors = [error] * len(offsets)
-    elif len(offsets) > COMMITTED_AT_ONCE:
-        errors = [ErrorCode.INVALID_COMMIT_OFFSET_SIZE] * len(offsets)
-    elif not await broker.has_room_for_group(request.group_id):
-        errors = [ErrorCode.COORDINATOR_NOT_AVAILABLE] * len(offsets)
-    elif offsets:
-        try:
-            errors = await broker.ask(command)
-        except StoreRefused:
-            errors = [refused_by_store(broker, request.group_id)] * len(offsets)
-    for answer, error in zip(answers, errors, strict=True):
-        answer.error_code = error
-    return response
+        return [error] * len(offsets)
+    if len(offsets) > COMMITTED_AT_ONCE:
+        return [ErrorCode.INVALID_COMMIT_OFFSET_SIZE] * len(offsets)
+    if not await broker.has_room_for_group(request.group_id):
+        return [ErrorCode.COORDINATOR_NOT_AVAILABLE] * len(offsets)
+    try:
+        errors: Sequence[ErrorCode] = await broker.ask(command)
+    except StoreRefused:
+        return [refused_by_store(broker, request.group_id)] * len(offsets)
+    return errors
 
 
 async def _find(
@@ -147,13 +205,11 @@ async def offset_fetch(
     Versions:  v2 all topics, error of the group · v5 leader epoch · v6 flexible · v7 RequireStable · v8
         several groups · v9 member id and epoch · v10 topic ids.
     """
+    rights = rights_of(broker, request, context)
     steps = broker.slices.steps()
     if context.version < 8:
-        topics = None
-        if request.topics is not None:
-            topics = [_AskedTopic(each.name, bytes(16), each.partition_indexes) for each in request.topics]
         command = FetchOffsets(request.group_id, require_stable=request.require_stable)
-        error, positions = await _fetch(broker, command, topics, context.version)
+        error, positions = await _fetch(broker, rights, command, request.topics, context.version)
         response = OffsetFetchResponse(error_code=error)
         for asked, found in positions:
             shown = OffsetFetchResponseTopic(name=asked.name or "")
@@ -164,16 +220,10 @@ async def offset_fetch(
         return response
     response = OffsetFetchResponse()
     for group in {each.group_id: each for each in request.groups}.values():
-        topics = None
-        if group.topics is not None:
-            topics = [
-                await _asked(broker, each.name, each.topic_id, each.partition_indexes, context.version)
-                for each in group.topics
-            ]
         command = FetchOffsets(
             group.group_id, group.member_id, group.member_epoch, require_stable=request.require_stable
         )
-        error, positions = await _fetch(broker, command, topics, context.version)
+        error, positions = await _fetch(broker, rights, command, group.topics, context.version)
         answer = OffsetFetchResponseGroup(group_id=group.group_id, error_code=error)
         response.groups.append(answer)
         for asked, found in positions:
@@ -186,47 +236,61 @@ async def offset_fetch(
 
 
 async def _asked(
-    broker: Broker, name: str, topic_id: bytes, partitions: list[int], version: int
+    broker: Broker, wanted: OffsetFetchRequestTopic | OffsetFetchRequestTopics, version: int
 ) -> _AskedTopic:
-    if version < TOPIC_IDS:
-        return _AskedTopic(name, topic_id, partitions)
-    topic = await broker.catalog.topic_by_id(topic_id)
-    return _AskedTopic(topic.name if topic else None, topic_id, partitions)
+    if version < TOPIC_IDS or isinstance(wanted, OffsetFetchRequestTopic):
+        return _AskedTopic(wanted.name, bytes(16), wanted.partition_indexes)
+    topic = await broker.catalog.topic_by_id(wanted.topic_id)
+    return _AskedTopic(topic.name if topic else None, wanted.topic_id, wanted.partition_indexes)
 
 
 async def _fetch(
-    broker: Broker, command: FetchOffsets, topics: list[_AskedTopic] | None, version: int
+    broker: Broker,
+    rights: RequestRights,
+    command: FetchOffsets,
+    topics: Sequence[OffsetFetchRequestTopic] | Sequence[OffsetFetchRequestTopics] | None,
+    version: int,
 ) -> tuple[ErrorCode, _Positions]:
-    """The group's error, and the positions."""
+    """The group's error, and the positions; last those of topics that may not be described."""
+    # Version 1 has no field for the group's error, so each partition carries it.
+    is_first = version < 2
+    if not rights.group(DESCRIBE, command.group_id):
+        asked = [await _asked(broker, each, version) for each in topics or () if is_first]
+        return GROUP_DENIED, _refused(asked, GROUP_DENIED)
+    asked = [await _asked(broker, each, version) for each in topics or ()]
+    # A topic whose id is unknown has no name to ask for.
+    allowed, denied = rights.split(asked, lambda each: each.name is None or rights.topic(DESCRIBE, each.name))
     keys = tuple(
         OffsetKey(command.group_id, each.name, partition)
-        for each in topics or ()
+        for each in allowed
         if each.name is not None
         for partition in each.partitions
     )
     fetched = await _fetch_all(broker, command, keys)
     if fetched.error is not ErrorCode.NONE:
-        # Version 1 has no field for the group's error, so each partition carries it.
-        refused = [
-            (each, [_Position(partition, None, fetched.error) for partition in each.partitions])
-            for each in (topics or ())
-        ]
-        return fetched.error, refused if version < 2 else []
+        return fetched.error, _refused(allowed, fetched.error) if is_first else []
     if topics is None:
-        return ErrorCode.NONE, await _everything(broker, command.group_id, fetched.unstable, version)
+        everything = await _everything(broker, command.group_id, fetched.unstable, version)
+        return ErrorCode.NONE, [
+            each for each in everything if rights.has(DESCRIBE, TOPIC, each[0].name or "")
+        ]
     values = iter(zip(keys, fetched.offsets, strict=True))
     positions: _Positions = []
     steps = broker.slices.steps()
-    for each in topics:
+    for topic in allowed:
         found: list[_Position] = []
-        for index in each.partitions:
+        for index in topic.partitions:
             await steps.step()
-            if each.name is None:
+            if topic.name is None:
                 found.append(_Position(index, None, ErrorCode.UNKNOWN_TOPIC_ID))
             else:
                 found.append(_position(*next(values), fetched.unstable))
-        positions.append((each, found))
-    return ErrorCode.NONE, positions
+        positions.append((topic, found))
+    return ErrorCode.NONE, positions + _refused(denied, TOPIC_DENIED)
+
+
+def _refused(topics: Iterable[_AskedTopic], error: ErrorCode) -> _Positions:
+    return [(topic, [_Position(index, None, error) for index in topic.partitions]) for topic in topics]
 
 
 async def _fetch_all(broker: Broker, command: FetchOffsets, keys: tuple[OffsetKey, ...]) -> Fetched:
@@ -292,12 +356,16 @@ async def offset_delete(
         position is not an error.
     Versions:  v0.
     """
+    rights = rights_of(broker, request, context)
+    if not rights.group(DELETE, request.group_id):
+        return OffsetDeleteResponse(error_code=GROUP_DENIED)
+    topics, refused = rights.split(request.topics, lambda each: rights.topic(READ, each.name))
     if error := coordination_error(broker, request.group_id):
         return OffsetDeleteResponse(error_code=error)
     response = OffsetDeleteResponse()
     keys: list[OffsetKey] = []
     answers: list[OffsetDeleteResponsePartition] = []
-    for asked in request.topics:
+    for asked in topics:
         topic = await broker.catalog.topic(asked.name)
         shown = OffsetDeleteResponseTopic(name=asked.name)
         response.topics.append(shown)
@@ -317,7 +385,18 @@ async def offset_delete(
         return OffsetDeleteResponse(error_code=deleted.error)
     for answer, error in zip(answers, deleted.partitions, strict=True):
         answer.error_code = error
+    response.topics += map(_not_deleted, refused)
     return response
+
+
+def _not_deleted(topic: OffsetDeleteRequestTopic) -> OffsetDeleteResponseTopic:
+    return OffsetDeleteResponseTopic(
+        name=topic.name,
+        partitions=[
+            OffsetDeleteResponsePartition(partition_index=each.partition_index, error_code=TOPIC_DENIED)
+            for each in topic.partitions
+        ],
+    )
 
 
 HANDLERS: dict[int, Handler] = {

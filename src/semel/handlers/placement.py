@@ -11,6 +11,7 @@ from typing import Final
 from semel.broker.broker import Broker
 from semel.core.types import ErrorCode, PartitionKey, Topic
 from semel.handlers.context import Handler, RequestContext
+from semel.handlers.rights import ALTER, CLUSTER_DENIED, DESCRIBE, MESSAGES, rights_of
 from semel.wire.api_key import ApiKey
 from semel.wire.messages.placement import (
     AlterPartitionReassignmentsRequest,
@@ -23,6 +24,8 @@ from semel.wire.messages.placement import (
     ElectLeadersResponse,
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
+    OngoingPartitionReassignment,
+    OngoingTopicReassignment,
     PartitionElectionResult,
     ReassignablePartition,
     ReassignablePartitionResponse,
@@ -35,6 +38,7 @@ UNCLEAN: Final = 1
 
 Answer = tuple[ErrorCode, str | None]
 
+_DENIED: Final[Answer] = (CLUSTER_DENIED, MESSAGES[CLUSTER_DENIED])
 _UNKNOWN: Final[Answer] = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "There is no such partition.")
 _NOT_NEEDED: Final[Answer] = (ErrorCode.ELECTION_NOT_NEEDED, "The partition has its only leader.")
 _NOT_MOVED: Final = (
@@ -55,21 +59,26 @@ async def elect_leaders(
         INVALID_REQUEST.
     Versions:  v1 kinds of elections, an error for all · v2 flexible.
     """
-    if request.election_type not in (PREFERRED, UNCLEAN):
+    is_allowed = rights_of(broker, request, context).cluster(ALTER)
+    if is_allowed and request.election_type not in (PREFERRED, UNCLEAN):
         return ElectLeadersResponse(error_code=ErrorCode.INVALID_REQUEST)
     wanted = request.topic_partitions or []
-    topics = await _topics(broker, (each.topic for each in wanted))
+    topics = await _topics(broker, (each.topic for each in wanted if is_allowed))
     is_unclean = request.election_type == UNCLEAN
     results = []
     for each in wanted:
         elected = []
         for index in each.partitions:
-            error, message = _election(broker, topics[each.topic], index, is_unclean=is_unclean)
+            error, message = _DENIED
+            if is_allowed:
+                error, message = _election(broker, topics[each.topic], index, is_unclean=is_unclean)
             elected.append(
                 PartitionElectionResult(partition_id=index, error_code=error, error_message=message)
             )
         results.append(ReplicaElectionResult(topic=each.topic, partition_result=elected))
-    return ElectLeadersResponse(replica_election_results=results)
+    return ElectLeadersResponse(
+        error_code=ErrorCode.NONE if is_allowed else CLUSTER_DENIED, replica_election_results=results
+    )
 
 
 async def _topics(broker: Broker, names: Iterable[str]) -> dict[str, Topic | None]:
@@ -97,18 +106,25 @@ async def alter_partition_reassignments(
         NO_REASSIGNMENT_IN_PROGRESS.
     Versions:  v1 whether the number of replicas may change, which it cannot.
     """
-    topics = await _topics(broker, (each.name for each in request.topics))
+    is_allowed = rights_of(broker, request, context).cluster(ALTER)
+    topics = await _topics(broker, (each.name for each in request.topics if is_allowed))
     responses = []
     for each in request.topics:
         partitions = []
         for part in each.partitions:
-            error, message = _reassignment(broker, topics[each.name], part)
+            error, message = _DENIED
+            if is_allowed:
+                error, message = _reassignment(broker, topics[each.name], part)
             partitions.append(
                 ReassignablePartitionResponse(
                     partition_index=part.partition_index, error_code=error, error_message=message
                 )
             )
         responses.append(ReassignableTopicResponse(name=each.name, partitions=partitions))
+    if not is_allowed:
+        return AlterPartitionReassignmentsResponse(
+            error_code=CLUSTER_DENIED, error_message=MESSAGES[CLUSTER_DENIED], responses=responses
+        )
     return AlterPartitionReassignmentsResponse(
         allow_replication_factor_change=request.allow_replication_factor_change,
         error_message=None,
@@ -137,7 +153,21 @@ async def list_partition_reassignments(
     Behaviour: an empty list for every request.
     Versions:  v0.
     """
-    return ListPartitionReassignmentsResponse(error_message=None)
+    if rights_of(broker, request, context).cluster(DESCRIBE):
+        return ListPartitionReassignmentsResponse(error_message=None)
+    return ListPartitionReassignmentsResponse(
+        error_code=CLUSTER_DENIED,
+        error_message=MESSAGES[CLUSTER_DENIED],
+        topics=[
+            OngoingTopicReassignment(
+                name=topic.name,
+                partitions=[
+                    OngoingPartitionReassignment(partition_index=index) for index in topic.partition_indexes
+                ],
+            )
+            for topic in request.topics or ()
+        ],
+    )
 
 
 async def alter_replica_log_dirs(
@@ -149,6 +179,14 @@ async def alter_replica_log_dirs(
         LOG_DIR_NOT_FOUND. A partition that another broker leads is REPLICA_NOT_AVAILABLE.
     Versions:  v2 flexible.
     """
+    if not rights_of(broker, request, context).cluster(ALTER):
+        return AlterReplicaLogDirsResponse(
+            results=[
+                _moved(topic.name, ((index, CLUSTER_DENIED) for index in topic.partitions))
+                for each in request.dirs
+                for topic in each.topics
+            ]
+        )
     topics = await _topics(broker, (topic.name for each in request.dirs for topic in each.topics))
     errors: dict[str, dict[int, ErrorCode]] = {}
     for each in request.dirs:
@@ -157,16 +195,17 @@ async def alter_replica_log_dirs(
             for index in topic.partitions:
                 of_topic[index] = _move(broker, each.path, topics[topic.name], index)
     return AlterReplicaLogDirsResponse(
-        results=[
-            AlterReplicaLogDirTopicResult(
-                topic_name=name,
-                partitions=[
-                    AlterReplicaLogDirPartitionResult(partition_index=index, error_code=error)
-                    for index, error in of_topic.items()
-                ],
-            )
-            for name, of_topic in errors.items()
-        ]
+        results=[_moved(name, of_topic.items()) for name, of_topic in errors.items()]
+    )
+
+
+def _moved(name: str, errors: Iterable[tuple[int, ErrorCode]]) -> AlterReplicaLogDirTopicResult:
+    return AlterReplicaLogDirTopicResult(
+        topic_name=name,
+        partitions=[
+            AlterReplicaLogDirPartitionResult(partition_index=index, error_code=error)
+            for index, error in errors
+        ],
     )
 
 

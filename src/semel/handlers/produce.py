@@ -25,6 +25,15 @@ from semel.core.log.partition import Append, Appended, TransactionContext
 from semel.core.types import ErrorCode, PartitionKey, Topic
 from semel.handlers.context import CloseConnection, Handler, RequestContext
 from semel.handlers.leadership import LeaderHints
+from semel.handlers.rights import (
+    ID_DENIED,
+    TOPIC,
+    TOPIC_DENIED,
+    TRANSACTIONAL_ID,
+    WRITE,
+    RequestRights,
+    rights_of,
+)
 from semel.handlers.transaction_errors import downgrade_error
 from semel.store.contract import StoreRefused
 from semel.wire.api_key import ApiKey
@@ -43,6 +52,8 @@ from semel.wire.records import BatchHeader, check_produced, with_log_append_time
 from semel.wire.schema import Buffer, Encoded
 from semel.wire.validating import IS_COMPILED, MAX_TIMESTAMP, MIN_TIMESTAMP, validate, with_max_timestamp
 
+FIRST_BY_ID: Final = 13
+"""The version of Produce from which topics are given by id."""
 SECOND_GENERATION: Final = 12
 """The version of Produce from which a transactional batch adds its partition to the transaction (KIP-890)."""
 EFFORT_MAX: Final = 16_384 if IS_COMPILED else 1_024
@@ -64,7 +75,7 @@ class Refusal(NamedTuple):
     records: tuple[tuple[int, str], ...] = ()
 
 
-UNAUTHORIZED: Final = Refusal(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+UNAUTHORIZED: Final = Refusal(ID_DENIED)
 NOT_LEADER: Final = Refusal(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
 
@@ -152,7 +163,7 @@ class Preparation:
         now: int,
     ) -> Refusal | None:
         if limits is None:
-            by_id = self._version >= 13
+            by_id = self._version >= FIRST_BY_ID
             return Refusal(ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         if not 0 <= index < len(limits.partitions):
             return Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
@@ -252,20 +263,11 @@ SEVERAL_PRODUCERS: Final = Refusal(
     ErrorCode.INVALID_PRODUCER_ID_MAPPING, "transactional records of more than one producer"
 )
 
-TAKEN_AWAY: Final = Refusal(
-    ErrorCode.TOPIC_AUTHORIZATION_FAILED, "the right was taken away while the records were validated"
-)
-
-
-def _always() -> bool:
-    return True
+TAKEN_AWAY: Final = Refusal(TOPIC_DENIED, "the right was taken away while the records were validated")
 
 
 def produce(
-    broker: Broker,
-    request: ProduceRequest,
-    context: RequestContext,
-    is_allowed: Callable[[], bool] = _always,
+    broker: Broker, request: ProduceRequest, context: RequestContext
 ) -> Promise[ProduceResponse | Encoded | None]:
     """Produce v3–v13: append one batch to each partition.
 
@@ -285,15 +287,13 @@ def produce(
         INVALID_TIMESTAMP on every topic. A refused batch has log start offset -1. A partition that occurs
         twice gets both batches.
     """
-    topics = [_cached(broker, each, context.version) for each in request.topic_data]
-    production = _Produce(broker, request, context, is_allowed)
-    promise = production.promise
-    promise.first = production.find_topics(topics) if None in topics else production.start(topics)
-    return promise
+    production = _Produce(broker, request, context, rights_of(broker, request, context))
+    production.promise.first = production.begin()
+    return production.promise
 
 
 def _cached(broker: Broker, data: TopicProduceData, version: int) -> Topic | None:
-    if version >= 13:
+    if version >= FIRST_BY_ID:
         return broker.catalog.cached_by_id(data.topic_id)
     return broker.catalog.cached(data.name)
 
@@ -301,20 +301,84 @@ def _cached(broker: Broker, data: TopicProduceData, version: int) -> Topic | Non
 class _Produce:
     """One request in progress: the partitions that were refused, and those that wait for the commit."""
 
-    __slots__ = ("_broker", "_context", "_is_allowed", "_limits", "_prepared", "_request", "promise")
+    __slots__ = (
+        "_allowed",
+        "_broker",
+        "_context",
+        "_denied",
+        "_limits",
+        "_prepared",
+        "_request",
+        "_rights",
+        "promise",
+    )
 
     def __init__(
-        self,
-        broker: Broker,
-        request: ProduceRequest,
-        context: RequestContext,
-        is_allowed: Callable[[], bool],
+        self, broker: Broker, request: ProduceRequest, context: RequestContext, rights: RequestRights
     ) -> None:
         self.promise: Promise[ProduceResponse | Encoded | None] = Promise()
         self._broker = broker
         self._request = request
         self._context = context
-        self._is_allowed = is_allowed
+        self._rights = rights
+        self._allowed: Sequence[str] = ()
+        """The names of the topics that may be written, if that was to be checked."""
+        self._denied: Sequence[TopicProduceData] = ()
+        """The data for the others."""
+
+    def begin(self) -> Coroutine[Any, Any, None] | None:
+        """Check the rights, then start. Returns work that has to be awaited first, if there is any."""
+        request, version = self._request, self._context.version
+        if not self._rights.are_all and not self._may_use_id():
+            self._refuse_all()
+            return None
+        topics = [_cached(self._broker, each, version) for each in request.topic_data]
+        if version < FIRST_BY_ID and not self._keep_allowed(topics):
+            return None
+        return self.find_topics(topics) if None in topics else self.start(topics)
+
+    def _may_use_id(self) -> bool:
+        rights, transactional_id = self._rights, self._request.transactional_id
+        # Kafka checks the id only if there is a transactional batch. Finding one takes longer than the check.
+        return (
+            transactional_id is None
+            or rights.has(WRITE, TRANSACTIONAL_ID, transactional_id)
+            or not _has_transactional(self._request.topic_data)
+            or rights.transactional_id(WRITE, transactional_id)
+        )
+
+    def _keep_allowed(self, topics: list[Topic | None]) -> bool:
+        """Set aside the data for topics that may not be written, and remove these from ``topics``.
+
+        Returns False if that refuses the whole request.
+        """
+        rights, request = self._rights, self._request
+        if rights.are_all:
+            return True
+        names: list[str | None] = [each.name for each in request.topic_data]
+        if self._context.version >= FIRST_BY_ID:
+            # An unknown id has no name, and is refused for that.
+            names = [None if each is None else each.name for each in topics]
+        allowed, denied = rights.split(
+            zip(names, request.topic_data, topics, strict=True),
+            lambda each: each[0] is None or rights.topic(WRITE, each[0]),
+        )
+        self._denied = [data for _, data, _ in denied]
+        if request.transactional_id is None and _has_transactional(self._denied):
+            # Transactional batches without an id refuse the whole request, and these would not be seen later.
+            self._refuse_all()
+            return False
+        self._allowed = [name for name, _, _ in allowed if name is not None]
+        request.topic_data = [data for _, data, _ in allowed]
+        topics[:] = [topic for _, _, topic in allowed]
+        return True
+
+    def _refuse_all(self) -> None:
+        if self._request.acks == 0:
+            self.promise.resolve(_closed())
+        else:
+            refused = [_denied(each, ID_DENIED) for each in self._request.topic_data]
+            self.promise.resolve(ProduceResponse(responses=refused))
 
     async def find_topics(self, topics: list[Topic | None]) -> None:
         """Load the topics that are not in memory, then start.
@@ -325,7 +389,7 @@ class _Produce:
         for at, each in enumerate(self._request.topic_data):
             if topics[at] is not None:
                 continue
-            if self._context.version >= 13:
+            if self._context.version >= FIRST_BY_ID:
                 topics[at] = await catalog.topic_by_id(each.topic_id)
             else:
                 topics[at] = await catalog.topic(each.name)
@@ -335,6 +399,8 @@ class _Produce:
 
     def start(self, topics: list[Topic | None]) -> Coroutine[Any, Any, None] | None:
         """Validate the batches and submit those that pass, now or after validation on a thread."""
+        if self._context.version >= FIRST_BY_ID and not self._keep_allowed(topics):
+            return None
         catalog = self._broker.catalog
         limits = [None if topic is None else catalog.limits(topic) for topic in topics]
         now = self._broker.time_of_day()
@@ -375,7 +441,9 @@ class _Produce:
 
     def _refuse_denied(self) -> None:
         """Refuse the whole request if a right was revoked while its batches were validated."""
-        if not self._is_allowed():
+        rights, transactional_id = self._rights.now(), self._request.transactional_id
+        may_use_id = transactional_id is None or rights.has(WRITE, TRANSACTIONAL_ID, transactional_id)
+        if not may_use_id or not all(rights.has(WRITE, TOPIC, each) for each in self._allowed):
             prepared = self._prepared
             prepared.commands.clear()
             prepared.refused = [TAKEN_AWAY] * len(prepared.refused)
@@ -438,7 +506,11 @@ class _Produce:
         """The reason to refuse the whole request, even if only one batch is invalid."""
         if self._request.transactional_id is None:
             # Refused batches count too: Kafka makes this check before all others.
-            return UNAUTHORIZED if any(self._prepared.refused) and self._has_transactional() else None
+            return (
+                UNAUTHORIZED
+                if any(self._prepared.refused) and _has_transactional(self._request.topic_data)
+                else None
+            )
         commands = self._prepared.commands
         if len(commands) < 2:
             return None
@@ -448,10 +520,6 @@ class _Produce:
             if each.transaction_context is not None
         }
         return SEVERAL_PRODUCERS if len(producers) > 1 else None
-
-    def _has_transactional(self) -> bool:
-        parts = (part for data in self._request.topic_data for part in data.partition_data)
-        return any(part.records is not None and is_transactional(part.records) for part in parts)
 
     def _decided(self, decided: Answers) -> None:
         """Called after the commit, or when the store refused it."""
@@ -481,6 +549,8 @@ class _Produce:
             # There is no response with acks=0, so closing is the only way to report an error.
             if any(part.error_code for part in parts):
                 raise CloseConnection("a Produce request with acks=0 failed")
+            if self._denied:
+                raise _closed()
             return None
         topics: list[TopicProduceResponse] = []
         start = 0
@@ -494,6 +564,7 @@ class _Produce:
         response = ProduceResponse(responses=topics)
         if any(part.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER for part in parts):
             self._name_leaders(response)
+        response.responses += [_denied(each, TOPIC_DENIED) for each in self._denied]
         return response
 
     def _name_leaders(self, response: ProduceResponse) -> None:
@@ -503,6 +574,26 @@ class _Produce:
                 if part.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER and limits is not None:
                     part.current_leader = hints.of(limits.partitions[part.index])
         response.node_endpoints = hints.endpoints
+
+
+def _closed() -> CloseConnection:
+    return CloseConnection("a Produce request with acks=0 was denied")
+
+
+def _denied(data: TopicProduceData, error: ErrorCode) -> TopicProduceResponse:
+    return TopicProduceResponse(
+        name=data.name,
+        topic_id=data.topic_id,
+        partition_responses=[
+            PartitionProduceResponse(index=part.index, error_code=error, base_offset=-1)
+            for part in data.partition_data
+        ],
+    )
+
+
+def _has_transactional(topics: Iterable[TopicProduceData]) -> bool:
+    parts = (part for data in topics for part in data.partition_data)
+    return any(part.records is not None and is_transactional(part.records) for part in parts)
 
 
 def _answer(

@@ -4,16 +4,16 @@ from semel.broker.broker import Broker
 from semel.core.types import ErrorCode
 from semel.handlers.context import Handler, RequestContext
 from semel.handlers.leadership import LeaderHints
+from semel.handlers.rights import GROUP_DENIED, READ, rights_of
 from semel.handlers.share_partitions import (
     FIRST_WITH_RENEWAL,
     Acknowledgements,
-    MayRead,
     acknowledge,
     answered,
+    batches_of,
     check_places,
     end_session,
     identified,
-    may_read_all,
     sessions_of,
 )
 from semel.handlers.share_sessions import BEGIN
@@ -22,10 +22,7 @@ from semel.wire.messages.shares import ShareAcknowledgeRequest, ShareAcknowledge
 
 
 async def share_acknowledge(
-    broker: Broker,
-    request: ShareAcknowledgeRequest,
-    context: RequestContext,
-    may_read: MayRead = may_read_all,
+    broker: Broker, request: ShareAcknowledgeRequest, context: RequestContext
 ) -> ShareAcknowledgeResponse:
     """ShareAcknowledge v1–v2: accept, release, reject or renew acquired records (KIP-932).
 
@@ -34,6 +31,9 @@ async def share_acknowledge(
         Epoch -1 also ends the share session, which releases what the member still holds.
     Versions:  v2 renews locks (KIP-1222).
     """
+    rights = rights_of(broker, request, context)
+    if request.group_id and not rights.group(READ, request.group_id):
+        return ShareAcknowledgeResponse(error_code=GROUP_DENIED)
     key = identified(request.group_id, request.member_id)
     if isinstance(key, str):
         return ShareAcknowledgeResponse(error_code=ErrorCode.INVALID_REQUEST, error_message=key)
@@ -44,13 +44,9 @@ async def share_acknowledge(
     turn = sessions.go_on(key, epoch, context.principal, [], [])
     if turn.session is None:
         return ShareAcknowledgeResponse(error_code=turn.error)
-    wanted = {
-        (topic.topic_id, each.partition_index): each.acknowledgement_batches
-        for topic in request.topics
-        for each in topic.partitions
-    }
+    wanted = batches_of(request.topics)
     configs = broker.policies.configs.share_group(key[0])
-    errors = await check_places(broker, wanted, may_read)
+    errors = await check_places(broker, wanted, rights)
     answers = await acknowledge(
         broker,
         turn.session,

@@ -33,15 +33,15 @@ from semel.core.shares.commands import (
 from semel.core.types import Buffer, ErrorCode, PartitionKey, ShareKey
 from semel.handlers.context import Handler, RequestContext
 from semel.handlers.leadership import MOVED, LeaderHints, leadership_error
+from semel.handlers.rights import GROUP_DENIED, READ, rights_of
 from semel.handlers.share_partitions import (
     FIRST_WITH_RENEWAL,
     Acknowledgements,
-    MayRead,
     acknowledge,
+    batches_of,
     check_places,
     end_session,
     identified,
-    may_read_all,
     sessions_of,
 )
 from semel.handlers.share_sessions import BEGIN, END, Place, SessionKey, ShareSession, Turn
@@ -288,7 +288,7 @@ PAUSE_MAX_SECONDS: Final = 5.0
 
 
 async def share_fetch(
-    broker: Broker, request: ShareFetchRequest, context: RequestContext, may_read: MayRead = may_read_all
+    broker: Broker, request: ShareFetchRequest, context: RequestContext
 ) -> ShareFetchResponse:
     """ShareFetch v1–v2: acknowledge records, then acquire others, waiting for them if needed (KIP-932).
 
@@ -301,6 +301,9 @@ async def share_fetch(
     Differs:   no more than group.share.partition.max.record.locks are in flight; Kafka rounds up to a batch.
         The records of a batch that was delivered often are not delivered one by one.
     """
+    rights = rights_of(broker, request, context)
+    if request.group_id and not rights.group(READ, request.group_id):
+        return ShareFetchResponse(error_code=GROUP_DENIED)
     key = identified(request.group_id, request.member_id)
     problem = key if isinstance(key, str) else _problem(request, context.version)
     if problem or isinstance(key, str):
@@ -313,15 +316,10 @@ async def share_fetch(
         return ShareFetchResponse(error_code=turn.error)
     configs = broker.policies.configs.share_group(key[0])
     epoch = request.share_session_epoch
-    wanted = {
-        (topic.topic_id, each.partition_index): each.acknowledgement_batches
-        for topic in request.topics
-        for each in topic.partitions
-        if each.acknowledgement_batches
-    }
+    wanted = {place: batches for place, batches in batches_of(request.topics).items() if batches}
     # Another request of the session may change its partitions while this one waits.
     partitions = dict(session.partitions)
-    errors = await check_places(broker, {**partitions, **dict.fromkeys(wanted)}, may_read)
+    errors = await check_places(broker, {**partitions, **dict.fromkeys(wanted)}, rights)
     is_renewing = context.version >= FIRST_WITH_RENEWAL and request.is_renew_ack
     acknowledged = await acknowledge(
         broker,
@@ -338,7 +336,7 @@ async def share_fetch(
         readable = [place for place in partitions if not errors[place]]
         got = await _fetch(broker, reader, session, readable)
         # Rights may have changed, and partitions moved, during the wait.
-        errors = await check_places(broker, partitions, may_read)
+        errors = await check_places(broker, partitions, rights)
         got |= {place: Got(error) for place, error in errors.items() if error}
     end_session(broker, sessions_of(broker), key, epoch)
     hints = LeaderHints(broker, context)

@@ -4,7 +4,8 @@ As for consumer groups, a heartbeat takes two commands: read the group, look its
 heartbeat with the result. The next heartbeat notices what changes between the two.
 """
 
-from functools import partial
+from collections.abc import Iterator
+from typing import Final
 
 from semel.broker.broker import Broker
 from semel.core.groups.commands import ConsumerAnswer, DescribeGroup
@@ -15,8 +16,9 @@ from semel.core.shares.members import ShareHeartbeat
 from semel.core.types import ErrorCode
 from semel.handlers.consumer_groups import by_topic
 from semel.handlers.context import Handler, RequestContext
-from semel.handlers.group_admin import ALL_OPERATIONS, NO_OPERATIONS, describe_each
+from semel.handlers.group_admin import describe_each
 from semel.handlers.leadership import coordination_error, refused_by_store
+from semel.handlers.rights import DESCRIBE, GROUP_DENIED, READ, TOPIC_DENIED, rights_of
 from semel.store.contract import StoreRefused
 from semel.wire.api_key import ApiKey
 from semel.wire.messages.groups import Assignment, TopicPartitions
@@ -31,6 +33,8 @@ from semel.wire.messages.shares import (
     ShareGroupHeartbeatResponse,
 )
 
+HAS_DENIED_TOPICS: Final = "The group has topics that the client may not describe."
+
 
 async def share_group_heartbeat(
     broker: Broker, request: ShareGroupHeartbeatRequest, context: RequestContext
@@ -43,6 +47,11 @@ async def share_group_heartbeat(
     Differs:   targets are computed at once; Kafka does so asynchronously, after informing the share
         coordinator.
     """
+    rights = rights_of(broker, request, context)
+    if not rights.group(READ, request.group_id):
+        return ShareGroupHeartbeatResponse(error_code=GROUP_DENIED)
+    if not rights.topics(DESCRIBE, request.subscribed_topic_names or ()):
+        return ShareGroupHeartbeatResponse(error_code=TOPIC_DENIED)
     try:
         if error := coordination_error(broker, request.group_id):
             answer = ConsumerAnswer(error, "This broker does not coordinate the group.")
@@ -115,14 +124,32 @@ async def share_group_describe(
     Behaviour: GROUP_ID_NOT_FOUND for groups that do not exist or are not share groups, NOT_COORDINATOR for
         those of another coordinator. A repeated group is described once.
     """
-    operations = ALL_OPERATIONS if request.include_authorized_operations else NO_OPERATIONS
-    describe = partial(_described, operations=operations)
+    rights = rights_of(broker, request, context)
+    groups = await describe_each(
+        broker,
+        rights,
+        request.group_ids,
+        _described,
+        DescribedShareGroup,
+        has_operations=request.include_authorized_operations,
+    )
     return ShareGroupDescribeResponse(
-        groups=await describe_each(broker, request.group_ids, describe, or_else=DescribedShareGroup)
+        groups=[
+            each
+            if rights.topics(DESCRIBE, _assigned_topics(each))
+            else DescribedShareGroup(
+                group_id=each.group_id, error_code=TOPIC_DENIED, error_message=HAS_DENIED_TOPICS
+            )
+            for each in groups
+        ]
     )
 
 
-def _described(group_id: str, group: Group | None, operations: int) -> DescribedShareGroup:
+def _assigned_topics(group: DescribedShareGroup) -> Iterator[str]:
+    return (each.topic_name for member in group.members for each in member.assignment.topic_partitions)
+
+
+def _described(group_id: str, group: Group | None) -> DescribedShareGroup:
     if not isinstance(group, ShareGroup):
         what = "not found" if group is None else "is not a share group"
         return DescribedShareGroup(
@@ -138,7 +165,6 @@ def _described(group_id: str, group: Group | None, operations: int) -> Described
         assignment_epoch=group.target_epoch,
         assignor_name=SIMPLE,
         members=[_member(member, names) for member in group.members.values()],
-        authorized_operations=operations,
     )
 
 

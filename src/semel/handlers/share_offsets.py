@@ -12,6 +12,17 @@ from semel.core.shares.offsets import AlterShareOffsets, DeleteShareOffsets, Sha
 from semel.core.types import ErrorCode, ShareKey
 from semel.handlers.context import Handler, RequestContext
 from semel.handlers.leadership import coordination_error, refused_by_store
+from semel.handlers.rights import (
+    DELETE,
+    DESCRIBE,
+    GROUP_DENIED,
+    MESSAGES,
+    READ,
+    TOPIC,
+    TOPIC_DENIED,
+    RequestRights,
+    rights_of,
+)
 from semel.store.contract import StoreRefused
 from semel.wire.api_key import ApiKey
 from semel.wire.messages.share_offsets import (
@@ -19,6 +30,7 @@ from semel.wire.messages.share_offsets import (
     AlteredShareGroupOffsetsTopic,
     AlterShareGroupOffsetsRequest,
     AlterShareGroupOffsetsResponse,
+    AlterShareGroupOffsetsTopic,
     DeletedShareGroupOffsetsTopic,
     DeleteShareGroupOffsetsRequest,
     DeleteShareGroupOffsetsResponse,
@@ -28,6 +40,7 @@ from semel.wire.messages.share_offsets import (
     DescribeShareGroupOffsetsGroup,
     DescribeShareGroupOffsetsRequest,
     DescribeShareGroupOffsetsResponse,
+    DescribeShareGroupOffsetsTopic,
 )
 
 UNKNOWN: Final = -1
@@ -42,14 +55,19 @@ async def describe_share_group_offsets(
         that the group has subscribed to. GROUP_ID_NOT_FOUND if there is no such share group.
     Versions:  v1 the lag: records after the start that are not settled (KIP-1226).
     """
-    return DescribeShareGroupOffsetsResponse(
-        groups=[await _described(broker, group) for group in request.groups]
-    )
+    rights = rights_of(broker, request, context)
+    allowed, refused = rights.split(request.groups, lambda each: rights.group(DESCRIBE, each.group_id))
+    groups = [await _described(broker, rights, group) for group in allowed]
+    groups += [
+        DescribedShareGroupOffsetsGroup(group_id=each.group_id, error_code=GROUP_DENIED) for each in refused
+    ]
+    return DescribeShareGroupOffsetsResponse(groups=groups)
 
 
 async def _described(
-    broker: Broker, wanted: DescribeShareGroupOffsetsGroup
+    broker: Broker, rights: RequestRights, wanted: DescribeShareGroupOffsetsGroup
 ) -> DescribedShareGroupOffsetsGroup:
+    allowed, refused = rights.split(wanted.topics or (), lambda each: rights.topic(DESCRIBE, each.topic_name))
     described = DescribedShareGroupOffsetsGroup(group_id=wanted.group_id)
     described.error_code = coordination_error(broker, wanted.group_id)
     if described.error_code:
@@ -60,9 +78,9 @@ async def _described(
         described.error_message = f"Share group {wanted.group_id} not found."
         return described
     names: list[tuple[str, Sequence[int] | None]] = (
-        [(name, None) for name in group.shared]
+        [(name, None) for name in group.shared if rights.has(DESCRIBE, TOPIC, name)]
         if wanted.topics is None
-        else [(each.topic_name, each.partitions) for each in wanted.topics]
+        else [(each.topic_name, each.partitions) for each in allowed]
     )
     topics = await broker.catalog.topics([name for name, _ in names])
     for name, indexes in names:
@@ -78,7 +96,24 @@ async def _described(
             found: Sequence[ReadShare | None] = await broker.ask(ReadShares(tuple(some)))
             shown.partitions += [_partition(key.index, share) for key, share in zip(some, found, strict=True)]
         described.topics.append(shown)
+    described.topics += map(_not_described, refused)
     return described
+
+
+def _not_described(topic: DescribeShareGroupOffsetsTopic) -> DescribedShareGroupOffsetsTopic:
+    return DescribedShareGroupOffsetsTopic(
+        topic_name=topic.topic_name,
+        partitions=[
+            DescribedShareGroupOffsetsPartition(
+                partition_index=index,
+                start_offset=UNKNOWN,
+                lag=UNKNOWN,
+                error_code=TOPIC_DENIED,
+                error_message=MESSAGES[TOPIC_DENIED],
+            )
+            for index in topic.partitions
+        ],
+    )
 
 
 def _partition(index: int, share: ReadShare | None) -> DescribedShareGroupOffsetsPartition:
@@ -99,9 +134,38 @@ async def alter_share_group_offsets(
         if it had never been delivered. All offsets of a request are set together.
     Differs:   a negative offset is INVALID_REQUEST.
     """
-    found = await broker.catalog.topics([topic.topic_name for topic in request.topics])
+    rights = rights_of(broker, request, context)
+    if not rights.group(READ, request.group_id):
+        return AlterShareGroupOffsetsResponse(error_code=GROUP_DENIED, error_message=MESSAGES[GROUP_DENIED])
+    topics, refused = rights.split(request.topics, lambda each: rights.topic(READ, each.topic_name))
+    response = AlterShareGroupOffsetsResponse()
+    if topics or not refused:
+        response = await _alter(broker, request.group_id, topics)
+    if not response.error_code:
+        response.responses += map(_not_altered, refused)
+    return response
+
+
+def _not_altered(topic: AlterShareGroupOffsetsTopic) -> AlteredShareGroupOffsetsTopic:
+    return AlteredShareGroupOffsetsTopic(
+        topic_name=topic.topic_name,
+        partitions=[
+            AlteredShareGroupOffsetsPartition(
+                partition_index=each.partition_index,
+                error_code=TOPIC_DENIED,
+                error_message=MESSAGES[TOPIC_DENIED],
+            )
+            for each in topic.partitions
+        ],
+    )
+
+
+async def _alter(
+    broker: Broker, group_id: str, topics: Sequence[AlterShareGroupOffsetsTopic]
+) -> AlterShareGroupOffsetsResponse:
+    found = await broker.catalog.topics([topic.topic_name for topic in topics])
     wanted: dict[str, tuple[TopicShape, dict[int, int]]] = {}
-    for topic in request.topics:
+    for topic in topics:
         if any(each.start_offset < 0 for each in topic.partitions):
             return AlterShareGroupOffsetsResponse(
                 error_code=ErrorCode.INVALID_REQUEST, error_message="Offsets begin at 0."
@@ -114,14 +178,14 @@ async def alter_share_group_offsets(
                 if 0 <= each.partition_index < known.partitions
             }
             wanted[topic.topic_name] = TopicShape(known.topic_id, known.partitions), offsets
-    if not await broker.has_room_for_group(request.group_id):
+    if not await broker.has_room_for_group(group_id):
         return AlterShareGroupOffsetsResponse(
             error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE,
             error_message="Too many groups (semel.groups.max).",
         )
-    answer = await _altered(broker, request.group_id, AlterShareOffsets(request.group_id, wanted))
+    answer = await _altered(broker, group_id, AlterShareOffsets(group_id, wanted))
     response = AlterShareGroupOffsetsResponse(error_code=answer.error)
-    for topic in request.topics if not answer.error else ():
+    for topic in topics if not answer.error else ():
         known = found[topic.topic_name]
         shown = AlteredShareGroupOffsetsTopic(topic_name=topic.topic_name)
         error = answer.topics.get(topic.topic_name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
@@ -147,7 +211,11 @@ async def delete_share_group_offsets(
     Behaviour: NON_EMPTY_GROUP while it has members; UNKNOWN_TOPIC_OR_PARTITION for a topic in which
         the group has no offsets.
     """
-    names = tuple(dict.fromkeys(each.topic_name for each in request.topics))
+    rights = rights_of(broker, request, context)
+    if not rights.group(DELETE, request.group_id):
+        return DeleteShareGroupOffsetsResponse(error_code=GROUP_DENIED, error_message=MESSAGES[GROUP_DENIED])
+    topics, refused = rights.split(request.topics, lambda each: rights.topic(READ, each.topic_name))
+    names = tuple(dict.fromkeys(each.topic_name for each in topics))
     found = await broker.catalog.topics(names)
     answer = await _altered(broker, request.group_id, DeleteShareOffsets(request.group_id, names))
     response = DeleteShareGroupOffsetsResponse(error_code=answer.error)
@@ -159,6 +227,13 @@ async def delete_share_group_offsets(
             if error:
                 shown.error_message = "There is no offset information to delete."
         response.responses.append(shown)
+    if not answer.error:
+        response.responses += [
+            DeletedShareGroupOffsetsTopic(
+                topic_name=each.topic_name, error_code=TOPIC_DENIED, error_message=MESSAGES[TOPIC_DENIED]
+            )
+            for each in refused
+        ]
     return response
 
 

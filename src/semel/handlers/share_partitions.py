@@ -1,7 +1,7 @@
 """Keeps sessions, checks partitions and submits acknowledgements for the APIs of acquired records."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final, NamedTuple, TypeAlias
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
 from weakref import WeakKeyDictionary
 
 from semel.broker.broker import Broker
@@ -9,28 +9,23 @@ from semel.core.groups.configs import ShareConfigs
 from semel.core.shares.commands import Acknowledge, AcknowledgedRun, AcknowledgeType, ReleaseMember
 from semel.core.types import Command, ErrorCode, PartitionKey, ShareKey
 from semel.handlers.leadership import MOVED, LeaderHints, leadership_error
+from semel.handlers.rights import READ, TOPIC_DENIED, RequestRights
 from semel.handlers.share_sessions import END, Place, SessionKey, ShareSession, ShareSessions
 from semel.store.contract import StoreRefused
 from semel.wire.messages.shares import (
     AcknowledgementBatch,
     ShareAcknowledgeAnswer,
+    ShareAcknowledgeTopic,
     ShareAcknowledgeTopicResponse,
+    ShareFetchTopic,
 )
 
 FIRST_WITH_RENEWAL: Final = 2
 MEMBER_ID_CHARS_MAX: Final = 36
 """Kafka's limit: members choose a UUID."""
 
-MayRead: TypeAlias = Callable[[str | None], bool]
-"""Whether the client may read a topic now. The name is None if the topic id is unknown."""
-
 # By broker, and dropped together with it.
 _SESSIONS: WeakKeyDictionary[Broker, ShareSessions] = WeakKeyDictionary()
-
-
-def may_read_all(name: str | None) -> bool:
-    """Allow every topic. Used without ACLs."""
-    return True
 
 
 def sessions_of(broker: Broker) -> ShareSessions:
@@ -70,16 +65,29 @@ def identified(group_id: str | None, member_id: str | None) -> SessionKey | str:
     return group_id, member_id
 
 
-async def check_places(broker: Broker, places: Iterable[Place], may_read: MayRead) -> dict[Place, ErrorCode]:
-    """The error of each partition; NONE if this broker leads it and the client may read it."""
+def batches_of(
+    topics: Iterable[ShareAcknowledgeTopic | ShareFetchTopic],
+) -> dict[Place, list[AcknowledgementBatch]]:
+    """The acknowledgements in a request, by partition."""
+    return {
+        (topic.topic_id, each.partition_index): each.acknowledgement_batches
+        for topic in topics
+        for each in topic.partitions
+    }
+
+
+async def check_places(
+    broker: Broker, places: Iterable[Place], rights: RequestRights
+) -> dict[Place, ErrorCode]:
+    """The error of each partition; NONE if this broker leads it and the client may read it now."""
     errors: dict[Place, ErrorCode] = {}
     catalog = broker.catalog
     for topic_id, index in places:
         topic = catalog.cached_by_id(topic_id) or await catalog.topic_by_id(topic_id)
         if topic is None:
             error = ErrorCode.UNKNOWN_TOPIC_ID
-        elif not may_read(topic.name):
-            error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        elif not rights.now().topic(READ, topic.name):
+            error = TOPIC_DENIED
         elif not 0 <= index < topic.partitions:
             error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         else:

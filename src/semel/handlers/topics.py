@@ -24,6 +24,19 @@ from semel.handlers import logs
 from semel.handlers.config_entries import topic_entries
 from semel.handlers.context import Handler, RequestContext
 from semel.handlers.mutation_quota import EXCEEDED, Mutation, within_quota
+from semel.handlers.rights import (
+    ALTER,
+    CLUSTER,
+    CREATE,
+    DELETE,
+    DESCRIBE,
+    DESCRIBE_CONFIGS,
+    MESSAGES,
+    TOPIC,
+    TOPIC_DENIED,
+    RequestRights,
+    rights_of,
+)
 from semel.store.contract import StoreRefused
 from semel.wire.api_key import ApiKey
 from semel.wire.messages.topics import (
@@ -98,15 +111,21 @@ async def create_topics(
         are different topics, since no metric is named after them. A repeated config is INVALID_CONFIG; Kafka
         uses the last value.
     """
+    rights = rights_of(broker, request, context)
     names = Counter(each.name for each in request.topics)
+    may_all = rights.has(CREATE, CLUSTER)
+    # Kafka refuses repeated topics before it checks rights.
+    allowed, denied = rights.split(
+        names, lambda name: may_all or names[name] > 1 or rights.topic(CREATE, name)
+    )
     topics = {each.name: each for each in request.topics}
     answers: dict[str, TopicAnswer] = {}
     commands: dict[str, CreateTopic] = {}
-    for name, each in topics.items():
+    for name in allowed:
         if names[name] > 1:
             answers[name] = TopicAnswer(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
             continue
-        command = _creation(broker, each, validate_only=request.validate_only)
+        command = _creation(broker, topics[name], validate_only=request.validate_only)
         if isinstance(command, TopicAnswer):
             answers[name] = await _rather(broker, name, command)
         else:
@@ -117,9 +136,12 @@ async def create_topics(
     elif commands:
         answered = await _ask_within_quota(broker, list(commands.values()), context)
         answers.update(zip(commands, answered, strict=True))
-    return CreateTopicsResponse(
-        topics=[_created(broker, name, answers[name], context.version) for name in topics]
-    )
+    created = [_created(broker, rights, name, answers[name], context.version) for name in allowed]
+    created += [
+        CreatableTopicResult(name=each, error_code=TOPIC_DENIED, error_message="Authorization failed.")
+        for each in denied
+    ]
+    return CreateTopicsResponse(topics=created)
 
 
 def too_many_partitions(broker: Broker, more: int) -> TopicAnswer | None:
@@ -200,11 +222,16 @@ def _nodes_refused(broker: Broker, assignments: Sequence[Sequence[int]]) -> Topi
     )
 
 
-def _created(broker: Broker, name: str, answer: TopicAnswer, version: int) -> CreatableTopicResult:
+def _created(
+    broker: Broker, rights: RequestRights, name: str, answer: TopicAnswer, version: int
+) -> CreatableTopicResult:
     result = CreatableTopicResult(name=name, error_code=answer.error, error_message=answer.message)
     if answer.topic is None or answer.error:
         return result
     result.topic_id = answer.topic.topic_id
+    if not rights.has(DESCRIBE_CONFIGS, TOPIC, name):
+        result.topic_config_error_code = TOPIC_DENIED
+        return result
     result.num_partitions = answer.topic.partitions
     result.replication_factor = 1
     if version >= 5:
@@ -232,12 +259,18 @@ async def delete_topics(
         THROTTLING_QUOTA_EXCEEDED · v6 topic ids.
     Differs:   a topic that is given once by name and once by id is deleted; Kafka refuses both.
     """
+    rights = rights_of(broker, request, context)
     if context.version >= 6:
         wanted = request.topics
     else:
         wanted = [DeleteTopicState(name=name) for name in request.topic_names]
     times = Counter((each.name, each.topic_id) for each in wanted)
-    results = {key: DeletableTopicResult(name=key[0], topic_id=key[1], error_message=None) for key in times}
+    denied = await _undeletable(broker, rights, [key for key in times if times[key] == 1])
+    results = {
+        key: DeletableTopicResult(name=key[0], topic_id=key[1], error_message=None)
+        for key in times
+        if key not in denied
+    }
     commands: list[DeleteTopic] = []
     waiting: list[DeletableTopicResult] = []
     for key, result in results.items():
@@ -252,7 +285,44 @@ async def delete_topics(
             result.error_code, result.error_message = answer.error, answer.message
             if answer.topic is not None:
                 result.name, result.topic_id = answer.topic.name, answer.topic.topic_id
-    return DeleteTopicsResponse(responses=list(results.values()))
+    return DeleteTopicsResponse(responses=[*results.values(), *denied.values()])
+
+
+async def _undeletable(
+    broker: Broker, rights: RequestRights, topics: Iterable[tuple[str | None, bytes]]
+) -> dict[tuple[str | None, bytes], DeletableTopicResult]:
+    """The results for topics, given by name or id, that the client may not delete."""
+    results: dict[tuple[str | None, bytes], DeletableTopicResult] = {}
+    if broker.settings.delete_topic_enable and not rights.has(DELETE, CLUSTER):
+        for name, topic_id in topics:
+            result = await _denied_deletion(broker, rights, name, topic_id)
+            if result is not None:
+                results[name, topic_id] = result
+    return results
+
+
+async def _denied_deletion(
+    broker: Broker, rights: RequestRights, name: str | None, topic_id: bytes
+) -> DeletableTopicResult | None:
+    """None if it may be deleted, or if there is another error. Without Describe, the name is hidden."""
+    by_id = topic_id != NO_TOPIC_ID
+    if by_id == (name is not None):
+        return None
+    if by_id:
+        topic = await broker.catalog.topic_by_id(topic_id)
+        name = None if topic is None else topic.name
+    if name is None or rights.topic(DELETE, name):
+        return None
+    error, message = TOPIC_DENIED, MESSAGES[TOPIC_DENIED]
+    may_describe = rights.has(DESCRIBE, TOPIC, name)
+    if not by_id and may_describe and await broker.catalog.topic(name) is None:
+        error, message = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic {name!r} does not exist."
+    return DeletableTopicResult(
+        name=name if may_describe or not by_id else None,
+        topic_id=topic_id,
+        error_code=error,
+        error_message=message,
+    )
 
 
 async def _deletion(
@@ -283,11 +353,14 @@ async def create_partitions(
     Behaviour: each topic succeeds or fails independently. The new partitions are empty.
     Versions:  v2 flexible · v3 THROTTLING_QUOTA_EXCEEDED.
     """
+    rights = rights_of(broker, request, context)
     names = Counter(each.name for each in request.topics)
+    allowed, denied = rights.split(names, lambda name: names[name] > 1 or rights.topic(ALTER, name))
     topics = {each.name: each for each in request.topics}
     answers: dict[str, TopicAnswer] = {}
     commands: dict[str, AddPartitions] = {}
-    for name, each in topics.items():
+    for name in allowed:
+        each = topics[name]
         refused = _growth_refused(broker, each, twice=names[name] > 1)
         if refused:
             answers[name] = refused
@@ -300,12 +373,13 @@ async def create_partitions(
     elif commands:
         answered = await _ask_within_quota(broker, list(commands.values()), context)
         answers.update(zip(commands, answered, strict=True))
+    answers.update(dict.fromkeys(denied, TopicAnswer(TOPIC_DENIED)))
     return CreatePartitionsResponse(
         results=[
             CreatePartitionsTopicResult(
                 name=name, error_code=answers[name].error, error_message=answers[name].message
             )
-            for name in topics
+            for name in (*allowed, *denied)
         ]
     )
 

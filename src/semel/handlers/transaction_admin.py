@@ -7,6 +7,7 @@ acknowledged before it.
 
 import asyncio
 from collections.abc import Iterable
+from functools import partial
 from typing import Final, NamedTuple
 
 from semel.broker.broker import Broker
@@ -17,6 +18,21 @@ from semel.core.transactions.commands import DescribeTransaction, WriteMarker
 from semel.core.types import ErrorCode, PartitionKey, Topic, Transaction, TransactionState
 from semel.handlers.context import Handler, RequestContext
 from semel.handlers.leadership import leadership_error, owned
+from semel.handlers.rights import (
+    ALTER,
+    CLUSTER,
+    CLUSTER_ACTION,
+    CLUSTER_DENIED,
+    DESCRIBE,
+    ID_DENIED,
+    MESSAGES,
+    READ,
+    TOPIC,
+    TOPIC_DENIED,
+    TRANSACTIONAL_ID,
+    RequestRights,
+    rights_of,
+)
 from semel.store.contract import StoreRefused
 from semel.wire.api_key import ApiKey
 from semel.wire.messages import transactions as wire
@@ -44,24 +60,36 @@ async def describe_transactions(
     Versions:  v0.
     Differs:   never PrepareCommit or PrepareAbort: a transaction ends in one step.
     """
-    known = owned(broker, filter(None, dict.fromkeys(request.transactional_ids)))
+    rights = rights_of(broker, request, context)
+    ids = dict.fromkeys(request.transactional_ids)
+    allowed, refused = rights.split(ids, partial(rights.transactional_id, DESCRIBE))
+    denied = frozenset(refused)
+    known = owned(broker, filter(None, allowed))
     asked = [DescribeTransaction(each) for each in known]
     found = dict(zip(known, await broker.ask_each(asked), strict=True))
     response = wire.DescribeTransactionsResponse()
-    for transactional_id in dict.fromkeys(request.transactional_ids):
+    for transactional_id in ids:
         transaction = found.get(transactional_id)
-        if transaction is None:
+        if transactional_id in denied:
+            # With an error, Kafka returns start time 0; -1 means that there is no transaction.
+            shown = wire.TransactionState(
+                transactional_id=transactional_id, error_code=ID_DENIED, transaction_start_time_ms=0
+            )
+        elif transaction is None:
             error = ErrorCode.TRANSACTIONAL_ID_NOT_FOUND if transactional_id else ErrorCode.INVALID_REQUEST
             if transactional_id and transactional_id not in found:
                 error = ErrorCode.NOT_COORDINATOR
             shown = wire.TransactionState(error_code=error, transactional_id=transactional_id)
         else:
-            shown = await _described(broker, transaction)
+            shown = await _described(broker, rights, transaction)
         response.transaction_states.append(shown)
     return response
 
 
-async def _described(broker: Broker, transaction: Transaction) -> wire.TransactionState:
+async def _described(
+    broker: Broker, rights: RequestRights, transaction: Transaction
+) -> wire.TransactionState:
+    """The state of a transaction, without the topics that may not be described."""
     topics: dict[str, list[int]] = {}
     for partition in transaction.partitions:
         topic = await broker.catalog.topic_by_id(partition.topic_id)
@@ -82,7 +110,11 @@ async def _described(broker: Broker, transaction: Transaction) -> wire.Transacti
         transaction_start_time_ms=started_ms,
         producer_id=transaction.producer_id,
         producer_epoch=transaction.epoch,
-        topics=[wire.TopicData(topic=name, partitions=partitions) for name, partitions in topics.items()],
+        topics=[
+            wire.TopicData(topic=name, partitions=partitions)
+            for name, partitions in topics.items()
+            if rights.has(DESCRIBE, TOPIC, name)
+        ],
     )
 
 
@@ -114,6 +146,7 @@ async def list_transactions(
     Versions:  v1 duration (KIP-994) · v2 pattern (KIP-1152).
     Differs:   the pattern has no word boundaries and no Unicode classes.
     """
+    rights = rights_of(broker, request, context)
     try:
         text = request.transactional_id_pattern
         pattern = NamePattern(text) if text else None
@@ -140,6 +173,7 @@ async def list_transactions(
                 transaction_state=each.state.label,
             )
             for each in listed
+            if rights.has(DESCRIBE, TRANSACTIONAL_ID, each.transactional_id)
         ],
     )
 
@@ -164,9 +198,13 @@ async def describe_producers(
     Versions:  v0.
     Differs:   a transaction in a topic with journal visibility has no start offset: it has no offsets yet.
     """
+    rights = rights_of(broker, request, context)
+    allowed, refused = rights.split(
+        request.topics, lambda each: name_problem(each.name) is not None or rights.topic(READ, each.name)
+    )
     is_flushed = await broker.flush()
     response = wire.DescribeProducersResponse()
-    for wanted in request.topics:
+    for wanted in allowed:
         is_valid = name_problem(wanted.name) is None
         topic = await broker.catalog.topic(wanted.name) if is_valid else None
         unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if is_valid else ErrorCode.INVALID_TOPIC_EXCEPTION
@@ -183,7 +221,20 @@ async def describe_producers(
                 ],
             )
         )
+    response.topics += map(_denied, refused)
     return response
+
+
+def _denied(topic: wire.TopicRequest) -> wire.TopicResponse:
+    return wire.TopicResponse(
+        name=topic.name,
+        partitions=[
+            wire.PartitionResponse(
+                partition_index=index, error_code=TOPIC_DENIED, error_message=MESSAGES[TOPIC_DENIED]
+            )
+            for index in topic.partition_indexes
+        ],
+    )
 
 
 async def _partition(
@@ -223,6 +274,9 @@ async def write_txn_markers(
     Differs:   partitions of __consumer_offsets do not exist: offsets end with their transaction.
         Without ACLs, it is CLUSTER_AUTHORIZATION_FAILED if semel.cluster.action.enable is false.
     """
+    rights = rights_of(broker, request, context)
+    if not rights.has(ALTER, CLUSTER) and not rights.cluster(CLUSTER_ACTION):
+        return _unmarked(request)
     errors: dict[int, dict[tuple[str, int], ErrorCode]] = {}
     commands: list[tuple[int, tuple[str, int], WriteMarker]] = []
     for marker in request.markers:
@@ -232,7 +286,7 @@ async def write_txn_markers(
             for index in asked.partition_indexes:
                 place = (asked.name, index)
                 if not broker.may_act_as_broker:
-                    of_producer[place] = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+                    of_producer[place] = CLUSTER_DENIED
                 elif topic is None or not 0 <= index < topic.partitions:
                     of_producer[place] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                 elif error := leadership_error(broker, PartitionKey(topic.topic_id, index)):
@@ -250,6 +304,31 @@ async def write_txn_markers(
         markers=[
             wire.WritableTxnMarkerResult(producer_id=producer_id, topics=_marker_results(of_producer))
             for producer_id, of_producer in errors.items()
+        ]
+    )
+
+
+def _unmarked(request: wire.WriteTxnMarkersRequest) -> wire.WriteTxnMarkersResponse:
+    """The response to a client that may not write markers."""
+    by_producer = {each.producer_id: each for each in request.markers}
+    return wire.WriteTxnMarkersResponse(
+        markers=[
+            wire.WritableTxnMarkerResult(
+                producer_id=producer_id,
+                topics=[
+                    wire.WritableTxnMarkerTopicResult(
+                        name=topic.name,
+                        partitions=[
+                            wire.WritableTxnMarkerPartitionResult(
+                                partition_index=index, error_code=CLUSTER_DENIED
+                            )
+                            for index in topic.partition_indexes
+                        ],
+                    )
+                    for topic in marker.topics
+                ],
+            )
+            for producer_id, marker in by_producer.items()
         ]
     )
 

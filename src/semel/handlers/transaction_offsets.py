@@ -6,6 +6,7 @@ must be the current one of the transactional id, and the member, if given, must 
 generation.
 """
 
+from collections.abc import Iterable
 from typing import Final, cast
 
 from semel.broker.broker import Broker
@@ -16,12 +17,14 @@ from semel.core.types import CommittedOffset, ErrorCode, OffsetKey
 from semel.handlers.context import Handler, RequestContext
 from semel.handlers.leadership import coordination_error, refused_by_store
 from semel.handlers.offsets import COMMITTED_AT_ONCE
+from semel.handlers.rights import GROUP_DENIED, ID_DENIED, READ, TOPIC_DENIED, WRITE, rights_of
 from semel.handlers.transaction_errors import close_superseded, downgrade_error
 from semel.store.contract import StoreRefused
 from semel.wire.api_key import ApiKey
 from semel.wire.messages.transactions import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
     TxnOffsetCommitResponse,
     TxnOffsetCommitResponsePartition,
     TxnOffsetCommitResponseTopic,
@@ -45,11 +48,17 @@ async def txn_offset_commit(
         before that INVALID_TXN_STATE · v5 adds the group implicitly.
     Differs:   never CONCURRENT_TRANSACTIONS. Up to v4 a request on a superseded connection is not answered.
     """
+    rights = rights_of(broker, request, context)
+    if not rights.transactional_id(WRITE, request.transactional_id):
+        return TxnOffsetCommitResponse(topics=_not_committed(request.topics, ID_DENIED))
+    if not rights.group(READ, request.group_id):
+        return TxnOffsetCommitResponse(topics=_not_committed(request.topics, GROUP_DENIED))
+    allowed, refused = rights.split(request.topics, lambda each: rights.topic(READ, each.name))
     response = TxnOffsetCommitResponse()
     answers: list[TxnOffsetCommitResponsePartition] = []
     offsets: list[tuple[OffsetKey, CommittedOffset]] = []
-    topics = await broker.catalog.topics({each.name for each in request.topics})
-    for asked in request.topics:
+    topics = await broker.catalog.topics({each.name for each in allowed})
+    for asked in allowed:
         topic = topics[asked.name]
         shown = TxnOffsetCommitResponseTopic(name=asked.name)
         response.topics.append(shown)
@@ -65,7 +74,23 @@ async def txn_offset_commit(
         errors = await _commit(broker, request, context, tuple(offsets))
         for answer, error in zip(answers, errors, strict=True):
             answer.error_code = downgrade_error(error, ApiKey.TXN_OFFSET_COMMIT, context.version)
+    response.topics += _not_committed(refused, TOPIC_DENIED)
     return response
+
+
+def _not_committed(
+    topics: Iterable[TxnOffsetCommitRequestTopic], error: ErrorCode
+) -> list[TxnOffsetCommitResponseTopic]:
+    return [
+        TxnOffsetCommitResponseTopic(
+            name=topic.name,
+            partitions=[
+                TxnOffsetCommitResponsePartition(partition_index=each.partition_index, error_code=error)
+                for each in topic.partitions
+            ],
+        )
+        for topic in topics
+    ]
 
 
 def _value(asked: TxnOffsetCommitRequestPartition) -> CommittedOffset:

@@ -13,14 +13,14 @@ from semel.core.shares.commands import AcknowledgeInTransaction, AcknowledgeType
 from semel.core.types import ErrorCode, ShareKey
 from semel.handlers.context import Handler, RequestContext
 from semel.handlers.leadership import LeaderHints
+from semel.handlers.rights import GROUP_DENIED, ID_DENIED, MESSAGES, READ, WRITE, rights_of
 from semel.handlers.share_partitions import (
-    MayRead,
     answered,
     are_valid,
+    batches_of,
     check_places,
     decided,
     identified,
-    may_read_all,
     runs_of,
     sessions_of,
 )
@@ -33,10 +33,7 @@ _FINAL: Final = frozenset({AcknowledgeType.GAP, AcknowledgeType.ACCEPT, Acknowle
 
 
 async def txn_share_acknowledge(
-    broker: Broker,
-    request: TxnShareAcknowledgeRequest,
-    context: RequestContext,
-    may_read: MayRead = may_read_all,
+    broker: Broker, request: TxnShareAcknowledgeRequest, context: RequestContext
 ) -> TxnShareAcknowledgeResponse:
     """TxnShareAcknowledge v0: accept or reject acquired records when a transaction commits.
 
@@ -49,6 +46,11 @@ async def txn_share_acknowledge(
         is INVALID_TXN_STATE. Other types than 0 (gap), 1 (accept) and 3 (reject) are INVALID_REQUEST.
     Differs:   Kafka has no such API.
     """
+    rights = rights_of(broker, request, context)
+    if not rights.transactional_id(WRITE, request.transactional_id):
+        return TxnShareAcknowledgeResponse(error_code=ID_DENIED, error_message=MESSAGES[ID_DENIED])
+    if not rights.group(READ, request.group_id):
+        return TxnShareAcknowledgeResponse(error_code=GROUP_DENIED, error_message=MESSAGES[GROUP_DENIED])
     key = identified(request.group_id, request.member_id)
     if isinstance(key, str):
         return TxnShareAcknowledgeResponse(error_code=ErrorCode.INVALID_REQUEST, error_message=key)
@@ -59,13 +61,9 @@ async def txn_share_acknowledge(
         )
     if sessions_of(broker).is_foreign(key, context.principal):
         return TxnShareAcknowledgeResponse(error_code=ErrorCode.SHARE_SESSION_NOT_FOUND)
-    wanted = {
-        (topic.topic_id, each.partition_index): each.acknowledgement_batches
-        for topic in request.topics
-        for each in topic.partitions
-    }
+    wanted = batches_of(request.topics)
     limits = broker.policies.configs.share_group(request.group_id).limits
-    answers = await check_places(broker, wanted, may_read)
+    answers = await check_places(broker, wanted, rights)
     commands: dict[Place, AcknowledgeInTransaction] = {}
     for place, batches in wanted.items():
         if not answers[place] and not _are_valid(batches):

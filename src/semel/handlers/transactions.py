@@ -11,7 +11,8 @@ A transactional id has one coordinator; every other broker answers NOT_COORDINAT
 A late request of the first generation, on a superseded connection, is not answered; the connection is closed.
 """
 
-from collections.abc import Awaitable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Collection, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from semel.broker.broker import Broker
@@ -19,6 +20,7 @@ from semel.broker.commit.pending_commands import Answers
 from semel.broker.commit.promise import Promise, resolved
 from semel.core.log.partition import AllocateProducerId
 from semel.core.names import is_usable
+from semel.core.security.acls import Operation
 from semel.core.transactions.commands import (
     NO_CONNECTION,
     NO_EPOCH,
@@ -35,6 +37,17 @@ from semel.core.types import NO_PRODUCER, Command, ErrorCode, PartitionKey, Topi
 from semel.handlers.context import Handler, RequestContext
 from semel.handlers.leadership import coordination_error, refused_by_store
 from semel.handlers.metadata import INTERNAL_TOPICS
+from semel.handlers.rights import (
+    CLUSTER,
+    CLUSTER_ACTION,
+    CLUSTER_DENIED,
+    GROUP_DENIED,
+    ID_DENIED,
+    READ,
+    WRITE,
+    RequestRights,
+    rights_of,
+)
 from semel.handlers.transaction_errors import close_superseded, downgrade_error
 from semel.store.contract import StoreRefused
 from semel.wire.api_key import ApiKey
@@ -72,7 +85,8 @@ async def init_producer_id(
     Differs:   if a transaction is open, the first request succeeds; Kafka returns CONCURRENT_TRANSACTIONS
         until the abort is done. KeepPreparedTxn is supported (KIP-939).
     """
-    error = _init_error(broker, request)
+    rights = rights_of(broker, request, context)
+    error = _denied_producer(rights, request) or _init_error(broker, request)
     if error:
         return InitProducerIdResponse(error_code=error, producer_id=NO_PRODUCER, producer_epoch=NO_EPOCH)
     try:
@@ -89,6 +103,19 @@ async def init_producer_id(
         ongoing_txn_producer_id=given.ongoing_producer_id,
         ongoing_txn_producer_epoch=given.ongoing_epoch,
     )
+
+
+def _denied_producer(rights: RequestRights, request: InitProducerIdRequest) -> ErrorCode:
+    """With a transactional id: Write on it, and TwoPhaseCommit if requested.
+
+    Without one: IdempotentWrite on the cluster, or Write on any topic.
+    """
+    if request.transactional_id is None:
+        may_write = rights.has(Operation.IDEMPOTENT_WRITE, CLUSTER) or rights.any_topic(WRITE)
+        return ErrorCode.NONE if may_write or rights.cluster(Operation.IDEMPOTENT_WRITE) else CLUSTER_DENIED
+    operations = (WRITE, Operation.TWO_PHASE_COMMIT) if request.enable2_pc else (WRITE,)
+    may_begin = all(rights.transactional_id(each, request.transactional_id) for each in operations)
+    return ErrorCode.NONE if may_begin else ID_DENIED
 
 
 def _init_error(broker: Broker, request: InitProducerIdRequest) -> ErrorCode:
@@ -153,20 +180,48 @@ def add_partitions_to_txn(
     Differs:   never CONCURRENT_TRANSACTIONS. Without ACLs, v4 is CLUSTER_AUTHORIZATION_FAILED if
         semel.cluster.action.enable is false; otherwise all clients may send it.
     """
-    is_between_brokers = context.version >= BETWEEN_BROKERS
-    if is_between_brokers and not broker.may_act_as_broker:
-        return resolved(AddPartitionsToTxnResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED))
-    asked = request.transactions if is_between_brokers else [_as_transaction(request)]
-    found = {topic.name: broker.catalog.cached(topic.name) for each in asked for topic in each.topics}
+    rights = rights_of(broker, request, context)
+    denied: Collection[str] = ()
+    if context.version >= BETWEEN_BROKERS:
+        if not rights.cluster(CLUSTER_ACTION) or not broker.may_act_as_broker:
+            return resolved(AddPartitionsToTxnResponse(error_code=CLUSTER_DENIED))
+        asked = request.transactions
+    else:
+        asked = [_as_transaction(request)]
+        if not rights.transactional_id(WRITE, asked[0].transactional_id):
+            return resolved(_all_refused(request, context.version))
+        _, refused = rights.split(asked[0].topics, partial(_may_write, rights))
+        denied = {each.name for each in refused}
+    found = {
+        topic.name: broker.catalog.cached(topic.name)
+        for each in asked
+        for topic in each.topics
+        if topic.name not in denied
+    }
     if None in found.values():
-        return _look_up_and_add(broker, asked, found, context)
-    return _add(broker, asked, found, context)
+        return _look_up_and_add(broker, asked, found, denied, context)
+    return _add(broker, asked, found, denied, context)
+
+
+def _may_write(rights: RequestRights, topic: AddPartitionsToTxnTopic) -> bool:
+    return topic.name in INTERNAL_TOPICS or rights.topic(WRITE, topic.name)
+
+
+def _all_refused(request: AddPartitionsToTxnRequest, version: int) -> AddPartitionsToTxnResponse:
+    """The response if the transactional id may not be used."""
+    topics = [each for each in request.v3_and_below_topics if each.partitions]
+    errors = {(each.name, index): ID_DENIED for each in topics for index in each.partitions}
+    return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=_topic_results(topics, errors, version))
 
 
 async def _look_up_and_add(
-    broker: Broker, asked: list[AddPartitionsToTxnTransaction], names: Iterable[str], context: RequestContext
+    broker: Broker,
+    asked: list[AddPartitionsToTxnTransaction],
+    names: Iterable[str],
+    denied: Collection[str],
+    context: RequestContext,
 ) -> AddPartitionsToTxnResponse:
-    return await _add(broker, asked, await broker.catalog.topics(tuple(names)), context)
+    return await _add(broker, asked, await broker.catalog.topics(tuple(names)), denied, context)
 
 
 def _as_transaction(request: AddPartitionsToTxnRequest) -> AddPartitionsToTxnTransaction:
@@ -182,6 +237,7 @@ def _find(
     broker: Broker,
     asked: AddPartitionsToTxnTransaction,
     found: Mapping[str, Topic | None],
+    denied: Collection[str],
     context: RequestContext,
 ) -> _Adding:
     partitions: dict[tuple[str, int], PartitionKey] = {}
@@ -189,9 +245,9 @@ def _find(
     limits: list[int] = []
     for each in asked.topics:
         is_internal = each.name in INTERNAL_TOPICS and context.version < BETWEEN_BROKERS
-        topic = found[each.name]
+        topic = found.get(each.name)
         for index in each.partitions:
-            if is_internal:
+            if is_internal or each.name in denied:
                 refused[each.name, index] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
             elif topic is None or not 0 <= index < topic.partitions:
                 refused[each.name, index] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -214,10 +270,11 @@ def _add(
     broker: Broker,
     asked: list[AddPartitionsToTxnTransaction],
     found: Mapping[str, Topic | None],
+    denied: Collection[str],
     context: RequestContext,
 ) -> Promise[AddPartitionsToTxnResponse]:
     """Have each transaction decided, all in one tick."""
-    adding = [_find(broker, each, found, context) for each in asked]
+    adding = [_find(broker, each, found, denied, context) for each in asked]
     commands = [_add_command(each, context) for each in adding if _may_add(each)]
 
     def respond(decided: Answers) -> AddPartitionsToTxnResponse:
@@ -302,6 +359,11 @@ def add_offsets_to_txn(
         TxnOffsetCommit 5 on clients do not need it.
     Differs:   never CONCURRENT_TRANSACTIONS. An empty group id is INVALID_GROUP_ID.
     """
+    rights = rights_of(broker, request, context)
+    if not rights.transactional_id(WRITE, request.transactional_id):
+        return resolved(AddOffsetsToTxnResponse(error_code=ID_DENIED))
+    if not rights.group(READ, request.group_id):
+        return resolved(AddOffsetsToTxnResponse(error_code=GROUP_DENIED))
     if not request.transactional_id:
         return resolved(AddOffsetsToTxnResponse(error_code=ErrorCode.INVALID_REQUEST))
     if not is_usable(request.group_id):
@@ -340,6 +402,8 @@ def end_txn(broker: Broker, request: EndTxnRequest, context: RequestContext) -> 
     Differs:   never CONCURRENT_TRANSACTIONS. Up to v4 a request on a superseded connection is not answered
         (KAFKA-17754).
     """
+    if not rights_of(broker, request, context).transactional_id(WRITE, request.transactional_id):
+        return resolved(EndTxnResponse(error_code=ID_DENIED))
     if not request.transactional_id:
         return resolved(EndTxnResponse(error_code=ErrorCode.INVALID_REQUEST))
     if wrong := coordination_error(broker, request.transactional_id):

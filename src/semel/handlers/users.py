@@ -17,6 +17,7 @@ from semel.core.security.users import (
 )
 from semel.core.types import Command, ErrorCode
 from semel.handlers.context import Handler, RequestContext
+from semel.handlers.rights import ALTER, CLUSTER_DENIED, DESCRIBE, MESSAGES, rights_of
 from semel.store.contract import StoreRefused
 from semel.wire.api_key import ApiKey
 from semel.wire.messages.security import (
@@ -48,6 +49,11 @@ async def describe_user_scram_credentials(
     Behaviour: all users if the request names none. A user without credentials is RESOURCE_NOT_FOUND, a
         repeated user DUPLICATE_RESOURCE. Right: Describe Cluster.
     """
+    if not rights_of(broker, request, context).cluster(DESCRIBE):
+        refused = DescribeUserScramCredentialsResult(error_code=CLUSTER_DENIED, error_message=None)
+        return DescribeUserScramCredentialsResponse(
+            error_code=CLUSTER_DENIED, error_message=None, results=[refused] * len(request.users or ())
+        )
     known: dict[str, list[CredentialInfo]] = {}
     numbers = {name: number for number, name in BY_NUMBER.items()}
     for each in sorted(broker.policies.credentials.values(), key=lambda each: (each.user, each.mechanism)):
@@ -80,6 +86,14 @@ async def alter_user_scram_credentials(
     """
     changes: list[Change] = [*request.deletions, *request.upsertions]
     names = Counter(each.name for each in changes)
+    if not rights_of(broker, request, context).cluster(ALTER):
+        message = MESSAGES[CLUSTER_DENIED]
+        return AlterUserScramCredentialsResponse(
+            results=[
+                AlterUserScramCredentialsResult(user=each, error_code=CLUSTER_DENIED, error_message=message)
+                for each in sorted(names)
+            ]
+        )
     problems: dict[str, Problem] = {}
     commands: dict[str, Command] = {}
     room = broker.settings.semel_policies_max - len(broker.policies)

@@ -185,9 +185,4 @@ def _default_dispatch(broker: Broker) -> Dispatch:
     apis = served(
         two_phase=settings.transaction_two_phase_commit_enable, extensions=settings.semel_extensions_enable
     )
-    handlers = audited(HANDLERS)
-    if broker.policies.has_authorizer:
-        from semel.handlers.authorization import guarded
-
-        handlers = guarded(handlers)
-    return Dispatch(handlers, apis)
+    return Dispatch(audited(HANDLERS), apis)

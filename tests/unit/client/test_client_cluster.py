@@ -2,7 +2,6 @@
 
 import socket
 import threading
-from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -17,7 +16,6 @@ from semel.client import (
 )
 from semel.client.errors import ErrorCode, check
 from semel.client.net.connection import Connection, Range
-from semel.client.net.retry import Attempts
 from semel.wire.addresses import parse_address, parse_addresses
 from semel.wire.frames import FrameParser, encode_response
 from semel.wire.messages import (
@@ -169,19 +167,6 @@ def test_the_coordinator_is_followed_when_it_moves(fake_broker: Any) -> None:
     assert response.error_code == 0
     kinds = [type(request).__name__ for request in broker.requests]
     assert kinds == ["FindCoordinatorRequest", "ListGroupsRequest"] * 3
-
-
-def test_attempts_end_with_the_error() -> None:
-    error = KafkaError(ErrorCode.NOT_COORDINATOR)
-    attempts = Attempts(0.1)
-    attempts.failed(error)  # there is time for another
-    while attempts.left_s > 0.02:
-        with suppress(KafkaError):
-            attempts.failed(error)
-    with pytest.raises(KafkaError, match="NOT_COORDINATOR"):
-        attempts.failed(error)
-    with pytest.raises(KafkaError, match="INVALID_TOPIC"):
-        Attempts(10).failed(KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION))
 
 
 def test_errors_say_what_to_do() -> None:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 from semel.client.consume.offsets import Partition
 from semel.client.errors import ErrorCode, KafkaError, check
 from semel.client.net.cluster import Client
-from semel.client.net.retry import Attempts
+from semel.client.net.retry import retrying
 from semel.wire.messages import (
     CommitTransactionsTopic,
     OffsetCommitRequest,
@@ -82,15 +82,14 @@ def fetch_offsets(
         require_stable=require_stable,
     )
     within_s = client.timeout_s if stable_within_s is None else stable_within_s
-    for attempt in Attempts(within_s, also=is_unstable):
+
+    def ask() -> dict[Partition, CommittedOffset]:
         response: OffsetFetchResponse = client.ask_coordinator(
             group_id, request, _fetch_codes, max_version=LAST_VERSION_WITH_NAMES
         )
-        try:
-            return _fetched(response, group_id)
-        except KafkaError as error:
-            attempt.failed(error)
-    raise AssertionError("attempts end with an error")
+        return _fetched(response, group_id)
+
+    return retrying(ask, within_s, retriable=is_unstable)
 
 
 def _fetched(response: OffsetFetchResponse, group_id: str) -> dict[Partition, CommittedOffset]:

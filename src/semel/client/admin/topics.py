@@ -4,14 +4,15 @@
 refusal is raised as a `KafkaError` that names its topic; the other topics are changed nevertheless.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from semel.client.consume.offsets import Isolation, OffsetAt, Partition, leader_may_move, list_offsets
-from semel.client.errors import BrokerUnreachable, ClientError, ErrorCode, KafkaError, check
-from semel.client.net.cluster import Client, by_node
+from semel.client.consume.offsets import Isolation, OffsetAt, Partition, list_offsets
+from semel.client.errors import BrokerUnreachable, ErrorCode, KafkaError, check
+from semel.client.net.cluster import Client
 from semel.client.net.cluster_info import TopicInfo
+from semel.client.net.fanout import ask_leaders
 from semel.client.net.retry import Attempts
 from semel.wire.messages import (
     CreatableTopic,
@@ -131,22 +132,10 @@ class TopicAdmin:
 
     def delete_records(self, before: Mapping[Partition, int]) -> dict[Partition, int]:
         """Delete the records before these offsets (-1: all); return the new log start offsets."""
-        starts: dict[Partition, int] = {}
-        for attempt in Attempts(self._client.patience_s, also=leader_may_move):
-            missing = {key: offset for key, offset in before.items() if key not in starts}
-            if not missing:
-                return starts
-            try:
-                for node, keys in by_node(self._client, missing).items():
-                    self._delete_at(node, {key: before[key] for key in keys}, starts)
-            except (KafkaError, ClientError) as error:
-                # Deleting twice does no harm: what is below the log start stays deleted.
-                for topic, _ in missing:
-                    self._client.forget_topic(topic)
-                attempt.failed(error)
-        raise AssertionError("attempts end with an error")
+        # Deleting twice does no harm: what is below the log start stays deleted.
+        return ask_leaders(self._client, before, self._delete_at)
 
-    def _delete_at(self, node: int, before: Mapping[Partition, int], starts: dict[Partition, int]) -> None:
+    def _delete_at(self, node: int, before: Mapping[Partition, int]) -> Iterator[tuple[Partition, int]]:
         topics: dict[str, DeleteRecordsTopic] = {}
         for (name, partition), offset in before.items():
             topic = topics.setdefault(name, DeleteRecordsTopic(name=name))
@@ -159,7 +148,7 @@ class TopicAdmin:
             for each in answer.partitions:
                 where = f"{answer.name}/{each.partition_index}"
                 check(each.error_code, f"the records of {where} were not deleted")
-                starts[answer.name, each.partition_index] = each.low_watermark
+                yield (answer.name, each.partition_index), each.low_watermark
 
 
 def _creatable(topic: NewTopic) -> CreatableTopic:
@@ -173,15 +162,15 @@ def _creatable(topic: NewTopic) -> CreatableTopic:
 
 def _to_controller(client: Client, request: Request, codes: Callable[[Any], Iterable[int]]) -> Any:
     """Send to the controller, and retry if it has moved. On most clusters any broker serves as controller."""
-    for attempt in Attempts(client.timeout_s):
+    attempts = Attempts(client.timeout_s)
+    while True:
         cluster = client.describe(topics=())
         is_known = any(node.node_id == cluster.controller for node in cluster.nodes)
         try:
             response = client.send(request, node=cluster.controller if is_known else None)
         except BrokerUnreachable as error:
-            attempt.failed(error)  # The request was not sent, so a retry is safe.
+            attempts.failed(error)  # The request was not sent, so a retry is safe.
             continue
         if ErrorCode.NOT_CONTROLLER not in codes(response):
             return response
-        attempt.failed(KafkaError(ErrorCode.NOT_CONTROLLER, "The controller moved; try again."))
-    raise AssertionError("attempts end with an error")
+        attempts.failed(KafkaError(ErrorCode.NOT_CONTROLLER, "The controller moved; try again."))

@@ -11,14 +11,14 @@ everywhere.
 """
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from semel.client.consume.offsets import Partition, leader_may_move
-from semel.client.errors import ClientError, ErrorCode, KafkaError, check
-from semel.client.net.cluster import TRANSACTION, Client, by_node
-from semel.client.net.fanout import ask_every_broker
-from semel.client.net.retry import Attempts
+from semel.client.consume.offsets import Partition
+from semel.client.errors import ClientError, ErrorCode, check
+from semel.client.net.cluster import TRANSACTION, Client
+from semel.client.net.fanout import ask_every_broker, ask_leaders, leader_may_move
+from semel.client.net.retry import retrying
 from semel.wire.messages import (
     DescribeProducersRequest,
     DescribeProducersResponse,
@@ -192,19 +192,14 @@ def describe_producers(
     """Return the producers of these partitions of a topic, or of all, as their leaders know them."""
     if partitions is None:
         partitions = [each.partition for each in client.topic(topic, anew=True).partitions]
-    wanted = {(topic, number): None for number in partitions}
-    found: dict[int, list[ProducerDescription]] = {}
-    for attempt in Attempts(client.patience_s, also=leader_may_move):
-        missing = {key: None for key in wanted if key[1] not in found}
-        if not missing:
-            return {number: found[number] for _, number in wanted}
-        try:
-            for node, keys in by_node(client, missing).items():
-                _describe_at(client, node, topic, [number for _, number in keys], found)
-        except (KafkaError, ClientError) as error:
-            client.forget_topic(topic)
-            attempt.failed(error)
-    raise AssertionError("attempts end with an error")
+    wanted = dict.fromkeys((topic, number) for number in partitions)
+
+    def ask(node: int, keys: Iterable[Partition]) -> Iterator[tuple[Partition, list[ProducerDescription]]]:
+        wanted_here = TopicRequest(name=topic, partition_indexes=[number for _, number in keys])
+        return _producers(client.send(DescribeProducersRequest(topics=[wanted_here]), node=node))
+
+    found = ask_leaders(client, wanted, ask)
+    return {key[1]: found[key] for key in wanted}
 
 
 def abort_transaction(
@@ -222,19 +217,19 @@ def abort_transaction(
         coordinator_epoch=max(0, coordinator_epoch),
     )
     request = WriteTxnMarkersRequest(markers=[marker])
-    for attempt in Attempts(client.patience_s, also=leader_may_move):
-        try:
-            response: WriteTxnMarkersResponse = client.send(request, node=client.leader(topic, partition))
-            for code in _marker_codes(response):
-                check(
-                    code, f"the transaction of producer {producer_id} in {topic}/{partition} was not aborted"
-                )
-            return
-        except (KafkaError, ClientError) as error:
-            # A marker may be written twice: the second finds nothing open and changes nothing.
-            client.forget_topic(topic)
-            attempt.failed(error)
-    raise AssertionError("attempts end with an error")
+
+    def write() -> None:
+        response: WriteTxnMarkersResponse = client.send(request, node=client.leader(topic, partition))
+        for code in _marker_codes(response):
+            check(code, f"the transaction of producer {producer_id} in {topic}/{partition} was not aborted")
+
+    # A marker may be written twice: the second finds nothing open and changes nothing.
+    retrying(
+        write,
+        client.patience_s,
+        retriable=leader_may_move,
+        on_failure=lambda: client.forget_topic(topic),
+    )
 
 
 def fence_producer(client: Client, transactional_id: str) -> FencedProducer:
@@ -287,16 +282,14 @@ class TransactionAdmin:
         return fence_producer(self._client, transactional_id)
 
 
-def _describe_at(
-    client: Client, node: int, topic: str, partitions: list[int], found: dict[int, list[ProducerDescription]]
-) -> None:
-    request = DescribeProducersRequest(topics=[TopicRequest(name=topic, partition_indexes=partitions)])
-    response: DescribeProducersResponse = client.send(request, node=node)
-    for answer in response.topics:
-        for each in answer.partitions:
-            where = f"{answer.name}/{each.partition_index}"
+def _producers(
+    response: DescribeProducersResponse,
+) -> Iterator[tuple[Partition, list[ProducerDescription]]]:
+    for topic in response.topics:
+        for each in topic.partitions:
+            where = f"{topic.name}/{each.partition_index}"
             check(each.error_code, f"the producers of {where} could not be read", each.error_message)
-            found[each.partition_index] = [
+            producers = [
                 ProducerDescription(
                     producer_id=producer.producer_id,
                     epoch=producer.producer_epoch,
@@ -307,6 +300,7 @@ def _describe_at(
                 )
                 for producer in each.active_producers
             ]
+            yield (topic.name, each.partition_index), producers
 
 
 def _marker_codes(response: WriteTxnMarkersResponse) -> list[int]:

@@ -26,9 +26,9 @@ from semel.client.consume.compaction import compactions, tells_compactions
 from semel.client.consume.fetching import FetchLimits, fetch_batches, shown
 from semel.client.consume.offsets import LATEST, Isolation, Partition, list_offsets
 from semel.client.consume.spool import Held, Spool
-from semel.client.errors import ClientError, KafkaError, check, is_retriable
+from semel.client.errors import ClientError, check, is_retriable
 from semel.client.net.cluster import Client
-from semel.client.net.retry import Attempts
+from semel.client.net.retry import retrying
 from semel.wire.messages import DescribeConfigsRequest, PartitionData
 from semel.wire.records import read_header
 
@@ -140,18 +140,21 @@ class CompactionWatch:
             f"{topic}/{number} cannot be read again at offset {position} after a compaction, so it is not "
             "known which of the records read before are committed. Read from a later position"
         )
-        for attempt in Attempts(self._client.timeout_s, also=_may_pass):
-            try:
-                wanted = {partition: position}
-                for _, data in fetch_batches(self._client, wanted, Isolation.READ_COMMITTED, self._limits):
-                    check(data.error_code, where)
-                    if data.records:
-                        return data
-                raise _Waiting(f"{where}: the broker returned no records")
-            except (KafkaError, ClientError) as error:
-                self._client.forget_topic(topic)
-                attempt.failed(error)
-        raise AssertionError("attempts end with an error")
+
+        def fetch() -> PartitionData:
+            wanted = {partition: position}
+            for _, data in fetch_batches(self._client, wanted, Isolation.READ_COMMITTED, self._limits):
+                check(data.error_code, where)
+                if data.records:
+                    return data
+            raise _Waiting(f"{where}: the broker returned no records")
+
+        return retrying(
+            fetch,
+            self._client.timeout_s,
+            retriable=_may_pass,
+            on_failure=lambda: self._client.forget_topic(topic),
+        )
 
 
 class _Waiting(ClientError):

@@ -16,9 +16,9 @@ from typing import Any, Protocol
 
 from semel.client.admin.group_offsets import NOBODY, CommitAs
 from semel.client.consume.offsets import Partition
-from semel.client.errors import ClientError, ErrorCode, KafkaError, check, is_retriable
+from semel.client.errors import ErrorCode, KafkaError, check, is_retriable
 from semel.client.net.cluster import UNKNOWN_TOPIC_WAIT_S, Client
-from semel.client.net.retry import Attempts
+from semel.client.net.retry import retrying
 from semel.wire.consumer_protocol import (
     decode_assignment,
     decode_subscription,
@@ -173,19 +173,17 @@ class ConsumerMember:
 
     def _named(self, given: Assignment) -> frozenset[Partition]:
         """Return the assigned partitions by name. Retries during an outage, for the client's `timeout_s`."""
-        for attempt in Attempts(self._client.timeout_s):
-            try:
-                named = [
-                    (name, topic)
-                    for topic in given.topic_partitions
-                    if (name := self._client.topic_name(bytes(topic.topic_id))) is not None
-                ]
-            except ClientError as error:
-                attempt.failed(error)
-                continue
-            self._ids = {name: bytes(topic.topic_id) for name, topic in named}
-            return frozenset((name, partition) for name, topic in named for partition in topic.partitions)
-        raise AssertionError("attempts end with an error")
+
+        def look_up() -> list[tuple[str, TopicPartitions]]:
+            return [
+                (name, topic)
+                for topic in given.topic_partitions
+                if (name := self._client.topic_name(bytes(topic.topic_id))) is not None
+            ]
+
+        named = retrying(look_up, self._client.timeout_s)
+        self._ids = {name: bytes(topic.topic_id) for name, topic in named}
+        return frozenset((name, partition) for name, topic in named for partition in topic.partitions)
 
     def leave(self) -> None:
         """Leave the group."""
@@ -254,7 +252,7 @@ class ClassicMember:
         if time.monotonic() < self._due_at:
             return None
         if self._generation < 0:
-            self._owned = frozenset(self._join())
+            self._owned = frozenset(retrying(self._join, self._client.timeout_s, retriable=_may_join_again))
             self._due_at = time.monotonic() + CLASSIC_HEARTBEAT_S
             return self._owned
         request = HeartbeatRequest(
@@ -280,23 +278,19 @@ class ClassicMember:
             self._member_id, self._generation = "", -1
 
     def _join(self) -> set[Partition]:
-        for attempt in Attempts(self._client.timeout_s, also=_may_join_again):
-            try:
-                timeout_s = self._client.timeout_s + REBALANCE_TIMEOUT_MS / 1000
-                joined: JoinGroupResponse = self._ask(self._join_request(), timeout_s)
-                if joined.error_code == ErrorCode.MEMBER_ID_REQUIRED:
-                    self._member_id = joined.member_id
-                    continue
-                check(joined.error_code, f"group {self._group_id!r} cannot be joined")
+        timeout_s = self._client.timeout_s + REBALANCE_TIMEOUT_MS / 1000
+        try:
+            joined: JoinGroupResponse = self._ask(self._join_request(), timeout_s)
+            if joined.error_code == ErrorCode.MEMBER_ID_REQUIRED:
                 self._member_id = joined.member_id
-                return self._sync(joined)
-            except ClientError as error:
-                attempt.failed(error)
-            except KafkaError as error:
-                if error.code in LOST_MEMBERSHIP and error.code is not ErrorCode.REBALANCE_IN_PROGRESS:
-                    self._member_id = ""
-                attempt.failed(error)
-        raise AssertionError("attempts end with an error")
+                joined = self._ask(self._join_request(), timeout_s)
+            check(joined.error_code, f"group {self._group_id!r} cannot be joined")
+            self._member_id = joined.member_id
+            return self._sync(joined)
+        except KafkaError as error:
+            if error.code in LOST_MEMBERSHIP and error.code is not ErrorCode.REBALANCE_IN_PROGRESS:
+                self._member_id = ""
+            raise
 
     def _join_request(self) -> JoinGroupRequest:
         protocol = JoinGroupRequestProtocol(name=RANGE, metadata=encode_subscription(self._topics))

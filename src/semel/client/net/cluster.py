@@ -10,7 +10,7 @@ or not the coordinator.
 
 Retries: a request that any broker can answer, and that was not sent (no connection), goes to the next broker
 automatically. A request whose answer was lost is not sent again here, because only the caller knows whether
-that is safe; callers use `Attempts`. A `Client` belongs to one thread.
+that is safe; callers use `retrying`. A `Client` belongs to one thread.
 
 There are two limits, as in Kafka's clients. `timeout_s` limits one answer. `patience_s`, if set, limits a
 whole operation with its retries: long enough to restart a broker. It only applies to a cluster that was
@@ -18,7 +18,7 @@ reached before. On first contact the address may be wrong, and that should be re
 """
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Self
 
 from semel.client.errors import (
@@ -32,7 +32,7 @@ from semel.client.errors import (
 )
 from semel.client.net.cluster_info import ClusterInfo, Node, TopicInfo, topic_of
 from semel.client.net.connection import Connection, Pending
-from semel.client.net.retry import Attempts
+from semel.client.net.retry import Attempts, retrying
 from semel.client.net.security import Security
 from semel.wire.addresses import Address, parse_addresses
 from semel.wire.messages import (
@@ -41,7 +41,6 @@ from semel.wire.messages import (
     MetadataRequest,
     MetadataRequestTopic,
     MetadataResponse,
-    MetadataResponseTopic,
 )
 from semel.wire.schema import Request
 
@@ -139,12 +138,7 @@ class Client:
 
     def ask(self, request: Request, *, node: int | None = None) -> Any:
         """Send an idempotent request, and retry it within `patience_s` while no broker can be reached."""
-        for attempt in Attempts(self._away_s):
-            try:
-                return self.send(request, node=node)
-            except ClientError as error:
-                attempt.failed(error)
-        raise AssertionError("attempts end with an error")
+        return retrying(lambda: self.send(request, node=node), self._away_s)
 
     def post(self, request: Request, *, node: int | None = None, max_version: int | None = None) -> Pending:
         """Send a request now; get the answer with `wait`. Lets several brokers work in parallel."""
@@ -164,12 +158,7 @@ class Client:
                 raise BrokerUnreachable(f"broker {node} is not in the cluster.")
             found = self._nodes[node]
             return self._open((found.host, found.port))
-        for attempt in Attempts(self._away_s):
-            try:
-                return self._open_any()
-            except BrokerUnreachable as error:
-                attempt.failed(error)
-        raise AssertionError("attempts end with an error")
+        return retrying(self._open_any, self._away_s)
 
     def _open_any(self) -> Connection:
         known = list(self._connections)
@@ -244,24 +233,21 @@ class Client:
         known = self._topics.get(name)
         if known is not None and time.monotonic() - known[1] < METADATA_AGE_S:
             return known[0]
-        for attempt in Attempts(wait_s):
-            try:
-                response = self._metadata([name], create)
-                (answer,) = response.topics
-                check(
-                    answer.error_code,
-                    f"there is no topic {name!r}" if _is_unknown(answer) else f"topic {name!r}",
-                )
-                topic = topic_of(answer)
-                self._keep(topic)
-                return topic
-            except ClientError as error:
-                if known is None or not is_retriable(error):
-                    raise
-                return known[0]  # It may be outdated, but no broker can be reached now.
-            except KafkaError as error:
-                attempt.failed(error)
-        raise AssertionError("attempts end with an error")
+
+        def look_up() -> TopicInfo:
+            (answer,) = self._metadata([name], create).topics
+            is_unknown = answer.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            check(answer.error_code, f"there is no topic {name!r}" if is_unknown else f"topic {name!r}")
+            topic = topic_of(answer)
+            self._keep(topic)
+            return topic
+
+        try:
+            return retrying(look_up, wait_s, retriable=_is_retriable_answer)
+        except ClientError as error:
+            if known is None or not is_retriable(error):
+                raise
+            return known[0]  # It may be outdated, but no broker can be reached now.
 
     def leader(self, name: str, partition: int) -> int:
         """Return the leader of a partition. KafkaError if it has none."""
@@ -302,17 +288,10 @@ class Client:
     def _metadata(self, topics: Iterable[str] | None, create: bool) -> MetadataResponse:
         wanted = None if topics is None else [MetadataRequestTopic(name=name) for name in topics]
         request = MetadataRequest(topics=wanted, allow_auto_topic_creation=create)
-        for attempt in Attempts(max(min(self.timeout_s, 10.0), self._away_s), also=_is_lost):
-            try:
-                response: MetadataResponse = self.send(request)
-            except ClientError as error:
-                attempt.failed(error)
-                continue
-            self._nodes = {
-                each.node_id: Node(each.node_id, each.host, each.port) for each in response.brokers
-            }
-            return response
-        raise AssertionError("attempts end with an error")
+        within_s = max(min(self.timeout_s, 10.0), self._away_s)
+        response: MetadataResponse = retrying(lambda: self.send(request), within_s, retriable=_is_lost)
+        self._nodes = {each.node_id: Node(each.node_id, each.host, each.port) for each in response.brokers}
+        return response
 
     # ---- coordinators
 
@@ -321,20 +300,19 @@ class Client:
         if (kind, key) in self._coordinators:
             return self._coordinators[kind, key]
         request = FindCoordinatorRequest(key=key, key_type=kind, coordinator_keys=[key])
-        for attempt in Attempts(self.patience_s if timeout_s is None else timeout_s):
-            try:
-                response: FindCoordinatorResponse = self.send(request)
-                found = response.coordinators[0] if response.coordinators else response
-                check(found.error_code, f"the coordinator of {key!r} was not found", found.error_message)
-            except (KafkaError, ClientError) as error:
-                attempt.failed(error)
-                continue
-            self._nodes[found.node_id] = Node(found.node_id, found.host, found.port)
-            if len(self._coordinators) >= COORDINATORS_KEPT_MAX:
-                self._coordinators.clear()
-            self._coordinators[kind, key] = found.node_id
-            return found.node_id
-        raise AssertionError("attempts end with an error")
+
+        def find() -> Node:
+            response: FindCoordinatorResponse = self.send(request)
+            found = response.coordinators[0] if response.coordinators else response
+            check(found.error_code, f"the coordinator of {key!r} was not found", found.error_message)
+            return Node(found.node_id, found.host, found.port)
+
+        node = retrying(find, self.patience_s if timeout_s is None else timeout_s)
+        self._nodes[node.node_id] = node
+        if len(self._coordinators) >= COORDINATORS_KEPT_MAX:
+            self._coordinators.clear()
+        self._coordinators[kind, key] = node.node_id
+        return node.node_id
 
     def forget_coordinator(self, key: str, kind: int = GROUP) -> None:
         """Drop a coordinator from the cache."""
@@ -358,10 +336,11 @@ class Client:
         response: those in `_NOT_YET` are retried, all others are left to the caller. `on_lost` is called when
         an answer was lost: the broker may have executed that request, whatever it answers to the retry.
         """
-        for attempt in Attempts(self.patience_s if within_s is None else within_s):
+        attempts = Attempts(self.patience_s if within_s is None else within_s)
+        while True:
             pending = None
             try:
-                node = self.coordinator(key, kind, attempt.left_s)
+                node = self.coordinator(key, kind, attempts.remaining_s)
                 pending = self.post(request, node=node, max_version=max_version)
                 response = pending.wait(timeout_s)
                 not_yet = next((code for code in codes(response) if code in _NOT_YET), ErrorCode.NONE)
@@ -372,16 +351,7 @@ class Client:
                     on_lost()
                 if isinstance(error, ClientError) or error.code in _MOVED:
                     self.forget_coordinator(key, kind)
-                attempt.failed(error)
-        raise AssertionError("attempts end with an error")
-
-
-def by_node(client: Client, partitions: Mapping[tuple[str, int], Any]) -> dict[int, list[tuple[str, int]]]:
-    """Group partitions by the broker that leads them."""
-    grouped: dict[int, list[tuple[str, int]]] = {}
-    for topic, partition in partitions:
-        grouped.setdefault(client.leader(topic, partition), []).append((topic, partition))
-    return grouped
+                attempts.failed(error)
 
 
 def _has(topic: TopicInfo, partition: int) -> bool:
@@ -393,5 +363,5 @@ def _is_lost(error: Exception) -> bool:
     return isinstance(error, ClientError) and not isinstance(error, BrokerUnreachable | AuthenticationFailed)
 
 
-def _is_unknown(answer: MetadataResponseTopic) -> bool:
-    return answer.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+def _is_retriable_answer(error: Exception) -> bool:
+    return isinstance(error, KafkaError) and error.retriable

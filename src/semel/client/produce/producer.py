@@ -34,7 +34,7 @@ from semel.client.errors import (
 )
 from semel.client.net.cluster import UNKNOWN_TOPIC_WAIT_S, Client
 from semel.client.net.connection import Connection, Pending
-from semel.client.net.retry import FIRST_PAUSE_S, LONGEST_PAUSE_S, Attempts
+from semel.client.net.retry import BackOff, retrying
 from semel.client.produce.batches import Batch, Delivery, Headers, Outgoing, record_of, size_of
 from semel.client.produce.rounds import Heads, Round, portions
 from semel.wire.columns import Packed
@@ -199,13 +199,12 @@ class Producer:
             oldest_at = queue.oldest_at
             if oldest_at is not None and (everything or now - oldest_at >= self._linger_s):
                 queue.close_open()
-        pause_s = FIRST_PAUSE_S
+        pauses = BackOff()
         while ready := [queue for queue in self._outgoing.values() if queue.is_ready]:
             if self._round(ready):
-                pause_s = FIRST_PAUSE_S
+                pauses = BackOff()
             else:
-                time.sleep(pause_s * random.uniform(0.8, 1.2))
-                pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
+                time.sleep(pauses.next_s())
 
     def _round(self, ready: Sequence[Outgoing]) -> bool:
         """Send the head of each queue, to all brokers in parallel; return whether all were answered."""
@@ -259,9 +258,9 @@ class Producer:
     def _identify(self, ready: Sequence[Outgoing]) -> ProducerIdAndEpoch | None:
         if self._identity is None:
             try:
-                self._identity = self._init_producer_id()
+                self._identity = retrying(self._init_producer_id, self._client.patience_s)
             except (KafkaError, ClientError) as error:
-                # Without a producer id nothing can be sent, and `_init_producer_id` has already retried.
+                # Without a producer id nothing can be sent.
                 for queue in ready:
                     self._buffered_bytes -= queue.drop(error)
                 self._failure = self._failure or error
@@ -269,14 +268,9 @@ class Producer:
 
     def _init_producer_id(self) -> ProducerIdAndEpoch:
         request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
-        for attempt in Attempts(self._client.patience_s):
-            try:
-                response: InitProducerIdResponse = self._client.send(request)
-                check(response.error_code, "no producer id was allocated")
-                return ProducerIdAndEpoch(response.producer_id, response.producer_epoch)
-            except (KafkaError, ClientError) as error:
-                attempt.failed(error)
-        raise AssertionError("attempts end with an error")
+        response: InitProducerIdResponse = self._client.send(request)
+        check(response.error_code, "no producer id was allocated")
+        return ProducerIdAndEpoch(response.producer_id, response.producer_epoch)
 
     def _by_leader(self, heads: Heads) -> dict[int, list[Partition]]:
         grouped: dict[int, list[Partition]] = {}

@@ -66,7 +66,7 @@ from semel.client.errors import (
     is_retriable,
 )
 from semel.client.net.cluster import Client
-from semel.client.net.retry import Attempts
+from semel.client.net.retry import retrying
 from semel.client.produce.batches import Delivery, Headers
 from semel.client.produce.prepared import PreparedTransaction
 from semel.client.produce.transaction_coordinator import NOBODY_YET, Coordinator, transaction_version
@@ -118,18 +118,19 @@ def acknowledge(
             check(ErrorCode.INVALID_RECORD_STATE, _REFUSED, _LOST)
         kinds[each.place][each.offset] = kind
     topics = {each.place: each.topic for each in records}
-    for attempt in Attempts(client.patience_s):
-        try:
-            by_node: dict[int, Acknowledgements] = {}
-            for place, offsets in kinds.items():
-                by_node.setdefault(client.leader(topics[place], place[1]), {})[place] = offsets
-            for node, part in by_node.items():
-                _check(client.send(_request(transaction, consumer, part), node=node))
-            break
-        except (KafkaError, ClientError) as error:
-            for name in topics.values():
-                client.forget_topic(name)
-            attempt.failed(error)
+
+    def ask_leaders() -> None:
+        by_node: dict[int, Acknowledgements] = {}
+        for place, offsets in kinds.items():
+            by_node.setdefault(client.leader(topics[place], place[1]), {})[place] = offsets
+        for node, part in by_node.items():
+            _check(client.send(_request(transaction, consumer, part), node=node))
+
+    def forget_leaders() -> None:
+        for name in topics.values():
+            client.forget_topic(name)
+
+    retrying(ask_leaders, client.patience_s, on_failure=forget_leaders)
     for each in records:
         consumer.forget(each)
 

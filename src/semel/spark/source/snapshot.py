@@ -39,7 +39,7 @@ from semel.client.consume.fetching import fetch_batches
 from semel.client.consume.offsets import list_ends_together
 from semel.client.consume.spool import Spool
 from semel.client.errors import check, is_retriable
-from semel.client.net.retry import Attempts
+from semel.client.net.retry import retrying
 from semel.spark.columns import to_arrow
 from semel.spark.errors import DataLoss, OptionError, SnapshotOvertaken
 from semel.spark.options import SourceOptions
@@ -189,19 +189,22 @@ def _fetch(client: Client, tail: Tail, position: int, options: SourceOptions) ->
     """Return batches from a position. DataLoss if they are gone: a snapshot must be complete."""
     key: Partition = (tail.topic, tail.partition)
     where = f"{tail.topic}/{tail.partition} cannot be read at offset {position}"
-    for attempt in Attempts(client.patience_s, also=_may_pass):
-        try:
-            ((_, data),) = fetch_batches(client, {key: position}, Isolation.READ_UNCOMMITTED, options.limits)
-            if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
-                raise DataLoss(f"{where}: it was deleted while the snapshot was read. Read it again")
-            check(data.error_code, where)
-            if data.records:
-                return data.records
-            raise _Waiting(f"{where}: the log ends at {data.high_watermark}, and ended at {tail.end} before")
-        except (KafkaError, ClientError) as error:
-            client.forget_topic(tail.topic)
-            attempt.failed(error)
-    raise AssertionError("attempts end with an error")
+
+    def fetch() -> Buffer:
+        ((_, data),) = fetch_batches(client, {key: position}, Isolation.READ_UNCOMMITTED, options.limits)
+        if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+            raise DataLoss(f"{where}: it was deleted while the snapshot was read. Read it again")
+        check(data.error_code, where)
+        if data.records:
+            return data.records
+        raise _Waiting(f"{where}: the log ends at {data.high_watermark}, and ended at {tail.end} before")
+
+    return retrying(
+        fetch,
+        client.patience_s,
+        retriable=_may_pass,
+        on_failure=lambda: client.forget_topic(tail.topic),
+    )
 
 
 def _may_pass(error: Exception) -> bool:

@@ -1,4 +1,4 @@
-"""A group's committed offsets: read and write them, as a member or from outside.
+"""A group's committed offsets: read and write them, as a member or from outside; compute those of a reset.
 
 Requests use names rather than topic ids (OffsetFetch and OffsetCommit up to version 9), so that one response
 can cover any topic that the group ever read, even a deleted one.
@@ -7,7 +7,7 @@ can cover any topic that the group ever read, even a deleted one.
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
-from semel.client.consume.offsets import Partition
+from semel.client.consume.offsets import EARLIEST, LATEST, Partition, list_offsets
 from semel.client.errors import ErrorCode, KafkaError, check
 from semel.client.net.cluster import Client
 from semel.client.net.retry import retrying
@@ -150,6 +150,39 @@ def commit_offsets(
         for each in answer.partitions:
             where = f"{answer.name}/{each.partition_index}"
             check(each.error_code, f"the offset of group {group_id!r} on {where} was not committed")
+
+
+def reset_targets(
+    client: Client,
+    partitions: Iterable[Partition],
+    before: Mapping[Partition, int],
+    *,
+    to_earliest: bool = False,
+    to_offset: int | None = None,
+    time_ms: int | None = None,
+    shift_by: int | None = None,
+) -> dict[Partition, int]:
+    """Return the new offset of each partition, by the first option that is given; else the end of the log.
+
+    Offsets outside the log are moved to its nearest end. `shift_by` is relative to `before`, or to the start
+    of the log for a partition that is not in it.
+    """
+    partitions = list(partitions)
+    first = {key: at.offset for key, at in list_offsets(client, dict.fromkeys(partitions, EARLIEST)).items()}
+    last = {key: at.offset for key, at in list_offsets(client, dict.fromkeys(partitions, LATEST)).items()}
+    if to_earliest:
+        return first
+    if to_offset is not None:
+        wanted = dict.fromkeys(partitions, to_offset)
+    elif time_ms is not None:
+        found = list_offsets(client, dict.fromkeys(partitions, time_ms))
+        # No record has a timestamp that late: go to the end of the log.
+        wanted = {key: at.offset if at.offset >= 0 else last[key] for key, at in found.items()}
+    elif shift_by is not None:
+        wanted = {key: before.get(key, first[key]) + shift_by for key in partitions}
+    else:
+        return last
+    return {key: min(max(offset, first[key]), last[key]) for key, offset in wanted.items()}
 
 
 def is_unstable(error: Exception) -> bool:

@@ -10,8 +10,7 @@ from typing import Any
 
 from semel.client.consume.offsets import Isolation, OffsetAt, Partition, list_offsets
 from semel.client.errors import BrokerUnreachable, ErrorCode, KafkaError, check
-from semel.client.net.cluster import Client
-from semel.client.net.cluster_info import TopicInfo
+from semel.client.net.cluster import Client, TopicInfo
 from semel.client.net.fanout import ask_leaders
 from semel.client.net.retry import Attempts
 from semel.wire.messages import (

@@ -17,7 +17,7 @@ atomically, no record is lost or returned twice. Held records beyond a memory li
 The log of a topic with `semel.visibility=journal` is in commit order already, and is returned unchanged.
 
 Compaction may remove the abort marker of records that the consumer holds. If the consumer cannot exclude
-that, it reads the transaction again before it returns it (`compaction_watch`). Records that compaction has
+that, it reads the transaction again before it returns it (`compaction`). Records that compaction has
 removed by then are not returned.
 """
 
@@ -29,11 +29,10 @@ from functools import partial
 from pathlib import Path
 
 from semel.client.consume.commit_order_log import CommitOrderLog, CommitOrderPosition
-from semel.client.consume.compaction_watch import CompactionWatch
-from semel.client.consume.consumer import Start
+from semel.client.consume.compaction import CompactionWatch
+from semel.client.consume.consumer import IDLE_PAUSE_S, PollingConsumer, Start
 from semel.client.consume.fetching import ConsumedRecord, FetchLimits, fetch_batches
 from semel.client.consume.offsets import EARLIEST, LATEST, Isolation, Partition, list_offsets
-from semel.client.consume.polling import IDLE_PAUSE_S, PollingConsumer
 from semel.client.consume.spool import Spool
 from semel.client.errors import ClientError, KafkaError, check
 from semel.client.net.cluster import UNKNOWN_TOPIC_WAIT_S, Client

@@ -2,11 +2,9 @@
 
 There are two protocols with one interface. `ConsumerMember` is KIP-848: the broker assigns partitions, and
 heartbeats do everything. `ClassicMember` is the older protocol, in which the leader of the group, a member,
-assigns partitions; it is used with brokers without KIP-848. Both are driven by `poll`, in the caller's
-thread: a consumer that does not poll for longer than the session timeout loses its partitions to other
-members.
-
-The assignor that the client uses when it leads a classic group.
+assigns partitions (`assign_range`); it is used with brokers without KIP-848. Both are driven by `poll`, in
+the caller's thread: a consumer that does not poll for longer than the session timeout loses its partitions to
+other members.
 """
 
 import time
@@ -41,26 +39,6 @@ from semel.wire.messages import (
     SyncGroupResponse,
     TopicPartitions,
 )
-
-
-def assign_range(
-    members: Mapping[str, Iterable[str]], partitions: Mapping[str, int]
-) -> dict[str, dict[str, list[int]]]:
-    """Assign as Kafka's range assignor: each topic in ranges of equal length, to its subscribers in order."""
-    shares: dict[str, dict[str, list[int]]] = {member: {} for member in members}
-    for topic, count in sorted(partitions.items()):
-        subscribers = sorted(member for member, topics in members.items() if topic in topics)
-        if not subscribers:
-            continue
-        size, larger = divmod(count, len(subscribers))
-        first = 0
-        for place, member in enumerate(subscribers):
-            length = size + (place < larger)
-            if length:
-                shares[member][topic] = list(range(first, first + length))
-            first += length
-    return shares
-
 
 JOIN_EPOCH = 0
 LEAVE_EPOCH = -1
@@ -344,6 +322,25 @@ class ClassicMember:
         return self._client.ask_coordinator(
             self._group_id, request, lambda answer: [answer.error_code], timeout_s=timeout_s
         )
+
+
+def assign_range(
+    members: Mapping[str, Iterable[str]], partitions: Mapping[str, int]
+) -> dict[str, dict[str, list[int]]]:
+    """Assign as Kafka's range assignor: each topic in ranges of equal length, to its subscribers in order."""
+    shares: dict[str, dict[str, list[int]]] = {member: {} for member in members}
+    for topic, count in sorted(partitions.items()):
+        subscribers = sorted(member for member, topics in members.items() if topic in topics)
+        if not subscribers:
+            continue
+        size, larger = divmod(count, len(subscribers))
+        first = 0
+        for place, member in enumerate(subscribers):
+            length = size + (place < larger)
+            if length:
+                shares[member][topic] = list(range(first, first + length))
+            first += length
+    return shares
 
 
 def _may_join_again(error: Exception) -> bool:

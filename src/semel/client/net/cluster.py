@@ -19,6 +19,7 @@ reached before. On first contact the address may be wrong, and that should be re
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, Self
 
 from semel.client.errors import (
@@ -30,7 +31,6 @@ from semel.client.errors import (
     check,
     is_retriable,
 )
-from semel.client.net.cluster_info import ClusterInfo, Node, TopicInfo, topic_of
 from semel.client.net.connection import Connection, Pending
 from semel.client.net.retry import Attempts, retrying
 from semel.client.net.security import Security
@@ -41,6 +41,7 @@ from semel.wire.messages import (
     MetadataRequest,
     MetadataRequestTopic,
     MetadataResponse,
+    MetadataResponseTopic,
 )
 from semel.wire.schema import Request
 
@@ -62,6 +63,46 @@ _MOVED = frozenset(
     }
 )
 _NOT_YET = _MOVED | {ErrorCode.CONCURRENT_TRANSACTIONS}
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A broker and its address for clients."""
+
+    node_id: int
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionInfo:
+    """A partition: its leader and replicas."""
+
+    partition: int
+    leader: int
+    leader_epoch: int
+    replicas: tuple[int, ...]
+    in_sync: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicInfo:
+    """A topic and its partitions, ordered by number."""
+
+    name: str
+    topic_id: bytes
+    is_internal: bool
+    partitions: tuple[PartitionInfo, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterInfo:
+    """The brokers of a cluster, and the requested topics."""
+
+    cluster_id: str
+    controller: int
+    nodes: tuple[Node, ...]
+    topics: tuple[TopicInfo, ...]
 
 
 class Client:
@@ -365,3 +406,23 @@ def _is_lost(error: Exception) -> bool:
 
 def _is_retriable_answer(error: Exception) -> bool:
     return isinstance(error, KafkaError) and error.retriable
+
+
+def topic_of(answer: MetadataResponseTopic) -> TopicInfo:
+    """Convert a topic of a Metadata response."""
+    partitions = sorted(answer.partitions, key=lambda each: each.partition_index)
+    return TopicInfo(
+        name=answer.name or "",
+        topic_id=bytes(answer.topic_id),
+        is_internal=answer.is_internal,
+        partitions=tuple(
+            PartitionInfo(
+                each.partition_index,
+                each.leader_id,
+                each.leader_epoch,
+                tuple(each.replica_nodes),
+                tuple(each.isr_nodes),
+            )
+            for each in partitions
+        ),
+    )

@@ -8,11 +8,9 @@ authenticates.
 A connection closes itself when it misses a response, so that a later response is never taken for it. The
 callers, such as `cluster`, decide whether a request may be sent again.
 
-Receives frames from a socket, the large ones in place.
-
 Most of what a broker sends is fetched records, in frames of megabytes. Assembling a frame from pieces costs a
-copy, and allocating its memory costs as much again. So the rest of a large frame is received directly into
-the buffer of the previous one, if that is no longer in use.
+copy, and allocating its memory costs as much again. So `FrameReceiver` receives the rest of a large frame
+directly into the buffer of the previous one, if that is no longer in use.
 """
 
 import socket
@@ -42,6 +40,13 @@ LARGE_BYTES: Final = 1 << 18
 """If this much of a frame is missing, it is received in place."""
 ROOM_BYTES_MAX: Final = 1 << 24
 """A buffer up to this size is allocated when the frame size is known; a larger frame grows as it arrives."""
+RESPONSE_BYTES_MAX = 1 << 28  # no valid response is larger: brokers limit fetches to much less
+#: The fraction of an authenticated session after which a new connection is made, before the broker ends it.
+SESSION_PART = 0.85
+SOFTWARE_NAME = "semel"
+# The root package is loaded by now. It is not imported, because it exports more than the client may depend
+# on.
+SOFTWARE_VERSION: str = getattr(sys.modules["semel"], "__version__", "0")
 
 
 class FrameReceiver:
@@ -85,15 +90,6 @@ class FrameReceiver:
             self._kept = bytearray(size)
         self._room, self._filled = memoryview(self._kept)[:size], len(begun)
         self._room[: len(begun)] = begun
-
-
-RESPONSE_BYTES_MAX = 1 << 28  # no valid response is larger: brokers limit fetches to much less
-#: The fraction of an authenticated session after which a new connection is made, before the broker ends it.
-SESSION_PART = 0.85
-SOFTWARE_NAME = "semel"
-# The root package is loaded by now. It is not imported, because it exports more than the client may depend
-# on.
-SOFTWARE_VERSION: str = getattr(sys.modules["semel"], "__version__", "0")
 
 
 def _is_to_itself(connected: socket.socket) -> bool:

@@ -13,9 +13,7 @@ late. A record that is not acknowledged when the consumer closes is delivered to
 Share groups deliver at least once. To produce the results of a record exactly once, acknowledge it in a
 transaction: `TransactionalProducer.acknowledge`.
 
-There is no thread: heartbeats are sent inside `poll`. Works with Semel, and with Kafka from 4.2 on.
-
-Membership in a share group (KIP-932). Members may have the same partition, so none is revoked.
+There is no thread: heartbeats are sent inside `poll`. Works with Semel, and with Kafka from 4.2 on (KIP-932).
 """
 
 import time
@@ -25,8 +23,8 @@ from collections.abc import Collection, Container, Iterable
 from contextlib import suppress
 from typing import Self
 
+from semel.client.consume.consumer import IDLE_PAUSE_S
 from semel.client.consume.membership import JOIN_EPOCH, LEAVE_EPOCH, LOST_MEMBERSHIP
-from semel.client.consume.polling import IDLE_PAUSE_S
 from semel.client.errors import ClientError, ErrorCode, KafkaError, UnsupportedRequest, check, close_after
 from semel.client.net.cluster import UNKNOWN_TOPIC_WAIT_S, Client
 from semel.client.shares.records import AcknowledgeType, Place, ShareRecord, acquired
@@ -39,9 +37,12 @@ from semel.wire.messages.shares import (
     ShareGroupHeartbeatResponse,
 )
 
+FETCH_WAIT_S = 0.5
+RENEWAL_VERSION = 2  # of ShareAcknowledge
+
 
 class ShareMember:
-    """One member of a share group."""
+    """One member of a share group. Members may have the same partition, so none is revoked."""
 
     def __init__(self, client: Client, group_id: str, topics: Collection[str]) -> None:
         self.member_id = str(uuid.uuid4())
@@ -101,10 +102,6 @@ class ShareMember:
             self._group_id, request, lambda answer: [answer.error_code]
         )
         return response
-
-
-FETCH_WAIT_S = 0.5
-RENEWAL_VERSION = 2  # of ShareAcknowledge
 
 
 class ShareConsumer:

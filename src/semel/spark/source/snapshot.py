@@ -32,9 +32,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from semel.client import Client, ClientError, ErrorCode, Isolation, KafkaError, Partition
-from semel.client.consume.commit_order_batches import CommitOrderBatches
-from semel.client.consume.compaction import compactions, tells_compactions
-from semel.client.consume.compaction_watch import TopicRules
+from semel.client.consume.commit_order_log import CommitOrderBatches
+from semel.client.consume.compaction import TopicRules, compactions, tells_compactions
 from semel.client.consume.fetching import fetch_batches
 from semel.client.consume.offsets import list_ends_together
 from semel.client.consume.spool import Spool

@@ -29,10 +29,10 @@ from typing import NamedTuple
 
 from semel.client.admin.configs import ConfigAdmin
 from semel.client.consume.commit_order_log import Mark, OpenTransaction
-from semel.client.consume.fetching import FetchLimits, fetch_batches, shown
+from semel.client.consume.fetching import FetchLimits, NoRecordsYet, fetch_batches, shown
 from semel.client.consume.offsets import LATEST, Isolation, Partition, list_offsets
 from semel.client.consume.spool import Held, Spool
-from semel.client.errors import ClientError, check, is_retriable
+from semel.client.errors import check, is_retriable
 from semel.client.net.cluster import Client
 from semel.client.net.retry import retrying
 from semel.wire.messages import DescribeConfigsRequest, PartitionData
@@ -178,7 +178,7 @@ class CompactionWatch:
                 check(data.error_code, where)
                 if data.records:
                     return data
-            raise _Waiting(f"{where}: the broker returned no records")
+            raise NoRecordsYet(f"{where}: the broker returned no records")
 
         return retrying(
             fetch,
@@ -188,9 +188,5 @@ class CompactionWatch:
         )
 
 
-class _Waiting(ClientError):
-    """The broker returned no records: a new leader may not serve yet what the previous one served."""
-
-
 def _may_pass(error: Exception) -> bool:
-    return isinstance(error, _Waiting) or is_retriable(error)
+    return isinstance(error, NoRecordsYet) or is_retriable(error)

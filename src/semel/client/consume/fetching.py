@@ -71,6 +71,10 @@ class FetchLimits:
     partition_max_bytes: int = 4 << 20
 
 
+class NoRecordsYet(ClientError):
+    """The broker has no records where others have seen some: a new leader may lag behind the previous one."""
+
+
 def fetch(
     client: Client, positions: Mapping[Partition, int], isolation: Isolation, limits: FetchLimits
 ) -> list[Fetched]:

@@ -12,10 +12,11 @@ import pyarrow as pa
 
 from semel.allocator import keep_memory
 from semel.client import EARLIEST, Client, ClientError, ErrorCode, KafkaError
-from semel.client.consume.fetching import FetchUnderWay, begin_fetch, shown
+from semel.client.consume.fetching import FetchUnderWay, NoRecordsYet, begin_fetch, shown
 from semel.client.consume.offsets import list_offsets
-from semel.client.errors import check, is_retriable
+from semel.client.errors import check
 from semel.client.net.cluster import UNKNOWN_TOPIC_WAIT_S
+from semel.client.net.fanout import leader_may_move
 from semel.client.net.retry import Attempts, retrying
 from semel.spark.columns import to_arrow
 from semel.spark.errors import DataLoss
@@ -75,8 +76,8 @@ def read_range(
             del data, found  # so that the next fetch may reuse their buffers
         else:
             try:
-                attempts.failed(_Waiting(data.high_watermark))
-            except _Waiting:
+                attempts.failed(NoRecordsYet(f"{wanted.topic}/{wanted.partition} ends too early"))
+            except NoRecordsYet:
                 _lost(
                     options,
                     wanted,
@@ -84,10 +85,6 @@ def read_range(
                 )
                 break
     yield from rows.take()
-
-
-class _Waiting(ClientError):
-    """The broker has no records there yet: a new leader may lag behind the previous one for a moment."""
 
 
 class _Recreated(ClientError):
@@ -127,7 +124,9 @@ class _Fetches:
             check(data.error_code, f"{name} cannot be read at offset {position}")
             return data
 
-        return retrying(fetch, self._client.patience_s, retriable=_may_pass, on_failure=self._forget_topic)
+        return retrying(
+            fetch, self._client.patience_s, retriable=leader_may_move, on_failure=self._forget_topic
+        )
 
     def _asked(self, position: int) -> FetchUnderWay:
         self._find_topic()
@@ -163,14 +162,6 @@ class _Fetches:
 
 def _is_other_topic(error: Exception) -> bool:
     return isinstance(error, _Recreated)
-
-
-def _may_pass(error: Exception) -> bool:
-    if isinstance(error, _Recreated):
-        return False
-    if isinstance(error, KafkaError) and error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-        return False
-    return isinstance(error, _Waiting) or is_retriable(error)
 
 
 def _behind_loss(client: Client, wanted: Range, position: int, options: SourceOptions) -> int:

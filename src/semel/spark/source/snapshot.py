@@ -31,13 +31,14 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from semel.client import Client, ClientError, ErrorCode, Isolation, KafkaError, Partition
+from semel.client import Client, ErrorCode, Isolation, Partition
 from semel.client.consume.commit_order_log import CommitOrderBatches
 from semel.client.consume.compaction import TopicRules, compactions, tells_compactions
-from semel.client.consume.fetching import fetch_batches
+from semel.client.consume.fetching import NoRecordsYet, fetch_batches
 from semel.client.consume.offsets import list_ends_together
 from semel.client.consume.spool import Spool
-from semel.client.errors import check, is_retriable
+from semel.client.errors import check
+from semel.client.net.fanout import leader_may_move
 from semel.client.net.retry import retrying
 from semel.spark.columns import to_arrow
 from semel.spark.errors import DataLoss, OptionError, SnapshotOvertaken
@@ -180,10 +181,6 @@ def _read_tail(
         spool.close()
 
 
-class _Waiting(ClientError):
-    """The broker does not serve the records yet that another response referred to."""
-
-
 def _fetch(client: Client, tail: Tail, position: int, options: SourceOptions) -> Buffer:
     """Return batches from a position. DataLoss if they are gone: a snapshot must be complete."""
     key: Partition = (tail.topic, tail.partition)
@@ -196,7 +193,7 @@ def _fetch(client: Client, tail: Tail, position: int, options: SourceOptions) ->
         check(data.error_code, where)
         if data.records:
             return data.records
-        raise _Waiting(f"{where}: the log ends at {data.high_watermark}, and ended at {tail.end} before")
+        raise NoRecordsYet(f"{where}: the log ends at {data.high_watermark}, and ended at {tail.end} before")
 
     return retrying(
         fetch,
@@ -207,6 +204,4 @@ def _fetch(client: Client, tail: Tail, position: int, options: SourceOptions) ->
 
 
 def _may_pass(error: Exception) -> bool:
-    if isinstance(error, KafkaError) and error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-        return False
-    return isinstance(error, _Waiting) or is_retriable(error)
+    return isinstance(error, NoRecordsYet) or leader_may_move(error)

@@ -97,14 +97,14 @@ def _fetched(response: OffsetFetchResponse, group_id: str) -> dict[Partition, Co
     check(answer.error_code, f"the offsets of group {group_id!r} could not be read")
     found: dict[Partition, CommittedOffset] = {}
     for answered in answer.topics:
-        for each in answered.partitions:
-            where = f"{answered.name}/{each.partition_index}"
-            check(each.error_code, f"the offset of group {group_id!r} on {where} could not be read")
-            if each.committed_offset != NO_OFFSET:
+        for partition in answered.partitions:
+            where = f"{answered.name}/{partition.partition_index}"
+            check(partition.error_code, f"the offset of group {group_id!r} on {where} could not be read")
+            if partition.committed_offset != NO_OFFSET:
                 committed = CommittedOffset(
-                    each.committed_offset, each.metadata or "", each.committed_leader_epoch
+                    partition.committed_offset, partition.metadata or "", partition.committed_leader_epoch
                 )
-                found[answered.name, each.partition_index] = committed
+                found[answered.name, partition.partition_index] = committed
     return found
 
 
@@ -147,9 +147,9 @@ def commit_offsets(
         group_id, request, _commit_codes, max_version=LAST_VERSION_WITH_NAMES
     )
     for answer in response.topics:
-        for each in answer.partitions:
-            where = f"{answer.name}/{each.partition_index}"
-            check(each.error_code, f"the offset of group {group_id!r} on {where} was not committed")
+        for partition in answer.partitions:
+            where = f"{answer.name}/{partition.partition_index}"
+            check(partition.error_code, f"the offset of group {group_id!r} on {where} was not committed")
 
 
 def reset_targets(
@@ -195,16 +195,20 @@ def _fetch_codes(response: OffsetFetchResponse) -> list[int]:
 
 
 def _commit_codes(response: OffsetCommitResponse) -> list[int]:
-    return [each.error_code for topic in response.topics for each in topic.partitions]
+    return [partition.error_code for topic in response.topics for partition in topic.partitions]
 
 
 def _topics(numbers: Mapping[str, list[int]] | None) -> list[OffsetFetchRequestTopic] | None:
     if numbers is None:
         return None
-    return [OffsetFetchRequestTopic(name=name, partition_indexes=each) for name, each in numbers.items()]
+    return [
+        OffsetFetchRequestTopic(name=name, partition_indexes=indexes) for name, indexes in numbers.items()
+    ]
 
 
 def _group_topics(numbers: Mapping[str, list[int]] | None) -> list[OffsetFetchRequestTopics] | None:
     if numbers is None:
         return None
-    return [OffsetFetchRequestTopics(name=name, partition_indexes=each) for name, each in numbers.items()]
+    return [
+        OffsetFetchRequestTopics(name=name, partition_indexes=indexes) for name, indexes in numbers.items()
+    ]

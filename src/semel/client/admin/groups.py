@@ -90,9 +90,9 @@ class GroupAdmin:
         """List all groups, ordered by id. All brokers are queried, since each lists only its own."""
         found: dict[str, GroupListing] = {}
         for response in ask_every_broker(self._client, ListGroupsRequest(), "groups"):
-            for each in response.groups:
-                found[each.group_id] = GroupListing(
-                    each.group_id, each.group_type.lower(), each.group_state, each.protocol_type
+            for group in response.groups:
+                found[group.group_id] = GroupListing(
+                    group.group_id, group.group_type.lower(), group.group_state, group.protocol_type
                 )
         return [found[group_id] for group_id in sorted(found)]
 
@@ -108,13 +108,13 @@ class GroupAdmin:
                 check(group.error_code, f"group {group_id!r} cannot be described", group.error_message)
                 members = tuple(
                     MemberInfo(
-                        each.member_id,
-                        each.instance_id,
-                        each.client_id,
-                        each.client_host,
-                        _partitions(each.assignment),
+                        member.member_id,
+                        member.instance_id,
+                        member.client_id,
+                        member.client_host,
+                        _partitions(member.assignment),
                     )
-                    for each in group.members
+                    for member in group.members
                 )
                 return GroupInfo(group_id, "consumer", group.group_state, group.assignor_name, members)
         return self._describe_classic(group_id)
@@ -139,10 +139,10 @@ class GroupAdmin:
             response: DeleteGroupsResponse = self._client.ask_coordinator(
                 group_id,
                 DeleteGroupsRequest(groups_names=[group_id]),
-                lambda answer: [each.error_code for each in answer.results],
+                lambda answer: [result.error_code for result in answer.results],
             )
-            for each in response.results:
-                check(each.error_code, f"group {each.group_id!r} was not deleted")
+            for result in response.results:
+                check(result.error_code, f"group {result.group_id!r} was not deleted")
 
     def offsets(
         self, group_id: str, partitions: Iterable[Partition] | None = None
@@ -167,10 +167,10 @@ class GroupAdmin:
         )
         check(response.error_code, f"the offsets of group {group_id!r} were not deleted")
         for answer in response.topics:
-            for each in answer.partitions:
+            for result in answer.partitions:
                 check(
-                    each.error_code,
-                    f"the offset of {group_id!r} on {answer.name}/{each.partition_index} was not deleted",
+                    result.error_code,
+                    f"the offset of {group_id!r} on {answer.name}/{result.partition_index} was not deleted",
                 )
 
 
@@ -189,19 +189,19 @@ def _classic_members(group: DescribedGroup) -> tuple[MemberInfo, ...]:
     is_consumer = group.protocol_type == CONSUMER_PROTOCOL
     return tuple(
         MemberInfo(
-            each.member_id,
-            each.group_instance_id,
-            each.client_id,
-            each.client_host,
+            member.member_id,
+            member.group_instance_id,
+            member.client_id,
+            member.client_host,
             tuple(
                 (topic, partition)
-                for topic, partitions in decode_assignment(each.member_assignment).items()
+                for topic, partitions in decode_assignment(member.member_assignment).items()
                 for partition in partitions
             )
             if is_consumer
             else (),
         )
-        for each in group.members
+        for member in group.members
     )
 
 
@@ -215,8 +215,10 @@ def describe_share_group(client: Client, group_id: str) -> GroupInfo:
     (group,) = response.groups
     check(group.error_code, f"share group {group_id!r} cannot be described", group.error_message)
     members = tuple(
-        MemberInfo(each.member_id, None, each.client_id, each.client_host, _partitions(each.assignment))
-        for each in group.members
+        MemberInfo(
+            member.member_id, None, member.client_id, member.client_host, _partitions(member.assignment)
+        )
+        for member in group.members
     )
     return GroupInfo(group_id, SHARE, group.group_state, group.assignor_name, members)
 
@@ -234,10 +236,10 @@ def share_offsets(client: Client, group_id: str) -> dict[Partition, int]:
         return {}
     check(group.error_code, f"the offsets of share group {group_id!r} could not be read", group.error_message)
     return {
-        (topic.topic_name, each.partition_index): each.start_offset
+        (topic.topic_name, partition.partition_index): partition.start_offset
         for topic in group.topics
-        for each in topic.partitions
-        if not each.error_code and each.start_offset != NO_OFFSET
+        for partition in topic.partitions
+        if not partition.error_code and partition.start_offset != NO_OFFSET
     }
 
 
@@ -248,7 +250,7 @@ def describe_group(client: Client, group_id: str, kind: str = "") -> GroupInfo:
     try:
         return GroupAdmin(client).describe(group_id)
     except KafkaError as error:
-        listed = {each.group_id: each.kind for each in GroupAdmin(client).all()}
+        listed = {listing.group_id: listing.kind for listing in GroupAdmin(client).all()}
         if error.code is not ErrorCode.GROUP_ID_NOT_FOUND or listed.get(group_id) != SHARE:
             raise
         return describe_share_group(client, group_id)
@@ -278,6 +280,7 @@ def set_share_offsets(client: Client, group_id: str, offsets: Mapping[Partition,
         response.error_code, f"the offsets of share group {group_id!r} were not moved", response.error_message
     )
     for answer in response.responses:
-        for each in answer.partitions:
-            where = f"{answer.topic_name}/{each.partition_index}"
-            check(each.error_code, f"the offset of {group_id!r} on {where} was not moved", each.error_message)
+        for result in answer.partitions:
+            where = f"{answer.topic_name}/{result.partition_index}"
+            what = f"the offset of {group_id!r} on {where} was not moved"
+            check(result.error_code, what, result.error_message)

@@ -1,7 +1,7 @@
 """Administration of transactions: list and describe them, show producers, end hanging transactions.
 
-    for each in list_transactions(client, states=["Ongoing"], older_than_ms=60_000):
-        print(describe_transactions(client, [each.transactional_id]))
+    for listing in list_transactions(client, states=["Ongoing"], older_than_ms=60_000):
+        print(describe_transactions(client, [listing.transactional_id]))
 
 There are two views. The coordinator knows transactional ids (`list_transactions`, `describe_transactions`);
 the leader of a partition knows its producers (`describe_producers`). A transaction that is open at a leader
@@ -121,9 +121,9 @@ def list_transactions(
         if response.unknown_state_filters:
             names = ", ".join(response.unknown_state_filters)
             raise ValueError(f"{names}: unknown transaction state; examples are Ongoing and Empty")
-        for each in response.transaction_states:
-            found[each.transactional_id] = TransactionListing(
-                each.transactional_id, each.producer_id, each.transaction_state
+        for state in response.transaction_states:
+            found[state.transactional_id] = TransactionListing(
+                state.transactional_id, state.producer_id, state.transaction_state
             )
     return [found[transactional_id] for transactional_id in sorted(found)]
 
@@ -136,21 +136,21 @@ def describe_transactions(
     wanted = list(dict.fromkeys(transactional_ids))
     if len(wanted) > 1:
         answered = _describe_together(client, wanted)
-        found |= {each.transactional_id: _description(each) for each in answered if not each.error_code}
-        gone = [each.transactional_id for each in answered if each.error_code == _NOT_FOUND]
-        wanted = [name for name in wanted if name not in found and name not in set(gone)]
+        found |= {state.transactional_id: _description(state) for state in answered if not state.error_code}
+        unknown = {state.transactional_id for state in answered if state.error_code == _NOT_FOUND}
+        wanted = [name for name in wanted if name not in found and name not in unknown]
     for transactional_id in wanted:
         response: DescribeTransactionsResponse = client.ask_coordinator(
             transactional_id,
             DescribeTransactionsRequest(transactional_ids=[transactional_id]),
-            lambda answer: [each.error_code for each in answer.transaction_states],
+            lambda answer: [state.error_code for state in answer.transaction_states],
             kind=TRANSACTION,
         )
-        (each,) = response.transaction_states
-        if each.error_code == _NOT_FOUND:
+        (state,) = response.transaction_states
+        if state.error_code == _NOT_FOUND:
             continue
-        check(each.error_code, f"transactional id {transactional_id!r} cannot be described")
-        found[transactional_id] = _description(each)
+        check(state.error_code, f"transactional id {transactional_id!r} cannot be described")
+        found[transactional_id] = _description(state)
     return found
 
 
@@ -169,19 +169,19 @@ def _describe_together(client: Client, transactional_ids: list[str]) -> list[Tra
                 response: DescribeTransactionsResponse = client.send(request, node=node)
             except ClientError:
                 continue  # The caller describes these one by one, with retries.
-            found += [each for each in response.transaction_states if each.error_code in (0, _NOT_FOUND)]
+            found += [state for state in response.transaction_states if state.error_code in (0, _NOT_FOUND)]
     return found
 
 
-def _description(each: TransactionState) -> TransactionDescription:
-    partitions = sorted((topic.topic, number) for topic in each.topics for number in topic.partitions)
+def _description(state: TransactionState) -> TransactionDescription:
+    partitions = sorted((topic.topic, number) for topic in state.topics for number in topic.partitions)
     return TransactionDescription(
-        transactional_id=each.transactional_id,
-        state=each.transaction_state,
-        producer_id=each.producer_id,
-        epoch=each.producer_epoch,
-        timeout_ms=each.transaction_timeout_ms,
-        started_ms=each.transaction_start_time_ms,
+        transactional_id=state.transactional_id,
+        state=state.transaction_state,
+        producer_id=state.producer_id,
+        epoch=state.producer_epoch,
+        timeout_ms=state.transaction_timeout_ms,
+        started_ms=state.transaction_start_time_ms,
         partitions=tuple(partitions),
     )
 
@@ -191,7 +191,7 @@ def describe_producers(
 ) -> dict[int, list[ProducerDescription]]:
     """Return the producers of these partitions of a topic, or of all, as their leaders know them."""
     if partitions is None:
-        partitions = [each.partition for each in client.topic(topic, anew=True).partitions]
+        partitions = [partition.partition for partition in client.topic(topic, anew=True).partitions]
     wanted = dict.fromkeys((topic, number) for number in partitions)
 
     def ask(node: int, keys: Iterable[Partition]) -> Iterator[tuple[Partition, list[ProducerDescription]]]:
@@ -286,9 +286,10 @@ def _producers(
     response: DescribeProducersResponse,
 ) -> Iterator[tuple[Partition, list[ProducerDescription]]]:
     for topic in response.topics:
-        for each in topic.partitions:
-            where = f"{topic.name}/{each.partition_index}"
-            check(each.error_code, f"the producers of {where} could not be read", each.error_message)
+        for partition in topic.partitions:
+            where = f"{topic.name}/{partition.partition_index}"
+            what = f"the producers of {where} could not be read"
+            check(partition.error_code, what, partition.error_message)
             producers = [
                 ProducerDescription(
                     producer_id=producer.producer_id,
@@ -298,12 +299,15 @@ def _producers(
                     coordinator_epoch=producer.coordinator_epoch,
                     transaction_start_offset=producer.current_txn_start_offset,
                 )
-                for producer in each.active_producers
+                for producer in partition.active_producers
             ]
-            yield (topic.name, each.partition_index), producers
+            yield (topic.name, partition.partition_index), producers
 
 
 def _marker_codes(response: WriteTxnMarkersResponse) -> list[int]:
     return [
-        each.error_code for marker in response.markers for topic in marker.topics for each in topic.partitions
+        partition.error_code
+        for marker in response.markers
+        for topic in marker.topics
+        for partition in topic.partitions
     ]

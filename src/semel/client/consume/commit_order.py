@@ -59,11 +59,8 @@ class CommitOrderConsumer(PollingConsumer):
         self._ready: deque[tuple[Partition, Iterator[ConsumedRecord]]] = deque()
         self._watch = CompactionWatch(client, self._spool, self._limits)
         names = [topics] if isinstance(topics, str) else list(topics)
-        self.assign(
-            (name, each.partition)
-            for name in names
-            for each in client.topic(name, create=True, wait_s=UNKNOWN_TOPIC_WAIT_S, anew=True).partitions
-        )
+        known = [client.topic(name, create=True, wait_s=UNKNOWN_TOPIC_WAIT_S, anew=True) for name in names]
+        self.assign((topic.name, info.partition) for topic in known for info in topic.partitions)
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -160,7 +157,7 @@ class CommitOrderConsumer(PollingConsumer):
             found = fetch_batches(self._client, wanted, Isolation.READ_UNCOMMITTED, limits)
             self._watch.look(key for key, data in found if data.records)
             # Handle partitions with an error last, so that the others are read in any case.
-            for key, data in sorted(found, key=lambda each: bool(each[1].error_code)):
+            for key, data in sorted(found, key=lambda answer: bool(answer[1].error_code)):
                 where = f"{key[0]}/{key[1]} cannot be read at offset {wanted[key]}"
                 check(data.error_code, where)
                 if data.records:

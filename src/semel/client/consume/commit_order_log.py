@@ -117,13 +117,14 @@ class CommitOrderBatches:
         does only when all records of the transaction are gone.
         """
         if self.next_offset >= high_watermark:
-            for each in [each for each in self.open.values() if each.last_offset < last_stable_offset]:
-                self._drop(each)
+            for transaction in list(self.open.values()):
+                if transaction.last_offset < last_stable_offset:
+                    self._drop(transaction)
 
     def close(self) -> None:
         """Drop held batches."""
-        for each in list(self.open.values()):
-            self._drop(each)
+        for transaction in list(self.open.values()):
+            self._drop(transaction)
 
     def _hold(self, header: BatchHeader, data: Buffer, at: int, mark: Mark | None) -> None:
         transaction = self.open.get(header.producer_id)
@@ -148,8 +149,8 @@ class CommitOrderBatches:
             if self._check is not None:
                 self._check(transaction)
             for batch in transaction.held.batches():
-                for within, each in iter_batches(batch):
-                    yield CommittedBatch(batch, within, each, transaction.first_offset, header.base_offset)
+                for within, held in iter_batches(batch):
+                    yield CommittedBatch(batch, within, held, transaction.first_offset, header.base_offset)
         self._drop(transaction)
 
     def _drop(self, transaction: OpenTransaction) -> None:
@@ -201,7 +202,7 @@ class CommitOrderLog:
     @property
     def open_transactions(self) -> dict[int, int]:
         """The transactions whose end has not been read yet: producer id and first offset."""
-        return {each.producer_id: each.first_offset for each in self._batches.open.values()}
+        return {number: transaction.first_offset for number, transaction in self._batches.open.items()}
 
     def read(self, data: Buffer, mark: Mark | None = None) -> Iterator[ConsumedRecord]:
         """Return the records that this part of the log releases; the position advances as they are taken."""

@@ -66,7 +66,7 @@ def compactions(
 ) -> dict[Partition, Compactions]:
     """Return how often each partition was compacted; with `hold`, also hold compaction from now on."""
     wanted = dict.fromkeys(partitions, HOLD_COMPACTION if hold else COMPACTIONS)
-    return {key: Compactions(*each) for key, each in list_offsets(client, wanted).items()}
+    return {key: Compactions(*answer) for key, answer in list_offsets(client, wanted).items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class TopicRules:
         """Read the configs of a topic."""
         if not client.serves(DescribeConfigsRequest.api_key):
             return cls()
-        configs = {each.name: each.value or "" for each in ConfigAdmin(client).of_topic(topic)}
+        configs = {config.name: config.value or "" for config in ConfigAdmin(client).of_topic(topic)}
         return cls(
             configs.get(VISIBILITY) == JOURNAL,
             "compact" in configs.get("cleanup.policy", "compact"),
@@ -117,7 +117,7 @@ class CompactionWatch:
         wanted = [key for key in partitions if self._may_be_overtaken(key[0])]
         if wanted and tells_compactions(self._client):
             found = compactions(self._client, wanted)
-            self._compactions |= {key: each.number for key, each in found.items()}
+            self._compactions |= {key: count.number for key, count in found.items()}
 
     def check(self, partition: Partition, transaction: OpenTransaction) -> None:
         """Make sure that the held batches of a transaction are the committed ones; replace them if needed."""

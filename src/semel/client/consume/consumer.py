@@ -162,7 +162,7 @@ class Consumer(PollingConsumer):
             self._member = join(self._client, self._group_id, names)
         else:
             self.assign(
-                (name, each.partition) for name in names for each in self._client.topic(name).partitions
+                (name, info.partition) for name in names for info in self._client.topic(name).partitions
             )
 
     def assign(self, partitions: Iterable[Partition]) -> None:

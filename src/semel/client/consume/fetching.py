@@ -213,7 +213,7 @@ class _AbortedRanges:
 
     def __init__(self, aborted: Iterable[AbortedTransaction]) -> None:
         # Brokers list them in the order of their ends; `hides` needs them in the order of their starts.
-        self._to_come = [(each.first_offset, each.producer_id) for each in aborted]
+        self._to_come = [(transaction.first_offset, transaction.producer_id) for transaction in aborted]
         heapq.heapify(self._to_come)
         self._producers: set[int] = set()
 

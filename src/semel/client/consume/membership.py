@@ -299,7 +299,7 @@ class ClassicMember:
 
     def _assign(self, joined: JoinGroupResponse) -> list[SyncGroupRequestAssignment]:
         members = {
-            each.member_id: decode_subscription(bytes(each.metadata)).topics for each in joined.members
+            member.member_id: decode_subscription(bytes(member.metadata)).topics for member in joined.members
         }
         wanted = {topic for topics in members.values() for topic in topics}
         counts = {topic: self._count(topic) for topic in wanted}

@@ -114,6 +114,7 @@ def _request(wanted: Mapping[Partition, int], isolation: Isolation, timeout_s: f
 
 def _answers(response: ListOffsetsResponse) -> Iterator[tuple[Partition, OffsetAt]]:
     for topic in response.topics:
-        for each in topic.partitions:
-            check(each.error_code, f"the offsets of {topic.name}/{each.partition_index} could not be read")
-            yield (topic.name, each.partition_index), OffsetAt(each.offset, each.timestamp)
+        for partition in topic.partitions:
+            number = partition.partition_index
+            check(partition.error_code, f"the offsets of {topic.name}/{number} could not be read")
+            yield (topic.name, number), OffsetAt(partition.offset, partition.timestamp)

@@ -204,7 +204,7 @@ class Client:
     def _open_any(self) -> Connection:
         known = list(self._connections)
         known += [
-            address for each in self._nodes.values() if (address := (each.host, each.port)) not in known
+            address for node in self._nodes.values() if (address := (node.host, node.port)) not in known
         ]
         known += [address for address in self._bootstrap if address not in known]
         problems = []
@@ -226,8 +226,8 @@ class Client:
     def feature(self, name: str) -> int:
         """Return the newest known level of a feature among the connected brokers; 0 if none reported it."""
         self.connection()
-        known = [each for each in self._connections.values() if each.features_epoch >= 0]
-        newest = max(known, key=lambda each: each.features_epoch, default=None)
+        known = [connection for connection in self._connections.values() if connection.features_epoch >= 0]
+        newest = max(known, key=lambda connection: connection.features_epoch, default=None)
         return newest.features.get(name, 0) if newest is not None else 0
 
     def _open(self, address: Address) -> Connection:
@@ -253,10 +253,10 @@ class Client:
         KafkaError if the client is not authorised to describe one of them.
         """
         response = self._metadata(topics, create)
-        for each in response.topics:
-            if each.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
-                check(each.error_code, f"topic {each.name!r}")
-        found = [topic_of(each) for each in response.topics if not each.error_code]
+        for answer in response.topics:
+            if answer.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+                check(answer.error_code, f"topic {answer.name!r}")
+        found = [topic_of(answer) for answer in response.topics if not answer.error_code]
         for topic in found:
             self._keep(topic)
         return ClusterInfo(
@@ -293,7 +293,7 @@ class Client:
     def leader(self, name: str, partition: int) -> int:
         """Return the leader of a partition. KafkaError if it has none."""
         topic = self.topic_with(name, partition)
-        leader = next(each.leader for each in topic.partitions if each.partition == partition)
+        leader = next(info.leader for info in topic.partitions if info.partition == partition)
         if leader < 0:
             self.forget_topic(name)
             check(ErrorCode.LEADER_NOT_AVAILABLE, f"{name}/{partition} has no leader at the moment")
@@ -331,7 +331,8 @@ class Client:
         request = MetadataRequest(topics=wanted, allow_auto_topic_creation=create)
         within_s = max(min(self.timeout_s, 10.0), self._away_s)
         response: MetadataResponse = retrying(lambda: self.send(request), within_s, retriable=_is_lost)
-        self._nodes = {each.node_id: Node(each.node_id, each.host, each.port) for each in response.brokers}
+        nodes = [Node(broker.node_id, broker.host, broker.port) for broker in response.brokers]
+        self._nodes = {node.node_id: node for node in nodes}
         return response
 
     # ---- coordinators
@@ -396,7 +397,7 @@ class Client:
 
 
 def _has(topic: TopicInfo, partition: int) -> bool:
-    return any(each.partition == partition for each in topic.partitions)
+    return any(info.partition == partition for info in topic.partitions)
 
 
 def _is_lost(error: Exception) -> bool:
@@ -410,19 +411,19 @@ def _is_retriable_answer(error: Exception) -> bool:
 
 def topic_of(answer: MetadataResponseTopic) -> TopicInfo:
     """Convert a topic of a Metadata response."""
-    partitions = sorted(answer.partitions, key=lambda each: each.partition_index)
+    partitions = sorted(answer.partitions, key=lambda partition: partition.partition_index)
     return TopicInfo(
         name=answer.name or "",
         topic_id=bytes(answer.topic_id),
         is_internal=answer.is_internal,
         partitions=tuple(
             PartitionInfo(
-                each.partition_index,
-                each.leader_id,
-                each.leader_epoch,
-                tuple(each.replica_nodes),
-                tuple(each.isr_nodes),
+                partition.partition_index,
+                partition.leader_id,
+                partition.leader_epoch,
+                tuple(partition.replica_nodes),
+                tuple(partition.isr_nodes),
             )
-            for each in partitions
+            for partition in partitions
         ),
     )

@@ -333,15 +333,15 @@ class Connection:
             client_software_name=SOFTWARE_NAME, client_software_version=SOFTWARE_VERSION
         )
         response: ApiVersionsResponse = self.send(request, version)
-        served = {each.api_key: Range(each.min_version, each.max_version) for each in response.api_keys}
+        served = {api.api_key: Range(api.min_version, api.max_version) for api in response.api_keys}
         if response.error_code == ErrorCode.UNSUPPORTED_VERSION:
             theirs = served.get(ApiVersionsRequest.api_key, Range(0, 0))
             response = self.send(request, max(0, min(version, theirs.last)))
-            served = {each.api_key: Range(each.min_version, each.max_version) for each in response.api_keys}
+            served = {api.api_key: Range(api.min_version, api.max_version) for api in response.api_keys}
         if response.error_code:
             raise BrokerUnreachable(
                 f"{self.host}:{self.port} did not report its API versions (error {response.error_code})."
             )
-        self.features = {each.name: each.max_version_level for each in response.finalized_features}
+        self.features = {feature.name: feature.max_version_level for feature in response.finalized_features}
         self.features_epoch = response.finalized_features_epoch
         return served

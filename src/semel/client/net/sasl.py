@@ -136,7 +136,7 @@ def _scram(digest: str, username: str, password: str, nonce: str) -> Rounds:
 
 
 def _attributes(message: str) -> dict[str, str]:
-    return {each[0]: each[2:] for each in message.split(",") if each[1:2] == "="}
+    return {part[0]: part[2:] for part in message.split(",") if part[1:2] == "="}
 
 
 def _decoded(text: str) -> bytes:

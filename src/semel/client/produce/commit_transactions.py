@@ -80,11 +80,11 @@ def commit_transactions(
         producer_epoch=run.identity.epoch,
         transactions=[
             CommitTransactionsTransaction(
-                transactional_id=each.transactional_id,
-                producer_id=each.producer_id,
-                producer_epoch=each.epoch,
+                transactional_id=transaction.transactional_id,
+                producer_id=transaction.producer_id,
+                producer_epoch=transaction.epoch,
             )
-            for each in transactions
+            for transaction in transactions
         ],
         group_id=group_id,
         topics=offset_topics(offsets or {}, CommitTransactionsTopic, CommitTransactionsPartition),
@@ -92,7 +92,7 @@ def commit_transactions(
     response: CommitTransactionsResponse = client.ask_coordinator(
         run.transactional_id, request, lambda answer: [answer.error_code], kind=TRANSACTION
     )
-    lost = {each.transactional_id: each.error_code for each in response.refused}
+    lost = {transaction.transactional_id: transaction.error_code for transaction in response.refused}
     what = f"nothing was committed for {run.transactional_id!r}"
     if lost:
         named = ", ".join(sorted(lost))

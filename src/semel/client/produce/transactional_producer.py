@@ -487,13 +487,13 @@ def _acknowledge(
         )
     kind = AcknowledgeType.ACCEPT if is_accepted else AcknowledgeType.REJECT
     kinds: Acknowledgements = {}
-    for each in records:
+    for record in records:
         # The caller may pass two deliveries of one record; the results of only one of them may count.
-        is_there = each.offset in kinds.setdefault(each.place, {})
-        if is_there or not consumer.holds(each):
+        is_there = record.offset in kinds.setdefault(record.place, {})
+        if is_there or not consumer.holds(record):
             check(ErrorCode.INVALID_RECORD_STATE, _REFUSED, _LOST)
-        kinds[each.place][each.offset] = kind
-    topics = {each.place: each.topic for each in records}
+        kinds[record.place][record.offset] = kind
+    topics = {record.place: record.topic for record in records}
 
     def ask_leaders() -> None:
         by_node: dict[int, Acknowledgements] = {}
@@ -507,8 +507,8 @@ def _acknowledge(
             client.forget_topic(name)
 
     retrying(ask_leaders, client.patience_s, on_failure=forget_leaders)
-    for each in records:
-        consumer.forget(each)
+    for record in records:
+        consumer.forget(record)
 
 
 def _acknowledge_request(
@@ -527,6 +527,6 @@ def _acknowledge_request(
 def _check_acknowledged(response: TxnShareAcknowledgeResponse) -> None:
     check(response.error_code, _REFUSED, response.error_message)
     for topic in response.responses:
-        for each in topic.partitions:
-            is_lost = each.error_code == ErrorCode.INVALID_RECORD_STATE
-            check(each.error_code, _REFUSED, _LOST if is_lost else each.error_message)
+        for partition in topic.partitions:
+            is_lost = partition.error_code == ErrorCode.INVALID_RECORD_STATE
+            check(partition.error_code, _REFUSED, _LOST if is_lost else partition.error_message)

@@ -222,12 +222,12 @@ class ShareConsumer:
         refused = ErrorCode.NONE
         for topic in response.responses:
             topic_id = bytes(topic.topic_id)
-            for each in topic.partitions:
-                place = (topic_id, each.partition_index)
+            for partition in topic.partitions:
+                place = (topic_id, partition.partition_index)
                 if place in self._member.assigned:
-                    refused = refused or ErrorCode(each.error_code)
+                    refused = refused or ErrorCode(partition.error_code)
                 name = self._member.names[topic_id]
-                records, gaps = acquired(name, place, each.records, each.acquired_records)
+                records, gaps = acquired(name, place, partition.records, partition.acquired_records)
                 offsets = {*gaps, *(record.offset for record in records)}
                 session.held.setdefault(place, set()).update(offsets)
                 self._ready.extend((over_at, record) for record in records)
@@ -275,8 +275,8 @@ class ShareConsumer:
         if not self._client.serves(ShareAcknowledgeRequest.api_key, RENEWAL_VERSION):
             raise UnsupportedRequest("the broker cannot renew the locks of records.")
         kinds: Acknowledgements = {}
-        for each in records:
-            kinds.setdefault(each.place, {})[each.offset] = AcknowledgeType.RENEW
+        for record in records:
+            kinds.setdefault(record.place, {})[record.offset] = AcknowledgeType.RENEW
         for place, renewed in kinds.items():
             # Send gaps now: their locks would end otherwise, and one acknowledgement without a lock makes the
             # broker refuse all those of its partition.
@@ -293,7 +293,7 @@ class ShareConsumer:
 
     def holds(self, record: ShareRecord) -> bool:
         """Whether this member holds a record, as far as it knows."""
-        return any(record.offset in each.held.get(record.place, ()) for each in self._sessions.values())
+        return any(record.offset in session.held.get(record.place, ()) for session in self._sessions.values())
 
     def forget(self, record: ShareRecord) -> None:
         """Stop holding a record, because a transaction decides on it now."""

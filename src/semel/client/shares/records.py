@@ -81,7 +81,7 @@ def batches_of(kinds: dict[int, AcknowledgeType]) -> list[AcknowledgementBatch]:
 
 def _ranges(kinds: dict[int, AcknowledgeType]) -> Iterator[tuple[int, int, int]]:
     ordered = enumerate(sorted(kinds.items()))
-    for _, together in groupby(ordered, key=lambda each: (each[1][0] - each[0], each[1][1])):
+    for _, together in groupby(ordered, key=lambda item: (item[1][0] - item[0], item[1][1])):
         offsets = list(together)
         (_, (first, kind)), (_, (last, _)) = offsets[0], offsets[-1]
         yield first, last, int(kind)

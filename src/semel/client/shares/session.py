@@ -61,7 +61,7 @@ class ShareSession:
             topics=[
                 ShareFetchTopic(
                     topic_id=topic_id,
-                    partitions=[ShareFetchPartition(partition_index=each) for each in indexes],
+                    partitions=[ShareFetchPartition(partition_index=index) for index in indexes],
                 )
                 for topic_id, indexes in _by_topic(partitions - self._listed)
             ],
@@ -95,7 +95,7 @@ class ShareSession:
             group_id=self._group_id,
             member_id=self._member_id,
             share_session_epoch=END if ends else self._epoch,
-            is_renew_ack=any(AcknowledgeType.RENEW in each.values() for each in kinds.values()),
+            is_renew_ack=any(AcknowledgeType.RENEW in by_offset.values() for by_offset in kinds.values()),
             topics=acknowledged_topics(kinds),
         )
         try:
@@ -108,9 +108,9 @@ class ShareSession:
             renewed = {at for at, kind in offsets.items() if kind is AcknowledgeType.RENEW}
             self.forget(place, set(offsets) - renewed)
         for topic in response.responses:
-            for each in topic.partitions:
-                where = f"partition {each.partition_index}"
-                check(each.error_code, f"records of {where} were not acknowledged", each.error_message)
+            for partition in topic.partitions:
+                what = f"records of partition {partition.partition_index} were not acknowledged"
+                check(partition.error_code, what, partition.error_message)
 
     def forget(self, place: Place, offsets: Iterable[int]) -> None:
         """Stop holding the records at these offsets."""

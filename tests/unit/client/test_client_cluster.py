@@ -15,7 +15,7 @@ from semel.client import (
     UnsupportedRequest,
 )
 from semel.client.errors import ErrorCode, check
-from semel.client.net.connection import Connection, Range
+from semel.client.net.connection import Connection, VersionRange
 from semel.wire.addresses import parse_address, parse_addresses
 from semel.wire.frames import FrameParser, encode_response
 from semel.wire.messages import (
@@ -113,7 +113,7 @@ def test_posted_requests_are_answered_in_order(fake_broker: Any) -> None:
 def test_versions_that_do_not_meet(fake_broker: Any) -> None:
     broker = fake_broker(lambda request, version: None)
     with Connection("127.0.0.1", broker.port) as connection:
-        connection.versions[DescribeClusterRequest.api_key] = Range(7, 9)
+        connection.versions[DescribeClusterRequest.api_key] = VersionRange(7, 9)
         with pytest.raises(UnsupportedRequest, match="7 to 9"):
             connection.send(DescribeClusterRequest())
         del connection.versions[DescribeClusterRequest.api_key]
@@ -147,7 +147,7 @@ def test_an_older_broker_answers_api_versions_in_version_0() -> None:
         thread = threading.Thread(target=serve, args=(listening,))
         thread.start()
         with Connection("127.0.0.1", listening.getsockname()[1]) as connection:
-            assert connection.versions == {3: Range(0, 5)}
+            assert connection.versions == {3: VersionRange(0, 5)}
         thread.join(10)
     assert asked == [4, 1]
 

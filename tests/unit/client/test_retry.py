@@ -16,7 +16,7 @@ from semel.client import (
 )
 from semel.client.consume.offsets import LATEST, list_offsets
 from semel.client.net import retry
-from semel.client.net.retry import LONGEST_PAUSE_S, Attempts, BackOff, retrying
+from semel.client.net.retry import IDLE_PAUSE_S, LONGEST_PAUSE_S, Attempts, BackOff, Outage, retrying
 from semel.wire.messages import (
     ListOffsetsPartitionResponse,
     ListOffsetsRequest,
@@ -122,6 +122,22 @@ def test_attempts_know_the_remaining_time(clock: PausesOnly) -> None:
     assert attempts.remaining_s == 0.0
     with pytest.raises(KafkaError, match="NOT_COORDINATOR"):
         attempts.failed(MOVED)
+
+
+def test_an_outage_is_tolerated_until_a_poll_succeeds(clock: PausesOnly) -> None:
+    outage = Outage()
+    outage.tolerate(MOVED, 3.0)
+    clock.now += 2
+    outage.tolerate(ClientError("wrong"), 3.0)
+    assert clock.pauses == [IDLE_PAUSE_S] * 2
+    outage.end()
+    clock.now += 2
+    outage.tolerate(MOVED, 3.0)
+    clock.now += 4
+    with pytest.raises(KafkaError, match="NOT_COORDINATOR"):
+        outage.tolerate(MOVED, 3.0)
+    with pytest.raises(KafkaError, match="INVALID_TOPIC"):
+        Outage().tolerate(REFUSED, 3.0)
 
 
 def listed(codes: dict[int, int]) -> ListOffsetsResponse:

@@ -25,6 +25,7 @@ from semel.wire.messages import (
     TxnOffsetCommitRequestTopic,
 )
 
+F = TypeVar("F", OffsetFetchRequestTopic, OffsetFetchRequestTopics)
 T = TypeVar("T", OffsetCommitRequestTopic, TxnOffsetCommitRequestTopic, CommitTransactionsTopic)
 
 LAST_VERSION_WITH_NAMES = 9
@@ -77,8 +78,10 @@ def fetch_offsets(
             numbers.setdefault(topic, []).append(partition)
     request = OffsetFetchRequest(
         group_id=group_id,
-        topics=_topics(numbers),
-        groups=[OffsetFetchRequestGroup(group_id=group_id, topics=_group_topics(numbers))],
+        topics=_topics(numbers, OffsetFetchRequestTopic),
+        groups=[
+            OffsetFetchRequestGroup(group_id=group_id, topics=_topics(numbers, OffsetFetchRequestTopics))
+        ],
         require_stable=require_stable,
     )
     within_s = client.timeout_s if stable_within_s is None else stable_within_s
@@ -198,17 +201,7 @@ def _commit_codes(response: OffsetCommitResponse) -> list[int]:
     return [partition.error_code for topic in response.topics for partition in topic.partitions]
 
 
-def _topics(numbers: Mapping[str, list[int]] | None) -> list[OffsetFetchRequestTopic] | None:
+def _topics(numbers: Mapping[str, list[int]] | None, topic_as: type[F]) -> list[F] | None:
     if numbers is None:
         return None
-    return [
-        OffsetFetchRequestTopic(name=name, partition_indexes=indexes) for name, indexes in numbers.items()
-    ]
-
-
-def _group_topics(numbers: Mapping[str, list[int]] | None) -> list[OffsetFetchRequestTopics] | None:
-    if numbers is None:
-        return None
-    return [
-        OffsetFetchRequestTopics(name=name, partition_indexes=indexes) for name, indexes in numbers.items()
-    ]
+    return [topic_as(name=name, partition_indexes=indexes) for name, indexes in numbers.items()]

@@ -163,7 +163,6 @@ class GroupAdmin:
         response: OffsetDeleteResponse = self._client.ask_coordinator(
             group_id,
             OffsetDeleteRequest(group_id=group_id, topics=list(topics.values())),
-            lambda answer: [answer.error_code],
         )
         check(response.error_code, f"the offsets of group {group_id!r} were not deleted")
         for answer in response.topics:
@@ -274,7 +273,6 @@ def set_share_offsets(client: Client, group_id: str, offsets: Mapping[Partition,
     response: AlterShareGroupOffsetsResponse = client.ask_coordinator(
         group_id,
         AlterShareGroupOffsetsRequest(group_id=group_id, topics=list(topics.values())),
-        lambda answer: [answer.error_code],
     )
     check(
         response.error_code, f"the offsets of share group {group_id!r} were not moved", response.error_message

@@ -237,9 +237,7 @@ def fence_producer(client: Client, transactional_id: str) -> FencedProducer:
     request = InitProducerIdRequest(
         transactional_id=transactional_id, transaction_timeout_ms=FENCE_TIMEOUT_MS
     )
-    response: InitProducerIdResponse = client.ask_coordinator(
-        transactional_id, request, lambda answer: [answer.error_code], kind=TRANSACTION
-    )
+    response: InitProducerIdResponse = client.ask_coordinator(transactional_id, request, kind=TRANSACTION)
     check(response.error_code, f"the producer of {transactional_id!r} was not fenced")
     return FencedProducer(response.producer_id, response.producer_epoch)
 

@@ -30,12 +30,13 @@ from pathlib import Path
 
 from semel.client.consume.commit_order_log import CommitOrderLog, CommitOrderPosition
 from semel.client.consume.compaction import CompactionWatch
-from semel.client.consume.consumer import IDLE_PAUSE_S, PollingConsumer, Start
+from semel.client.consume.consumer import PollingConsumer, Start
 from semel.client.consume.fetching import ConsumedRecord, FetchLimits, fetch_batches
 from semel.client.consume.offsets import EARLIEST, LATEST, Isolation, Partition, list_offsets
 from semel.client.consume.spool import Spool
 from semel.client.errors import ClientError, KafkaError, check
 from semel.client.net.cluster import UNKNOWN_TOPIC_WAIT_S, Client
+from semel.client.net.retry import IDLE_PAUSE_S
 
 
 class CommitOrderConsumer(PollingConsumer):
@@ -134,7 +135,7 @@ class CommitOrderConsumer(PollingConsumer):
             )
             for key, position in positions.items()
         }
-        self._watch.look(self._logs)
+        self._watch.query(self._logs)
 
     def _hand_out(self, max_records: int) -> list[ConsumedRecord]:
         records: list[ConsumedRecord] = []
@@ -146,16 +147,16 @@ class CommitOrderConsumer(PollingConsumer):
                 records.append(record)
         return records
 
-    def _fetch(self, left_s: float) -> None:
+    def _fetch(self, max_wait_s: float) -> None:
         if not self._logs:
-            time.sleep(min(left_s, IDLE_PAUSE_S))
+            time.sleep(min(max_wait_s, IDLE_PAUSE_S))
             return
         wanted = {key: log.next_offset for key, log in self._logs.items()}
-        limits = replace(self._limits, max_wait_ms=min(self._limits.max_wait_ms, int(left_s * 1000)))
+        limits = replace(self._limits, max_wait_ms=min(self._limits.max_wait_ms, int(max_wait_s * 1000)))
         marks = {key: self._watch.mark(key) for key in wanted}
         try:
             found = fetch_batches(self._client, wanted, Isolation.READ_UNCOMMITTED, limits)
-            self._watch.look(key for key, data in found if data.records)
+            self._watch.query(key for key, data in found if data.records)
             # Handle partitions with an error last, so that the others are read in any case.
             for key, data in sorted(found, key=lambda answer: bool(answer[1].error_code)):
                 where = f"{key[0]}/{key[1]} cannot be read at offset {wanted[key]}"
@@ -164,10 +165,8 @@ class CommitOrderConsumer(PollingConsumer):
                     self._ready.append((key, self._logs[key].read(data.records, marks[key])))
                 else:
                     self._logs[key].forget_ended(data.high_watermark, data.last_stable_offset)
-            self._failing_since = None
+            self._outage.end()
         except (KafkaError, ClientError) as error:
-            if isinstance(error, KafkaError) and not error.retriable:
-                raise
             for topic, _ in wanted:
                 self._client.forget_topic(topic)
-            self._note_failure(error)
+            self._outage.tolerate(error, self._client.timeout_s)

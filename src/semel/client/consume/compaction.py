@@ -112,7 +112,7 @@ class CompactionWatch:
         """Return the mark of a fetch that is about to start."""
         return Mark(self._compactions.get(partition), time.monotonic())
 
-    def look(self, partitions: Iterable[Partition]) -> None:
+    def query(self, partitions: Iterable[Partition]) -> None:
         """Query the numbers of compactions. Call it after a fetch, before any of its records are released."""
         wanted = [key for key in partitions if self._may_be_overtaken(key[0])]
         if wanted and tells_compactions(self._client):

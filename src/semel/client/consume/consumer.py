@@ -43,8 +43,7 @@ from semel.client.consume.membership import LOST_MEMBERSHIP, Member, join
 from semel.client.consume.offsets import EARLIEST, LATEST, Isolation, OffsetAt, Partition, list_offsets
 from semel.client.errors import ClientError, ErrorCode, KafkaError, check, close_after
 from semel.client.net.cluster import UNKNOWN_TOPIC_WAIT_S, Client
-
-IDLE_PAUSE_S = 0.02
+from semel.client.net.retry import IDLE_PAUSE_S, Outage
 
 
 class Start(Enum):
@@ -60,7 +59,7 @@ class PollingConsumer(ABC):
 
     def __init__(self, client: Client) -> None:
         self._client = client
-        self._failing_since: float | None = None
+        self._outage = Outage()
 
     def __enter__(self) -> Self:
         return self
@@ -76,10 +75,10 @@ class PollingConsumer(ABC):
             self._look_after_group()
             if records := self._hand_out(max_records):
                 return records
-            left_s = deadline - time.monotonic()
-            if left_s <= 0 and timeout_s > 0:
+            remaining_s = deadline - time.monotonic()
+            if remaining_s <= 0 and timeout_s > 0:
                 return []
-            self._fetch(max(0.0, left_s))
+            self._fetch(max(0.0, remaining_s))
             if timeout_s <= 0:
                 return self._hand_out(max_records)
 
@@ -91,16 +90,8 @@ class PollingConsumer(ABC):
         """Return fetched records, at most this many."""
 
     @abstractmethod
-    def _fetch(self, left_s: float) -> None:
-        """Fetch once, and wait for this long at most."""
-
-    def _note_failure(self, error: Exception) -> None:
-        """Pause after a retriable error; raise it if fetches fail for longer than the client's timeout."""
-        now = time.monotonic()
-        self._failing_since = now if self._failing_since is None else self._failing_since
-        if now - self._failing_since > self._client.timeout_s:
-            raise error
-        time.sleep(IDLE_PAUSE_S)
+    def _fetch(self, max_wait_s: float) -> None:
+        """Fetch once. A failure is tolerated within the client's `timeout_s`."""
 
 
 class Consumer(PollingConsumer):
@@ -325,8 +316,8 @@ class Consumer(PollingConsumer):
                 self._ready.popleft()
         return records
 
-    def _fetch(self, left_s: float) -> None:
-        wait_s = min(left_s, self._limits.max_wait_ms / 1000)
+    def _fetch(self, max_wait_s: float) -> None:
+        wait_s = min(max_wait_s, self._limits.max_wait_ms / 1000)
         if self._member is not None:
             wait_s = min(wait_s, self._member.due_in_s)
         try:
@@ -337,15 +328,13 @@ class Consumer(PollingConsumer):
             limits = replace(self._limits, max_wait_ms=int(wait_s * 1000))
             found = fetch(self._client, self._fetch_from, self._isolation, limits)
         except (KafkaError, ClientError) as error:
-            if isinstance(error, KafkaError) and not error.retriable:
-                raise
-            self._note_failure(error)
+            self._outage.tolerate(error, self._client.timeout_s)
             return
         problem = self._keep(found)
         if problem is None:
-            self._failing_since = None
+            self._outage.end()
         else:
-            self._note_failure(problem)
+            self._outage.tolerate(problem, self._client.timeout_s)
 
     def _keep(self, found: Iterable[Fetched]) -> KafkaError | None:
         problem = None

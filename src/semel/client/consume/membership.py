@@ -188,9 +188,7 @@ class ConsumerMember:
             subscribed_topic_regex="" if joins else None,
             topic_partitions=self._owned_by_id() if joins or self._must_report else None,
         )
-        response: ConsumerGroupHeartbeatResponse = self._client.ask_coordinator(
-            self._group_id, request, lambda answer: [answer.error_code]
-        )
+        response: ConsumerGroupHeartbeatResponse = self._client.ask_coordinator(self._group_id, request)
         return response
 
     def _owned_by_id(self) -> list[TopicPartitions]:
@@ -319,9 +317,7 @@ class ClassicMember:
         request: JoinGroupRequest | SyncGroupRequest | HeartbeatRequest | LeaveGroupRequest,
         timeout_s: float | None = None,
     ) -> Any:
-        return self._client.ask_coordinator(
-            self._group_id, request, lambda answer: [answer.error_code], timeout_s=timeout_s
-        )
+        return self._client.ask_coordinator(self._group_id, request, timeout_s=timeout_s)
 
 
 def assign_range(

@@ -364,7 +364,7 @@ class Client:
         self,
         key: str,
         request: Request,
-        codes: Callable[[Any], Iterable[int]],
+        codes: Callable[[Any], Iterable[int]] = lambda response: [response.error_code],
         *,
         kind: int = GROUP,
         timeout_s: float | None = None,

@@ -100,7 +100,7 @@ def _is_to_itself(connected: socket.socket) -> bool:
         return False
 
 
-class Range(NamedTuple):
+class VersionRange(NamedTuple):
     """The versions of one API that a broker supports, inclusive."""
 
     first: int
@@ -275,10 +275,10 @@ class Connection:
             while pending._response is None:
                 if self._socket is None:
                     raise ConnectionLost(f"the connection to {self.host}:{self.port} is closed")
-                left_s = deadline - time.monotonic()
-                if left_s <= 0:
+                remaining_s = deadline - time.monotonic()
+                if remaining_s <= 0:
                     raise TimeoutError
-                self._socket.settimeout(left_s)
+                self._socket.settimeout(remaining_s)
                 frames = self._receiver.receive(self._socket)
                 if frames is None:
                     raise ConnectionLost(f"{self.host}:{self.port} closed the connection before it answered.")
@@ -327,17 +327,17 @@ class Connection:
         if lifetime_ms > 0:
             self._expires_at = time.monotonic() + lifetime_ms / 1000 * SESSION_PART
 
-    def _negotiate(self) -> dict[int, Range]:
+    def _negotiate(self) -> dict[int, VersionRange]:
         version = ApiVersionsRequest.max_version
         request = ApiVersionsRequest(
             client_software_name=SOFTWARE_NAME, client_software_version=SOFTWARE_VERSION
         )
         response: ApiVersionsResponse = self.send(request, version)
-        served = {api.api_key: Range(api.min_version, api.max_version) for api in response.api_keys}
+        served = _served(response)
         if response.error_code == ErrorCode.UNSUPPORTED_VERSION:
-            theirs = served.get(ApiVersionsRequest.api_key, Range(0, 0))
+            theirs = served.get(ApiVersionsRequest.api_key, VersionRange(0, 0))
             response = self.send(request, max(0, min(version, theirs.last)))
-            served = {api.api_key: Range(api.min_version, api.max_version) for api in response.api_keys}
+            served = _served(response)
         if response.error_code:
             raise BrokerUnreachable(
                 f"{self.host}:{self.port} did not report its API versions (error {response.error_code})."
@@ -345,3 +345,7 @@ class Connection:
         self.features = {feature.name: feature.max_version_level for feature in response.finalized_features}
         self.features_epoch = response.finalized_features_epoch
         return served
+
+
+def _served(response: ApiVersionsResponse) -> dict[int, VersionRange]:
+    return {api.api_key: VersionRange(api.min_version, api.max_version) for api in response.api_keys}

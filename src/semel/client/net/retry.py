@@ -16,6 +16,8 @@ from semel.client.errors import ClientError, KafkaError, is_retriable
 
 FIRST_PAUSE_S = 0.02
 LONGEST_PAUSE_S = 1.0
+IDLE_PAUSE_S = 0.02
+"""The pause of a consumer between two polls that return nothing at once."""
 
 T = TypeVar("T")
 
@@ -72,3 +74,24 @@ def retrying(
             if on_failure is not None:
                 on_failure()
             attempts.failed(error)
+
+
+class Outage:
+    """A series of polls that fail. It is tolerated for a while, and ended by the first poll that succeeds."""
+
+    def __init__(self) -> None:
+        self._since: float | None = None
+
+    def tolerate(self, error: Exception, limit_s: float) -> None:
+        """Pause before the next poll; raise the error if a broker refused it for good, or if time is over."""
+        if isinstance(error, KafkaError) and not error.retriable:
+            raise error
+        now = time.monotonic()
+        self._since = now if self._since is None else self._since
+        if now - self._since > limit_s:
+            raise error
+        time.sleep(IDLE_PAUSE_S)
+
+    def end(self) -> None:
+        """Note a success."""
+        self._since = None

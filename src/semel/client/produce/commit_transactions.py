@@ -90,7 +90,7 @@ def commit_transactions(
         topics=offset_topics(offsets or {}, CommitTransactionsTopic, CommitTransactionsPartition),
     )
     response: CommitTransactionsResponse = client.ask_coordinator(
-        run.transactional_id, request, lambda answer: [answer.error_code], kind=TRANSACTION
+        run.transactional_id, request, kind=TRANSACTION
     )
     lost = {transaction.transactional_id: transaction.error_code for transaction in response.refused}
     what = f"nothing was committed for {run.transactional_id!r}"
@@ -141,7 +141,7 @@ class AttemptProducer(TransactionalProducer):
             transaction_version=self._version,
         )
         response: BeginAttemptResponse = self._client.ask_coordinator(
-            self.transactional_id, request, lambda answer: [answer.error_code], kind=TRANSACTION
+            self.transactional_id, request, kind=TRANSACTION
         )
         what = f"the attempt {self.transactional_id!r} was not begun"
         check(response.error_code, what, response.error_message)

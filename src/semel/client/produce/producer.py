@@ -213,17 +213,13 @@ class Producer:
                 queue.close_open()
         pauses = BackOff()
         while ready := [queue for queue in self._outgoing.values() if queue.is_ready]:
-            if self._round(ready):
+            if self._finish(self._begin(ready)):
                 pauses = BackOff()
             else:
                 time.sleep(pauses.next_s())
 
-    def _round(self, ready: Sequence[Outgoing]) -> bool:
-        """Send the head of each queue, to all brokers in parallel; return whether all were answered."""
-        return self._finish(self._begin(ready))
-
     def _begin(self, ready: Sequence[Outgoing]) -> Round:
-        """Send the head of each queue without waiting for the answers."""
+        """Send the head of each queue, to all brokers in parallel, without waiting for the answers."""
         identity = self._identify(ready)
         if identity is None:
             return Round()
@@ -330,8 +326,8 @@ class Producer:
             return
         response: ProduceResponse = pending.wait()
         # Topics are identified by name or, from version 13 on, by id: the request maps ids to names.
-        asked: ProduceRequest = pending.request  # type: ignore[assignment]
-        names = {bytes(topic.topic_id): topic.name for topic in asked.topic_data}
+        request: ProduceRequest = pending.request  # type: ignore[assignment]
+        names = {bytes(topic.topic_id): topic.name for topic in request.topic_data}
         answered: set[Partition] = set()
         for topic in response.responses:
             name = topic.name or names.get(bytes(topic.topic_id), "")

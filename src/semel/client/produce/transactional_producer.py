@@ -497,8 +497,8 @@ def _acknowledge(
 
     def ask_leaders() -> None:
         by_node: dict[int, Acknowledgements] = {}
-        for place, offsets in kinds.items():
-            by_node.setdefault(client.leader(topics[place], place[1]), {})[place] = offsets
+        for key, offsets in kinds.items():
+            by_node.setdefault(client.leader(topics[key], key[1]), {})[key] = offsets
         for node, part in by_node.items():
             _check_acknowledged(client.send(_acknowledge_request(transaction, consumer, part), node=node))
 

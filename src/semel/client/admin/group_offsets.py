@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 from semel.client.consume.offsets import EARLIEST, LATEST, Partition, list_offsets
 from semel.client.errors import ErrorCode, KafkaError, check
 from semel.client.net.cluster import Client
+from semel.client.net.fanout import by_topic
 from semel.client.net.retry import retrying
 from semel.wire.messages import (
     CommitTransactionsTopic,
@@ -71,11 +72,7 @@ def fetch_offsets(
     With `require_stable`, wait for open transactions that may change one of them, up to `stable_within_s` or
     else the client's timeout.
     """
-    numbers: dict[str, list[int]] | None = None
-    if partitions is not None:
-        numbers = {}
-        for topic, partition in partitions:
-            numbers.setdefault(topic, []).append(partition)
+    numbers = None if partitions is None else by_topic(partitions)
     request = OffsetFetchRequest(
         group_id=group_id,
         topics=_topics(numbers, OffsetFetchRequestTopic),

@@ -12,7 +12,7 @@ from semel.client.admin.group_offsets import NO_OFFSET, CommittedOffset, commit_
 from semel.client.consume.offsets import Partition
 from semel.client.errors import ErrorCode, KafkaError, check
 from semel.client.net.cluster import Client
-from semel.client.net.fanout import ask_every_broker
+from semel.client.net.fanout import ask_every_broker, by_topic
 from semel.wire.consumer_protocol import decode_assignment
 from semel.wire.messages import (
     ConsumerGroupDescribeAssignment,
@@ -156,13 +156,16 @@ class GroupAdmin:
 
     def delete_offsets(self, group_id: str, partitions: Iterable[Partition]) -> None:
         """Delete the committed offsets of a group on these partitions."""
-        topics: dict[str, OffsetDeleteRequestTopic] = {}
-        for name, partition in partitions:
-            topic = topics.setdefault(name, OffsetDeleteRequestTopic(name=name))
-            topic.partitions.append(OffsetDeleteRequestPartition(partition_index=partition))
+        topics = [
+            OffsetDeleteRequestTopic(
+                name=name,
+                partitions=[OffsetDeleteRequestPartition(partition_index=number) for number in numbers],
+            )
+            for name, numbers in by_topic(partitions).items()
+        ]
         response: OffsetDeleteResponse = self._client.ask_coordinator(
             group_id,
-            OffsetDeleteRequest(group_id=group_id, topics=list(topics.values())),
+            OffsetDeleteRequest(group_id=group_id, topics=topics),
         )
         check(response.error_code, f"the offsets of group {group_id!r} were not deleted")
         for answer in response.topics:

@@ -9,13 +9,15 @@ other members.
 
 import time
 import uuid
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from semel.client.admin.group_offsets import NOBODY, CommitAs
 from semel.client.consume.offsets import Partition
 from semel.client.errors import ErrorCode, KafkaError, check, is_retriable
 from semel.client.net.cluster import UNKNOWN_TOPIC_WAIT_S, Client
+from semel.client.net.fanout import by_topic
 from semel.client.net.retry import retrying
 from semel.wire.consumer_protocol import (
     decode_assignment,
@@ -59,9 +61,22 @@ LOST_MEMBERSHIP = frozenset(
 )
 
 
-class Member(Protocol):
+class Member(ABC):
     """One member of a group."""
 
+    def __init__(self, client: Client, group_id: str, topics: Collection[str]) -> None:
+        self._client = client
+        self._group_id = group_id
+        self._topics = sorted(topics)
+        self._owned: frozenset[Partition] = frozenset()
+        self._due_at = time.monotonic()
+
+    @property
+    def due_in_s(self) -> float:
+        """The time until `poll` must be called again."""
+        return max(0.0, self._due_at - time.monotonic())
+
+    @abstractmethod
     def poll(self, revoke: Callable[[Collection[Partition]], None]) -> Collection[Partition] | None:
         """Join or send a heartbeat if due. Return the partitions to read if they changed, else None.
 
@@ -69,13 +84,11 @@ class Member(Protocol):
         """
 
     @property
+    @abstractmethod
     def commit_as(self) -> CommitAs:
         """The membership under which offsets are committed."""
 
-    @property
-    def due_in_s(self) -> float:
-        """The time until `poll` must be called again."""
-
+    @abstractmethod
     def leave(self) -> None:
         """Leave the group, so that others need not wait for the session to expire."""
 
@@ -91,33 +104,24 @@ def join(client: Client, group_id: str, topics: Collection[str]) -> Member:
     return ClassicMember(client, group_id, topics)
 
 
-class ConsumerMember:
+class ConsumerMember(Member):
     """A member that uses the protocol of KIP-848."""
 
     def __init__(self, client: Client, group_id: str, topics: Collection[str]) -> None:
-        self._client = client
-        self._group_id = group_id
-        self._topics = sorted(topics)
+        super().__init__(client, group_id, topics)
         self._member_id = str(uuid.uuid4())
         self._epoch = JOIN_EPOCH
-        self._owned: frozenset[Partition] = frozenset()
         # The broker sends an assignment once. It is kept here until it is applied, which may fail during an
         # outage.
         self._given: Assignment | None = None
         # The ids of the assigned topics by name. Looking them up would fail during an outage.
         self._ids: dict[str, bytes] = {}
         self._must_report = False
-        self._due_at = time.monotonic()
 
     @property
     def commit_as(self) -> CommitAs:
         """The membership under which offsets are committed."""
         return CommitAs(self._member_id, self._epoch) if self._epoch > 0 else NOBODY
-
-    @property
-    def due_in_s(self) -> float:
-        """The time until `poll` must be called again."""
-        return max(0.0, self._due_at - time.monotonic())
 
     def poll(self, revoke: Callable[[Collection[Partition]], None]) -> Collection[Partition] | None:
         """Send a heartbeat if one is due, and apply the assignment that it returns."""
@@ -192,36 +196,24 @@ class ConsumerMember:
         return response
 
     def _owned_by_id(self) -> list[TopicPartitions]:
-        grouped: dict[str, list[int]] = {}
-        for topic, partition in sorted(self._owned):
-            grouped.setdefault(topic, []).append(partition)
         return [
             TopicPartitions(topic_id=self._ids[topic], partitions=partitions)
-            for topic, partitions in grouped.items()
+            for topic, partitions in by_topic(sorted(self._owned)).items()
         ]
 
 
-class ClassicMember:
+class ClassicMember(Member):
     """A member that uses the classic protocol, with eager rebalances and the range assignor."""
 
     def __init__(self, client: Client, group_id: str, topics: Collection[str]) -> None:
-        self._client = client
-        self._group_id = group_id
-        self._topics = sorted(topics)
+        super().__init__(client, group_id, topics)
         self._member_id = ""
         self._generation = -1
-        self._owned: frozenset[Partition] = frozenset()
-        self._due_at = time.monotonic()
 
     @property
     def commit_as(self) -> CommitAs:
         """The membership under which offsets are committed."""
         return CommitAs(self._member_id, self._generation) if self._generation >= 0 else NOBODY
-
-    @property
-    def due_in_s(self) -> float:
-        """The time until `poll` must be called again."""
-        return max(0.0, self._due_at - time.monotonic())
 
     def poll(self, revoke: Callable[[Collection[Partition]], None]) -> Collection[Partition] | None:
         """Join if needed, else send a heartbeat if one is due."""

@@ -11,6 +11,7 @@ from semel.wire.schema import Request
 Key: TypeAlias = tuple[str, int]
 """A partition: the name of its topic, and its number."""
 
+T = TypeVar("T")
 Q = TypeVar("Q")
 A = TypeVar("A")
 
@@ -20,6 +21,14 @@ def by_node(client: Client, partitions: Iterable[Key]) -> dict[int, list[Key]]:
     grouped: dict[int, list[Key]] = {}
     for topic, partition in partitions:
         grouped.setdefault(client.leader(topic, partition), []).append((topic, partition))
+    return grouped
+
+
+def by_topic(partitions: Iterable[tuple[T, int]]) -> dict[T, list[int]]:
+    """Group partitions by their topic, which is a name or an id."""
+    grouped: dict[T, list[int]] = {}
+    for topic, partition in partitions:
+        grouped.setdefault(topic, []).append(partition)
     return grouped
 
 

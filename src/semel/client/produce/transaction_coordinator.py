@@ -16,6 +16,7 @@ from semel.client.admin.group_offsets import CommittedOffset, GroupMetadata, off
 from semel.client.consume.offsets import Partition
 from semel.client.errors import UnsupportedRequest, check
 from semel.client.net.cluster import GROUP, TRANSACTION, Client
+from semel.client.net.fanout import by_topic
 from semel.wire.messages import (
     AddOffsetsToTxnRequest,
     AddOffsetsToTxnResponse,
@@ -115,15 +116,15 @@ class Coordinator:
 
     def add_partitions(self, identity: ProducerIdAndEpoch, partitions: Collection[Partition]) -> None:
         """Version 1: add partitions before writing to them."""
-        topics: dict[str, AddPartitionsToTxnTopic] = {}
-        for name, partition in partitions:
-            topic = topics.setdefault(name, AddPartitionsToTxnTopic(name=name))
-            topic.partitions.append(partition)
+        topics = [
+            AddPartitionsToTxnTopic(name=name, partitions=numbers)
+            for name, numbers in by_topic(partitions).items()
+        ]
         request = AddPartitionsToTxnRequest(
             v3_and_below_transactional_id=self.transactional_id,
             v3_and_below_producer_id=identity.producer_id,
             v3_and_below_producer_epoch=identity.epoch,
-            v3_and_below_topics=list(topics.values()),
+            v3_and_below_topics=topics,
         )
         response: AddPartitionsToTxnResponse = self._ask(request, _added_codes, max_version=LAST_ADD_VERSION)
         for answer in response.results_by_topic_v3_and_below:

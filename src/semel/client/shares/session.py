@@ -12,6 +12,7 @@ from typing import Any, Final
 from semel.client.errors import ClientError, ErrorCode, KafkaError, check
 from semel.client.net.cluster import Client
 from semel.client.net.connection import Pending
+from semel.client.net.fanout import by_topic
 from semel.client.shares.records import AcknowledgeType, TopicIdPartition, batches_of
 from semel.wire.messages.shares import (
     ForgottenShareTopic,
@@ -65,11 +66,11 @@ class ShareSession:
                     topic_id=topic_id,
                     partitions=[ShareFetchPartition(partition_index=index) for index in indexes],
                 )
-                for topic_id, indexes in _by_topic(partitions - self._listed)
+                for topic_id, indexes in by_topic(sorted(partitions - self._listed)).items()
             ],
             forgotten_topics_data=[
                 ForgottenShareTopic(topic_id=topic_id, partitions=indexes)
-                for topic_id, indexes in _by_topic(self._listed - partitions)
+                for topic_id, indexes in by_topic(sorted(self._listed - partitions)).items()
             ],
         )
         try:
@@ -132,13 +133,6 @@ class ShareSession:
             raise
         self._epoch = self._epoch + 1 if self._epoch < EPOCH_MAX else 1
         return response
-
-
-def _by_topic(partitions: Iterable[TopicIdPartition]) -> list[tuple[bytes, list[int]]]:
-    topics: dict[bytes, list[int]] = {}
-    for topic_id, index in sorted(partitions):
-        topics.setdefault(topic_id, []).append(index)
-    return list(topics.items())
 
 
 def acknowledged_topics(kinds: Acknowledgements) -> list[ShareAcknowledgeTopic]:

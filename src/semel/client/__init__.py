@@ -38,7 +38,7 @@ from semel.client.admin.transactions import (
 from semel.client.consume.commit_order import CommitOrderConsumer
 from semel.client.consume.commit_order_log import CommitOrderPosition
 from semel.client.consume.consumer import Consumer, Start
-from semel.client.consume.fetching import ConsumedRecord, FetchLimits
+from semel.client.consume.fetch import ConsumedRecord, FetchLimits
 from semel.client.consume.offsets import EARLIEST, LATEST, MAX_TIMESTAMP, Isolation, OffsetAt, Partition
 from semel.client.errors import (
     AuthenticationFailed,

@@ -31,7 +31,7 @@ from pathlib import Path
 from semel.client.consume.commit_order_log import CommitOrderLog, CommitOrderPosition
 from semel.client.consume.compaction import CompactionWatch
 from semel.client.consume.consumer import PollingConsumer, Start
-from semel.client.consume.fetching import ConsumedRecord, FetchLimits, fetch_batches
+from semel.client.consume.fetch import ConsumedRecord, FetchLimits, fetch_batches
 from semel.client.consume.offsets import EARLIEST, LATEST, Isolation, Partition, list_offsets
 from semel.client.consume.spool import Spool
 from semel.client.errors import ClientError, KafkaError, check

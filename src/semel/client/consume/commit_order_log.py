@@ -26,7 +26,7 @@ the held batches (`compaction`).
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from semel.client.consume.fetching import ConsumedRecord
+from semel.client.consume.fetch import ConsumedRecord
 from semel.client.consume.offsets import Partition
 from semel.client.consume.spool import Held, Spool
 from semel.wire.records import BatchHeader, iter_batches, iter_records, read_marker

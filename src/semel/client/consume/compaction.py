@@ -29,7 +29,7 @@ from typing import NamedTuple
 
 from semel.client.admin.configs import ConfigAdmin
 from semel.client.consume.commit_order_log import Mark, OpenTransaction
-from semel.client.consume.fetching import FetchLimits, NoRecordsYet, fetch_batches, shown
+from semel.client.consume.fetch import FetchLimits, NoRecordsYet, fetch_batches, shown
 from semel.client.consume.offsets import LATEST, Isolation, Partition, list_offsets
 from semel.client.consume.spool import Held, Spool
 from semel.client.errors import check, is_retriable

@@ -17,7 +17,7 @@ offsets of the group, the consumer waits for it, so that records which the trans
 read again. To commit offsets as part of a transaction, pass `group_metadata()` to
 `TransactionalProducer.send_offsets` and set `auto_commit=False`.
 
-Fetching and isolation are in `fetching`, membership in `membership`. `PollingConsumer` is the poll loop, also
+Fetching and isolation are in `fetch`, membership in `membership`. `PollingConsumer` is the poll loop, also
 that of `CommitOrderConsumer`.
 """
 
@@ -38,7 +38,7 @@ from semel.client.admin.group_offsets import (
     fetch_offsets,
     is_unstable,
 )
-from semel.client.consume.fetching import ConsumedRecord, Fetched, FetchLimits, fetch
+from semel.client.consume.fetch import ConsumedRecord, Fetched, FetchLimits, fetch
 from semel.client.consume.membership import LOST_MEMBERSHIP, Member, join
 from semel.client.consume.offsets import EARLIEST, LATEST, Isolation, OffsetAt, Partition, list_offsets
 from semel.client.errors import ClientError, ErrorCode, KafkaError, check, close_after

@@ -1,7 +1,7 @@
 """Several transactions with one outcome: Semel's extension of Kafka's protocol for pipelines.
 
     if serves_commit_transactions(client):
-        run = Run("billing/driver", identity)               # the driver's producer id and epoch
+        run = DriverEpoch("billing/driver", identity)       # the driver's producer id and epoch
         producer = AttemptProducer(client, "billing/7.3/0.12", run)   # in every task
         ...
         commit_transactions(client, run, prepared, "billing", {("orders", 0): 1234})
@@ -41,7 +41,7 @@ from semel.wire.producer_id import ProducerIdAndEpoch
 TRANSACTIONS_MAX = 1_000
 
 
-class Run(NamedTuple):
+class DriverEpoch(NamedTuple):
     """A driver's transactional id, and the producer id and epoch of its last initialisation."""
 
     transactional_id: str
@@ -63,7 +63,7 @@ def serves_commit_transactions(client: Client) -> bool:
 
 def commit_transactions(
     client: Client,
-    run: Run,
+    run: DriverEpoch,
     transactions: Sequence[PreparedTransaction],
     group_id: str = "",
     offsets: Mapping[Partition, int | CommittedOffset] | None = None,
@@ -109,7 +109,7 @@ class AttemptProducer(TransactionalProducer):
         self,
         client: Client,
         transactional_id: str,
-        run: Run,
+        run: DriverEpoch,
         *,
         codec: Codec = Codec.NONE,
         timeout_s: float = 60.0,

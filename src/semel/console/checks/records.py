@@ -18,7 +18,7 @@ from semel.client import (
     Partition,
     ProtocolError,
 )
-from semel.client.consume.fetching import fetch_batches
+from semel.client.consume.fetch import fetch_batches
 from semel.client.consume.offsets import list_offsets
 from semel.client.errors import check
 from semel.client.net.fanout import leader_may_move

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from semel.allocator import keep_memory
 from semel.client import EARLIEST, Client, ClientError, ErrorCode, KafkaError
-from semel.client.consume.fetching import FetchUnderWay, NoRecordsYet, begin_fetch, shown
+from semel.client.consume.fetch import FetchUnderWay, NoRecordsYet, begin_fetch, shown
 from semel.client.consume.offsets import list_offsets
 from semel.client.errors import check
 from semel.client.net.cluster import UNKNOWN_TOPIC_WAIT_S

@@ -34,7 +34,7 @@ import pyarrow as pa
 from semel.client import Client, ErrorCode, Isolation, Partition
 from semel.client.consume.commit_order_log import CommitOrderBatches
 from semel.client.consume.compaction import TopicRules, compactions, tells_compactions
-from semel.client.consume.fetching import NoRecordsYet, fetch_batches
+from semel.client.consume.fetch import NoRecordsYet, fetch_batches
 from semel.client.consume.offsets import list_ends_together
 from semel.client.consume.spool import Spool
 from semel.client.errors import check

@@ -4,10 +4,9 @@
         print(describe_transactions(client, [listing.transactional_id]))
 
 There are two views. The coordinator knows transactional ids (`list_transactions`, `describe_transactions`);
-the leader of a partition knows its producers (`describe_producers`). A transaction that is open at a leader
-and unknown to every coordinator hangs: it will not end by itself, and readers of committed records wait for
-it. `abort_transaction` ends it in one partition; `fence_producer` ends the open transaction of an id
-everywhere.
+the leader of a partition knows its producers (`producers`). A transaction that is open at a leader and
+unknown to every coordinator hangs: it will not end by itself, and readers of committed records wait for it.
+`abort` ends it in one partition; `fence_producer` ends the open transaction of an id everywhere.
 """
 
 import time
@@ -186,52 +185,6 @@ def _description(state: TransactionState) -> TransactionDescription:
     )
 
 
-def describe_producers(
-    client: Client, topic: str, partitions: Iterable[int] | None = None
-) -> dict[int, list[ProducerDescription]]:
-    """Return the producers of these partitions of a topic, or of all, as their leaders know them."""
-    if partitions is None:
-        partitions = [partition.partition for partition in client.topic(topic, anew=True).partitions]
-    wanted = dict.fromkeys((topic, number) for number in partitions)
-
-    def ask(node: int, keys: Iterable[Partition]) -> Iterator[tuple[Partition, list[ProducerDescription]]]:
-        wanted_here = TopicRequest(name=topic, partition_indexes=[number for _, number in keys])
-        return _producers(client.send(DescribeProducersRequest(topics=[wanted_here]), node=node))
-
-    found = ask_leaders(client, wanted, ask)
-    return {key[1]: found[key] for key in wanted}
-
-
-def abort_transaction(
-    client: Client, topic: str, partition: int, producer_id: int, epoch: int, coordinator_epoch: int
-) -> None:
-    """Abort a producer's transaction in one partition, bypassing its coordinator.
-
-    The last three arguments are those of `describe_producers`. KafkaError if they are no longer current.
-    """
-    marker = WritableTxnMarker(
-        producer_id=producer_id,
-        producer_epoch=epoch,
-        transaction_result=False,
-        topics=[WritableTxnMarkerTopic(name=topic, partition_indexes=[partition])],
-        coordinator_epoch=max(0, coordinator_epoch),
-    )
-    request = WriteTxnMarkersRequest(markers=[marker])
-
-    def write() -> None:
-        response: WriteTxnMarkersResponse = client.send(request, node=client.leader(topic, partition))
-        for code in _marker_codes(response):
-            check(code, f"the transaction of producer {producer_id} in {topic}/{partition} was not aborted")
-
-    # A marker may be written twice: the second finds nothing open and changes nothing.
-    retrying(
-        write,
-        client.patience_s,
-        retriable=leader_may_move,
-        on_failure=lambda: client.forget_topic(topic),
-    )
-
-
 def fence_producer(client: Client, transactional_id: str) -> FencedProducer:
     """Abort the open transaction of a transactional id, and fence its producer."""
     request = InitProducerIdRequest(
@@ -268,12 +221,50 @@ class TransactionAdmin:
     def producers(
         self, topic: str, partitions: Iterable[int] | None = None
     ) -> dict[int, list[ProducerDescription]]:
-        """See `describe_producers`."""
-        return describe_producers(self._client, topic, partitions)
+        """Return the producers of these partitions of a topic, or of all, as their leaders know them."""
+        client = self._client
+        if partitions is None:
+            partitions = [partition.partition for partition in client.topic(topic, anew=True).partitions]
+        wanted = dict.fromkeys((topic, number) for number in partitions)
+
+        def ask(
+            node: int, keys: Iterable[Partition]
+        ) -> Iterator[tuple[Partition, list[ProducerDescription]]]:
+            wanted_here = TopicRequest(name=topic, partition_indexes=[number for _, number in keys])
+            return _producers(client.send(DescribeProducersRequest(topics=[wanted_here]), node=node))
+
+        found = ask_leaders(client, wanted, ask)
+        return {key[1]: found[key] for key in wanted}
 
     def abort(self, topic: str, partition: int, producer_id: int, epoch: int, coordinator_epoch: int) -> None:
-        """See `abort_transaction`."""
-        abort_transaction(self._client, topic, partition, producer_id, epoch, coordinator_epoch)
+        """Abort a producer's transaction in one partition, bypassing its coordinator.
+
+        The last three arguments are those of `producers`. KafkaError if they are no longer current.
+        """
+        client = self._client
+        marker = WritableTxnMarker(
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            transaction_result=False,
+            topics=[WritableTxnMarkerTopic(name=topic, partition_indexes=[partition])],
+            coordinator_epoch=max(0, coordinator_epoch),
+        )
+        request = WriteTxnMarkersRequest(markers=[marker])
+
+        def write() -> None:
+            response: WriteTxnMarkersResponse = client.send(request, node=client.leader(topic, partition))
+            for code in _marker_codes(response):
+                check(
+                    code, f"the transaction of producer {producer_id} in {topic}/{partition} was not aborted"
+                )
+
+        # A marker may be written twice: the second finds nothing open and changes nothing.
+        retrying(
+            write,
+            client.patience_s,
+            retriable=leader_may_move,
+            on_failure=lambda: client.forget_topic(topic),
+        )
 
     def fence(self, transactional_id: str) -> FencedProducer:
         """See `fence_producer`."""

@@ -2,7 +2,7 @@
 
 from typing import Any, NamedTuple
 
-from semel.client.consume.fetching import shown
+from semel.client.consume.fetch import shown
 from semel.client.consume.offsets import Isolation
 from semel.wire.errors import ErrorCode
 from semel.wire.messages import FetchPartition, FetchRequest, FetchTopic

@@ -28,7 +28,7 @@ from semel.client.admin.transactions import fence_producer, list_transactions
 from semel.client.consume.offsets import list_offsets
 from semel.client.produce.commit_transactions import (
     AttemptProducer,
-    Run,
+    DriverEpoch,
     commit_transactions,
     serves_commit_transactions,
 )
@@ -135,7 +135,7 @@ def test_records_are_written_once(broker: BrokerProcess) -> None:
 def test_an_attempt_goes_on(broker: BrokerProcess) -> None:
     """It begins while the broker is away; its transaction survives a kill, and is committed after another."""
     with hasty(broker.bootstrap) as client:
-        run = Run("p/driver", Coordinator(client, "p/driver", PATIENCE_S).init(60_000).identity)
+        run = DriverEpoch("p/driver", Coordinator(client, "p/driver", PATIENCE_S).init(60_000).identity)
         attempt = AttemptProducer(client, f"p/{run.identity.epoch}/0", run, timeout_s=PATIENCE_S)
         with away(broker):
             attempt.begin()
@@ -162,7 +162,9 @@ def test_an_answer_is_lost_and_the_broker_dies(broker: BrokerProcess, api: type[
 
         killer = threading.Thread(target=kill)
         killer.start()
-        run = Run("p/driver", Coordinator(client, "p/driver", PATIENCE_S).init(60_000, first).identity)
+        run = DriverEpoch(
+            "p/driver", Coordinator(client, "p/driver", PATIENCE_S).init(60_000, first).identity
+        )
         attempt = AttemptProducer(client, f"p/{run.identity.epoch}/0", run, timeout_s=PATIENCE_S)
         attempt.begin()
         attempt.send("t", b"once").result()

@@ -23,7 +23,7 @@ from semel.client.admin.group_offsets import fetch_offsets
 from semel.client.produce.commit_transactions import (
     AttemptProducer,
     CommitTransactionsRefused,
-    Run,
+    DriverEpoch,
     commit_transactions,
     serves_commit_transactions,
 )
@@ -51,15 +51,17 @@ def topic(client: Client, fresh: Fresh, request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def run(client: Client, fresh: Fresh) -> Run:
+def run(client: Client, fresh: Fresh) -> DriverEpoch:
     return begin_run(client, fresh("driver"))
 
 
-def begin_run(client: Client, name: str) -> Run:
-    return Run(name, Coordinator(client, name, 20.0).init(60_000).identity)
+def begin_run(client: Client, name: str) -> DriverEpoch:
+    return DriverEpoch(name, Coordinator(client, name, 20.0).init(60_000).identity)
 
 
-def write(client: Client, run: Run, name: str, topic: str, version_max: int = 2) -> PreparedTransaction:
+def write(
+    client: Client, run: DriverEpoch, name: str, topic: str, version_max: int = 2
+) -> PreparedTransaction:
     """An attempt that writes its name to both partitions, and is gone."""
     producer = AttemptProducer(client, name, run, version_max=version_max)
     producer.begin()
@@ -80,7 +82,7 @@ def state(client: Client, name: str) -> str:
     return Admin(client).transactions.describe(name).state
 
 
-def test_all_of_it_counts_at_once(client: Client, run: Run, topic: str, fresh: Fresh) -> None:
+def test_all_of_it_counts_at_once(client: Client, run: DriverEpoch, topic: str, fresh: Fresh) -> None:
     names = [fresh("attempt") for _ in range(3)]
     prepared = [write(client, run, name, topic, 1 + at % 2) for at, name in enumerate(names)]
     assert seen(client, topic) == []
@@ -92,7 +94,7 @@ def test_all_of_it_counts_at_once(client: Client, run: Run, topic: str, fresh: F
     assert offsets == {(topic, 0): 7, (topic, 1): 8}
 
 
-def test_a_refusal_names_what_is_lost(client: Client, run: Run, topic: str, fresh: Fresh) -> None:
+def test_a_refusal_names_what_is_lost(client: Client, run: DriverEpoch, topic: str, fresh: Fresh) -> None:
     good, lost = (write(client, run, fresh("attempt"), topic) for _ in range(2))
     end_transaction(client, lost.transactional_id, lost.producer_id, lost.epoch, commit=False)
     with pytest.raises(CommitTransactionsRefused, match=lost.transactional_id) as refused:
@@ -101,7 +103,7 @@ def test_a_refusal_names_what_is_lost(client: Client, run: Run, topic: str, fres
     assert (seen(client, topic), state(client, good.transactional_id)) == ([], "Ongoing")
 
 
-def test_a_newer_run_takes_all_rights(client: Client, run: Run, topic: str, fresh: Fresh) -> None:
+def test_a_newer_run_takes_all_rights(client: Client, run: DriverEpoch, topic: str, fresh: Fresh) -> None:
     prepared = write(client, run, fresh("attempt"), topic)
     newer = begin_run(client, run.transactional_id)
     with pytest.raises(KafkaError) as fenced:
@@ -117,7 +119,7 @@ def test_a_newer_run_takes_all_rights(client: Client, run: Run, topic: str, fres
 
 @pytest.mark.parametrize("version", [1, 2])
 def test_an_attempt_has_one_transaction(
-    client: Client, run: Run, topic: str, fresh: Fresh, version: int
+    client: Client, run: DriverEpoch, topic: str, fresh: Fresh, version: int
 ) -> None:
     name = fresh("attempt")
     producer = AttemptProducer(client, name, run, version_max=version)
@@ -141,7 +143,7 @@ def test_an_attempt_has_one_transaction(
 
 
 def test_an_answer_that_is_lost_is_asked_for_again(
-    bootstrap: str, client: Client, run: Run, topic: str, fresh: Fresh
+    bootstrap: str, client: Client, run: DriverEpoch, topic: str, fresh: Fresh
 ) -> None:
     prepared = [write(client, run, fresh("attempt"), topic) for _ in range(2)]
     with Proxy(bootstrap) as proxy, Client(proxy.bootstrap, timeout_s=20) as other:

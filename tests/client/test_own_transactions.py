@@ -32,8 +32,6 @@ from semel.client import (
 )
 from semel.client.admin.group_offsets import fetch_offsets
 from semel.client.admin.transactions import (
-    abort_transaction,
-    describe_producers,
     describe_transactions,
     fence_producer,
     list_transactions,
@@ -312,7 +310,7 @@ def test_what_tools_see(client: Client, topic: str, producer: TransactionalProdu
     assert (found.producer_id, found.epoch) == identity
     assert found.open_for_ms() is not None
     assert not found.is_two_phase
-    (writer,) = describe_producers(client, topic)[1]
+    (writer,) = start.producers(topic)[1]
     assert (writer.producer_id, writer.epoch) == identity
     assert (writer.last_sequence, writer.transaction_start_offset) == (0, 0)
     assert [each.transactional_id for each in list_transactions(client, ["Ongoing"], pattern=name)] == [name]
@@ -327,7 +325,7 @@ def test_what_tools_see(client: Client, topic: str, producer: TransactionalProdu
     producer.commit()
     check_read(client, topic, [b"open"])
     assert start.describe(name).state == "CompleteCommit"
-    assert describe_producers(client, topic, [1])[1][0].transaction_start_offset == -1
+    assert start.producers(topic, [1])[1][0].transaction_start_offset == -1
     assert describe_transactions(client, [name + "-unknown"]) == {}
 
 
@@ -336,8 +334,9 @@ def test_an_administrator_ends_what_blocks_a_partition(
 ) -> None:
     """Behaviour 101."""
     hold_open(producer, topic, b"open")
-    (writer,) = describe_producers(client, topic, [0])[0]
+    transactions = Admin(client).transactions
+    (writer,) = transactions.producers(topic, [0])[0]
     with Producer(client) as plain:
         plain.send(topic, b"plain", partition=0)
-    abort_transaction(client, topic, 0, writer.producer_id, writer.epoch, writer.coordinator_epoch)
+    transactions.abort(topic, 0, writer.producer_id, writer.epoch, writer.coordinator_epoch)
     check_read(client, topic, [b"plain"])

@@ -23,7 +23,7 @@ from semel.client import (
     complete_transaction,
 )
 from semel.client.admin.group_offsets import fetch_offsets
-from semel.client.produce.commit_transactions import AttemptProducer, Run, commit_transactions
+from semel.client.produce.commit_transactions import AttemptProducer, DriverEpoch, commit_transactions
 from semel.client.produce.transaction_coordinator import Coordinator
 
 from .conftest import Create
@@ -168,7 +168,7 @@ def test_transactions_of_several_coordinators_commit_together(
 ) -> None:
     topic = spread(semel_visibility=visibility)
     (driver,) = cluster.names_at(cluster.brokers[0], word="driver")
-    run = Run(driver, Coordinator(client, driver, 20.0).init(60_000).identity)
+    run = DriverEpoch(driver, Coordinator(client, driver, 20.0).init(60_000).identity)
     prepared = []
     for number, member in enumerate(cluster.brokers):
         (name,) = cluster.names_at(member, word="task")

@@ -8,7 +8,7 @@ from support.browser.console import Browsing
 from support.waiting import until
 
 from semel.client import Admin, Client, Codec, Consumer, NewTopic, Producer
-from semel.client.admin.shares import describe_share_group, set_share_offsets, share_offsets
+from semel.client.admin.groups import describe_share_group, set_share_offsets, share_offsets
 from semel.console import unread
 from semel.console.sampling import Ends
 from semel.wire.batch import HEADER_BYTES, seal

@@ -23,7 +23,7 @@ from support.waiting import until
 import semel
 from semel.client import Admin, Client, Codec, NewTopic, Producer, Security, TransactionalProducer
 from semel.client.admin.acls import Acl
-from semel.client.consume.fetching import begin_fetch
+from semel.client.consume.fetch import begin_fetch
 from semel.console.messages import limits, reading
 from semel.console.pages import messages as pages
 

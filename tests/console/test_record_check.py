@@ -11,7 +11,7 @@ from support.browser.console import console
 import semel
 from semel.client import Admin, Client, ErrorCode, KafkaError, NewTopic, Partition, Producer, Security
 from semel.client.admin.acls import Acl
-from semel.client.consume.fetching import fetch_batches
+from semel.client.consume.fetch import fetch_batches
 from semel.client.net.retry import Attempts
 from semel.console.checks import records
 from semel.wire.messages import PartitionData

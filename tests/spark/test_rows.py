@@ -8,7 +8,7 @@ import pytest
 
 import semel
 from semel.client import Admin, Client, Codec, Consumer, KafkaError, NewTopic, Producer, TransactionalProducer
-from semel.client.consume.fetching import ConsumedRecord
+from semel.client.consume.fetch import ConsumedRecord
 from semel.spark.columns import ARROW_TYPES
 from semel.spark.errors import OptionError
 from semel.spark.options import SourceOptions

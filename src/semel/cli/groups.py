@@ -41,7 +41,7 @@ def describe(group: Group, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: Js
 
     The offset of a share group is the first in the partition that is not settled.
     """
-    from semel.client.admin.shares import describe_group
+    from semel.client.admin.groups import describe_group
 
     with connected(bootstrap) as client:
         info = describe_group(client, group)
@@ -70,7 +70,7 @@ def describe(group: Group, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: Js
 
 def _offsets(client: "Client", group: str, kind: str) -> list[dict[str, Any]]:
     from semel.client import LATEST, Admin
-    from semel.client.admin.shares import offsets_of
+    from semel.client.admin.groups import offsets_of
 
     admin = Admin(client)
     committed = offsets_of(client, group, kind)
@@ -142,7 +142,7 @@ def reset(
     Try:  semel groups reset billing --to-datetime 2026-01-31T18:00 --dry-run
     """
     from semel.client import Admin
-    from semel.client.admin.resetting import reset_targets
+    from semel.client.admin.group_offsets import reset_targets
 
     ways = [to_earliest, to_latest, to_offset is not None, to_datetime is not None, shift_by is not None]
     if sum(ways) != 1:

@@ -20,11 +20,8 @@ group; `TransactionalProducer.acknowledge` acknowledges its records in a transac
 
 Use `Client(..., security=Security.of({...}))` for brokers with TLS or SASL.
 
-The modules: `connection` for one socket, `security` and `sasl`, `cluster` for routing, `producer` and
-`batches`, `consumer`, `fetching` and `membership`; `share_consumer`, `share_session` and `share_membership`;
-`transactional_producer`, `transaction_writer`, `transaction_coordinator` and `transaction_shares`,
-`prepared`; `commit_order`, `commit_order_log` and `spool`; and `topics`, `configs`, `group_admin`,
-`transactions_admin` behind `admin`.
+The rooms: `net` for connections, authentication and routing; `produce`, `consume` and `shares`; `admin` for
+topics, configs, groups, transactions, users, ACLs and quotas.
 """
 
 from semel.client.admin.admin import Admin
@@ -41,7 +38,7 @@ from semel.client.admin.transactions import (
 from semel.client.consume.commit_order import CommitOrderConsumer
 from semel.client.consume.commit_order_log import CommitOrderPosition
 from semel.client.consume.consumer import Consumer, Start
-from semel.client.consume.fetching import ConsumedRecord, FetchLimits
+from semel.client.consume.fetch import ConsumedRecord, FetchLimits
 from semel.client.consume.offsets import EARLIEST, LATEST, MAX_TIMESTAMP, Isolation, OffsetAt, Partition
 from semel.client.errors import (
     AuthenticationFailed,
@@ -61,8 +58,7 @@ from semel.client.errors import (
     TransactionMisuse,
     UnsupportedRequest,
 )
-from semel.client.net.cluster import Client
-from semel.client.net.cluster_info import ClusterInfo, Node, PartitionInfo, TopicInfo
+from semel.client.net.cluster import Client, ClusterInfo, Node, PartitionInfo, TopicInfo
 from semel.client.net.connection import Connection
 from semel.client.net.security import Security
 from semel.client.produce.batches import Delivered, Delivery

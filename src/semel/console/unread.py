@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping
 
 from semel.client import Client, FetchLimits, Isolation, Partition, ProtocolError
-from semel.client.consume.fetching import fetch_batches
+from semel.client.consume.fetch import fetch_batches
 from semel.wire.records import BatchHeader, iter_batches, iter_records
 from semel.wire.schema import Buffer
 

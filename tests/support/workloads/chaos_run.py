@@ -17,7 +17,7 @@ from semel.check import Recorder, Verdict, check, read_history
 from semel.check.history import Topic
 from semel.client import Admin, Client, Consumer, Isolation, NewTopic, Partition, TransactionalProducer
 from semel.client.admin.group_offsets import fetch_offsets
-from semel.client.admin.transactions import describe_producers, list_transactions
+from semel.client.admin.transactions import TransactionAdmin, list_transactions
 from support.clients.raw_log import READ_UNCOMMITTED, Log
 from support.clients.routed import raw_client
 from support.waiting import until
@@ -308,7 +308,7 @@ def hanging(client: Client, bootstrap: str, key: Partition) -> tuple[int, int]:
 
 def _open_in(client: Client, topic: str, partition: int) -> set[tuple[int, int]]:
     """Return the producers with an open transaction in a partition, and where it began."""
-    (writers,) = describe_producers(client, topic, [partition]).values()
+    (writers,) = TransactionAdmin(client).producers(topic, [partition]).values()
     return {
         (each.producer_id, each.transaction_start_offset)
         for each in writers

@@ -2,7 +2,6 @@
 
 import socket
 import threading
-from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -16,8 +15,7 @@ from semel.client import (
     UnsupportedRequest,
 )
 from semel.client.errors import ErrorCode, check
-from semel.client.net.connection import Connection, Range
-from semel.client.net.retry import Attempts
+from semel.client.net.connection import Connection, VersionRange
 from semel.wire.addresses import parse_address, parse_addresses
 from semel.wire.frames import FrameParser, encode_response
 from semel.wire.messages import (
@@ -115,7 +113,7 @@ def test_posted_requests_are_answered_in_order(fake_broker: Any) -> None:
 def test_versions_that_do_not_meet(fake_broker: Any) -> None:
     broker = fake_broker(lambda request, version: None)
     with Connection("127.0.0.1", broker.port) as connection:
-        connection.versions[DescribeClusterRequest.api_key] = Range(7, 9)
+        connection.versions[DescribeClusterRequest.api_key] = VersionRange(7, 9)
         with pytest.raises(UnsupportedRequest, match="7 to 9"):
             connection.send(DescribeClusterRequest())
         del connection.versions[DescribeClusterRequest.api_key]
@@ -149,7 +147,7 @@ def test_an_older_broker_answers_api_versions_in_version_0() -> None:
         thread = threading.Thread(target=serve, args=(listening,))
         thread.start()
         with Connection("127.0.0.1", listening.getsockname()[1]) as connection:
-            assert connection.versions == {3: Range(0, 5)}
+            assert connection.versions == {3: VersionRange(0, 5)}
         thread.join(10)
     assert asked == [4, 1]
 
@@ -169,19 +167,6 @@ def test_the_coordinator_is_followed_when_it_moves(fake_broker: Any) -> None:
     assert response.error_code == 0
     kinds = [type(request).__name__ for request in broker.requests]
     assert kinds == ["FindCoordinatorRequest", "ListGroupsRequest"] * 3
-
-
-def test_attempts_end_with_the_error() -> None:
-    error = KafkaError(ErrorCode.NOT_COORDINATOR)
-    attempts = Attempts(0.1)
-    attempts.failed(error)  # there is time for another
-    while attempts.left_s > 0.02:
-        with suppress(KafkaError):
-            attempts.failed(error)
-    with pytest.raises(KafkaError, match="NOT_COORDINATOR"):
-        attempts.failed(error)
-    with pytest.raises(KafkaError, match="INVALID_TOPIC"):
-        Attempts(10).failed(KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION))
 
 
 def test_errors_say_what_to_do() -> None:

@@ -12,7 +12,7 @@ from support.waiting import until
 
 import semel
 from semel.client import Admin, Client, Codec, ErrorCode, NewTopic, Producer, TransactionalProducer
-from semel.client.consume.fetching import FetchUnderWay
+from semel.client.consume.fetch import FetchUnderWay
 from semel.console.clients import StoppableClient
 from semel.console.messages import scanning, tailing
 from semel.console.messages.asking import Ask, AskingError, moment, resolve

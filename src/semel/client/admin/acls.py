@@ -90,19 +90,19 @@ class AclAdmin:
         """Add ACLs. Adding an ACL that exists changes nothing."""
         creations = [
             AclCreation(
-                resource_type=ResourceType[each.resource_type],
-                resource_name=each.resource_name,
-                resource_pattern_type=PatternType[each.pattern_type],
-                principal=each.principal,
-                host=each.host,
-                operation=Operation[each.operation],
-                permission_type=Permission[each.permission],
+                resource_type=ResourceType[acl.resource_type],
+                resource_name=acl.resource_name,
+                resource_pattern_type=PatternType[acl.pattern_type],
+                principal=acl.principal,
+                host=acl.host,
+                operation=Operation[acl.operation],
+                permission_type=Permission[acl.permission],
             )
-            for each in acls
+            for acl in acls
         ]
         response: CreateAclsResponse = self._client.send(CreateAclsRequest(creations=creations))
-        for each, result in zip(acls, response.results, strict=True):
-            what = f"{each.operation} on {each.resource_type} {each.resource_name!r} for {each.principal}"
+        for acl, result in zip(acls, response.results, strict=True):
+            what = f"{acl.operation} on {acl.resource_type} {acl.resource_name!r} for {acl.principal}"
             check(result.error_code, f"the ACL {what} was not added", result.error_message)
 
     def list(
@@ -130,16 +130,16 @@ class AclAdmin:
         check(response.error_code, "the ACLs could not be listed", response.error_message)
         return sorted(
             Acl(
-                ResourceType(each.resource_type).name,
-                each.resource_name,
-                PatternType(each.pattern_type).name,
+                ResourceType(resource.resource_type).name,
+                resource.resource_name,
+                PatternType(resource.pattern_type).name,
                 acl.principal,
                 acl.host,
                 Operation(acl.operation).name,
                 Permission(acl.permission_type).name,
             )
-            for each in response.resources
-            for acl in each.acls
+            for resource in response.resources
+            for acl in resource.acls
         )
 
     def remove(self, acls: Iterable[Acl]) -> Sequence[Acl]:
@@ -147,33 +147,33 @@ class AclAdmin:
         wanted = tuple(acls)
         filters = [
             DeleteAclsFilter(
-                resource_type_filter=ResourceType[each.resource_type],
-                resource_name_filter=each.resource_name,
-                pattern_type_filter=PatternType[each.pattern_type],
-                principal_filter=each.principal,
-                host_filter=each.host,
-                operation=Operation[each.operation],
-                permission_type=Permission[each.permission],
+                resource_type_filter=ResourceType[acl.resource_type],
+                resource_name_filter=acl.resource_name,
+                pattern_type_filter=PatternType[acl.pattern_type],
+                principal_filter=acl.principal,
+                host_filter=acl.host,
+                operation=Operation[acl.operation],
+                permission_type=Permission[acl.permission],
             )
-            for each in wanted
+            for acl in wanted
         ]
         response: DeleteAclsResponse = self._client.send(DeleteAclsRequest(filters=filters))
         removed = []
-        for each, result in zip(wanted, response.filter_results, strict=True):
+        for acl, result in zip(wanted, response.filter_results, strict=True):
             check(result.error_code, "an ACL was not removed", result.error_message)
             for match in result.matching_acls:
                 check(match.error_code, "an ACL was not removed", match.error_message)
-            removed += [each] if result.matching_acls else []
+            removed += [acl] if result.matching_acls else []
         return removed
 
 
 def word(kind: type[Word], text: str) -> Word:
     """Return the member with this name, ignoring case, "-" and "_". ValueError suggests the nearest name."""
     name = text.strip().upper().replace("-", "_")
-    spelled = {each.name.replace("_", ""): each for each in kind}
+    spelled = {member.name.replace("_", ""): member for member in kind}
     found = spelled.get(name.replace("_", ""))
     if found is None:
-        names = [each.name for each in kind if each.value > 0]
+        names = [member.name for member in kind if member.value > 0]
         near = difflib.get_close_matches(name, names, n=1)
         hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(names)}"
         raise ValueError(f"{text!r} is not known; {hint}")

@@ -16,8 +16,7 @@ from semel.client.admin.quotas import QuotaAdmin
 from semel.client.admin.topics import TopicAdmin
 from semel.client.admin.transactions import TransactionAdmin
 from semel.client.admin.users import UserAdmin
-from semel.client.net.cluster import Client
-from semel.client.net.cluster_info import ClusterInfo
+from semel.client.net.cluster import Client, ClusterInfo
 
 
 class Admin:

@@ -87,7 +87,7 @@ def now_ms() -> int:
 def open_in(client: Client, topic: str, partitions: Iterable[int] | None = None) -> list[Open]:
     """Return the open transactions in these partitions of a topic, or in all; in each, oldest first."""
     found = {
-        (topic, partition): [each for each in producers if each.transaction_start_offset >= 0]
+        (topic, partition): [producer for producer in producers if producer.transaction_start_offset >= 0]
         for partition, producers in Admin(client).transactions.producers(topic, partitions).items()
     }
     return _with_owners(client, found)
@@ -95,16 +95,18 @@ def open_in(client: Client, topic: str, partitions: Iterable[int] | None = None)
 
 def hanging_in(client: Client, topic: str, partitions: Iterable[int] | None = None) -> list[Open]:
     """Return the open transactions in these partitions that no coordinator knows."""
-    suspects = [each for each in open_in(client, topic, partitions) if each.owner is None]
+    suspects = [found for found in open_in(client, topic, partitions) if found.owner is None]
     if not suspects:
         return []
     # Coordinators do not know transactions that have ended since, either; those are no longer open.
-    still = {
-        (each.partition, each.producer.producer_id, each.first_offset)
-        for each in open_in(client, topic, {each.partition for each in suspects})
+    still_open = {
+        (found.partition, found.producer.producer_id, found.first_offset)
+        for found in open_in(client, topic, {suspect.partition for suspect in suspects})
     }
     return [
-        each for each in suspects if (each.partition, each.producer.producer_id, each.first_offset) in still
+        suspect
+        for suspect in suspects
+        if (suspect.partition, suspect.producer.producer_id, suspect.first_offset) in still_open
     ]
 
 
@@ -139,9 +141,9 @@ def hanging_at(client: Client, topic: str, partition: int, start_offset: int) ->
     """Return the transaction that hangs in a partition from this offset on. NotOpen if none does."""
     where = f"{topic}/{partition}"
     found = open_in(client, topic, [partition])
-    chosen = next((each for each in found if each.first_offset == start_offset), None)
+    chosen = next((transaction for transaction in found if transaction.first_offset == start_offset), None)
     if chosen is None:
-        begin = ", ".join(str(each.first_offset) for each in found)
+        begin = ", ".join(str(transaction.first_offset) for transaction in found)
         there = f"open ones begin at {begin}" if found else "none is open there"
         raise NotOpen(f"no transaction in {where} begins at offset {start_offset}; {there}.")
     if chosen.owner is not None:
@@ -163,20 +165,20 @@ def end_hanging(client: Client, hanging: Open) -> None:
 
 def config_of(client: Client, topic: str) -> Mapping[str, str | None]:
     """Return the configs of a topic by name. Brokers other than Semel lack the `semel.` ones."""
-    return {each.name: each.value for each in Admin(client).configs.of_topic(topic)}
+    return {config.name: config.value for config in Admin(client).configs.of_topic(topic)}
 
 
 def _with_owners(client: Client, found: Mapping[Partition, list[ProducerDescription]]) -> list[Open]:
-    producer_ids = sorted({each.producer_id for producers in found.values() for each in producers})
+    producer_ids = sorted({producer.producer_id for producers in found.values() for producer in producers})
     if not producer_ids:
         return []
     listed = Admin(client).transactions.all(producer_ids=producer_ids)
-    described = describe_transactions(client, [each.transactional_id for each in listed])
+    described = describe_transactions(client, [listing.transactional_id for listing in listed])
     owners = {(owner.producer_id, key): owner for owner in described.values() for key in owner.partitions}
     return [
-        Open(*key, each, owners.get((each.producer_id, key)))
+        Open(*key, producer, owners.get((producer.producer_id, key)))
         for key, producers in sorted(found.items())
-        for each in sorted(producers, key=lambda producer: producer.transaction_start_offset)
+        for producer in sorted(producers, key=lambda producer: producer.transaction_start_offset)
     ]
 
 

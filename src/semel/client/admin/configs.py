@@ -95,17 +95,17 @@ class ConfigAdmin:
         check(result.error_code, f"the configuration of {name!r} could not be read", result.error_message)
         values = [
             ConfigValue(
-                name=each.name,
-                value=each.value,
-                source=SOURCES.get(each.config_source, "unknown"),
-                is_default=each.config_source == 5,
-                read_only=each.read_only,
-                is_sensitive=each.is_sensitive,
-                documentation=each.documentation or "",
+                name=config.name,
+                value=config.value,
+                source=SOURCES.get(config.config_source, "unknown"),
+                is_default=config.config_source == 5,
+                read_only=config.read_only,
+                is_sensitive=config.is_sensitive,
+                documentation=config.documentation or "",
             )
-            for each in result.configs
+            for config in result.configs
         ]
-        return sorted(values, key=lambda each: each.name)
+        return sorted(values, key=lambda config: config.name)
 
     def alter_topic(
         self, name: str, *, values: Mapping[str, str] | None = None, remove: Iterable[str] = ()
@@ -146,8 +146,8 @@ class ConfigAdmin:
         )
         request = IncrementalAlterConfigsRequest(resources=[resource], validate_only=validate_only)
         response: IncrementalAlterConfigsResponse = self._client.send(request, node=node)
-        for each in response.responses:
-            check(each.error_code, f"the configuration of {name!r} was not changed", each.error_message)
+        for result in response.responses:
+            check(result.error_code, f"the configuration of {name!r} was not changed", result.error_message)
 
 
 def _changes(

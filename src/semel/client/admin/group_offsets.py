@@ -1,4 +1,4 @@
-"""A group's committed offsets: read and write them, as a member or from outside.
+"""A group's committed offsets: read and write them, as a member or from outside; compute those of a reset.
 
 Requests use names rather than topic ids (OffsetFetch and OffsetCommit up to version 9), so that one response
 can cover any topic that the group ever read, even a deleted one.
@@ -7,10 +7,11 @@ can cover any topic that the group ever read, even a deleted one.
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
-from semel.client.consume.offsets import Partition
+from semel.client.consume.offsets import EARLIEST, LATEST, Partition, list_offsets
 from semel.client.errors import ErrorCode, KafkaError, check
 from semel.client.net.cluster import Client
-from semel.client.net.retry import Attempts
+from semel.client.net.fanout import by_topic
+from semel.client.net.retry import retrying
 from semel.wire.messages import (
     CommitTransactionsTopic,
     OffsetCommitRequest,
@@ -25,6 +26,7 @@ from semel.wire.messages import (
     TxnOffsetCommitRequestTopic,
 )
 
+F = TypeVar("F", OffsetFetchRequestTopic, OffsetFetchRequestTopics)
 T = TypeVar("T", OffsetCommitRequestTopic, TxnOffsetCommitRequestTopic, CommitTransactionsTopic)
 
 LAST_VERSION_WITH_NAMES = 9
@@ -70,27 +72,24 @@ def fetch_offsets(
     With `require_stable`, wait for open transactions that may change one of them, up to `stable_within_s` or
     else the client's timeout.
     """
-    numbers: dict[str, list[int]] | None = None
-    if partitions is not None:
-        numbers = {}
-        for topic, partition in partitions:
-            numbers.setdefault(topic, []).append(partition)
+    numbers = None if partitions is None else by_topic(partitions)
     request = OffsetFetchRequest(
         group_id=group_id,
-        topics=_topics(numbers),
-        groups=[OffsetFetchRequestGroup(group_id=group_id, topics=_group_topics(numbers))],
+        topics=_topics(numbers, OffsetFetchRequestTopic),
+        groups=[
+            OffsetFetchRequestGroup(group_id=group_id, topics=_topics(numbers, OffsetFetchRequestTopics))
+        ],
         require_stable=require_stable,
     )
     within_s = client.timeout_s if stable_within_s is None else stable_within_s
-    for attempt in Attempts(within_s, also=is_unstable):
+
+    def ask() -> dict[Partition, CommittedOffset]:
         response: OffsetFetchResponse = client.ask_coordinator(
             group_id, request, _fetch_codes, max_version=LAST_VERSION_WITH_NAMES
         )
-        try:
-            return _fetched(response, group_id)
-        except KafkaError as error:
-            attempt.failed(error)
-    raise AssertionError("attempts end with an error")
+        return _fetched(response, group_id)
+
+    return retrying(ask, within_s, retriable=is_unstable)
 
 
 def _fetched(response: OffsetFetchResponse, group_id: str) -> dict[Partition, CommittedOffset]:
@@ -98,14 +97,14 @@ def _fetched(response: OffsetFetchResponse, group_id: str) -> dict[Partition, Co
     check(answer.error_code, f"the offsets of group {group_id!r} could not be read")
     found: dict[Partition, CommittedOffset] = {}
     for answered in answer.topics:
-        for each in answered.partitions:
-            where = f"{answered.name}/{each.partition_index}"
-            check(each.error_code, f"the offset of group {group_id!r} on {where} could not be read")
-            if each.committed_offset != NO_OFFSET:
+        for partition in answered.partitions:
+            where = f"{answered.name}/{partition.partition_index}"
+            check(partition.error_code, f"the offset of group {group_id!r} on {where} could not be read")
+            if partition.committed_offset != NO_OFFSET:
                 committed = CommittedOffset(
-                    each.committed_offset, each.metadata or "", each.committed_leader_epoch
+                    partition.committed_offset, partition.metadata or "", partition.committed_leader_epoch
                 )
-                found[answered.name, each.partition_index] = committed
+                found[answered.name, partition.partition_index] = committed
     return found
 
 
@@ -148,9 +147,42 @@ def commit_offsets(
         group_id, request, _commit_codes, max_version=LAST_VERSION_WITH_NAMES
     )
     for answer in response.topics:
-        for each in answer.partitions:
-            where = f"{answer.name}/{each.partition_index}"
-            check(each.error_code, f"the offset of group {group_id!r} on {where} was not committed")
+        for partition in answer.partitions:
+            where = f"{answer.name}/{partition.partition_index}"
+            check(partition.error_code, f"the offset of group {group_id!r} on {where} was not committed")
+
+
+def reset_targets(
+    client: Client,
+    partitions: Iterable[Partition],
+    before: Mapping[Partition, int],
+    *,
+    to_earliest: bool = False,
+    to_offset: int | None = None,
+    time_ms: int | None = None,
+    shift_by: int | None = None,
+) -> dict[Partition, int]:
+    """Return the new offset of each partition, by the first option that is given; else the end of the log.
+
+    Offsets outside the log are moved to its nearest end. `shift_by` is relative to `before`, or to the start
+    of the log for a partition that is not in it.
+    """
+    partitions = list(partitions)
+    first = {key: at.offset for key, at in list_offsets(client, dict.fromkeys(partitions, EARLIEST)).items()}
+    last = {key: at.offset for key, at in list_offsets(client, dict.fromkeys(partitions, LATEST)).items()}
+    if to_earliest:
+        return first
+    if to_offset is not None:
+        wanted = dict.fromkeys(partitions, to_offset)
+    elif time_ms is not None:
+        found = list_offsets(client, dict.fromkeys(partitions, time_ms))
+        # No record has a timestamp that late: go to the end of the log.
+        wanted = {key: at.offset if at.offset >= 0 else last[key] for key, at in found.items()}
+    elif shift_by is not None:
+        wanted = {key: before.get(key, first[key]) + shift_by for key in partitions}
+    else:
+        return last
+    return {key: min(max(offset, first[key]), last[key]) for key, offset in wanted.items()}
 
 
 def is_unstable(error: Exception) -> bool:
@@ -163,16 +195,10 @@ def _fetch_codes(response: OffsetFetchResponse) -> list[int]:
 
 
 def _commit_codes(response: OffsetCommitResponse) -> list[int]:
-    return [each.error_code for topic in response.topics for each in topic.partitions]
+    return [partition.error_code for topic in response.topics for partition in topic.partitions]
 
 
-def _topics(numbers: Mapping[str, list[int]] | None) -> list[OffsetFetchRequestTopic] | None:
+def _topics(numbers: Mapping[str, list[int]] | None, topic_as: type[F]) -> list[F] | None:
     if numbers is None:
         return None
-    return [OffsetFetchRequestTopic(name=name, partition_indexes=each) for name, each in numbers.items()]
-
-
-def _group_topics(numbers: Mapping[str, list[int]] | None) -> list[OffsetFetchRequestTopics] | None:
-    if numbers is None:
-        return None
-    return [OffsetFetchRequestTopics(name=name, partition_indexes=each) for name, each in numbers.items()]
+    return [topic_as(name=name, partition_indexes=indexes) for name, indexes in numbers.items()]

@@ -1,17 +1,18 @@
 """Administration of groups: list, describe and delete them, and set their offsets.
 
-Both kinds of groups look the same here; only the requests differ: ConsumerGroupDescribe for `consumer` groups
-(KIP-848), DescribeGroups for `classic` ones.
+`consumer` groups (KIP-848) and `classic` ones look the same here; only the requests differ:
+ConsumerGroupDescribe and DescribeGroups. Share groups (KIP-932) have functions of their own; `describe_group`
+and `offsets_of` serve groups of any kind.
 """
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from semel.client.admin.group_offsets import CommittedOffset, commit_offsets, fetch_offsets
+from semel.client.admin.group_offsets import NO_OFFSET, CommittedOffset, commit_offsets, fetch_offsets
 from semel.client.consume.offsets import Partition
-from semel.client.errors import ErrorCode, check
+from semel.client.errors import ErrorCode, KafkaError, check
 from semel.client.net.cluster import Client
-from semel.client.net.fanout import ask_every_broker
+from semel.client.net.fanout import ask_every_broker, by_topic
 from semel.wire.consumer_protocol import decode_assignment
 from semel.wire.messages import (
     ConsumerGroupDescribeAssignment,
@@ -28,8 +29,23 @@ from semel.wire.messages import (
     OffsetDeleteRequestTopic,
     OffsetDeleteResponse,
 )
+from semel.wire.messages.share_offsets import (
+    AlterShareGroupOffsetsPartition,
+    AlterShareGroupOffsetsRequest,
+    AlterShareGroupOffsetsResponse,
+    AlterShareGroupOffsetsTopic,
+    DescribeShareGroupOffsetsGroup,
+    DescribeShareGroupOffsetsRequest,
+    DescribeShareGroupOffsetsResponse,
+)
+from semel.wire.messages.shares import (
+    DescribedShareGroupAssignment,
+    ShareGroupDescribeRequest,
+    ShareGroupDescribeResponse,
+)
 
 CONSUMER_PROTOCOL = "consumer"
+SHARE = "share"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +90,9 @@ class GroupAdmin:
         """List all groups, ordered by id. All brokers are queried, since each lists only its own."""
         found: dict[str, GroupListing] = {}
         for response in ask_every_broker(self._client, ListGroupsRequest(), "groups"):
-            for each in response.groups:
-                found[each.group_id] = GroupListing(
-                    each.group_id, each.group_type.lower(), each.group_state, each.protocol_type
+            for group in response.groups:
+                found[group.group_id] = GroupListing(
+                    group.group_id, group.group_type.lower(), group.group_state, group.protocol_type
                 )
         return [found[group_id] for group_id in sorted(found)]
 
@@ -92,13 +108,13 @@ class GroupAdmin:
                 check(group.error_code, f"group {group_id!r} cannot be described", group.error_message)
                 members = tuple(
                     MemberInfo(
-                        each.member_id,
-                        each.instance_id,
-                        each.client_id,
-                        each.client_host,
-                        _partitions(each.assignment),
+                        member.member_id,
+                        member.instance_id,
+                        member.client_id,
+                        member.client_host,
+                        _partitions(member.assignment),
                     )
-                    for each in group.members
+                    for member in group.members
                 )
                 return GroupInfo(group_id, "consumer", group.group_state, group.assignor_name, members)
         return self._describe_classic(group_id)
@@ -123,10 +139,10 @@ class GroupAdmin:
             response: DeleteGroupsResponse = self._client.ask_coordinator(
                 group_id,
                 DeleteGroupsRequest(groups_names=[group_id]),
-                lambda answer: [each.error_code for each in answer.results],
+                lambda answer: [result.error_code for result in answer.results],
             )
-            for each in response.results:
-                check(each.error_code, f"group {each.group_id!r} was not deleted")
+            for result in response.results:
+                check(result.error_code, f"group {result.group_id!r} was not deleted")
 
     def offsets(
         self, group_id: str, partitions: Iterable[Partition] | None = None
@@ -140,25 +156,29 @@ class GroupAdmin:
 
     def delete_offsets(self, group_id: str, partitions: Iterable[Partition]) -> None:
         """Delete the committed offsets of a group on these partitions."""
-        topics: dict[str, OffsetDeleteRequestTopic] = {}
-        for name, partition in partitions:
-            topic = topics.setdefault(name, OffsetDeleteRequestTopic(name=name))
-            topic.partitions.append(OffsetDeleteRequestPartition(partition_index=partition))
+        topics = [
+            OffsetDeleteRequestTopic(
+                name=name,
+                partitions=[OffsetDeleteRequestPartition(partition_index=number) for number in numbers],
+            )
+            for name, numbers in by_topic(partitions).items()
+        ]
         response: OffsetDeleteResponse = self._client.ask_coordinator(
             group_id,
-            OffsetDeleteRequest(group_id=group_id, topics=list(topics.values())),
-            lambda answer: [answer.error_code],
+            OffsetDeleteRequest(group_id=group_id, topics=topics),
         )
         check(response.error_code, f"the offsets of group {group_id!r} were not deleted")
         for answer in response.topics:
-            for each in answer.partitions:
+            for result in answer.partitions:
                 check(
-                    each.error_code,
-                    f"the offset of {group_id!r} on {answer.name}/{each.partition_index} was not deleted",
+                    result.error_code,
+                    f"the offset of {group_id!r} on {answer.name}/{result.partition_index} was not deleted",
                 )
 
 
-def _partitions(assignment: ConsumerGroupDescribeAssignment) -> tuple[Partition, ...]:
+def _partitions(
+    assignment: ConsumerGroupDescribeAssignment | DescribedShareGroupAssignment,
+) -> tuple[Partition, ...]:
     return tuple(
         (topic.topic_name, partition)
         for topic in assignment.topic_partitions
@@ -171,17 +191,97 @@ def _classic_members(group: DescribedGroup) -> tuple[MemberInfo, ...]:
     is_consumer = group.protocol_type == CONSUMER_PROTOCOL
     return tuple(
         MemberInfo(
-            each.member_id,
-            each.group_instance_id,
-            each.client_id,
-            each.client_host,
+            member.member_id,
+            member.group_instance_id,
+            member.client_id,
+            member.client_host,
             tuple(
                 (topic, partition)
-                for topic, partitions in decode_assignment(each.member_assignment).items()
+                for topic, partitions in decode_assignment(member.member_assignment).items()
                 for partition in partitions
             )
             if is_consumer
             else (),
         )
-        for each in group.members
+        for member in group.members
     )
+
+
+def describe_share_group(client: Client, group_id: str) -> GroupInfo:
+    """Return a share group and its members. KafkaError if it does not exist."""
+    response: ShareGroupDescribeResponse = client.ask_coordinator(
+        group_id,
+        ShareGroupDescribeRequest(group_ids=[group_id]),
+        lambda answer: [answer.groups[0].error_code],
+    )
+    (group,) = response.groups
+    check(group.error_code, f"share group {group_id!r} cannot be described", group.error_message)
+    members = tuple(
+        MemberInfo(
+            member.member_id, None, member.client_id, member.client_host, _partitions(member.assignment)
+        )
+        for member in group.members
+    )
+    return GroupInfo(group_id, SHARE, group.group_state, group.assignor_name, members)
+
+
+def share_offsets(client: Client, group_id: str) -> dict[Partition, int]:
+    """Return, for each partition, the first offset that a share group has not settled."""
+    request = DescribeShareGroupOffsetsRequest(
+        groups=[DescribeShareGroupOffsetsGroup(group_id=group_id, topics=None)]
+    )
+    response: DescribeShareGroupOffsetsResponse = client.ask_coordinator(
+        group_id, request, lambda answer: [answer.groups[0].error_code]
+    )
+    (group,) = response.groups
+    if group.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
+        return {}
+    check(group.error_code, f"the offsets of share group {group_id!r} could not be read", group.error_message)
+    return {
+        (topic.topic_name, partition.partition_index): partition.start_offset
+        for topic in group.topics
+        for partition in topic.partitions
+        if not partition.error_code and partition.start_offset != NO_OFFSET
+    }
+
+
+def describe_group(client: Client, group_id: str, kind: str = "") -> GroupInfo:
+    """Describe a group of any kind, looked up if `kind` is empty. KafkaError if it does not exist."""
+    if kind == SHARE:
+        return describe_share_group(client, group_id)
+    try:
+        return GroupAdmin(client).describe(group_id)
+    except KafkaError as error:
+        listed = {listing.group_id: listing.kind for listing in GroupAdmin(client).all()}
+        if error.code is not ErrorCode.GROUP_ID_NOT_FOUND or listed.get(group_id) != SHARE:
+            raise
+        return describe_share_group(client, group_id)
+
+
+def offsets_of(client: Client, group_id: str, kind: str) -> dict[Partition, CommittedOffset]:
+    """Return the committed offsets of a group; for a share group, its first offsets that are not settled."""
+    if kind == SHARE:
+        return {key: CommittedOffset(offset) for key, offset in share_offsets(client, group_id).items()}
+    return GroupAdmin(client).offsets(group_id)
+
+
+def set_share_offsets(client: Client, group_id: str, offsets: Mapping[Partition, int]) -> None:
+    """Set the start offsets of a share group, which must have no members."""
+    topics: dict[str, AlterShareGroupOffsetsTopic] = {}
+    for (name, partition), offset in offsets.items():
+        topic = topics.setdefault(name, AlterShareGroupOffsetsTopic(topic_name=name))
+        topic.partitions.append(
+            AlterShareGroupOffsetsPartition(partition_index=partition, start_offset=offset)
+        )
+    response: AlterShareGroupOffsetsResponse = client.ask_coordinator(
+        group_id,
+        AlterShareGroupOffsetsRequest(group_id=group_id, topics=list(topics.values())),
+    )
+    check(
+        response.error_code, f"the offsets of share group {group_id!r} were not moved", response.error_message
+    )
+    for answer in response.responses:
+        for result in answer.partitions:
+            where = f"{answer.topic_name}/{result.partition_index}"
+            what = f"the offset of {group_id!r} on {where} was not moved"
+            check(result.error_code, what, result.error_message)

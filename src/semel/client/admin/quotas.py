@@ -83,7 +83,7 @@ class QuotaAdmin:
             DescribeClientQuotasRequest(components=components, strict=strict)
         )
         check(response.error_code, "the quotas could not be listed", response.error_message)
-        return [_quota(each) for each in response.entries or ()]
+        return [_quota(entry) for entry in response.entries or ()]
 
     def alter(
         self,
@@ -102,11 +102,11 @@ class QuotaAdmin:
         )
         # A limit is set to an absolute value, so a retry after a lost answer changes nothing.
         response: AlterClientQuotasResponse = self._client.ask(request)
-        for each in response.entries:
-            check(each.error_code, f"the quota of {entity} was not changed", each.error_message)
+        for entry in response.entries:
+            check(entry.error_code, f"the quota of {entity} was not changed", entry.error_message)
 
 
 def _quota(entry: DescribeClientQuotasEntry) -> ClientQuota:
     fields = {kind: field for field, kind in _TYPES.items()}
-    names = {fields[each.entity_type]: each.entity_name or DEFAULT for each in entry.entity}
-    return ClientQuota(QuotaEntity(**names), {each.key: each.value for each in entry.values})
+    names = {fields[part.entity_type]: part.entity_name or DEFAULT for part in entry.entity}
+    return ClientQuota(QuotaEntity(**names), {limit.key: limit.value for limit in entry.values})

@@ -27,7 +27,7 @@ def partition_sizes(client: Client, topics: Iterable[str]) -> dict[Partition, in
     """
     wanted = [
         DescribableLogDirTopic(
-            topic=name, partitions=[each.partition for each in client.topic(name).partitions]
+            topic=name, partitions=[partition.partition for partition in client.topic(name).partitions]
         )
         for name in topics
     ]
@@ -37,18 +37,18 @@ def partition_sizes(client: Client, topics: Iterable[str]) -> dict[Partition, in
     for response in _ask(client, DescribeLogDirsRequest(topics=wanted)).values():
         for result in response.results:
             for topic in result.topics:
-                for each in topic.partitions:
-                    key = (topic.name, each.partition_index)
-                    found[key] = max(found.get(key, 0), each.partition_size)
+                for partition in topic.partitions:
+                    key = (topic.name, partition.partition_index)
+                    found[key] = max(found.get(key, 0), partition.partition_size)
     return found
 
 
 def log_directories(client: Client) -> list[LogDirectory]:
     """Return the directories of all brokers that answer, without their partitions."""
     return [
-        LogDirectory(node_id, each.log_dir, each.total_bytes, each.usable_bytes)
+        LogDirectory(node_id, directory.log_dir, directory.total_bytes, directory.usable_bytes)
         for node_id, response in _ask(client, DescribeLogDirsRequest(topics=[])).items()
-        for each in response.results
+        for directory in response.results
     ]
 
 

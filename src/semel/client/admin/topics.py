@@ -4,14 +4,14 @@
 refusal is raised as a `KafkaError` that names its topic; the other topics are changed nevertheless.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from semel.client.consume.offsets import Isolation, OffsetAt, Partition, leader_may_move, list_offsets
-from semel.client.errors import BrokerUnreachable, ClientError, ErrorCode, KafkaError, check
-from semel.client.net.cluster import Client, by_node
-from semel.client.net.cluster_info import TopicInfo
+from semel.client.consume.offsets import Isolation, OffsetAt, Partition, list_offsets
+from semel.client.errors import BrokerUnreachable, ErrorCode, KafkaError, check
+from semel.client.net.cluster import Client, TopicInfo
+from semel.client.net.fanout import ask_leaders
 from semel.client.net.retry import Attempts
 from semel.wire.messages import (
     CreatableTopic,
@@ -70,21 +70,21 @@ class TopicAdmin:
 
     def create(self, *topics: NewTopic | str, validate_only: bool = False) -> list[CreatedTopic]:
         """Create topics, or only check whether they could be created."""
-        wanted = [NewTopic(each) if isinstance(each, str) else each for each in topics]
+        wanted = [NewTopic(topic) if isinstance(topic, str) else topic for topic in topics]
         request = CreateTopicsRequest(
-            topics=[_creatable(each) for each in wanted],
+            topics=[_creatable(topic) for topic in wanted],
             timeout_ms=int(self._client.timeout_s * 1000),
             validate_only=validate_only,
         )
         response: CreateTopicsResponse = _to_controller(
-            self._client, request, lambda answer: [each.error_code for each in answer.topics]
+            self._client, request, lambda answer: [topic.error_code for topic in answer.topics]
         )
-        for each in response.topics:
-            check(each.error_code, f"topic {each.name!r} was not created", each.error_message)
-            self._client.forget_topic(each.name)
+        for topic in response.topics:
+            check(topic.error_code, f"topic {topic.name!r} was not created", topic.error_message)
+            self._client.forget_topic(topic.name)
         return [
-            CreatedTopic(each.name, bytes(each.topic_id), each.num_partitions, each.replication_factor)
-            for each in response.topics
+            CreatedTopic(topic.name, bytes(topic.topic_id), topic.num_partitions, topic.replication_factor)
+            for topic in response.topics
         ]
 
     def delete(self, *names: str) -> None:
@@ -95,12 +95,12 @@ class TopicAdmin:
             timeout_ms=int(self._client.timeout_s * 1000),
         )
         response: DeleteTopicsResponse = _to_controller(
-            self._client, request, lambda answer: [each.error_code for each in answer.responses]
+            self._client, request, lambda answer: [topic.error_code for topic in answer.responses]
         )
         for name in names:
             self._client.forget_topic(name)
-        for each in response.responses:
-            check(each.error_code, f"topic {each.name!r} was not deleted", each.error_message)
+        for topic in response.responses:
+            check(topic.error_code, f"topic {topic.name!r} was not deleted", topic.error_message)
 
     def add_partitions(self, name: str, total: int) -> None:
         """Increase a topic to `total` partitions. Keys may move to another partition."""
@@ -109,13 +109,12 @@ class TopicAdmin:
             timeout_ms=int(self._client.timeout_s * 1000),
         )
         response: CreatePartitionsResponse = _to_controller(
-            self._client, request, lambda answer: [each.error_code for each in answer.results]
+            self._client, request, lambda answer: [topic.error_code for topic in answer.results]
         )
         self._client.forget_topic(name)
-        for each in response.results:
-            check(
-                each.error_code, f"the partitions of topic {each.name!r} were not changed", each.error_message
-            )
+        for topic in response.results:
+            what = f"the partitions of topic {topic.name!r} were not changed"
+            check(topic.error_code, what, topic.error_message)
 
     def offsets(
         self,
@@ -127,26 +126,14 @@ class TopicAdmin:
 
     def partitions(self, names: Iterable[str]) -> list[Partition]:
         """Return every partition of these topics."""
-        return [(name, each.partition) for name in names for each in self.describe(name).partitions]
+        return [(name, partition.partition) for name in names for partition in self.describe(name).partitions]
 
     def delete_records(self, before: Mapping[Partition, int]) -> dict[Partition, int]:
         """Delete the records before these offsets (-1: all); return the new log start offsets."""
-        starts: dict[Partition, int] = {}
-        for attempt in Attempts(self._client.patience_s, also=leader_may_move):
-            missing = {key: offset for key, offset in before.items() if key not in starts}
-            if not missing:
-                return starts
-            try:
-                for node, keys in by_node(self._client, missing).items():
-                    self._delete_at(node, {key: before[key] for key in keys}, starts)
-            except (KafkaError, ClientError) as error:
-                # Deleting twice does no harm: what is below the log start stays deleted.
-                for topic, _ in missing:
-                    self._client.forget_topic(topic)
-                attempt.failed(error)
-        raise AssertionError("attempts end with an error")
+        # Deleting twice does no harm: what is below the log start stays deleted.
+        return ask_leaders(self._client, before, self._delete_at)
 
-    def _delete_at(self, node: int, before: Mapping[Partition, int], starts: dict[Partition, int]) -> None:
+    def _delete_at(self, node: int, before: Mapping[Partition, int]) -> Iterator[tuple[Partition, int]]:
         topics: dict[str, DeleteRecordsTopic] = {}
         for (name, partition), offset in before.items():
             topic = topics.setdefault(name, DeleteRecordsTopic(name=name))
@@ -156,10 +143,10 @@ class TopicAdmin:
         )
         response: DeleteRecordsResponse = self._client.send(request, node=node)
         for answer in response.topics:
-            for each in answer.partitions:
-                where = f"{answer.name}/{each.partition_index}"
-                check(each.error_code, f"the records of {where} were not deleted")
-                starts[answer.name, each.partition_index] = each.low_watermark
+            for result in answer.partitions:
+                where = f"{answer.name}/{result.partition_index}"
+                check(result.error_code, f"the records of {where} were not deleted")
+                yield (answer.name, result.partition_index), result.low_watermark
 
 
 def _creatable(topic: NewTopic) -> CreatableTopic:
@@ -173,15 +160,15 @@ def _creatable(topic: NewTopic) -> CreatableTopic:
 
 def _to_controller(client: Client, request: Request, codes: Callable[[Any], Iterable[int]]) -> Any:
     """Send to the controller, and retry if it has moved. On most clusters any broker serves as controller."""
-    for attempt in Attempts(client.timeout_s):
+    attempts = Attempts(client.timeout_s)
+    while True:
         cluster = client.describe(topics=())
         is_known = any(node.node_id == cluster.controller for node in cluster.nodes)
         try:
             response = client.send(request, node=cluster.controller if is_known else None)
         except BrokerUnreachable as error:
-            attempt.failed(error)  # The request was not sent, so a retry is safe.
+            attempts.failed(error)  # The request was not sent, so a retry is safe.
             continue
         if ErrorCode.NOT_CONTROLLER not in codes(response):
             return response
-        attempt.failed(KafkaError(ErrorCode.NOT_CONTROLLER, "The controller moved; try again."))
-    raise AssertionError("attempts end with an error")
+        attempts.failed(KafkaError(ErrorCode.NOT_CONTROLLER, "The controller moved; try again."))

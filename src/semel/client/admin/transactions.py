@@ -1,24 +1,23 @@
 """Administration of transactions: list and describe them, show producers, end hanging transactions.
 
-    for each in list_transactions(client, states=["Ongoing"], older_than_ms=60_000):
-        print(describe_transactions(client, [each.transactional_id]))
+    for listing in list_transactions(client, states=["Ongoing"], older_than_ms=60_000):
+        print(describe_transactions(client, [listing.transactional_id]))
 
 There are two views. The coordinator knows transactional ids (`list_transactions`, `describe_transactions`);
-the leader of a partition knows its producers (`describe_producers`). A transaction that is open at a leader
-and unknown to every coordinator hangs: it will not end by itself, and readers of committed records wait for
-it. `abort_transaction` ends it in one partition; `fence_producer` ends the open transaction of an id
-everywhere.
+the leader of a partition knows its producers (`producers`). A transaction that is open at a leader and
+unknown to every coordinator hangs: it will not end by itself, and readers of committed records wait for it.
+`abort` ends it in one partition; `fence_producer` ends the open transaction of an id everywhere.
 """
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from semel.client.consume.offsets import Partition, leader_may_move
-from semel.client.errors import ClientError, ErrorCode, KafkaError, check
-from semel.client.net.cluster import TRANSACTION, Client, by_node
-from semel.client.net.fanout import ask_every_broker
-from semel.client.net.retry import Attempts
+from semel.client.consume.offsets import Partition
+from semel.client.errors import ClientError, ErrorCode, check
+from semel.client.net.cluster import TRANSACTION, Client
+from semel.client.net.fanout import ask_every_broker, ask_leaders, leader_may_move
+from semel.client.net.retry import retrying
 from semel.wire.messages import (
     DescribeProducersRequest,
     DescribeProducersResponse,
@@ -121,9 +120,9 @@ def list_transactions(
         if response.unknown_state_filters:
             names = ", ".join(response.unknown_state_filters)
             raise ValueError(f"{names}: unknown transaction state; examples are Ongoing and Empty")
-        for each in response.transaction_states:
-            found[each.transactional_id] = TransactionListing(
-                each.transactional_id, each.producer_id, each.transaction_state
+        for state in response.transaction_states:
+            found[state.transactional_id] = TransactionListing(
+                state.transactional_id, state.producer_id, state.transaction_state
             )
     return [found[transactional_id] for transactional_id in sorted(found)]
 
@@ -136,21 +135,21 @@ def describe_transactions(
     wanted = list(dict.fromkeys(transactional_ids))
     if len(wanted) > 1:
         answered = _describe_together(client, wanted)
-        found |= {each.transactional_id: _description(each) for each in answered if not each.error_code}
-        gone = [each.transactional_id for each in answered if each.error_code == _NOT_FOUND]
-        wanted = [name for name in wanted if name not in found and name not in set(gone)]
+        found |= {state.transactional_id: _description(state) for state in answered if not state.error_code}
+        unknown = {state.transactional_id for state in answered if state.error_code == _NOT_FOUND}
+        wanted = [name for name in wanted if name not in found and name not in unknown]
     for transactional_id in wanted:
         response: DescribeTransactionsResponse = client.ask_coordinator(
             transactional_id,
             DescribeTransactionsRequest(transactional_ids=[transactional_id]),
-            lambda answer: [each.error_code for each in answer.transaction_states],
+            lambda answer: [state.error_code for state in answer.transaction_states],
             kind=TRANSACTION,
         )
-        (each,) = response.transaction_states
-        if each.error_code == _NOT_FOUND:
+        (state,) = response.transaction_states
+        if state.error_code == _NOT_FOUND:
             continue
-        check(each.error_code, f"transactional id {transactional_id!r} cannot be described")
-        found[transactional_id] = _description(each)
+        check(state.error_code, f"transactional id {transactional_id!r} cannot be described")
+        found[transactional_id] = _description(state)
     return found
 
 
@@ -169,72 +168,21 @@ def _describe_together(client: Client, transactional_ids: list[str]) -> list[Tra
                 response: DescribeTransactionsResponse = client.send(request, node=node)
             except ClientError:
                 continue  # The caller describes these one by one, with retries.
-            found += [each for each in response.transaction_states if each.error_code in (0, _NOT_FOUND)]
+            found += [state for state in response.transaction_states if state.error_code in (0, _NOT_FOUND)]
     return found
 
 
-def _description(each: TransactionState) -> TransactionDescription:
-    partitions = sorted((topic.topic, number) for topic in each.topics for number in topic.partitions)
+def _description(state: TransactionState) -> TransactionDescription:
+    partitions = sorted((topic.topic, number) for topic in state.topics for number in topic.partitions)
     return TransactionDescription(
-        transactional_id=each.transactional_id,
-        state=each.transaction_state,
-        producer_id=each.producer_id,
-        epoch=each.producer_epoch,
-        timeout_ms=each.transaction_timeout_ms,
-        started_ms=each.transaction_start_time_ms,
+        transactional_id=state.transactional_id,
+        state=state.transaction_state,
+        producer_id=state.producer_id,
+        epoch=state.producer_epoch,
+        timeout_ms=state.transaction_timeout_ms,
+        started_ms=state.transaction_start_time_ms,
         partitions=tuple(partitions),
     )
-
-
-def describe_producers(
-    client: Client, topic: str, partitions: Iterable[int] | None = None
-) -> dict[int, list[ProducerDescription]]:
-    """Return the producers of these partitions of a topic, or of all, as their leaders know them."""
-    if partitions is None:
-        partitions = [each.partition for each in client.topic(topic, anew=True).partitions]
-    wanted = {(topic, number): None for number in partitions}
-    found: dict[int, list[ProducerDescription]] = {}
-    for attempt in Attempts(client.patience_s, also=leader_may_move):
-        missing = {key: None for key in wanted if key[1] not in found}
-        if not missing:
-            return {number: found[number] for _, number in wanted}
-        try:
-            for node, keys in by_node(client, missing).items():
-                _describe_at(client, node, topic, [number for _, number in keys], found)
-        except (KafkaError, ClientError) as error:
-            client.forget_topic(topic)
-            attempt.failed(error)
-    raise AssertionError("attempts end with an error")
-
-
-def abort_transaction(
-    client: Client, topic: str, partition: int, producer_id: int, epoch: int, coordinator_epoch: int
-) -> None:
-    """Abort a producer's transaction in one partition, bypassing its coordinator.
-
-    The last three arguments are those of `describe_producers`. KafkaError if they are no longer current.
-    """
-    marker = WritableTxnMarker(
-        producer_id=producer_id,
-        producer_epoch=epoch,
-        transaction_result=False,
-        topics=[WritableTxnMarkerTopic(name=topic, partition_indexes=[partition])],
-        coordinator_epoch=max(0, coordinator_epoch),
-    )
-    request = WriteTxnMarkersRequest(markers=[marker])
-    for attempt in Attempts(client.patience_s, also=leader_may_move):
-        try:
-            response: WriteTxnMarkersResponse = client.send(request, node=client.leader(topic, partition))
-            for code in _marker_codes(response):
-                check(
-                    code, f"the transaction of producer {producer_id} in {topic}/{partition} was not aborted"
-                )
-            return
-        except (KafkaError, ClientError) as error:
-            # A marker may be written twice: the second finds nothing open and changes nothing.
-            client.forget_topic(topic)
-            attempt.failed(error)
-    raise AssertionError("attempts end with an error")
 
 
 def fence_producer(client: Client, transactional_id: str) -> FencedProducer:
@@ -242,9 +190,7 @@ def fence_producer(client: Client, transactional_id: str) -> FencedProducer:
     request = InitProducerIdRequest(
         transactional_id=transactional_id, transaction_timeout_ms=FENCE_TIMEOUT_MS
     )
-    response: InitProducerIdResponse = client.ask_coordinator(
-        transactional_id, request, lambda answer: [answer.error_code], kind=TRANSACTION
-    )
+    response: InitProducerIdResponse = client.ask_coordinator(transactional_id, request, kind=TRANSACTION)
     check(response.error_code, f"the producer of {transactional_id!r} was not fenced")
     return FencedProducer(response.producer_id, response.producer_epoch)
 
@@ -275,28 +221,65 @@ class TransactionAdmin:
     def producers(
         self, topic: str, partitions: Iterable[int] | None = None
     ) -> dict[int, list[ProducerDescription]]:
-        """See `describe_producers`."""
-        return describe_producers(self._client, topic, partitions)
+        """Return the producers of these partitions of a topic, or of all, as their leaders know them."""
+        client = self._client
+        if partitions is None:
+            partitions = [partition.partition for partition in client.topic(topic, anew=True).partitions]
+        wanted = dict.fromkeys((topic, number) for number in partitions)
+
+        def ask(
+            node: int, keys: Iterable[Partition]
+        ) -> Iterator[tuple[Partition, list[ProducerDescription]]]:
+            wanted_here = TopicRequest(name=topic, partition_indexes=[number for _, number in keys])
+            return _producers(client.send(DescribeProducersRequest(topics=[wanted_here]), node=node))
+
+        found = ask_leaders(client, wanted, ask)
+        return {key[1]: found[key] for key in wanted}
 
     def abort(self, topic: str, partition: int, producer_id: int, epoch: int, coordinator_epoch: int) -> None:
-        """See `abort_transaction`."""
-        abort_transaction(self._client, topic, partition, producer_id, epoch, coordinator_epoch)
+        """Abort a producer's transaction in one partition, bypassing its coordinator.
+
+        The last three arguments are those of `producers`. KafkaError if they are no longer current.
+        """
+        client = self._client
+        marker = WritableTxnMarker(
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            transaction_result=False,
+            topics=[WritableTxnMarkerTopic(name=topic, partition_indexes=[partition])],
+            coordinator_epoch=max(0, coordinator_epoch),
+        )
+        request = WriteTxnMarkersRequest(markers=[marker])
+
+        def write() -> None:
+            response: WriteTxnMarkersResponse = client.send(request, node=client.leader(topic, partition))
+            for code in _marker_codes(response):
+                check(
+                    code, f"the transaction of producer {producer_id} in {topic}/{partition} was not aborted"
+                )
+
+        # A marker may be written twice: the second finds nothing open and changes nothing.
+        retrying(
+            write,
+            client.patience_s,
+            retriable=leader_may_move,
+            on_failure=lambda: client.forget_topic(topic),
+        )
 
     def fence(self, transactional_id: str) -> FencedProducer:
         """See `fence_producer`."""
         return fence_producer(self._client, transactional_id)
 
 
-def _describe_at(
-    client: Client, node: int, topic: str, partitions: list[int], found: dict[int, list[ProducerDescription]]
-) -> None:
-    request = DescribeProducersRequest(topics=[TopicRequest(name=topic, partition_indexes=partitions)])
-    response: DescribeProducersResponse = client.send(request, node=node)
-    for answer in response.topics:
-        for each in answer.partitions:
-            where = f"{answer.name}/{each.partition_index}"
-            check(each.error_code, f"the producers of {where} could not be read", each.error_message)
-            found[each.partition_index] = [
+def _producers(
+    response: DescribeProducersResponse,
+) -> Iterator[tuple[Partition, list[ProducerDescription]]]:
+    for topic in response.topics:
+        for partition in topic.partitions:
+            where = f"{topic.name}/{partition.partition_index}"
+            what = f"the producers of {where} could not be read"
+            check(partition.error_code, what, partition.error_message)
+            producers = [
                 ProducerDescription(
                     producer_id=producer.producer_id,
                     epoch=producer.producer_epoch,
@@ -305,11 +288,15 @@ def _describe_at(
                     coordinator_epoch=producer.coordinator_epoch,
                     transaction_start_offset=producer.current_txn_start_offset,
                 )
-                for producer in each.active_producers
+                for producer in partition.active_producers
             ]
+            yield (topic.name, partition.partition_index), producers
 
 
 def _marker_codes(response: WriteTxnMarkersResponse) -> list[int]:
     return [
-        each.error_code for marker in response.markers for topic in marker.topics for each in topic.partitions
+        partition.error_code
+        for marker in response.markers
+        for topic in marker.topics
+        for partition in topic.partitions
     ]

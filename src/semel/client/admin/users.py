@@ -43,7 +43,7 @@ class UserAdmin:
     def has(self, user: str, *, mechanism: str = "SCRAM-SHA-256") -> bool:
         """Whether a user has a password for a mechanism."""
         found = _described(self._client, DescribeUserScramCredentialsRequest(users=[UserName(name=user)]))
-        return mechanism in {each.mechanism for each in found}
+        return mechanism in {credential.mechanism for credential in found}
 
     def put(
         self, user: str, password: str, *, mechanism: str = "SCRAM-SHA-256", iterations: int = ITERATIONS
@@ -77,9 +77,9 @@ def _described(client: Client, request: DescribeUserScramCredentialsRequest) -> 
     names = {number: name for name, number in MECHANISMS.items()}
     return sorted(
         (
-            ScramUser(each.user, names.get(info.mechanism, str(info.mechanism)), info.iterations)
-            for each in response.results
-            for info in each.credential_infos
+            ScramUser(result.user, names.get(info.mechanism, str(info.mechanism)), info.iterations)
+            for result in response.results
+            for info in result.credential_infos
         ),
-        key=lambda each: (each.user, each.mechanism),
+        key=lambda credential: (credential.user, credential.mechanism),
     )

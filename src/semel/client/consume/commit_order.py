@@ -17,7 +17,7 @@ atomically, no record is lost or returned twice. Held records beyond a memory li
 The log of a topic with `semel.visibility=journal` is in commit order already, and is returned unchanged.
 
 Compaction may remove the abort marker of records that the consumer holds. If the consumer cannot exclude
-that, it reads the transaction again before it returns it (`compaction_watch`). Records that compaction has
+that, it reads the transaction again before it returns it (`compaction`). Records that compaction has
 removed by then are not returned.
 """
 
@@ -29,14 +29,14 @@ from functools import partial
 from pathlib import Path
 
 from semel.client.consume.commit_order_log import CommitOrderLog, CommitOrderPosition
-from semel.client.consume.compaction_watch import CompactionWatch
-from semel.client.consume.consumer import Start
-from semel.client.consume.fetching import ConsumedRecord, FetchLimits, fetch_batches
+from semel.client.consume.compaction import CompactionWatch
+from semel.client.consume.consumer import PollingConsumer, Start
+from semel.client.consume.fetch import ConsumedRecord, FetchLimits, fetch_batches
 from semel.client.consume.offsets import EARLIEST, LATEST, Isolation, Partition, list_offsets
-from semel.client.consume.polling import IDLE_PAUSE_S, PollingConsumer
 from semel.client.consume.spool import Spool
 from semel.client.errors import ClientError, KafkaError, check
 from semel.client.net.cluster import UNKNOWN_TOPIC_WAIT_S, Client
+from semel.client.net.retry import IDLE_PAUSE_S
 
 
 class CommitOrderConsumer(PollingConsumer):
@@ -60,11 +60,8 @@ class CommitOrderConsumer(PollingConsumer):
         self._ready: deque[tuple[Partition, Iterator[ConsumedRecord]]] = deque()
         self._watch = CompactionWatch(client, self._spool, self._limits)
         names = [topics] if isinstance(topics, str) else list(topics)
-        self.assign(
-            (name, each.partition)
-            for name in names
-            for each in client.topic(name, create=True, wait_s=UNKNOWN_TOPIC_WAIT_S, anew=True).partitions
-        )
+        known = [client.topic(name, create=True, wait_s=UNKNOWN_TOPIC_WAIT_S, anew=True) for name in names]
+        self.assign((topic.name, info.partition) for topic in known for info in topic.partitions)
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -138,7 +135,7 @@ class CommitOrderConsumer(PollingConsumer):
             )
             for key, position in positions.items()
         }
-        self._watch.look(self._logs)
+        self._watch.query(self._logs)
 
     def _hand_out(self, max_records: int) -> list[ConsumedRecord]:
         records: list[ConsumedRecord] = []
@@ -150,28 +147,26 @@ class CommitOrderConsumer(PollingConsumer):
                 records.append(record)
         return records
 
-    def _fetch(self, left_s: float) -> None:
+    def _fetch(self, max_wait_s: float) -> None:
         if not self._logs:
-            time.sleep(min(left_s, IDLE_PAUSE_S))
+            time.sleep(min(max_wait_s, IDLE_PAUSE_S))
             return
         wanted = {key: log.next_offset for key, log in self._logs.items()}
-        limits = replace(self._limits, max_wait_ms=min(self._limits.max_wait_ms, int(left_s * 1000)))
+        limits = replace(self._limits, max_wait_ms=min(self._limits.max_wait_ms, int(max_wait_s * 1000)))
         marks = {key: self._watch.mark(key) for key in wanted}
         try:
             found = fetch_batches(self._client, wanted, Isolation.READ_UNCOMMITTED, limits)
-            self._watch.look(key for key, data in found if data.records)
+            self._watch.query(key for key, data in found if data.records)
             # Handle partitions with an error last, so that the others are read in any case.
-            for key, data in sorted(found, key=lambda each: bool(each[1].error_code)):
+            for key, data in sorted(found, key=lambda answer: bool(answer[1].error_code)):
                 where = f"{key[0]}/{key[1]} cannot be read at offset {wanted[key]}"
                 check(data.error_code, where)
                 if data.records:
                     self._ready.append((key, self._logs[key].read(data.records, marks[key])))
                 else:
                     self._logs[key].forget_ended(data.high_watermark, data.last_stable_offset)
-            self._failing_since = None
+            self._outage.end()
         except (KafkaError, ClientError) as error:
-            if isinstance(error, KafkaError) and not error.retriable:
-                raise
             for topic, _ in wanted:
                 self._client.forget_topic(topic)
-            self._note_failure(error)
+            self._outage.tolerate(error, self._client.timeout_s)

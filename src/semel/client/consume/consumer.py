@@ -17,14 +17,17 @@ offsets of the group, the consumer waits for it, so that records which the trans
 read again. To commit offsets as part of a transaction, pass `group_metadata()` to
 `TransactionalProducer.send_offsets` and set `auto_commit=False`.
 
-Fetching and isolation are in `fetching`, membership in `membership`.
+Fetching and isolation are in `fetch`, membership in `membership`. `PollingConsumer` is the poll loop, also
+that of `CommitOrderConsumer`.
 """
 
 import time
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from enum import Enum
+from typing import Self
 
 from semel.client.admin.group_offsets import (
     NOBODY,
@@ -35,12 +38,12 @@ from semel.client.admin.group_offsets import (
     fetch_offsets,
     is_unstable,
 )
-from semel.client.consume.fetching import ConsumedRecord, Fetched, FetchLimits, fetch
+from semel.client.consume.fetch import ConsumedRecord, Fetched, FetchLimits, fetch
 from semel.client.consume.membership import LOST_MEMBERSHIP, Member, join
 from semel.client.consume.offsets import EARLIEST, LATEST, Isolation, OffsetAt, Partition, list_offsets
-from semel.client.consume.polling import IDLE_PAUSE_S, PollingConsumer
 from semel.client.errors import ClientError, ErrorCode, KafkaError, check, close_after
 from semel.client.net.cluster import UNKNOWN_TOPIC_WAIT_S, Client
+from semel.client.net.retry import IDLE_PAUSE_S, Outage
 
 
 class Start(Enum):
@@ -49,6 +52,46 @@ class Start(Enum):
     EARLIEST = "earliest"
     LATEST = "latest"
     ERROR = "error"
+
+
+class PollingConsumer(ABC):
+    """Returns records of a client's topics, by `poll` or as an iterator."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._outage = Outage()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __iter__(self) -> Iterator[ConsumedRecord]:
+        while True:
+            yield from self.poll(1.0, max_records=1)
+
+    def poll(self, timeout_s: float = 1.0, max_records: int = 500) -> list[ConsumedRecord]:
+        """Return the next records, at most this many; an empty list if there are none within the timeout."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            self._look_after_group()
+            if records := self._hand_out(max_records):
+                return records
+            remaining_s = deadline - time.monotonic()
+            if remaining_s <= 0 and timeout_s > 0:
+                return []
+            self._fetch(max(0.0, remaining_s))
+            if timeout_s <= 0:
+                return self._hand_out(max_records)
+
+    def _look_after_group(self) -> None:  # noqa: B027 - a consumer without a group has none
+        """Commit and send heartbeats if they are due."""
+
+    @abstractmethod
+    def _hand_out(self, max_records: int) -> list[ConsumedRecord]:
+        """Return fetched records, at most this many."""
+
+    @abstractmethod
+    def _fetch(self, max_wait_s: float) -> None:
+        """Fetch once. A failure is tolerated within the client's `timeout_s`."""
 
 
 class Consumer(PollingConsumer):
@@ -110,7 +153,7 @@ class Consumer(PollingConsumer):
             self._member = join(self._client, self._group_id, names)
         else:
             self.assign(
-                (name, each.partition) for name in names for each in self._client.topic(name).partitions
+                (name, info.partition) for name in names for info in self._client.topic(name).partitions
             )
 
     def assign(self, partitions: Iterable[Partition]) -> None:
@@ -273,8 +316,8 @@ class Consumer(PollingConsumer):
                 self._ready.popleft()
         return records
 
-    def _fetch(self, left_s: float) -> None:
-        wait_s = min(left_s, self._limits.max_wait_ms / 1000)
+    def _fetch(self, max_wait_s: float) -> None:
+        wait_s = min(max_wait_s, self._limits.max_wait_ms / 1000)
         if self._member is not None:
             wait_s = min(wait_s, self._member.due_in_s)
         try:
@@ -285,15 +328,13 @@ class Consumer(PollingConsumer):
             limits = replace(self._limits, max_wait_ms=int(wait_s * 1000))
             found = fetch(self._client, self._fetch_from, self._isolation, limits)
         except (KafkaError, ClientError) as error:
-            if isinstance(error, KafkaError) and not error.retriable:
-                raise
-            self._note_failure(error)
+            self._outage.tolerate(error, self._client.timeout_s)
             return
         problem = self._keep(found)
         if problem is None:
-            self._failing_since = None
+            self._outage.end()
         else:
-            self._note_failure(problem)
+            self._outage.tolerate(problem, self._client.timeout_s)
 
     def _keep(self, found: Iterable[Fetched]) -> KafkaError | None:
         problem = None

@@ -2,23 +2,23 @@
 
 There are two protocols with one interface. `ConsumerMember` is KIP-848: the broker assigns partitions, and
 heartbeats do everything. `ClassicMember` is the older protocol, in which the leader of the group, a member,
-assigns partitions; it is used with brokers without KIP-848. Both are driven by `poll`, in the caller's
-thread: a consumer that does not poll for longer than the session timeout loses its partitions to other
-members.
-
-The assignor that the client uses when it leads a classic group.
+assigns partitions (`assign_range`); it is used with brokers without KIP-848. Both are driven by `poll`, in
+the caller's thread: a consumer that does not poll for longer than the session timeout loses its partitions to
+other members.
 """
 
 import time
 import uuid
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from semel.client.admin.group_offsets import NOBODY, CommitAs
 from semel.client.consume.offsets import Partition
-from semel.client.errors import ClientError, ErrorCode, KafkaError, check, is_retriable
+from semel.client.errors import ErrorCode, KafkaError, check, is_retriable
 from semel.client.net.cluster import UNKNOWN_TOPIC_WAIT_S, Client
-from semel.client.net.retry import Attempts
+from semel.client.net.fanout import by_topic
+from semel.client.net.retry import retrying
 from semel.wire.consumer_protocol import (
     decode_assignment,
     decode_subscription,
@@ -42,26 +42,6 @@ from semel.wire.messages import (
     TopicPartitions,
 )
 
-
-def assign_range(
-    members: Mapping[str, Iterable[str]], partitions: Mapping[str, int]
-) -> dict[str, dict[str, list[int]]]:
-    """Assign as Kafka's range assignor: each topic in ranges of equal length, to its subscribers in order."""
-    shares: dict[str, dict[str, list[int]]] = {member: {} for member in members}
-    for topic, count in sorted(partitions.items()):
-        subscribers = sorted(member for member, topics in members.items() if topic in topics)
-        if not subscribers:
-            continue
-        size, larger = divmod(count, len(subscribers))
-        first = 0
-        for place, member in enumerate(subscribers):
-            length = size + (place < larger)
-            if length:
-                shares[member][topic] = list(range(first, first + length))
-            first += length
-    return shares
-
-
 JOIN_EPOCH = 0
 LEAVE_EPOCH = -1
 REBALANCE_TIMEOUT_MS = 60_000
@@ -81,9 +61,22 @@ LOST_MEMBERSHIP = frozenset(
 )
 
 
-class Member(Protocol):
+class Member(ABC):
     """One member of a group."""
 
+    def __init__(self, client: Client, group_id: str, topics: Collection[str]) -> None:
+        self._client = client
+        self._group_id = group_id
+        self._topics = sorted(topics)
+        self._owned: frozenset[Partition] = frozenset()
+        self._due_at = time.monotonic()
+
+    @property
+    def due_in_s(self) -> float:
+        """The time until `poll` must be called again."""
+        return max(0.0, self._due_at - time.monotonic())
+
+    @abstractmethod
     def poll(self, revoke: Callable[[Collection[Partition]], None]) -> Collection[Partition] | None:
         """Join or send a heartbeat if due. Return the partitions to read if they changed, else None.
 
@@ -91,13 +84,11 @@ class Member(Protocol):
         """
 
     @property
+    @abstractmethod
     def commit_as(self) -> CommitAs:
         """The membership under which offsets are committed."""
 
-    @property
-    def due_in_s(self) -> float:
-        """The time until `poll` must be called again."""
-
+    @abstractmethod
     def leave(self) -> None:
         """Leave the group, so that others need not wait for the session to expire."""
 
@@ -113,33 +104,24 @@ def join(client: Client, group_id: str, topics: Collection[str]) -> Member:
     return ClassicMember(client, group_id, topics)
 
 
-class ConsumerMember:
+class ConsumerMember(Member):
     """A member that uses the protocol of KIP-848."""
 
     def __init__(self, client: Client, group_id: str, topics: Collection[str]) -> None:
-        self._client = client
-        self._group_id = group_id
-        self._topics = sorted(topics)
+        super().__init__(client, group_id, topics)
         self._member_id = str(uuid.uuid4())
         self._epoch = JOIN_EPOCH
-        self._owned: frozenset[Partition] = frozenset()
         # The broker sends an assignment once. It is kept here until it is applied, which may fail during an
         # outage.
         self._given: Assignment | None = None
         # The ids of the assigned topics by name. Looking them up would fail during an outage.
         self._ids: dict[str, bytes] = {}
         self._must_report = False
-        self._due_at = time.monotonic()
 
     @property
     def commit_as(self) -> CommitAs:
         """The membership under which offsets are committed."""
         return CommitAs(self._member_id, self._epoch) if self._epoch > 0 else NOBODY
-
-    @property
-    def due_in_s(self) -> float:
-        """The time until `poll` must be called again."""
-        return max(0.0, self._due_at - time.monotonic())
 
     def poll(self, revoke: Callable[[Collection[Partition]], None]) -> Collection[Partition] | None:
         """Send a heartbeat if one is due, and apply the assignment that it returns."""
@@ -173,19 +155,17 @@ class ConsumerMember:
 
     def _named(self, given: Assignment) -> frozenset[Partition]:
         """Return the assigned partitions by name. Retries during an outage, for the client's `timeout_s`."""
-        for attempt in Attempts(self._client.timeout_s):
-            try:
-                named = [
-                    (name, topic)
-                    for topic in given.topic_partitions
-                    if (name := self._client.topic_name(bytes(topic.topic_id))) is not None
-                ]
-            except ClientError as error:
-                attempt.failed(error)
-                continue
-            self._ids = {name: bytes(topic.topic_id) for name, topic in named}
-            return frozenset((name, partition) for name, topic in named for partition in topic.partitions)
-        raise AssertionError("attempts end with an error")
+
+        def look_up() -> list[tuple[str, TopicPartitions]]:
+            return [
+                (name, topic)
+                for topic in given.topic_partitions
+                if (name := self._client.topic_name(bytes(topic.topic_id))) is not None
+            ]
+
+        named = retrying(look_up, self._client.timeout_s)
+        self._ids = {name: bytes(topic.topic_id) for name, topic in named}
+        return frozenset((name, partition) for name, topic in named for partition in topic.partitions)
 
     def leave(self) -> None:
         """Leave the group."""
@@ -212,49 +192,35 @@ class ConsumerMember:
             subscribed_topic_regex="" if joins else None,
             topic_partitions=self._owned_by_id() if joins or self._must_report else None,
         )
-        response: ConsumerGroupHeartbeatResponse = self._client.ask_coordinator(
-            self._group_id, request, lambda answer: [answer.error_code]
-        )
+        response: ConsumerGroupHeartbeatResponse = self._client.ask_coordinator(self._group_id, request)
         return response
 
     def _owned_by_id(self) -> list[TopicPartitions]:
-        grouped: dict[str, list[int]] = {}
-        for topic, partition in sorted(self._owned):
-            grouped.setdefault(topic, []).append(partition)
         return [
             TopicPartitions(topic_id=self._ids[topic], partitions=partitions)
-            for topic, partitions in grouped.items()
+            for topic, partitions in by_topic(sorted(self._owned)).items()
         ]
 
 
-class ClassicMember:
+class ClassicMember(Member):
     """A member that uses the classic protocol, with eager rebalances and the range assignor."""
 
     def __init__(self, client: Client, group_id: str, topics: Collection[str]) -> None:
-        self._client = client
-        self._group_id = group_id
-        self._topics = sorted(topics)
+        super().__init__(client, group_id, topics)
         self._member_id = ""
         self._generation = -1
-        self._owned: frozenset[Partition] = frozenset()
-        self._due_at = time.monotonic()
 
     @property
     def commit_as(self) -> CommitAs:
         """The membership under which offsets are committed."""
         return CommitAs(self._member_id, self._generation) if self._generation >= 0 else NOBODY
 
-    @property
-    def due_in_s(self) -> float:
-        """The time until `poll` must be called again."""
-        return max(0.0, self._due_at - time.monotonic())
-
     def poll(self, revoke: Callable[[Collection[Partition]], None]) -> Collection[Partition] | None:
         """Join if needed, else send a heartbeat if one is due."""
         if time.monotonic() < self._due_at:
             return None
         if self._generation < 0:
-            self._owned = frozenset(self._join())
+            self._owned = frozenset(retrying(self._join, self._client.timeout_s, retriable=_may_join_again))
             self._due_at = time.monotonic() + CLASSIC_HEARTBEAT_S
             return self._owned
         request = HeartbeatRequest(
@@ -280,23 +246,19 @@ class ClassicMember:
             self._member_id, self._generation = "", -1
 
     def _join(self) -> set[Partition]:
-        for attempt in Attempts(self._client.timeout_s, also=_may_join_again):
-            try:
-                timeout_s = self._client.timeout_s + REBALANCE_TIMEOUT_MS / 1000
-                joined: JoinGroupResponse = self._ask(self._join_request(), timeout_s)
-                if joined.error_code == ErrorCode.MEMBER_ID_REQUIRED:
-                    self._member_id = joined.member_id
-                    continue
-                check(joined.error_code, f"group {self._group_id!r} cannot be joined")
+        timeout_s = self._client.timeout_s + REBALANCE_TIMEOUT_MS / 1000
+        try:
+            joined: JoinGroupResponse = self._ask(self._join_request(), timeout_s)
+            if joined.error_code == ErrorCode.MEMBER_ID_REQUIRED:
                 self._member_id = joined.member_id
-                return self._sync(joined)
-            except ClientError as error:
-                attempt.failed(error)
-            except KafkaError as error:
-                if error.code in LOST_MEMBERSHIP and error.code is not ErrorCode.REBALANCE_IN_PROGRESS:
-                    self._member_id = ""
-                attempt.failed(error)
-        raise AssertionError("attempts end with an error")
+                joined = self._ask(self._join_request(), timeout_s)
+            check(joined.error_code, f"group {self._group_id!r} cannot be joined")
+            self._member_id = joined.member_id
+            return self._sync(joined)
+        except KafkaError as error:
+            if error.code in LOST_MEMBERSHIP and error.code is not ErrorCode.REBALANCE_IN_PROGRESS:
+                self._member_id = ""
+            raise
 
     def _join_request(self) -> JoinGroupRequest:
         protocol = JoinGroupRequestProtocol(name=RANGE, metadata=encode_subscription(self._topics))
@@ -327,7 +289,7 @@ class ClassicMember:
 
     def _assign(self, joined: JoinGroupResponse) -> list[SyncGroupRequestAssignment]:
         members = {
-            each.member_id: decode_subscription(bytes(each.metadata)).topics for each in joined.members
+            member.member_id: decode_subscription(bytes(member.metadata)).topics for member in joined.members
         }
         wanted = {topic for topics in members.values() for topic in topics}
         counts = {topic: self._count(topic) for topic in wanted}
@@ -347,9 +309,26 @@ class ClassicMember:
         request: JoinGroupRequest | SyncGroupRequest | HeartbeatRequest | LeaveGroupRequest,
         timeout_s: float | None = None,
     ) -> Any:
-        return self._client.ask_coordinator(
-            self._group_id, request, lambda answer: [answer.error_code], timeout_s=timeout_s
-        )
+        return self._client.ask_coordinator(self._group_id, request, timeout_s=timeout_s)
+
+
+def assign_range(
+    members: Mapping[str, Iterable[str]], partitions: Mapping[str, int]
+) -> dict[str, dict[str, list[int]]]:
+    """Assign as Kafka's range assignor: each topic in ranges of equal length, to its subscribers in order."""
+    shares: dict[str, dict[str, list[int]]] = {member: {} for member in members}
+    for topic, count in sorted(partitions.items()):
+        subscribers = sorted(member for member, topics in members.items() if topic in topics)
+        if not subscribers:
+            continue
+        size, larger = divmod(count, len(subscribers))
+        first = 0
+        for place, member in enumerate(subscribers):
+            length = size + (place < larger)
+            if length:
+                shares[member][topic] = list(range(first, first + length))
+            first += length
+    return shares
 
 
 def _may_join_again(error: Exception) -> bool:

@@ -4,13 +4,14 @@
 means that there is no such record: none at or after the timestamp, or none at all.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from enum import IntEnum
 from typing import NamedTuple, TypeAlias
 
-from semel.client.errors import ClientError, ErrorCode, KafkaError, UnsupportedRequest, check, is_retriable
-from semel.client.net.cluster import Client, by_node
-from semel.client.net.retry import Attempts
+from semel.client.errors import UnsupportedRequest, check
+from semel.client.net.cluster import Client
+from semel.client.net.fanout import ask_leaders, by_node, leader_may_move
+from semel.client.net.retry import retrying
 from semel.wire.messages import (
     ListOffsetsPartition,
     ListOffsetsRequest,
@@ -63,20 +64,11 @@ def list_offsets(
 
     Partitions whose leader moved are queried again within the client's `patience_s`.
     """
-    found: dict[Partition, OffsetAt] = {}
-    for attempt in Attempts(client.patience_s, also=leader_may_move):
-        missing = {key: at for key, at in wanted.items() if key not in found}
-        if not missing:
-            return found
-        try:
-            for node, keys in by_node(client, missing).items():
-                request = _request({key: missing[key] for key in keys}, isolation, client.timeout_s)
-                _take(client.send(request, node=node), found)
-        except (KafkaError, ClientError) as error:
-            for topic, _ in missing:
-                client.forget_topic(topic)
-            attempt.failed(error)
-    raise AssertionError("attempts end with an error")
+
+    def ask(node: int, timestamps: Mapping[Partition, int]) -> Iterator[tuple[Partition, OffsetAt]]:
+        return _answers(client.send(_request(timestamps, isolation, client.timeout_s), node=node))
+
+    return ask_leaders(client, wanted, ask)
 
 
 def list_ends_together(client: Client, partitions: Iterable[Partition]) -> dict[Partition, int]:
@@ -86,34 +78,25 @@ def list_ends_together(client: Client, partitions: Iterable[Partition]) -> dict[
     cluster returns those of all partitions. Below, one broker must lead all of them, else UnsupportedRequest.
     """
     partitions = list(partitions)
-    for attempt in Attempts(client.patience_s, also=leader_may_move):
-        try:
-            any_broker = client.feature("semel.snapshot") >= TOGETHER_LEVEL
-            wanted = dict.fromkeys(partitions, END_TOGETHER if any_broker else LATEST)
-            nodes: list[int | None] = [None] if any_broker else list(by_node(client, wanted))
-            # An incomplete answer is discarded, and all partitions are queried again.
-            found: dict[Partition, OffsetAt] = {}
-            if len(nodes) == 1:
-                request = _request(wanted, Isolation.READ_UNCOMMITTED, client.timeout_s)
-                _take(client.send(request, node=nodes[0]), found)
-        except (KafkaError, ClientError) as error:
-            for topic, _ in partitions:
-                client.forget_topic(topic)
-            attempt.failed(error)
-            continue
+
+    def ask() -> dict[Partition, int]:
+        any_broker = client.feature("semel.snapshot") >= TOGETHER_LEVEL
+        wanted = dict.fromkeys(partitions, END_TOGETHER if any_broker else LATEST)
+        nodes: list[int | None] = [None] if any_broker else list(by_node(client, wanted))
         if len(nodes) > 1:
             raise UnsupportedRequest(
                 f"the partitions are led by {len(nodes)} brokers, which have no common commit."
             )
-        return {key: each.offset for key, each in found.items()}
-    raise AssertionError("attempts end with an error")
+        request = _request(wanted, Isolation.READ_UNCOMMITTED, client.timeout_s)
+        responses = [client.send(request, node=node) for node in nodes]
+        # An incomplete answer is discarded, and all partitions are queried again.
+        return {key: at.offset for response in responses for key, at in _answers(response)}
 
+    def forget_leaders() -> None:
+        for topic, _ in partitions:
+            client.forget_topic(topic)
 
-def leader_may_move(error: Exception) -> bool:
-    """Whether a retry may find the leader. False if the partition does not exist."""
-    if isinstance(error, KafkaError):
-        return error.retriable and error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    return is_retriable(error)
+    return retrying(ask, client.patience_s, retriable=leader_may_move, on_failure=forget_leaders)
 
 
 def _request(wanted: Mapping[Partition, int], isolation: Isolation, timeout_s: float) -> ListOffsetsRequest:
@@ -129,8 +112,9 @@ def _request(wanted: Mapping[Partition, int], isolation: Isolation, timeout_s: f
     )
 
 
-def _take(response: ListOffsetsResponse, found: dict[Partition, OffsetAt]) -> None:
+def _answers(response: ListOffsetsResponse) -> Iterator[tuple[Partition, OffsetAt]]:
     for topic in response.topics:
-        for each in topic.partitions:
-            check(each.error_code, f"the offsets of {topic.name}/{each.partition_index} could not be read")
-            found[topic.name, each.partition_index] = OffsetAt(each.offset, each.timestamp)
+        for partition in topic.partitions:
+            number = partition.partition_index
+            check(partition.error_code, f"the offsets of {topic.name}/{number} could not be read")
+            yield (topic.name, number), OffsetAt(partition.offset, partition.timestamp)

@@ -117,16 +117,16 @@ class Spool:
     def _grew(self, held: Held, size_bytes: int) -> None:
         self.memory_bytes += size_bytes
         while self.memory_bytes > self._memory_bytes_max:
-            largest = (
-                held if held.is_on_disk else max(self._held.values(), key=lambda each: each.memory_bytes)
-            )
+            largest = held
+            if not held.is_on_disk:
+                largest = max(self._held.values(), key=lambda holding: holding.memory_bytes)
             self.memory_bytes -= largest.memory_bytes
             largest._spill()
 
     def _file_for_one_more(self) -> _File:
         if len(self._files) < FILES_MAX:
             self._files.append(_File(self._directory))
-        file = min(self._files, key=lambda each: each.users)
+        file = min(self._files, key=lambda file: file.users)
         file.users += 1
         return file
 

@@ -10,7 +10,7 @@ or not the coordinator.
 
 Retries: a request that any broker can answer, and that was not sent (no connection), goes to the next broker
 automatically. A request whose answer was lost is not sent again here, because only the caller knows whether
-that is safe; callers use `Attempts`. A `Client` belongs to one thread.
+that is safe; callers use `retrying`. A `Client` belongs to one thread.
 
 There are two limits, as in Kafka's clients. `timeout_s` limits one answer. `patience_s`, if set, limits a
 whole operation with its retries: long enough to restart a broker. It only applies to a cluster that was
@@ -18,7 +18,8 @@ reached before. On first contact the address may be wrong, and that should be re
 """
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, Self
 
 from semel.client.errors import (
@@ -30,9 +31,8 @@ from semel.client.errors import (
     check,
     is_retriable,
 )
-from semel.client.net.cluster_info import ClusterInfo, Node, TopicInfo, topic_of
 from semel.client.net.connection import Connection, Pending
-from semel.client.net.retry import Attempts
+from semel.client.net.retry import Attempts, retrying
 from semel.client.net.security import Security
 from semel.wire.addresses import Address, parse_addresses
 from semel.wire.messages import (
@@ -63,6 +63,46 @@ _MOVED = frozenset(
     }
 )
 _NOT_YET = _MOVED | {ErrorCode.CONCURRENT_TRANSACTIONS}
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A broker and its address for clients."""
+
+    node_id: int
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionInfo:
+    """A partition: its leader and replicas."""
+
+    partition: int
+    leader: int
+    leader_epoch: int
+    replicas: tuple[int, ...]
+    in_sync: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicInfo:
+    """A topic and its partitions, ordered by number."""
+
+    name: str
+    topic_id: bytes
+    is_internal: bool
+    partitions: tuple[PartitionInfo, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterInfo:
+    """The brokers of a cluster, and the requested topics."""
+
+    cluster_id: str
+    controller: int
+    nodes: tuple[Node, ...]
+    topics: tuple[TopicInfo, ...]
 
 
 class Client:
@@ -139,12 +179,7 @@ class Client:
 
     def ask(self, request: Request, *, node: int | None = None) -> Any:
         """Send an idempotent request, and retry it within `patience_s` while no broker can be reached."""
-        for attempt in Attempts(self._away_s):
-            try:
-                return self.send(request, node=node)
-            except ClientError as error:
-                attempt.failed(error)
-        raise AssertionError("attempts end with an error")
+        return retrying(lambda: self.send(request, node=node), self._away_s)
 
     def post(self, request: Request, *, node: int | None = None, max_version: int | None = None) -> Pending:
         """Send a request now; get the answer with `wait`. Lets several brokers work in parallel."""
@@ -164,17 +199,12 @@ class Client:
                 raise BrokerUnreachable(f"broker {node} is not in the cluster.")
             found = self._nodes[node]
             return self._open((found.host, found.port))
-        for attempt in Attempts(self._away_s):
-            try:
-                return self._open_any()
-            except BrokerUnreachable as error:
-                attempt.failed(error)
-        raise AssertionError("attempts end with an error")
+        return retrying(self._open_any, self._away_s)
 
     def _open_any(self) -> Connection:
         known = list(self._connections)
         known += [
-            address for each in self._nodes.values() if (address := (each.host, each.port)) not in known
+            address for node in self._nodes.values() if (address := (node.host, node.port)) not in known
         ]
         known += [address for address in self._bootstrap if address not in known]
         problems = []
@@ -196,8 +226,8 @@ class Client:
     def feature(self, name: str) -> int:
         """Return the newest known level of a feature among the connected brokers; 0 if none reported it."""
         self.connection()
-        known = [each for each in self._connections.values() if each.features_epoch >= 0]
-        newest = max(known, key=lambda each: each.features_epoch, default=None)
+        known = [connection for connection in self._connections.values() if connection.features_epoch >= 0]
+        newest = max(known, key=lambda connection: connection.features_epoch, default=None)
         return newest.features.get(name, 0) if newest is not None else 0
 
     def _open(self, address: Address) -> Connection:
@@ -223,10 +253,10 @@ class Client:
         KafkaError if the client is not authorised to describe one of them.
         """
         response = self._metadata(topics, create)
-        for each in response.topics:
-            if each.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
-                check(each.error_code, f"topic {each.name!r}")
-        found = [topic_of(each) for each in response.topics if not each.error_code]
+        for answer in response.topics:
+            if answer.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+                check(answer.error_code, f"topic {answer.name!r}")
+        found = [topic_of(answer) for answer in response.topics if not answer.error_code]
         for topic in found:
             self._keep(topic)
         return ClusterInfo(
@@ -244,29 +274,26 @@ class Client:
         known = self._topics.get(name)
         if known is not None and time.monotonic() - known[1] < METADATA_AGE_S:
             return known[0]
-        for attempt in Attempts(wait_s):
-            try:
-                response = self._metadata([name], create)
-                (answer,) = response.topics
-                check(
-                    answer.error_code,
-                    f"there is no topic {name!r}" if _is_unknown(answer) else f"topic {name!r}",
-                )
-                topic = topic_of(answer)
-                self._keep(topic)
-                return topic
-            except ClientError as error:
-                if known is None or not is_retriable(error):
-                    raise
-                return known[0]  # It may be outdated, but no broker can be reached now.
-            except KafkaError as error:
-                attempt.failed(error)
-        raise AssertionError("attempts end with an error")
+
+        def look_up() -> TopicInfo:
+            (answer,) = self._metadata([name], create).topics
+            is_unknown = answer.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            check(answer.error_code, f"there is no topic {name!r}" if is_unknown else f"topic {name!r}")
+            topic = topic_of(answer)
+            self._keep(topic)
+            return topic
+
+        try:
+            return retrying(look_up, wait_s, retriable=_is_retriable_answer)
+        except ClientError as error:
+            if known is None or not is_retriable(error):
+                raise
+            return known[0]  # It may be outdated, but no broker can be reached now.
 
     def leader(self, name: str, partition: int) -> int:
         """Return the leader of a partition. KafkaError if it has none."""
         topic = self.topic_with(name, partition)
-        leader = next(each.leader for each in topic.partitions if each.partition == partition)
+        leader = next(info.leader for info in topic.partitions if info.partition == partition)
         if leader < 0:
             self.forget_topic(name)
             check(ErrorCode.LEADER_NOT_AVAILABLE, f"{name}/{partition} has no leader at the moment")
@@ -302,17 +329,11 @@ class Client:
     def _metadata(self, topics: Iterable[str] | None, create: bool) -> MetadataResponse:
         wanted = None if topics is None else [MetadataRequestTopic(name=name) for name in topics]
         request = MetadataRequest(topics=wanted, allow_auto_topic_creation=create)
-        for attempt in Attempts(max(min(self.timeout_s, 10.0), self._away_s), also=_is_lost):
-            try:
-                response: MetadataResponse = self.send(request)
-            except ClientError as error:
-                attempt.failed(error)
-                continue
-            self._nodes = {
-                each.node_id: Node(each.node_id, each.host, each.port) for each in response.brokers
-            }
-            return response
-        raise AssertionError("attempts end with an error")
+        within_s = max(min(self.timeout_s, 10.0), self._away_s)
+        response: MetadataResponse = retrying(lambda: self.send(request), within_s, retriable=_is_lost)
+        nodes = [Node(broker.node_id, broker.host, broker.port) for broker in response.brokers]
+        self._nodes = {node.node_id: node for node in nodes}
+        return response
 
     # ---- coordinators
 
@@ -321,20 +342,19 @@ class Client:
         if (kind, key) in self._coordinators:
             return self._coordinators[kind, key]
         request = FindCoordinatorRequest(key=key, key_type=kind, coordinator_keys=[key])
-        for attempt in Attempts(self.patience_s if timeout_s is None else timeout_s):
-            try:
-                response: FindCoordinatorResponse = self.send(request)
-                found = response.coordinators[0] if response.coordinators else response
-                check(found.error_code, f"the coordinator of {key!r} was not found", found.error_message)
-            except (KafkaError, ClientError) as error:
-                attempt.failed(error)
-                continue
-            self._nodes[found.node_id] = Node(found.node_id, found.host, found.port)
-            if len(self._coordinators) >= COORDINATORS_KEPT_MAX:
-                self._coordinators.clear()
-            self._coordinators[kind, key] = found.node_id
-            return found.node_id
-        raise AssertionError("attempts end with an error")
+
+        def find() -> Node:
+            response: FindCoordinatorResponse = self.send(request)
+            found = response.coordinators[0] if response.coordinators else response
+            check(found.error_code, f"the coordinator of {key!r} was not found", found.error_message)
+            return Node(found.node_id, found.host, found.port)
+
+        node = retrying(find, self.patience_s if timeout_s is None else timeout_s)
+        self._nodes[node.node_id] = node
+        if len(self._coordinators) >= COORDINATORS_KEPT_MAX:
+            self._coordinators.clear()
+        self._coordinators[kind, key] = node.node_id
+        return node.node_id
 
     def forget_coordinator(self, key: str, kind: int = GROUP) -> None:
         """Drop a coordinator from the cache."""
@@ -344,7 +364,7 @@ class Client:
         self,
         key: str,
         request: Request,
-        codes: Callable[[Any], Iterable[int]],
+        codes: Callable[[Any], Iterable[int]] = lambda response: [response.error_code],
         *,
         kind: int = GROUP,
         timeout_s: float | None = None,
@@ -358,10 +378,11 @@ class Client:
         response: those in `_NOT_YET` are retried, all others are left to the caller. `on_lost` is called when
         an answer was lost: the broker may have executed that request, whatever it answers to the retry.
         """
-        for attempt in Attempts(self.patience_s if within_s is None else within_s):
+        attempts = Attempts(self.patience_s if within_s is None else within_s)
+        while True:
             pending = None
             try:
-                node = self.coordinator(key, kind, attempt.left_s)
+                node = self.coordinator(key, kind, attempts.remaining_s)
                 pending = self.post(request, node=node, max_version=max_version)
                 response = pending.wait(timeout_s)
                 not_yet = next((code for code in codes(response) if code in _NOT_YET), ErrorCode.NONE)
@@ -372,20 +393,11 @@ class Client:
                     on_lost()
                 if isinstance(error, ClientError) or error.code in _MOVED:
                     self.forget_coordinator(key, kind)
-                attempt.failed(error)
-        raise AssertionError("attempts end with an error")
-
-
-def by_node(client: Client, partitions: Mapping[tuple[str, int], Any]) -> dict[int, list[tuple[str, int]]]:
-    """Group partitions by the broker that leads them."""
-    grouped: dict[int, list[tuple[str, int]]] = {}
-    for topic, partition in partitions:
-        grouped.setdefault(client.leader(topic, partition), []).append((topic, partition))
-    return grouped
+                attempts.failed(error)
 
 
 def _has(topic: TopicInfo, partition: int) -> bool:
-    return any(each.partition == partition for each in topic.partitions)
+    return any(info.partition == partition for info in topic.partitions)
 
 
 def _is_lost(error: Exception) -> bool:
@@ -393,5 +405,25 @@ def _is_lost(error: Exception) -> bool:
     return isinstance(error, ClientError) and not isinstance(error, BrokerUnreachable | AuthenticationFailed)
 
 
-def _is_unknown(answer: MetadataResponseTopic) -> bool:
-    return answer.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+def _is_retriable_answer(error: Exception) -> bool:
+    return isinstance(error, KafkaError) and error.retriable
+
+
+def topic_of(answer: MetadataResponseTopic) -> TopicInfo:
+    """Convert a topic of a Metadata response."""
+    partitions = sorted(answer.partitions, key=lambda partition: partition.partition_index)
+    return TopicInfo(
+        name=answer.name or "",
+        topic_id=bytes(answer.topic_id),
+        is_internal=answer.is_internal,
+        partitions=tuple(
+            PartitionInfo(
+                partition.partition_index,
+                partition.leader_id,
+                partition.leader_epoch,
+                tuple(partition.replica_nodes),
+                tuple(partition.isr_nodes),
+            )
+            for partition in partitions
+        ),
+    )

@@ -8,11 +8,9 @@ authenticates.
 A connection closes itself when it misses a response, so that a later response is never taken for it. The
 callers, such as `cluster`, decide whether a request may be sent again.
 
-Receives frames from a socket, the large ones in place.
-
 Most of what a broker sends is fetched records, in frames of megabytes. Assembling a frame from pieces costs a
-copy, and allocating its memory costs as much again. So the rest of a large frame is received directly into
-the buffer of the previous one, if that is no longer in use.
+copy, and allocating its memory costs as much again. So `FrameReceiver` receives the rest of a large frame
+directly into the buffer of the previous one, if that is no longer in use.
 """
 
 import socket
@@ -42,6 +40,13 @@ LARGE_BYTES: Final = 1 << 18
 """If this much of a frame is missing, it is received in place."""
 ROOM_BYTES_MAX: Final = 1 << 24
 """A buffer up to this size is allocated when the frame size is known; a larger frame grows as it arrives."""
+RESPONSE_BYTES_MAX = 1 << 28  # no valid response is larger: brokers limit fetches to much less
+#: The fraction of an authenticated session after which a new connection is made, before the broker ends it.
+SESSION_PART = 0.85
+SOFTWARE_NAME = "semel"
+# The root package is loaded by now. It is not imported, because it exports more than the client may depend
+# on.
+SOFTWARE_VERSION: str = getattr(sys.modules["semel"], "__version__", "0")
 
 
 class FrameReceiver:
@@ -87,15 +92,6 @@ class FrameReceiver:
         self._room[: len(begun)] = begun
 
 
-RESPONSE_BYTES_MAX = 1 << 28  # no valid response is larger: brokers limit fetches to much less
-#: The fraction of an authenticated session after which a new connection is made, before the broker ends it.
-SESSION_PART = 0.85
-SOFTWARE_NAME = "semel"
-# The root package is loaded by now. It is not imported, because it exports more than the client may depend
-# on.
-SOFTWARE_VERSION: str = getattr(sys.modules["semel"], "__version__", "0")
-
-
 def _is_to_itself(connected: socket.socket) -> bool:
     """Whether the socket was connected to its own ephemeral port, because nothing listens on the port."""
     try:
@@ -104,7 +100,7 @@ def _is_to_itself(connected: socket.socket) -> bool:
         return False
 
 
-class Range(NamedTuple):
+class VersionRange(NamedTuple):
     """The versions of one API that a broker supports, inclusive."""
 
     first: int
@@ -279,10 +275,10 @@ class Connection:
             while pending._response is None:
                 if self._socket is None:
                     raise ConnectionLost(f"the connection to {self.host}:{self.port} is closed")
-                left_s = deadline - time.monotonic()
-                if left_s <= 0:
+                remaining_s = deadline - time.monotonic()
+                if remaining_s <= 0:
                     raise TimeoutError
-                self._socket.settimeout(left_s)
+                self._socket.settimeout(remaining_s)
                 frames = self._receiver.receive(self._socket)
                 if frames is None:
                     raise ConnectionLost(f"{self.host}:{self.port} closed the connection before it answered.")
@@ -331,21 +327,25 @@ class Connection:
         if lifetime_ms > 0:
             self._expires_at = time.monotonic() + lifetime_ms / 1000 * SESSION_PART
 
-    def _negotiate(self) -> dict[int, Range]:
+    def _negotiate(self) -> dict[int, VersionRange]:
         version = ApiVersionsRequest.max_version
         request = ApiVersionsRequest(
             client_software_name=SOFTWARE_NAME, client_software_version=SOFTWARE_VERSION
         )
         response: ApiVersionsResponse = self.send(request, version)
-        served = {each.api_key: Range(each.min_version, each.max_version) for each in response.api_keys}
+        served = _served(response)
         if response.error_code == ErrorCode.UNSUPPORTED_VERSION:
-            theirs = served.get(ApiVersionsRequest.api_key, Range(0, 0))
+            theirs = served.get(ApiVersionsRequest.api_key, VersionRange(0, 0))
             response = self.send(request, max(0, min(version, theirs.last)))
-            served = {each.api_key: Range(each.min_version, each.max_version) for each in response.api_keys}
+            served = _served(response)
         if response.error_code:
             raise BrokerUnreachable(
                 f"{self.host}:{self.port} did not report its API versions (error {response.error_code})."
             )
-        self.features = {each.name: each.max_version_level for each in response.finalized_features}
+        self.features = {feature.name: feature.max_version_level for feature in response.finalized_features}
         self.features_epoch = response.finalized_features_epoch
         return served
+
+
+def _served(response: ApiVersionsResponse) -> dict[int, VersionRange]:
+    return {api.api_key: VersionRange(api.min_version, api.max_version) for api in response.api_keys}

@@ -43,23 +43,23 @@ def authenticate(send: Callable[[Request, int | None], Any], security: Security,
     reason.
     """
     mechanism = security.mechanism or ""
-    answer: SaslHandshakeResponse = send(SaslHandshakeRequest(mechanism=mechanism), HANDSHAKE_VERSION)
-    if answer.error_code:
-        if answer.error_code != ErrorCode.UNSUPPORTED_SASL_MECHANISM:
-            raise AuthenticationFailed(f"{broker} refused authentication (error {answer.error_code}).")
+    handshake: SaslHandshakeResponse = send(SaslHandshakeRequest(mechanism=mechanism), HANDSHAKE_VERSION)
+    if handshake.error_code:
+        if handshake.error_code != ErrorCode.UNSUPPORTED_SASL_MECHANISM:
+            raise AuthenticationFailed(f"{broker} refused authentication (error {handshake.error_code}).")
         raise AuthenticationFailed(
-            f"{broker} does not support sasl.mechanism {mechanism}; it has {', '.join(answer.mechanisms)}."
+            f"{broker} does not support sasl.mechanism {mechanism}; it has {', '.join(handshake.mechanisms)}."
         )
     rounds = rounds_of(security)
-    said = next(rounds)
+    message = next(rounds)
     while True:
-        heard: SaslAuthenticateResponse = send(SaslAuthenticateRequest(auth_bytes=said), None)
-        if heard.error_code:
-            raise _rejected(security, broker, heard.error_message)
+        answer: SaslAuthenticateResponse = send(SaslAuthenticateRequest(auth_bytes=message), None)
+        if answer.error_code:
+            raise _rejected(security, broker, answer.error_message)
         try:
-            said = rounds.send(bytes(heard.auth_bytes))
+            message = rounds.send(bytes(answer.auth_bytes))
         except StopIteration:
-            return heard.session_lifetime_ms
+            return answer.session_lifetime_ms
         except ValueError as error:
             raise AuthenticationFailed(f"{broker} is not trusted: {error}.") from None
 
@@ -113,8 +113,8 @@ def _scram(digest: str, username: str, password: str, nonce: str) -> Rounds:
     name = username.replace("=", "=3D").replace(",", "=2C")
     first = f"n={name},r={nonce}"
     challenge = (yield f"n,,{first}".encode()).decode()
-    asked = _attributes(challenge)
-    both, salt, iterations = asked.get("r", ""), _decoded(asked.get("s", "")), asked.get("i", "")
+    values = _attributes(challenge)
+    both, salt, iterations = values.get("r", ""), _decoded(values.get("s", "")), values.get("i", "")
     if not both.startswith(nonce) or both == nonce:
         raise ValueError("its answer does not match the request")
     if not (iterations.isascii() and iterations.isdigit()) or not salt:
@@ -126,7 +126,7 @@ def _scram(digest: str, username: str, password: str, nonce: str) -> Rounds:
     signed = f"{first},{challenge},{bare}".encode()
     client_key = hmac.digest(salted, b"Client Key", digest)
     signature = hmac.digest(hashlib.new(digest, client_key).digest(), signed, digest)
-    proof = bytes(mine ^ theirs for mine, theirs in zip(client_key, signature, strict=True))
+    proof = bytes(a ^ b for a, b in zip(client_key, signature, strict=True))
     outcome = _attributes((yield f"{bare},p={base64.b64encode(proof).decode()}".encode()).decode())
     if "e" in outcome:
         raise ValueError(f"it reported {outcome['e']}")
@@ -136,7 +136,7 @@ def _scram(digest: str, username: str, password: str, nonce: str) -> Rounds:
 
 
 def _attributes(message: str) -> dict[str, str]:
-    return {each[0]: each[2:] for each in message.split(",") if each[1:2] == "="}
+    return {part[0]: part[2:] for part in message.split(",") if part[1:2] == "="}
 
 
 def _decoded(text: str) -> bytes:

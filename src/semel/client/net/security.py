@@ -246,7 +246,7 @@ def _read_jaas(text: str, mechanism: str) -> dict[str, str]:
     name = module[1].rpartition(".")[2]
     if name != MECHANISMS[mechanism]:
         raise ValueError(f"sasl.jaas.config names {name}, but {mechanism} goes with {MECHANISMS[mechanism]}")
-    return {each[1]: _unquoted(each[2]) for each in _JAAS_OPTION.finditer(module[2])}
+    return {option[1]: _unquoted(option[2]) for option in _JAAS_OPTION.finditer(module[2])}
 
 
 def _wrong_jaas() -> NoReturn:

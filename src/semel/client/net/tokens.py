@@ -87,9 +87,9 @@ class TokenEndpoint:
 
     def _fetch(self) -> tuple[str, float]:
         """Return a new token, and for how many seconds it is valid; 0 if that is unknown."""
-        asked = {"grant_type": "client_credentials"} | ({"scope": self.scope} if self.scope else {})
+        form = {"grant_type": "client_credentials"} | ({"scope": self.scope} if self.scope else {})
         try:
-            answer = json.loads(self._read(urlencode(asked).encode()))
+            answer = json.loads(self._read(urlencode(form).encode()))
             token = answer["access_token"]
         except (ValueError, TypeError, KeyError, RecursionError):
             token = answer = None
@@ -149,8 +149,8 @@ def _life_s(expires_in: Any, token: str) -> float:
 def _reason(body: bytes) -> str:
     """Return the error of RFC 6749, section 5.2, which has no secrets in it."""
     try:
-        said = json.loads(body)
-        words = [said[name] for name in ("error", "error_description") if isinstance(said.get(name), str)]
+        answer = json.loads(body)
+        words = [answer[name] for name in ("error", "error_description") if isinstance(answer.get(name), str)]
     except (ValueError, TypeError, AttributeError, RecursionError):
         return ""
     return f" ({printable(', '.join(words))[:300].rstrip('.')})" if words else ""

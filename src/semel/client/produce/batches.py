@@ -4,18 +4,21 @@
 
 The argument of `send_packed` is a batch already; it has one `Delivery`.
 
-The batches of a partition form a queue, and only its head is ever in flight, so they arrive in order. A batch
-gets its sequence numbers when it first becomes the head, and is encoded once: every retry sends the same
-bytes, so that the broker recognises a duplicate.
+The batches of a partition form a queue, and only its head is ever in flight, so they arrive in order: a
+`Round` is the head of every queue, sent to all brokers in parallel. A batch gets its sequence numbers when it
+first becomes the head, and is encoded once: every retry sends the same bytes, so that the broker recognises a
+duplicate.
 """
 
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from semel.client.consume.offsets import Partition
+from semel.client.net.connection import Pending
 from semel.wire.columns import Packed, seal_packed
 from semel.wire.compression import Codec
 from semel.wire.producer_id import ProducerIdAndEpoch
@@ -28,6 +31,7 @@ Headers: TypeAlias = Mapping[str, bytes | None] | Iterable[tuple[str, bytes | No
 
 SEQUENCES = 1 << 31
 RECORD_OVERHEAD_BYTES = 24  # approximate: lengths and deltas of a record
+REQUEST_BYTES_MAX = 16 << 20
 
 
 class Delivered(NamedTuple):
@@ -216,6 +220,42 @@ class Outgoing:
             batch.fail(error)
             dropped_bytes += batch.size_bytes
         return dropped_bytes
+
+
+Heads: TypeAlias = Mapping[Partition, tuple[Outgoing, Batch]]
+
+
+@dataclass(slots=True)
+class Round:
+    """The batches of a round, and their outstanding answers."""
+
+    heads: Heads = field(default_factory=dict)
+    posted: list[tuple[list[Partition], Pending | None]] = field(default_factory=list)
+    is_sent: bool = True  # False if a broker could not be reached
+
+    @property
+    def size_bytes(self) -> int:
+        """The size of its batches, as the producer counts buffered bytes."""
+        return sum(batch.size_bytes for _, batch in self.heads.values())
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether no batch of it has to be sent again."""
+        return not any(batch.error for _, batch in self.heads.values() if not batch.deliveries[0].done)
+
+
+def portions(keys: Sequence[Partition], heads: Heads) -> list[list[Partition]]:
+    """Group partitions so that the batches of a group fit into one request."""
+    found: list[list[Partition]] = []
+    size_bytes = REQUEST_BYTES_MAX
+    for key in keys:
+        length = len(heads[key][1].data or b"")
+        if size_bytes + length > REQUEST_BYTES_MAX:
+            found.append([])
+            size_bytes = 0
+        found[-1].append(key)
+        size_bytes += length
+    return found
 
 
 def size_of(record: Record) -> int:

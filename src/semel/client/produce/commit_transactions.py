@@ -1,7 +1,7 @@
 """Several transactions with one outcome: Semel's extension of Kafka's protocol for pipelines.
 
     if serves_commit_transactions(client):
-        run = Run("billing/driver", identity)               # the driver's producer id and epoch
+        run = DriverEpoch("billing/driver", identity)       # the driver's producer id and epoch
         producer = AttemptProducer(client, "billing/7.3/0.12", run)   # in every task
         ...
         commit_transactions(client, run, prepared, "billing", {("orders", 0): 1234})
@@ -41,7 +41,7 @@ from semel.wire.producer_id import ProducerIdAndEpoch
 TRANSACTIONS_MAX = 1_000
 
 
-class Run(NamedTuple):
+class DriverEpoch(NamedTuple):
     """A driver's transactional id, and the producer id and epoch of its last initialisation."""
 
     transactional_id: str
@@ -63,7 +63,7 @@ def serves_commit_transactions(client: Client) -> bool:
 
 def commit_transactions(
     client: Client,
-    run: Run,
+    run: DriverEpoch,
     transactions: Sequence[PreparedTransaction],
     group_id: str = "",
     offsets: Mapping[Partition, int | CommittedOffset] | None = None,
@@ -80,19 +80,19 @@ def commit_transactions(
         producer_epoch=run.identity.epoch,
         transactions=[
             CommitTransactionsTransaction(
-                transactional_id=each.transactional_id,
-                producer_id=each.producer_id,
-                producer_epoch=each.epoch,
+                transactional_id=transaction.transactional_id,
+                producer_id=transaction.producer_id,
+                producer_epoch=transaction.epoch,
             )
-            for each in transactions
+            for transaction in transactions
         ],
         group_id=group_id,
         topics=offset_topics(offsets or {}, CommitTransactionsTopic, CommitTransactionsPartition),
     )
     response: CommitTransactionsResponse = client.ask_coordinator(
-        run.transactional_id, request, lambda answer: [answer.error_code], kind=TRANSACTION
+        run.transactional_id, request, kind=TRANSACTION
     )
-    lost = {each.transactional_id: each.error_code for each in response.refused}
+    lost = {transaction.transactional_id: transaction.error_code for transaction in response.refused}
     what = f"nothing was committed for {run.transactional_id!r}"
     if lost:
         named = ", ".join(sorted(lost))
@@ -109,7 +109,7 @@ class AttemptProducer(TransactionalProducer):
         self,
         client: Client,
         transactional_id: str,
-        run: Run,
+        run: DriverEpoch,
         *,
         codec: Codec = Codec.NONE,
         timeout_s: float = 60.0,
@@ -141,7 +141,7 @@ class AttemptProducer(TransactionalProducer):
             transaction_version=self._version,
         )
         response: BeginAttemptResponse = self._client.ask_coordinator(
-            self.transactional_id, request, lambda answer: [answer.error_code], kind=TRANSACTION
+            self.transactional_id, request, kind=TRANSACTION
         )
         what = f"the attempt {self.transactional_id!r} was not begun"
         check(response.error_code, what, response.error_message)

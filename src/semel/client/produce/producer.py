@@ -14,7 +14,8 @@ same sequence numbers, so that the broker writes it once. If a batch is refused 
 `flush` raises the error, and the producer continues with a new producer id, because the sequence of the old
 one has a gap.
 
-`batches` queues the records and builds the batches.
+`batches` queues the records and builds the batches. `TransactionWriter` is the producer inside a
+`TransactionalProducer`.
 """
 
 import random
@@ -28,15 +29,26 @@ from semel.client.errors import (
     ErrorCode,
     KafkaError,
     ProtocolError,
+    UnsupportedRequest,
     check,
     close_after,
     is_retriable,
 )
 from semel.client.net.cluster import UNKNOWN_TOPIC_WAIT_S, Client
 from semel.client.net.connection import Connection, Pending
-from semel.client.net.retry import FIRST_PAUSE_S, LONGEST_PAUSE_S, Attempts
-from semel.client.produce.batches import Batch, Delivery, Headers, Outgoing, record_of, size_of
-from semel.client.produce.rounds import Heads, Round, portions
+from semel.client.net.retry import BackOff, retrying
+from semel.client.produce.batches import (
+    Batch,
+    Delivery,
+    Headers,
+    Heads,
+    Outgoing,
+    Round,
+    portions,
+    record_of,
+    size_of,
+)
+from semel.client.produce.transaction_coordinator import FIRST_PRODUCE, NOBODY_YET, Coordinator
 from semel.wire.columns import Packed
 from semel.wire.compression import Codec
 from semel.wire.messages import (
@@ -199,20 +211,15 @@ class Producer:
             oldest_at = queue.oldest_at
             if oldest_at is not None and (everything or now - oldest_at >= self._linger_s):
                 queue.close_open()
-        pause_s = FIRST_PAUSE_S
+        pauses = BackOff()
         while ready := [queue for queue in self._outgoing.values() if queue.is_ready]:
-            if self._round(ready):
-                pause_s = FIRST_PAUSE_S
+            if self._finish(self._begin(ready)):
+                pauses = BackOff()
             else:
-                time.sleep(pause_s * random.uniform(0.8, 1.2))
-                pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
-
-    def _round(self, ready: Sequence[Outgoing]) -> bool:
-        """Send the head of each queue, to all brokers in parallel; return whether all were answered."""
-        return self._finish(self._begin(ready))
+                time.sleep(pauses.next_s())
 
     def _begin(self, ready: Sequence[Outgoing]) -> Round:
-        """Send the head of each queue without waiting for the answers."""
+        """Send the head of each queue, to all brokers in parallel, without waiting for the answers."""
         identity = self._identify(ready)
         if identity is None:
             return Round()
@@ -259,9 +266,9 @@ class Producer:
     def _identify(self, ready: Sequence[Outgoing]) -> ProducerIdAndEpoch | None:
         if self._identity is None:
             try:
-                self._identity = self._init_producer_id()
+                self._identity = retrying(self._init_producer_id, self._client.patience_s)
             except (KafkaError, ClientError) as error:
-                # Without a producer id nothing can be sent, and `_init_producer_id` has already retried.
+                # Without a producer id nothing can be sent.
                 for queue in ready:
                     self._buffered_bytes -= queue.drop(error)
                 self._failure = self._failure or error
@@ -269,14 +276,9 @@ class Producer:
 
     def _init_producer_id(self) -> ProducerIdAndEpoch:
         request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
-        for attempt in Attempts(self._client.patience_s):
-            try:
-                response: InitProducerIdResponse = self._client.send(request)
-                check(response.error_code, "no producer id was allocated")
-                return ProducerIdAndEpoch(response.producer_id, response.producer_epoch)
-            except (KafkaError, ClientError) as error:
-                attempt.failed(error)
-        raise AssertionError("attempts end with an error")
+        response: InitProducerIdResponse = self._client.send(request)
+        check(response.error_code, "no producer id was allocated")
+        return ProducerIdAndEpoch(response.producer_id, response.producer_epoch)
 
     def _by_leader(self, heads: Heads) -> dict[int, list[Partition]]:
         grouped: dict[int, list[Partition]] = {}
@@ -324,8 +326,8 @@ class Producer:
             return
         response: ProduceResponse = pending.wait()
         # Topics are identified by name or, from version 13 on, by id: the request maps ids to names.
-        asked: ProduceRequest = pending.request  # type: ignore[assignment]
-        names = {bytes(topic.topic_id): topic.name for topic in asked.topic_data}
+        request: ProduceRequest = pending.request  # type: ignore[assignment]
+        names = {bytes(topic.topic_id): topic.name for topic in request.topic_data}
         answered: set[Partition] = set()
         for topic in response.responses:
             name = topic.name or names.get(bytes(topic.topic_id), "")
@@ -383,3 +385,98 @@ class Producer:
         self._failure = self._failure or error
         if self._idempotent and batch.identity == self._identity:
             self._identity = None
+
+
+class TransactionWriter(Producer):
+    """Writes the records of successive transactions, with a producer id and epoch that it is given.
+
+    In version 1 a partition is added to the transaction before its first batch; the version of Produce
+    selects the transaction version. A refused batch fails the whole transaction, so nothing more is sent.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        coordinator: Coordinator,
+        *,
+        codec: Codec,
+        linger_s: float,
+        batch_bytes: int,
+        buffer_bytes: int,
+        timeout_s: float,
+    ) -> None:
+        super().__init__(
+            client,
+            codec=codec,
+            linger_s=linger_s,
+            batch_bytes=batch_bytes,
+            buffer_bytes=buffer_bytes,
+            delivery_timeout_s=timeout_s,
+        )
+        self._coordinator = coordinator
+        self._transactional_id = coordinator.transactional_id
+        self._given = NOBODY_YET
+        self._transaction_version = 2
+        self._added: set[Partition] = set()
+        self.has_written = False  # or has tried to: the coordinator may know of the transaction
+
+    @property
+    def failure(self) -> Exception | None:
+        """The first error in this transaction."""
+        return self._failure
+
+    def start(self, identity: ProducerIdAndEpoch, version: int) -> None:
+        """Start another transaction, in this version."""
+        self._given, self._transaction_version = identity, version
+        self._added.clear()
+        self._failure = None
+        self.has_written = False
+
+    def drop(self, error: Exception) -> None:
+        """Drop what was not sent. Wait for requests in flight first: their batches may be written already."""
+        self._finish_last()
+        for queue in self._outgoing.values():
+            self._buffered_bytes -= queue.drop(error)
+
+    def send_all(self) -> None:
+        """Send everything and wait for the answers. An error is kept in `failure`."""
+        if self._failure is None:
+            self._drain(everything=True)
+
+    def _settle(self, delivery: Delivery) -> None:
+        self.send_all()
+
+    def _begin(self, ready: Sequence[Outgoing]) -> Round:
+        self.has_written = True
+        return super()._begin(ready)
+
+    def _finish(self, sent: Round) -> bool:
+        is_settled = super()._finish(sent)
+        if self._failure is None:
+            return is_settled
+        self.drop(self._failure)
+        return True
+
+    def _identify(self, ready: Sequence[Outgoing]) -> ProducerIdAndEpoch | None:
+        self._identity = self._given
+        fresh = [queue.partition for queue in ready if queue.partition not in self._added]
+        if self._transaction_version >= 2 or not fresh:
+            return self._given
+        try:
+            self._coordinator.add_partitions(self._given, fresh)
+        except (KafkaError, ClientError) as error:
+            self._failure = error
+            return None
+        self._added.update(fresh)
+        return self._given
+
+    def _version(self, connection: Connection, at_most: int | None) -> int:
+        if self._transaction_version < 2:
+            return super()._version(connection, FIRST_PRODUCE - 1)
+        version = super()._version(connection, at_most)
+        if version < FIRST_PRODUCE:
+            raise UnsupportedRequest(
+                f"{connection.host}:{connection.port} does not support transaction version 2, which is used. "
+                "All brokers of a cluster should run the same release."
+            )
+        return version

@@ -16,6 +16,7 @@ from semel.client.admin.group_offsets import CommittedOffset, GroupMetadata, off
 from semel.client.consume.offsets import Partition
 from semel.client.errors import UnsupportedRequest, check
 from semel.client.net.cluster import GROUP, TRANSACTION, Client
+from semel.client.net.fanout import by_topic
 from semel.wire.messages import (
     AddOffsetsToTxnRequest,
     AddOffsetsToTxnResponse,
@@ -115,21 +116,21 @@ class Coordinator:
 
     def add_partitions(self, identity: ProducerIdAndEpoch, partitions: Collection[Partition]) -> None:
         """Version 1: add partitions before writing to them."""
-        topics: dict[str, AddPartitionsToTxnTopic] = {}
-        for name, partition in partitions:
-            topic = topics.setdefault(name, AddPartitionsToTxnTopic(name=name))
-            topic.partitions.append(partition)
+        topics = [
+            AddPartitionsToTxnTopic(name=name, partitions=numbers)
+            for name, numbers in by_topic(partitions).items()
+        ]
         request = AddPartitionsToTxnRequest(
             v3_and_below_transactional_id=self.transactional_id,
             v3_and_below_producer_id=identity.producer_id,
             v3_and_below_producer_epoch=identity.epoch,
-            v3_and_below_topics=list(topics.values()),
+            v3_and_below_topics=topics,
         )
         response: AddPartitionsToTxnResponse = self._ask(request, _added_codes, max_version=LAST_ADD_VERSION)
         for answer in response.results_by_topic_v3_and_below:
-            for each in answer.results_by_partition:
-                where = f"{answer.name}/{each.partition_index}"
-                check(each.partition_error_code, f"{where} was not added to the transaction")
+            for result in answer.results_by_partition:
+                where = f"{answer.name}/{result.partition_index}"
+                check(result.partition_error_code, f"{where} was not added to the transaction")
 
     def add_group(self, identity: ProducerIdAndEpoch, group_id: str) -> None:
         """Version 1: add a group before committing its offsets."""
@@ -169,9 +170,10 @@ class Coordinator:
             within_s=self._timeout_s,
         )
         for answer in response.topics:
-            for each in answer.partitions:
-                where = f"{answer.name}/{each.partition_index}"
-                check(each.error_code, f"the offset of group {group.group_id!r} on {where} was not accepted")
+            for partition in answer.partitions:
+                where = f"{answer.name}/{partition.partition_index}"
+                what = f"the offset of group {group.group_id!r} on {where} was not accepted"
+                check(partition.error_code, what)
 
     def end(self, identity: ProducerIdAndEpoch, version: int, *, commit: bool) -> ProducerIdAndEpoch:
         """Commit or abort. Returns the producer id and epoch to continue with, unchanged in version 1."""
@@ -215,11 +217,11 @@ class Coordinator:
 
 def _added_codes(response: AddPartitionsToTxnResponse) -> list[int]:
     return [
-        each.partition_error_code
+        partition.partition_error_code
         for topic in response.results_by_topic_v3_and_below
-        for each in topic.results_by_partition
+        for partition in topic.results_by_partition
     ]
 
 
 def _offset_codes(response: TxnOffsetCommitResponse) -> list[int]:
-    return [each.error_code for topic in response.topics for each in topic.partitions]
+    return [partition.error_code for topic in response.topics for partition in topic.partitions]

@@ -7,7 +7,7 @@
 
 A transactional id belongs to one producer at a time: the newest. `with`, or `init`, takes it over, aborts the
 open transaction of the previous owner and fences it. The block commits at its end and aborts on an exception.
-`transaction_state` shows which calls are valid when.
+`State` shows which calls are valid when.
 
 The class of an error says what to do: see `errors`. Every call retries for `timeout_s`. After
 `OutcomeUnknown` only `commit` can be called, until there is an answer. After `ProducerFenced` and
@@ -17,16 +17,7 @@ Two-phase commit: `prepare` returns the identity of the transaction, to be store
 system. From then on any process can end it, see `prepared`. With `two_phase=True` the broker never aborts it
 by itself.
 
-The state of a transactional producer between two calls.
-
-    NEW --init--> READY --begin--> OPEN --commit--> READY        OPEN --prepare--> PREPARED --commit--> READY
-                                   OPEN --abort---> READY                          PREPARED --abort---> READY
-
-COMMITTING and ABORTING: the end was sent and not answered, so it can only be repeated. DEAD is final.
-
-Builds the errors of a transactional producer. Their class says what to do.
-
-Acknowledgements of a share group inside a transaction: Semel's extension of Kafka's protocol.
+Semel's extension of Kafka's protocol acknowledges records of a share group in a transaction:
 
     jobs = consumer.poll()
     with producer.transaction():
@@ -37,9 +28,6 @@ Acknowledgements of a share group inside a transaction: Semel's extension of Kaf
 The records are settled if the transaction commits, and delivered again if it aborts. If the consumer does not
 hold one of them any more, because its lock was over or the broker was restarted, the transaction cannot be
 committed: another member may have the record.
-
-The request goes to the leader of each partition. It is idempotent within its transaction, and repeated after
-a lost answer.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -66,11 +54,11 @@ from semel.client.errors import (
     is_retriable,
 )
 from semel.client.net.cluster import Client
-from semel.client.net.retry import Attempts
+from semel.client.net.retry import retrying
 from semel.client.produce.batches import Delivery, Headers
 from semel.client.produce.prepared import PreparedTransaction
+from semel.client.produce.producer import TransactionWriter
 from semel.client.produce.transaction_coordinator import NOBODY_YET, Coordinator, transaction_version
-from semel.client.produce.transaction_writer import TransactionWriter
 from semel.client.shares.consumer import ShareConsumer
 from semel.client.shares.records import AcknowledgeType, ShareRecord
 from semel.client.shares.session import Acknowledgements, acknowledged_topics
@@ -83,116 +71,17 @@ from semel.wire.messages.semel import (
 )
 from semel.wire.producer_id import ProducerIdAndEpoch
 
-_REFUSED = "records were not acknowledged in the transaction"
-_LOST = "this member does not hold one of them any more"
-
-
-def serves_share_transactions(client: Client) -> bool:
-    """Whether the brokers have this API. The API key alone is no proof: it is not registered with Kafka."""
-    return client.feature(COMMIT_TRANSACTIONS) >= 1 and client.serves(TxnShareAcknowledgeRequest.api_key)
-
-
-def acknowledge(
-    client: Client,
-    transaction: PreparedTransaction,
-    version: int,
-    consumer: ShareConsumer,
-    records: Collection[ShareRecord],
-    *,
-    is_accepted: bool,
-) -> None:
-    """Acknowledge these records of a consumer when the transaction commits.
-
-    After a KafkaError or ClientError, some of them are not in the transaction, which has to be aborted.
-    """
-    if version < 2 or not serves_share_transactions(client):
-        raise UnsupportedRequest(
-            "records of share groups can be acknowledged in transactions of version 2, on Semel."
-        )
-    kind = AcknowledgeType.ACCEPT if is_accepted else AcknowledgeType.REJECT
-    kinds: Acknowledgements = {}
-    for each in records:
-        # The caller may pass two deliveries of one record; the results of only one of them may count.
-        is_there = each.offset in kinds.setdefault(each.place, {})
-        if is_there or not consumer.holds(each):
-            check(ErrorCode.INVALID_RECORD_STATE, _REFUSED, _LOST)
-        kinds[each.place][each.offset] = kind
-    topics = {each.place: each.topic for each in records}
-    for attempt in Attempts(client.patience_s):
-        try:
-            by_node: dict[int, Acknowledgements] = {}
-            for place, offsets in kinds.items():
-                by_node.setdefault(client.leader(topics[place], place[1]), {})[place] = offsets
-            for node, part in by_node.items():
-                _check(client.send(_request(transaction, consumer, part), node=node))
-            break
-        except (KafkaError, ClientError) as error:
-            for name in topics.values():
-                client.forget_topic(name)
-            attempt.failed(error)
-    for each in records:
-        consumer.forget(each)
-
-
-def _request(
-    transaction: PreparedTransaction, consumer: ShareConsumer, part: Acknowledgements
-) -> TxnShareAcknowledgeRequest:
-    return TxnShareAcknowledgeRequest(
-        transactional_id=transaction.transactional_id,
-        producer_id=transaction.producer_id,
-        producer_epoch=transaction.epoch,
-        group_id=consumer.group_id,
-        member_id=consumer.member_id,
-        topics=acknowledged_topics(part),
-    )
-
-
-def _check(response: TxnShareAcknowledgeResponse) -> None:
-    check(response.error_code, _REFUSED, response.error_message)
-    for topic in response.responses:
-        for each in topic.partitions:
-            is_lost = each.error_code == ErrorCode.INVALID_RECORD_STATE
-            check(each.error_code, _REFUSED, _LOST if is_lost else each.error_message)
-
-
 FENCED: Final = frozenset({ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH})
 
 
-def must_abort(transactional_id: str, error: Exception) -> TransactionError:
-    """Return the error of a transaction that cannot be committed; the producer can continue with another."""
-    reason = error.message if isinstance(error, KafkaError) else str(error)
-    return MustAbort.of(
-        error, f"the transaction of {transactional_id!r} cannot be committed; abort it", reason
-    )
-
-
-def has_to_stop(transactional_id: str, error: KafkaError, *, commit_in_doubt: bool) -> TransactionError:
-    """Return the error of a producer that cannot continue."""
-    name = f"the producer of {transactional_id!r}"
-    doubt = "; its commit may have happened, since an answer was lost" if commit_in_doubt else ""
-    if error.code in FENCED:
-        return ProducerFenced.of(error, f"{name} must stop: another producer has the id now{doubt}")
-    advice = f"cannot continue; close it and create another one{doubt}"
-    return ProducerFailed.of(error, f"{name} {advice}", error.message)
-
-
-def unknown_at_close(transactional_id: str) -> TransactionError:
-    """Return the error of a producer that was closed while the outcome of its commit was unknown."""
-    return OutcomeUnknown(
-        ErrorCode.REQUEST_TIMED_OUT,
-        f"the producer of {transactional_id!r} was closed before its commit was answered. "
-        "See 'semel transactions describe'.",
-    )
-
-
-def not_sent(transactional_id: str) -> TransactionError:
-    """Return the error of a record that an abort dropped."""
-    text = f"the transaction of {transactional_id!r} was aborted before the record was sent"
-    return TransactionAborted(ErrorCode.TRANSACTION_ABORTABLE, text)
-
-
 class State(Enum):
-    """The states. Their values complete "the producer …"."""
+    """The state of a producer between two calls. The values complete "the producer …".
+
+        NEW --init--> READY --begin--> OPEN --commit--> READY     OPEN --prepare--> PREPARED --commit--> READY
+                                       OPEN --abort---> READY                       PREPARED --abort---> READY
+
+    COMMITTING and ABORTING: the end was sent and not answered, so it can only be repeated. DEAD is final.
+    """
 
     NEW = "is not initialised"
     READY = "has no open transaction"
@@ -305,7 +194,11 @@ class TransactionalProducer:
         finally:
             self._state = State.CLOSED
         if state is State.COMMITTING:
-            raise unknown_at_close(self.transactional_id)
+            raise OutcomeUnknown(
+                ErrorCode.REQUEST_TIMED_OUT,
+                f"the producer of {self.transactional_id!r} was closed before its commit was answered. "
+                "See 'semel transactions describe'.",
+            )
 
     # ---- the life of a transaction
 
@@ -387,14 +280,14 @@ class TransactionalProducer:
             self._fail(error)
 
     def acknowledge(self, consumer: ShareConsumer, *records: ShareRecord, accept: bool = True) -> None:
-        """Acknowledge records of a share group if the transaction commits; see `transaction_shares`."""
+        """Acknowledge records of a share group if the transaction commits; see the module."""
         self._expect_usable("acknowledge")
         if not records:
             return
         self._writer.has_written = True
         transaction = PreparedTransaction(self.transactional_id, *self._identity)
         try:
-            acknowledge(self._client, transaction, self._version, consumer, records, is_accepted=accept)
+            _acknowledge(self._client, transaction, self._version, consumer, records, is_accepted=accept)
         except (KafkaError, ClientError) as error:
             self._fail(error)
 
@@ -436,7 +329,8 @@ class TransactionalProducer:
         """Abort. May be called again if the broker did not answer."""
         self._expect("abort", State.OPEN, State.PREPARED, State.ABORTING)
         was_prepared = self._state is State.PREPARED
-        self._writer.drop(not_sent(self.transactional_id))
+        dropped = f"the transaction of {self.transactional_id!r} was aborted before the record was sent"
+        self._writer.drop(TransactionAborted(ErrorCode.TRANSACTION_ABORTABLE, dropped))
         if self._state is State.OPEN and not self._is_known:
             self._state = State.READY
             return
@@ -529,13 +423,22 @@ class TransactionalProducer:
         """Record that this transaction cannot be committed."""
         if isinstance(error, KafkaError) and error.code is ErrorCode.PRODUCER_FENCED:
             self._die(error)
-        self._failure = must_abort(self.transactional_id, error)
+        what = f"the transaction of {self.transactional_id!r} cannot be committed; abort it"
+        reason = error.message if isinstance(error, KafkaError) else str(error)
+        self._failure = MustAbort.of(error, what, reason)
         raise self._failure
 
     def _die(self, error: KafkaError) -> NoReturn:
         self._state = State.DEAD
+        name = f"the producer of {self.transactional_id!r}"
         in_doubt = self._coordinator.commit_in_doubt
-        self._failure = has_to_stop(self.transactional_id, error, commit_in_doubt=in_doubt)
+        doubt = "; its commit may have happened, since an answer was lost" if in_doubt else ""
+        if error.code in FENCED:
+            what = f"{name} must stop: another producer has the id now{doubt}"
+            self._failure = ProducerFenced.of(error, what)
+        else:
+            what = f"{name} cannot continue; close it and create another one{doubt}"
+            self._failure = ProducerFailed.of(error, what, error.message)
         raise self._failure
 
     def _expect_usable(self, call: str) -> None:
@@ -553,3 +456,77 @@ class TransactionalProducer:
         raise TransactionMisuse(
             f"{call}() is not possible now: the producer of {self.transactional_id!r} {self._state.value}."
         )
+
+
+_REFUSED = "records were not acknowledged in the transaction"
+_LOST = "this member does not hold one of them any more"
+
+
+def _serves_share_transactions(client: Client) -> bool:
+    """Whether the brokers have this API. The API key alone is no proof: it is not registered with Kafka."""
+    return client.feature(COMMIT_TRANSACTIONS) >= 1 and client.serves(TxnShareAcknowledgeRequest.api_key)
+
+
+def _acknowledge(
+    client: Client,
+    transaction: PreparedTransaction,
+    version: int,
+    consumer: ShareConsumer,
+    records: Collection[ShareRecord],
+    *,
+    is_accepted: bool,
+) -> None:
+    """Acknowledge these records of a consumer when the transaction commits.
+
+    The request goes to the leader of each partition. It is idempotent within its transaction. After a
+    KafkaError or ClientError, some records are not in the transaction, which has to be aborted.
+    """
+    if version < 2 or not _serves_share_transactions(client):
+        raise UnsupportedRequest(
+            "records of share groups can be acknowledged in transactions of version 2, on Semel."
+        )
+    kind = AcknowledgeType.ACCEPT if is_accepted else AcknowledgeType.REJECT
+    kinds: Acknowledgements = {}
+    for record in records:
+        # The caller may pass two deliveries of one record; the results of only one of them may count.
+        is_there = record.offset in kinds.setdefault(record.place, {})
+        if is_there or not consumer.holds(record):
+            check(ErrorCode.INVALID_RECORD_STATE, _REFUSED, _LOST)
+        kinds[record.place][record.offset] = kind
+    topics = {record.place: record.topic for record in records}
+
+    def ask_leaders() -> None:
+        by_node: dict[int, Acknowledgements] = {}
+        for key, offsets in kinds.items():
+            by_node.setdefault(client.leader(topics[key], key[1]), {})[key] = offsets
+        for node, part in by_node.items():
+            _check_acknowledged(client.send(_acknowledge_request(transaction, consumer, part), node=node))
+
+    def forget_leaders() -> None:
+        for name in topics.values():
+            client.forget_topic(name)
+
+    retrying(ask_leaders, client.patience_s, on_failure=forget_leaders)
+    for record in records:
+        consumer.forget(record)
+
+
+def _acknowledge_request(
+    transaction: PreparedTransaction, consumer: ShareConsumer, part: Acknowledgements
+) -> TxnShareAcknowledgeRequest:
+    return TxnShareAcknowledgeRequest(
+        transactional_id=transaction.transactional_id,
+        producer_id=transaction.producer_id,
+        producer_epoch=transaction.epoch,
+        group_id=consumer.group_id,
+        member_id=consumer.member_id,
+        topics=acknowledged_topics(part),
+    )
+
+
+def _check_acknowledged(response: TxnShareAcknowledgeResponse) -> None:
+    check(response.error_code, _REFUSED, response.error_message)
+    for topic in response.responses:
+        for partition in topic.partitions:
+            is_lost = partition.error_code == ErrorCode.INVALID_RECORD_STATE
+            check(partition.error_code, _REFUSED, _LOST if is_lost else partition.error_message)

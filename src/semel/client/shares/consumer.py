@@ -13,9 +13,7 @@ late. A record that is not acknowledged when the consumer closes is delivered to
 Share groups deliver at least once. To produce the results of a record exactly once, acknowledge it in a
 transaction: `TransactionalProducer.acknowledge`.
 
-There is no thread: heartbeats are sent inside `poll`. Works with Semel, and with Kafka from 4.2 on.
-
-Membership in a share group (KIP-932). Members may have the same partition, so none is revoked.
+There is no thread: heartbeats are sent inside `poll`. Works with Semel, and with Kafka from 4.2 on (KIP-932).
 """
 
 import time
@@ -26,10 +24,10 @@ from contextlib import suppress
 from typing import Self
 
 from semel.client.consume.membership import JOIN_EPOCH, LEAVE_EPOCH, LOST_MEMBERSHIP
-from semel.client.consume.polling import IDLE_PAUSE_S
 from semel.client.errors import ClientError, ErrorCode, KafkaError, UnsupportedRequest, check, close_after
 from semel.client.net.cluster import UNKNOWN_TOPIC_WAIT_S, Client
-from semel.client.shares.records import AcknowledgeType, Place, ShareRecord, acquired
+from semel.client.net.retry import IDLE_PAUSE_S, Outage
+from semel.client.shares.records import AcknowledgeType, ShareRecord, TopicIdPartition, acquired
 from semel.client.shares.session import Acknowledgements, ShareSession
 from semel.wire.messages.groups import Assignment
 from semel.wire.messages.shares import (
@@ -39,13 +37,16 @@ from semel.wire.messages.shares import (
     ShareGroupHeartbeatResponse,
 )
 
+FETCH_WAIT_S = 0.5
+RENEWAL_VERSION = 2  # of ShareAcknowledge
+
 
 class ShareMember:
-    """One member of a share group."""
+    """One member of a share group. Members may have the same partition, so none is revoked."""
 
     def __init__(self, client: Client, group_id: str, topics: Collection[str]) -> None:
         self.member_id = str(uuid.uuid4())
-        self.assigned: frozenset[Place] = frozenset()
+        self.assigned: frozenset[TopicIdPartition] = frozenset()
         """The partitions to fetch from."""
         self.names: dict[bytes, str] = {}
         """The names of all topics that were ever assigned, by topic id."""
@@ -75,7 +76,7 @@ class ShareMember:
             self._follow(response.assignment)
 
     def _follow(self, given: Assignment) -> None:
-        assigned: set[Place] = set()
+        assigned: set[TopicIdPartition] = set()
         for topic in given.topic_partitions:
             topic_id = bytes(topic.topic_id)
             name = self._client.topic_name(topic_id)
@@ -97,14 +98,8 @@ class ShareMember:
             member_epoch=epoch,
             subscribed_topic_names=self._topics if epoch == JOIN_EPOCH else None,
         )
-        response: ShareGroupHeartbeatResponse = self._client.ask_coordinator(
-            self._group_id, request, lambda answer: [answer.error_code]
-        )
+        response: ShareGroupHeartbeatResponse = self._client.ask_coordinator(self._group_id, request)
         return response
-
-
-FETCH_WAIT_S = 0.5
-RENEWAL_VERSION = 2  # of ShareAcknowledge
 
 
 class ShareConsumer:
@@ -122,8 +117,8 @@ class ShareConsumer:
         self._sessions: dict[int, ShareSession] = {}
         self._ready: deque[tuple[float, ShareRecord]] = deque()
         """Acquired records, and when their locks are over."""
-        self._said: Acknowledgements = {}
-        self._failing_since: float | None = None
+        self._unsent: Acknowledgements = {}
+        self._outage = Outage()
 
     def __enter__(self) -> Self:
         return self
@@ -139,11 +134,11 @@ class ShareConsumer:
     def close(self) -> None:
         """Send the acknowledgements, release everything else, and leave the group. May be called again."""
         self._ready.clear()
-        said, self._said = self._said, {}
+        unsent, self._unsent = self._unsent, {}
         sessions, self._sessions = self._sessions, {}
         try:
             for session in sessions.values():
-                session.acknowledge(_part(session, said), ends=True)
+                session.acknowledge(_held_in(session, unsent), ends=True)
         finally:
             self._member.leave()
 
@@ -162,11 +157,11 @@ class ShareConsumer:
                 self._member.poll()
                 if records := self._hand_out(max_records):
                     return records
-                left_s = max(0.0, deadline - time.monotonic())
-                self._fetch(min(left_s, FETCH_WAIT_S, self._member.due_in_s), max_records)
-                self._failing_since = None
+                remaining_s = max(0.0, deadline - time.monotonic())
+                self._fetch(min(remaining_s, FETCH_WAIT_S, self._member.due_in_s), max_records)
+                self._outage.end()
             except (KafkaError, ClientError) as error:
-                self._note_failure(error)
+                self._outage.tolerate(error, self._client.patience_s)
             if records := self._hand_out(max_records):
                 return records
             if time.monotonic() >= deadline:
@@ -182,7 +177,7 @@ class ShareConsumer:
         return records
 
     def _fetch(self, wait_s: float, max_records: int) -> None:
-        by_node: dict[int, set[Place]] = {}
+        by_node: dict[int, set[TopicIdPartition]] = {}
         for topic_id, index in self._member.assigned:
             node = self._client.leader(self._member.names[topic_id], index)
             by_node.setdefault(node, set()).add((topic_id, index))
@@ -225,43 +220,33 @@ class ShareConsumer:
         refused = ErrorCode.NONE
         for topic in response.responses:
             topic_id = bytes(topic.topic_id)
-            for each in topic.partitions:
-                place = (topic_id, each.partition_index)
-                if place in self._member.assigned:
-                    refused = refused or ErrorCode(each.error_code)
+            for partition in topic.partitions:
+                key = (topic_id, partition.partition_index)
+                if key in self._member.assigned:
+                    refused = refused or ErrorCode(partition.error_code)
                 name = self._member.names[topic_id]
-                records, gaps = acquired(name, place, each.records, each.acquired_records)
+                records, gaps = acquired(name, key, partition.records, partition.acquired_records)
                 offsets = {*gaps, *(record.offset for record in records)}
-                session.held.setdefault(place, set()).update(offsets)
+                session.held.setdefault(key, set()).update(offsets)
                 self._ready.extend((over_at, record) for record in records)
                 for offset in gaps:
-                    self._said.setdefault(place, {})[offset] = AcknowledgeType.GAP
+                    self._unsent.setdefault(key, {})[offset] = AcknowledgeType.GAP
         check(refused, "a broker refused to deliver records of a partition")
-
-    def _note_failure(self, error: Exception) -> None:
-        """Pause after a retriable error; raise it if polls fail for longer than the client's `patience_s`."""
-        if isinstance(error, KafkaError) and not error.retriable:
-            raise error
-        now = time.monotonic()
-        self._failing_since = now if self._failing_since is None else self._failing_since
-        if now - self._failing_since > self._client.patience_s:
-            raise error
-        time.sleep(IDLE_PAUSE_S)
 
     # ---- acknowledging them
 
     def acknowledge(self, record: ShareRecord, kind: AcknowledgeType = AcknowledgeType.ACCEPT) -> None:
         """Acknowledge a record. The next `poll` or `commit` sends the acknowledgement."""
-        self._said.setdefault(record.place, {})[record.offset] = kind
+        self._unsent.setdefault(record.place, {})[record.offset] = kind
 
     def commit(self) -> None:
         """Send the acknowledgements. After a KafkaError or ClientError, some records are delivered again."""
-        said, self._said = self._said, {}
+        unsent, self._unsent = self._unsent, {}
         problems: list[Exception] = []
-        lost = {(place, offset) for place, kinds in said.items() for offset in kinds}
+        lost = {(key, offset) for key, kinds in unsent.items() for offset in kinds}
         for session in self._sessions.values():
-            part = _part(session, said)
-            lost -= {(place, offset) for place, kinds in part.items() for offset in kinds}
+            part = _held_in(session, unsent)
+            lost -= {(key, offset) for key, kinds in part.items() for offset in kinds}
             if part:
                 try:
                     session.acknowledge(part)
@@ -278,25 +263,25 @@ class ShareConsumer:
         if not self._client.serves(ShareAcknowledgeRequest.api_key, RENEWAL_VERSION):
             raise UnsupportedRequest("the broker cannot renew the locks of records.")
         kinds: Acknowledgements = {}
-        for each in records:
-            kinds.setdefault(each.place, {})[each.offset] = AcknowledgeType.RENEW
-        for place, renewed in kinds.items():
+        for record in records:
+            kinds.setdefault(record.place, {})[record.offset] = AcknowledgeType.RENEW
+        for key, renewed in kinds.items():
             # Send gaps now: their locks would end otherwise, and one acknowledgement without a lock makes the
             # broker refuse all those of its partition.
-            others = self._said.get(place, {})
+            others = self._unsent.get(key, {})
             gaps = [at for at, kind in others.items() if kind is AcknowledgeType.GAP]
             renewed |= {at: others.pop(at) for at in gaps}
-        said, self._said = self._said, kinds
+        unsent, self._unsent = self._unsent, kinds
         try:
             self.commit()
         finally:
-            self._said = said
+            self._unsent = unsent
 
     # ---- for transactions
 
     def holds(self, record: ShareRecord) -> bool:
         """Whether this member holds a record, as far as it knows."""
-        return any(record.offset in each.held.get(record.place, ()) for each in self._sessions.values())
+        return any(record.offset in session.held.get(record.place, ()) for session in self._sessions.values())
 
     def forget(self, record: ShareRecord) -> None:
         """Stop holding a record, because a transaction decides on it now."""
@@ -304,12 +289,11 @@ class ShareConsumer:
             session.forget(record.place, (record.offset,))
 
 
-def _part(session: ShareSession, said: Acknowledgements) -> Acknowledgements:
+def _held_in(session: ShareSession, unsent: Acknowledgements) -> Acknowledgements:
     """Return the acknowledgements of records that are held in a session."""
     part: Acknowledgements = {}
-    for place, kinds in said.items():
-        held = session.held.get(place, set())
-        mine = {offset: kind for offset, kind in kinds.items() if offset in held}
-        if mine:
-            part[place] = mine
+    for key, kinds in unsent.items():
+        held = session.held.get(key, set())
+        if of_held := {offset: kind for offset, kind in kinds.items() if offset in held}:
+            part[key] = of_held
     return part

@@ -25,7 +25,7 @@ class AcknowledgeType(IntEnum):
     """The member needs more time: the lock starts again."""
 
 
-Place: TypeAlias = tuple[bytes, int]
+TopicIdPartition: TypeAlias = tuple[bytes, int]
 """A partition, by topic id: a topic that was deleted and created again has a new id."""
 
 
@@ -44,13 +44,13 @@ class ShareRecord(NamedTuple):
     topic_id: bytes
 
     @property
-    def place(self) -> Place:
+    def place(self) -> TopicIdPartition:
         """The partition of the record."""
         return self.topic_id, self.partition
 
 
 def acquired(
-    topic: str, place: Place, data: Buffer, runs: Iterable[AcquiredRecords]
+    topic: str, partition_id: TopicIdPartition, data: Buffer, spans: Iterable[AcquiredRecords]
 ) -> tuple[list[ShareRecord], list[int]]:
     """Return the acquired records of a response, and the acquired offsets that have no record.
 
@@ -58,9 +58,11 @@ def acquired(
     and of records that compaction has removed, have no record.
     """
     deliveries = {
-        offset: run.delivery_count for run in runs for offset in range(run.first_offset, run.last_offset + 1)
+        offset: span.delivery_count
+        for span in spans
+        for offset in range(span.first_offset, span.last_offset + 1)
     }
-    topic_id, partition = place
+    topic_id, partition = partition_id
     records = [
         ShareRecord(topic, partition, *record, deliveries.pop(record.offset), topic_id)
         for at, header in iter_batches(data)
@@ -81,7 +83,7 @@ def batches_of(kinds: dict[int, AcknowledgeType]) -> list[AcknowledgementBatch]:
 
 def _ranges(kinds: dict[int, AcknowledgeType]) -> Iterator[tuple[int, int, int]]:
     ordered = enumerate(sorted(kinds.items()))
-    for _, together in groupby(ordered, key=lambda each: (each[1][0] - each[0], each[1][1])):
+    for _, together in groupby(ordered, key=lambda item: (item[1][0] - item[0], item[1][1])):
         offsets = list(together)
         (_, (first, kind)), (_, (last, _)) = offsets[0], offsets[-1]
         yield first, last, int(kind)

@@ -12,7 +12,8 @@ from typing import Any, Final
 from semel.client.errors import ClientError, ErrorCode, KafkaError, check
 from semel.client.net.cluster import Client
 from semel.client.net.connection import Pending
-from semel.client.shares.records import AcknowledgeType, Place, batches_of
+from semel.client.net.fanout import by_topic
+from semel.client.shares.records import AcknowledgeType, TopicIdPartition, batches_of
 from semel.wire.messages.shares import (
     ForgottenShareTopic,
     ShareAcknowledgePartition,
@@ -31,7 +32,7 @@ EPOCH_MAX: Final = 2**31 - 1
 RECORD_LIMIT: Final = 1
 """The acquire mode that never exceeds ``max_records`` (KIP-1206), from version 2 of ShareFetch on."""
 
-Acknowledgements = dict[Place, dict[int, AcknowledgeType]]
+Acknowledgements = dict[TopicIdPartition, dict[int, AcknowledgeType]]
 
 
 class ShareSession:
@@ -39,15 +40,17 @@ class ShareSession:
 
     def __init__(self, client: Client, node: int, group_id: str, member_id: str) -> None:
         self.node = node
-        self.held: dict[Place, set[int]] = {}
+        self.held: dict[TopicIdPartition, set[int]] = {}
         """The offsets that the member has acquired here and not acknowledged."""
         self._client = client
         self._group_id = group_id
         self._member_id = member_id
         self._epoch = BEGIN
-        self._listed: frozenset[Place] = frozenset()
+        self._listed: frozenset[TopicIdPartition] = frozenset()
 
-    def post_fetch(self, partitions: frozenset[Place], max_records: int, max_wait_ms: int) -> Pending:
+    def post_fetch(
+        self, partitions: frozenset[TopicIdPartition], max_records: int, max_wait_ms: int
+    ) -> Pending:
         """Request records of these partitions; `take` waits for the response."""
         request = ShareFetchRequest(
             group_id=self._group_id,
@@ -61,13 +64,13 @@ class ShareSession:
             topics=[
                 ShareFetchTopic(
                     topic_id=topic_id,
-                    partitions=[ShareFetchPartition(partition_index=each) for each in indexes],
+                    partitions=[ShareFetchPartition(partition_index=index) for index in indexes],
                 )
-                for topic_id, indexes in _by_topic(partitions - self._listed)
+                for topic_id, indexes in by_topic(sorted(partitions - self._listed)).items()
             ],
             forgotten_topics_data=[
                 ForgottenShareTopic(topic_id=topic_id, partitions=indexes)
-                for topic_id, indexes in _by_topic(self._listed - partitions)
+                for topic_id, indexes in by_topic(sorted(self._listed - partitions)).items()
             ],
         )
         try:
@@ -95,7 +98,7 @@ class ShareSession:
             group_id=self._group_id,
             member_id=self._member_id,
             share_session_epoch=END if ends else self._epoch,
-            is_renew_ack=any(AcknowledgeType.RENEW in each.values() for each in kinds.values()),
+            is_renew_ack=any(AcknowledgeType.RENEW in by_offset.values() for by_offset in kinds.values()),
             topics=acknowledged_topics(kinds),
         )
         try:
@@ -104,17 +107,17 @@ class ShareSession:
             self.lose()
             raise
         response: ShareAcknowledgeResponse = self._answer(pending, None)
-        for place, offsets in kinds.items():
+        for key, offsets in kinds.items():
             renewed = {at for at, kind in offsets.items() if kind is AcknowledgeType.RENEW}
-            self.forget(place, set(offsets) - renewed)
+            self.forget(key, set(offsets) - renewed)
         for topic in response.responses:
-            for each in topic.partitions:
-                where = f"partition {each.partition_index}"
-                check(each.error_code, f"records of {where} were not acknowledged", each.error_message)
+            for partition in topic.partitions:
+                what = f"records of partition {partition.partition_index} were not acknowledged"
+                check(partition.error_code, what, partition.error_message)
 
-    def forget(self, place: Place, offsets: Iterable[int]) -> None:
+    def forget(self, key: TopicIdPartition, offsets: Iterable[int]) -> None:
         """Stop holding the records at these offsets."""
-        self.held.get(place, set()).difference_update(offsets)
+        self.held.get(key, set()).difference_update(offsets)
 
     def lose(self) -> None:
         """Begin a new session with the next request; no record is held any more."""
@@ -130,13 +133,6 @@ class ShareSession:
             raise
         self._epoch = self._epoch + 1 if self._epoch < EPOCH_MAX else 1
         return response
-
-
-def _by_topic(places: Iterable[Place]) -> list[tuple[bytes, list[int]]]:
-    topics: dict[bytes, list[int]] = {}
-    for topic_id, index in sorted(places):
-        topics.setdefault(topic_id, []).append(index)
-    return list(topics.items())
 
 
 def acknowledged_topics(kinds: Acknowledgements) -> list[ShareAcknowledgeTopic]:

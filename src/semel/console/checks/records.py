@@ -18,9 +18,10 @@ from semel.client import (
     Partition,
     ProtocolError,
 )
-from semel.client.consume.fetching import fetch_batches
-from semel.client.consume.offsets import leader_may_move, list_offsets
+from semel.client.consume.fetch import fetch_batches
+from semel.client.consume.offsets import list_offsets
 from semel.client.errors import check
+from semel.client.net.fanout import leader_may_move
 from semel.client.net.retry import Attempts
 from semel.wire.batch import has_valid_crc, iter_batches
 from semel.wire.schema import Buffer
@@ -55,7 +56,7 @@ def check_records(
     at = dict(first)
     counts = _Counts()
     deadline = time.monotonic() + seconds_max
-    attempts = Attempts(client.patience_s, also=leader_may_move)
+    attempts = Attempts(client.patience_s, retriable=leader_may_move)
     while not stop.is_set():
         left = {key: at[key] for key in keys if at[key] < ends[key]}
         done = sum(min(at[key], ends[key]) - first[key] for key in keys)
@@ -75,7 +76,7 @@ def check_records(
         except (KafkaError, ClientError) as error:
             problem = error
         if any(at[key] > position for key, position in positions.items()):
-            attempts = Attempts(client.patience_s, also=leader_may_move)
+            attempts = Attempts(client.patience_s, retriable=leader_may_move)
         if problem is not None:
             client.forget_topic(topic)
             attempts.failed(problem)

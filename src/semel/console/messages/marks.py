@@ -15,7 +15,7 @@ from enum import StrEnum
 from typing import Final
 
 from semel.client import Admin, Client, ClientError, FetchLimits, Isolation, KafkaError
-from semel.client.consume.fetching import fetch_batches
+from semel.client.consume.fetch import fetch_batches
 from semel.console.messages.limits import LOOKAHEAD_BYTES_MAX
 from semel.wire.batch import BatchHeader, iter_batches
 from semel.wire.errors import ProtocolError

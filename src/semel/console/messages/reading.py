@@ -21,7 +21,7 @@ from semel.client import (
     KafkaError,
     ProtocolError,
 )
-from semel.client.consume.fetching import begin_fetch, shown
+from semel.client.consume.fetch import begin_fetch, shown
 from semel.client.errors import check
 from semel.console.messages.limits import HEADERS_READ_MAX
 from semel.console.messages.marks import Mark, Outcomes

@@ -9,7 +9,7 @@ from starlette.routing import Match, Route
 from starlette.types import Scope
 
 from semel.client import Admin, Client
-from semel.client.admin.shares import describe_group, offsets_of
+from semel.client.admin.groups import describe_group, offsets_of
 from semel.console import forms
 from semel.console.access import changes
 from semel.console.observing import Observer

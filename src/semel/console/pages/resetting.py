@@ -12,8 +12,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from semel.client import Admin, Client, Partition
-from semel.client.admin.resetting import reset_targets
-from semel.client.admin.shares import SHARE, describe_group, offsets_of, set_share_offsets
+from semel.client.admin.group_offsets import reset_targets
+from semel.client.admin.groups import SHARE, describe_group, offsets_of, set_share_offsets
 from semel.console import forms
 from semel.console.access import changes
 from semel.console.messages.asking import AskingError, moment

@@ -43,7 +43,7 @@ from semel.client.produce.commit_transactions import (
     TRANSACTIONS_MAX,
     AttemptProducer,
     CommitTransactionsRefused,
-    Run,
+    DriverEpoch,
     serves_commit_transactions,
 )
 from semel.spark.errors import (
@@ -125,7 +125,7 @@ def begin_attempt(
         )
         producer.begin()
         return producer
-    run = Run(decisions.driver_id(plan.pipeline_id), plan.run)
+    run = DriverEpoch(decisions.driver_id(plan.pipeline_id), plan.run)
     attempt = AttemptProducer(client, transactional_id, run, codec=codec, timeout_s=client.patience_s)
     try:
         attempt.begin()

@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 
 from semel.client import Client, CommittedOffset, Partition, PreparedTransaction, ProducerIdAndEpoch
 from semel.client.admin.group_offsets import GroupMetadata, fetch_offsets
-from semel.client.produce.commit_transactions import Run, commit_transactions
+from semel.client.produce.commit_transactions import DriverEpoch, commit_transactions
 from semel.client.produce.transaction_coordinator import NOBODY_YET, Coordinator
 from semel.spark.errors import PipelineError
 from semel.spark.partition_offsets import PartitionOffsets, Span, Spans, TopicIds, id_text
@@ -152,7 +152,7 @@ def make_together(client: Client, pipeline_id: str, decision: Decision) -> None:
     If the response is lost, the outcome is unknown. A refusal means that the decision was not made, unless an
     earlier request made it.
     """
-    run = Run(driver_id(pipeline_id), decision.run)
+    run = DriverEpoch(driver_id(pipeline_id), decision.run)
     notes = _notes(pipeline_id, replace(decision, winners=()))
     commit_transactions(client, run, decision.winners, pipeline_id, notes)
 

@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from semel.client import Admin, Client, ClientError, Isolation, KafkaError, Partition
-from semel.client.consume.fetching import FetchLimits, fetch_batches
+from semel.client.consume.fetch import FetchLimits, fetch_batches
 from semel.spark.errors import DataLoss
 from semel.wire.errors import ProtocolError
 from semel.wire.records import iter_batches

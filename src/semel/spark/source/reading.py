@@ -12,11 +12,12 @@ import pyarrow as pa
 
 from semel.allocator import keep_memory
 from semel.client import EARLIEST, Client, ClientError, ErrorCode, KafkaError
-from semel.client.consume.fetching import FetchUnderWay, begin_fetch, shown
+from semel.client.consume.fetch import FetchUnderWay, NoRecordsYet, begin_fetch, shown
 from semel.client.consume.offsets import list_offsets
-from semel.client.errors import check, is_retriable
+from semel.client.errors import check
 from semel.client.net.cluster import UNKNOWN_TOPIC_WAIT_S
-from semel.client.net.retry import Attempts
+from semel.client.net.fanout import leader_may_move
+from semel.client.net.retry import Attempts, retrying
 from semel.spark.columns import to_arrow
 from semel.spark.errors import DataLoss
 from semel.spark.options import SourceOptions
@@ -75,8 +76,8 @@ def read_range(
             del data, found  # so that the next fetch may reuse their buffers
         else:
             try:
-                attempts.failed(_Waiting(data.high_watermark))
-            except _Waiting:
+                attempts.failed(NoRecordsYet(f"{wanted.topic}/{wanted.partition} ends too early"))
+            except NoRecordsYet:
                 _lost(
                     options,
                     wanted,
@@ -84,10 +85,6 @@ def read_range(
                 )
                 break
     yield from rows.take()
-
-
-class _Waiting(ClientError):
-    """The broker has no records there yet: a new leader may lag behind the previous one for a moment."""
 
 
 class _Recreated(ClientError):
@@ -115,21 +112,21 @@ class _Fetches:
 
     def at(self, position: int) -> PartitionData | None:
         """Return batches from an offset; None if the log does not have it."""
-        for attempt in Attempts(self._client.patience_s, also=_may_pass):
-            try:
-                asked, self._in_flight = self._in_flight, None
-                if asked is None or asked.positions[self._key] != position:
-                    asked = self._asked(position)
-                ((_, data),) = asked.wait()
-                if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
-                    return None
-                name = f"{self._wanted.topic}/{self._wanted.partition}"
-                check(data.error_code, f"{name} cannot be read at offset {position}")
-                return data
-            except (KafkaError, ClientError) as error:
-                self._client.forget_topic(self._wanted.topic)
-                attempt.failed(error)
-        raise AssertionError("attempts end with an error")
+
+        def fetch() -> PartitionData | None:
+            asked, self._in_flight = self._in_flight, None
+            if asked is None or asked.positions[self._key] != position:
+                asked = self._asked(position)
+            ((_, data),) = asked.wait()
+            if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+                return None
+            name = f"{self._wanted.topic}/{self._wanted.partition}"
+            check(data.error_code, f"{name} cannot be read at offset {position}")
+            return data
+
+        return retrying(
+            fetch, self._client.patience_s, retriable=leader_may_move, on_failure=self._forget_topic
+        )
 
     def _asked(self, position: int) -> FetchUnderWay:
         self._find_topic()
@@ -146,13 +143,15 @@ class _Fetches:
         This process may remember an older topic of that name. In a cluster, the broker that answers may lag
         behind the broker that the plan was made with.
         """
-        for attempt in Attempts(UNKNOWN_TOPIC_WAIT_S, also=_is_other_topic):
-            try:
-                self._check_topic()
-                return
-            except _Recreated as error:
-                attempt.failed(error)
-                self._client.forget_topic(self._wanted.topic)
+        retrying(
+            self._check_topic,
+            UNKNOWN_TOPIC_WAIT_S,
+            retriable=_is_other_topic,
+            on_failure=self._forget_topic,
+        )
+
+    def _forget_topic(self) -> None:
+        self._client.forget_topic(self._wanted.topic)
 
     def _check_topic(self) -> None:
         info = self._client.topic(self._wanted.topic, wait_s=UNKNOWN_TOPIC_WAIT_S)
@@ -163,14 +162,6 @@ class _Fetches:
 
 def _is_other_topic(error: Exception) -> bool:
     return isinstance(error, _Recreated)
-
-
-def _may_pass(error: Exception) -> bool:
-    if isinstance(error, _Recreated):
-        return False
-    if isinstance(error, KafkaError) and error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-        return False
-    return isinstance(error, _Waiting) or is_retriable(error)
 
 
 def _behind_loss(client: Client, wanted: Range, position: int, options: SourceOptions) -> int:

@@ -31,15 +31,15 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from semel.client import Client, ClientError, ErrorCode, Isolation, KafkaError, Partition
-from semel.client.consume.commit_order_batches import CommitOrderBatches
-from semel.client.consume.compaction import compactions, tells_compactions
-from semel.client.consume.compaction_watch import TopicRules
-from semel.client.consume.fetching import fetch_batches
+from semel.client import Client, ErrorCode, Isolation, Partition
+from semel.client.consume.commit_order_log import CommitOrderBatches
+from semel.client.consume.compaction import TopicRules, compactions, tells_compactions
+from semel.client.consume.fetch import NoRecordsYet, fetch_batches
 from semel.client.consume.offsets import list_ends_together
 from semel.client.consume.spool import Spool
-from semel.client.errors import check, is_retriable
-from semel.client.net.retry import Attempts
+from semel.client.errors import check
+from semel.client.net.fanout import leader_may_move
+from semel.client.net.retry import retrying
 from semel.spark.columns import to_arrow
 from semel.spark.errors import DataLoss, OptionError, SnapshotOvertaken
 from semel.spark.options import SourceOptions
@@ -181,30 +181,27 @@ def _read_tail(
         spool.close()
 
 
-class _Waiting(ClientError):
-    """The broker does not serve the records yet that another response referred to."""
-
-
 def _fetch(client: Client, tail: Tail, position: int, options: SourceOptions) -> Buffer:
     """Return batches from a position. DataLoss if they are gone: a snapshot must be complete."""
     key: Partition = (tail.topic, tail.partition)
     where = f"{tail.topic}/{tail.partition} cannot be read at offset {position}"
-    for attempt in Attempts(client.patience_s, also=_may_pass):
-        try:
-            ((_, data),) = fetch_batches(client, {key: position}, Isolation.READ_UNCOMMITTED, options.limits)
-            if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
-                raise DataLoss(f"{where}: it was deleted while the snapshot was read. Read it again")
-            check(data.error_code, where)
-            if data.records:
-                return data.records
-            raise _Waiting(f"{where}: the log ends at {data.high_watermark}, and ended at {tail.end} before")
-        except (KafkaError, ClientError) as error:
-            client.forget_topic(tail.topic)
-            attempt.failed(error)
-    raise AssertionError("attempts end with an error")
+
+    def fetch() -> Buffer:
+        ((_, data),) = fetch_batches(client, {key: position}, Isolation.READ_UNCOMMITTED, options.limits)
+        if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+            raise DataLoss(f"{where}: it was deleted while the snapshot was read. Read it again")
+        check(data.error_code, where)
+        if data.records:
+            return data.records
+        raise NoRecordsYet(f"{where}: the log ends at {data.high_watermark}, and ended at {tail.end} before")
+
+    return retrying(
+        fetch,
+        client.patience_s,
+        retriable=_may_pass,
+        on_failure=lambda: client.forget_topic(tail.topic),
+    )
 
 
 def _may_pass(error: Exception) -> bool:
-    if isinstance(error, KafkaError) and error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-        return False
-    return isinstance(error, _Waiting) or is_retriable(error)
+    return isinstance(error, NoRecordsYet) or leader_may_move(error)

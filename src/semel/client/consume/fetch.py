@@ -71,6 +71,10 @@ class FetchLimits:
     partition_max_bytes: int = 4 << 20
 
 
+class NoRecordsYet(ClientError):
+    """The broker has no records where others have seen some: a new leader may lag behind the previous one."""
+
+
 def fetch(
     client: Client, positions: Mapping[Partition, int], isolation: Isolation, limits: FetchLimits
 ) -> list[Fetched]:
@@ -209,7 +213,7 @@ class _AbortedRanges:
 
     def __init__(self, aborted: Iterable[AbortedTransaction]) -> None:
         # Brokers list them in the order of their ends; `hides` needs them in the order of their starts.
-        self._to_come = [(each.first_offset, each.producer_id) for each in aborted]
+        self._to_come = [(transaction.first_offset, transaction.producer_id) for transaction in aborted]
         heapq.heapify(self._to_come)
         self._producers: set[int] = set()
 

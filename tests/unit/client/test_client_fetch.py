@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 
 from semel.client import Isolation
-from semel.client.consume.fetching import visible
+from semel.client.consume.fetch import visible
 from semel.wire.messages import AbortedTransaction
 from semel.wire.records import Record, encode_batch, marker, stamp
 

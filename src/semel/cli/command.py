@@ -1,6 +1,5 @@
 """Declares commands: options from parameters, a client for those that need one, and the result printed."""
 
-import functools
 import inspect
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -60,7 +59,6 @@ def _run(function: Callable[..., Answer | None]) -> Callable[..., None]:
         options.insert(at, _option("as_json", Json, False))
     signature = inspect.Signature(options)
 
-    @functools.wraps(function, assigned=("__module__", "__name__", "__qualname__", "__doc__"))
     def run(*args: object, **kwargs: object) -> None:
         given = signature.bind(*args, **kwargs)
         given.apply_defaults()
@@ -70,10 +68,8 @@ def _run(function: Callable[..., Answer | None]) -> Callable[..., None]:
         if answer is not None:
             answer.print(given.arguments["as_json"])
 
-    # Typer takes the parameters from here, and resolves no names that are imported for type checkers alone.
+    run.__name__, run.__doc__ = function.__name__, function.__doc__
     run.__signature__ = signature  # type: ignore[attr-defined]
-    del run.__wrapped__  # type: ignore[attr-defined]
-    run.__annotations__ = {}
     return run
 
 

@@ -1,4 +1,4 @@
-"""`semel topics`: create, list, describe, alter, delete. `semel offsets`: where their partitions begin and end."""
+"""`semel topics`: create, list, describe, alter, delete. `semel offsets`: where partitions begin and end."""
 
 from typing import TYPE_CHECKING, Annotated, Any
 

@@ -1,7 +1,7 @@
 """DescribeConfigs, AlterConfigs, IncrementalAlterConfigs, ListConfigResources.
 
 The configs of topics, groups and brokers can be changed. ``semel.core`` decides the changes, and
-``semel.dynamic_settings`` says which settings of a broker can be changed while it runs. Kafka's other
+``semel.config`` says which settings of a broker can be changed while it runs. Kafka's other
 resources (loggers, client metrics) have no configs here: a request for them is INVALID_REQUEST. Each resource
 succeeds or fails independently.
 """
@@ -10,7 +10,8 @@ from collections import Counter
 from typing import Final, NamedTuple, TypeVar
 
 from semel.broker.broker import Broker
-from semel.core.config_operations import DELETE, SET, SUBTRACT, ConfigOperation
+from semel.config import READ_ONLY, SETTINGS, unchangeable, value_problem
+from semel.core.configs import DELETE, LIST, SET, SUBTRACT, ConfigOperation
 from semel.core.dynamic_configs import (
     ALL_BROKERS,
     BROKER,
@@ -22,7 +23,6 @@ from semel.core.dynamic_configs import (
 from semel.core.names import is_usable
 from semel.core.topics import AlterTopic, TopicAnswer, name_problem
 from semel.core.types import Command, ErrorCode
-from semel.dynamic_settings import READ_ONLY, is_list, problem, unchangeable
 from semel.handlers.config_entries import (
     ConfigEntry,
     broker_entries,
@@ -280,8 +280,8 @@ def _command(
         refused = (_foreign(broker, name) if name else None) or _broker_refused(operations)
         if refused:
             return refused
-        dotted = configs.static.dotted()
-        lists = {each: str(dotted[each]) for each, _, _ in operations if is_list(each)}
+        names = [each for each, _, _ in operations if each in SETTINGS and SETTINGS[each].kind is LIST]
+        lists = {each: str(configs.static.value(each)) for each in names}
         present = tuple(configs.of(BROKER, name))
         return AlterBrokerConfigs(name, operations, replace, validate_only, lists, present)
     if not name:
@@ -306,7 +306,7 @@ def _broker_refused(operations: tuple[ConfigOperation, ...]) -> TopicAnswer | No
         if (fixed := unchangeable(name)) is not None:
             is_known = name in READ_ONLY
             return TopicAnswer(ErrorCode.INVALID_REQUEST if is_known else ErrorCode.INVALID_CONFIG, fixed)
-        if value is not None and (wrong := problem(name, value)):
+        if value is not None and (wrong := value_problem(name, value)):
             return TopicAnswer(ErrorCode.INVALID_REQUEST, wrong)
     return None
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from semel.core.data import Data
 from semel.core.facts import BatchesReplaced, PartitionChanged
-from semel.core.topic_configs import words
+from semel.core.configs import words
 from semel.core.types import (
     Buffer,
     Decide,

@@ -42,7 +42,7 @@ class Rules(NamedTuple):
     transactional_id: Annotated[str | None, Option("A transactional id; * for all of them.")] = None
     cluster: Annotated[bool, Option("The cluster itself.")] = False
     prefix: Annotated[bool, Option("The name is a prefix of names.")] = False
-    host: Annotated[str, Option("Only from this address.", metavar="ADDRESS")] = "*"
+    host: Annotated[str, Option("Only from this address.", "ADDRESS")] = "*"
 
     def acls(self, *, is_denied: bool) -> "list[Acl]":
         """Return the ACLs. BadParameter if they are not valid."""

@@ -8,7 +8,7 @@ import typer
 from semel.cli.command import command
 from semel.cli.options import Option, argument
 from semel.cli.output import Answer, say_error
-from semel.cli.spark import Master, SparkOptions, running_spark, sparking
+from semel.cli.spark import Master, SparkOptions, running_spark, spark_errors
 
 if TYPE_CHECKING:
     from semel.check import Verdict
@@ -50,7 +50,7 @@ def check(
 def _on_spark(histories: list[Path], master: str | None) -> "Verdict":
     for path in histories:
         path.stat()  # Report a missing file here: the error of Spark would be long.
-    with sparking(), running_spark("semel check", SparkOptions(master)) as session:
+    with spark_errors(), running_spark("semel check", SparkOptions(master)) as session:
         from semel.spark.pipeline.check import check_files
 
         return check_files(session, [path.absolute() for path in histories])

@@ -66,7 +66,7 @@ def status(
 def drain(
     ledger: RequiredLedger,
     node: Node,
-    timeout: Annotated[str, Option("How long to wait, as in 30s or 5m.", metavar="SPAN")] = "1m",
+    timeout: Annotated[str, Option("How long to wait, as in 30s or 5m.", "SPAN")] = "1m",
 ) -> None:
     """Make a broker give its shards to the others and take no new ones; wait until it owns none.
 

@@ -24,10 +24,10 @@ CONFIGS: "Columns[ConfigValue]" = Columns(
 class Resource(NamedTuple):
     """The resource that a configuration belongs to; exactly one field is given."""
 
-    broker: Annotated[int | None, Option("A broker, by its node id.", metavar="ID")] = None
+    broker: Annotated[int | None, Option("A broker, by its node id.", "ID")] = None
     all_brokers: Annotated[bool, Option("All brokers without a value of their own.")] = False
-    group: Annotated[str | None, Option("A group.", metavar="GROUP")] = None
-    topic: Annotated[str | None, Option("A topic.", metavar="TOPIC")] = None
+    group: Annotated[str | None, Option("A group.", "GROUP")] = None
+    topic: Annotated[str | None, Option("A topic.", "TOPIC")] = None
 
     def __str__(self) -> str:
         if self.group is not None:
@@ -87,9 +87,7 @@ def describe(
 def alter(
     *,
     config: Annotated[list[str] | None, argument("NAME=VALUE...", "Configurations to set.")] = None,
-    delete: Annotated[
-        list[str] | None, Option("Remove what was set; may be repeated.", metavar="NAME")
-    ] = None,
+    delete: Annotated[list[str] | None, Option("Remove what was set; may be repeated.", "NAME")] = None,
     resource: Resource,
     admin: "Admin",
 ) -> None:

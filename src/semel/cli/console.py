@@ -30,7 +30,7 @@ SERVE_OPTION = "--console"
 @command()
 def console(
     listen: Annotated[
-        str, Option("Where browsers connect; port 0 is any free one.", metavar="HOST:PORT")
+        str, Option("Where browsers connect; port 0 is any free one.", "HOST:PORT")
     ] = "127.0.0.1:8080",
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     login: Annotated[bool, Option("Want a login on loopback, too. Elsewhere it is always wanted.")] = False,
@@ -39,15 +39,13 @@ def console(
         list[str] | None,
         Option(
             "A name under which browsers reach the console, if it is not that of --listen; may be repeated.",
-            metavar="NAME",
+            "NAME",
         ),
     ] = None,
-    certificate: Annotated[
-        Path | None, Option("Serve HTTPS with this PEM certificate.", metavar="FILE")
-    ] = None,
-    key: Annotated[Path | None, Option("Its key, if that is in another file.", metavar="FILE")] = None,
+    certificate: Annotated[Path | None, Option("Serve HTTPS with this PEM certificate.", "FILE")] = None,
+    key: Annotated[Path | None, Option("Its key, if that is in another file.", "FILE")] = None,
     audit: Annotated[
-        Path | None, Option("The log of a broker on this machine, for its audit trail.", metavar="FILE")
+        Path | None, Option("The log of a broker on this machine, for its audit trail.", "FILE")
     ] = None,
     storage: Annotated[
         Path | None,
@@ -61,7 +59,7 @@ def console(
     ] = None,
     ledger: Ledger = None,
     registry: Annotated[
-        str | None, Option("A schema registry, to decode messages with.", "--schema-registry", metavar="URL")
+        str | None, Option("A schema registry, to decode messages with.", "--schema-registry", "URL")
     ] = None,
 ) -> None:
     """Serve a web console for a cluster: topics, messages, groups and, unlike other consoles, transactions.

@@ -92,19 +92,15 @@ def consume(
     topics: Annotated[list[str], argument("TOPIC", "Topics to read.")],
     from_beginning: Annotated[bool, Option("Start at the earliest record instead of the end.")] = False,
     follow: Annotated[bool, Option("At the end, wait for new records.", "-F")] = False,
-    group: Annotated[
-        str | None, Option("Read as a member of this group, and commit.", "-g", metavar="GROUP")
-    ] = None,
-    maximum: Annotated[
-        int | None, Option("Stop after N records.", "--max", "-n", metavar="N", lowest=1)
-    ] = None,
+    group: Annotated[str | None, Option("Read as a member of this group, and commit.", "-g", "GROUP")] = None,
+    maximum: Annotated[int | None, Option("Stop after N records.", "--max", "-n", "N", lowest=1)] = None,
     partition: Annotated[
         list[int] | None, Option("Only this partition; may be repeated.", "-p", lowest=0)
     ] = None,
     offset: Annotated[int | None, Option("Start here; -N is N records before the end.", "-o")] = None,
     form: Annotated[OutputFormat, Option("How records are printed.", "--format", "-f")] = OutputFormat.text,
     key_separator: Annotated[
-        str | None, Option("Print keys, followed by this separator.", "-k", metavar="TEXT")
+        str | None, Option("Print keys, followed by this separator.", "-k", "TEXT")
     ] = None,
     raw: Annotated[
         bool, Option("Print text unescaped at a terminal too, including control characters.")

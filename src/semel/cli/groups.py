@@ -11,7 +11,7 @@ from semel.cli.output import Answer, Columns, Remark, Table, partition_names, sa
 from semel.printable import printable
 
 if TYPE_CHECKING:
-    from semel.client import Client, GroupListing, MemberInfo, Partition
+    from semel.client import Admin, Client, GroupListing, MemberInfo, Partition
 
 app = group("List, describe, delete and reset consumer groups.")
 
@@ -30,11 +30,9 @@ MEMBERS: "Columns[MemberInfo]" = Columns(
 
 
 @command(app, "list")
-def list_(client: "Client") -> Answer:
+def list_(admin: "Admin") -> Answer:
     """List groups."""
-    from semel.client import Admin
-
-    return GROUPS.answer(Admin(client).groups.all(), "There are no groups.")
+    return GROUPS.answer(admin.groups.all(), "There are no groups.")
 
 
 @command(app)
@@ -83,13 +81,11 @@ def delete(
     *,
     groups: Annotated[list[str], argument("GROUP", "Ids of groups.")],
     yes: Yes = False,
-    client: "Client",
+    admin: "Admin",
 ) -> None:
     """Delete groups with their offsets. They must have no members. Asks for confirmation at a terminal."""
-    from semel.client import Admin
-
     confirm(f"Delete {', '.join(groups)} with all offsets?", yes)
-    Admin(client).groups.delete(*groups)
+    admin.groups.delete(*groups)
     for name in groups:
         say(f"Deleted group {printable(name)}.")
 
@@ -100,19 +96,15 @@ def reset(
     group: GroupId,
     topic: Annotated[
         list[str] | None,
-        Option(
-            "Topics, or some partitions of one; default: all that it has read.", "-t", metavar="TOPIC[:0,1]"
-        ),
+        Option("Topics, or some partitions of one; default: all that it has read.", "-t", "TOPIC[:0,1]"),
     ] = None,
     to_earliest: Annotated[bool, Option("Read everything again.")] = False,
     to_latest: Annotated[bool, Option("Skip everything up to now.")] = False,
     to_offset: Annotated[int | None, Option("Go to this offset.", lowest=0)] = None,
     to_datetime: Annotated[
-        str | None, Option("Go to the first record at or after this time.", metavar="TIME")
+        str | None, Option("Go to the first record at or after this time.", "TIME")
     ] = None,
-    shift_by: Annotated[
-        int | None, Option("Move N records forward, or back if N is negative.", metavar="N")
-    ] = None,
+    shift_by: Annotated[int | None, Option("Move N records forward, or back if N is negative.", "N")] = None,
     dry_run: Annotated[bool, Option("Only show what would be done.")] = False,
     client: "Client",
 ) -> Answer:

@@ -21,12 +21,15 @@ UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 class Option:
-    """An option of a command (`command`). Its long name is that of its parameter, unless `names` has one."""
+    """An option of a command (`command`): what it is for, its names, and what stands for its value.
 
-    def __init__(self, text: str, *names: str, metavar: str | None = None, lowest: int | None = None) -> None:
+    A name starts with a dash. If no long one is given, it is that of the parameter.
+    """
+
+    def __init__(self, text: str, *names: str, lowest: int | None = None) -> None:
         self._text = text
-        self._names = names
-        self._metavar = metavar
+        self._names = tuple(name for name in names if name.startswith("-"))
+        self._metavar = next((name for name in names if not name.startswith("-")), None)
         self._lowest = lowest
 
     def info(self, parameter: str) -> "OptionInfo":

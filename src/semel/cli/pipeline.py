@@ -13,7 +13,7 @@ from semel.cli.command import client_settings, command, connected
 from semel.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Json, Option, argument, duration_ms, group
 from semel.cli.output import Answer, Columns, Pairs, partition_names, say
 from semel.cli.pipeline_progress import view
-from semel.cli.spark import FAILED, SparkOptions, running_spark, sparking
+from semel.cli.spark import FAILED, SparkOptions, running_spark, spark_errors
 from semel.times import span_text
 
 if TYPE_CHECKING:
@@ -65,21 +65,16 @@ def run(
     ],
     checkpoint: Annotated[
         str,
-        Option(
-            "Where Spark keeps its checkpoints, one directory for every sink. A path or a URL.", metavar="DIR"
-        ),
+        Option("Where Spark keeps its checkpoints, one directory for every sink. A path or a URL.", "DIR"),
     ] = "semel-checkpoints",
     once: Annotated[bool, Option("Read what is there now, and stop.")] = False,
     new: Annotated[
-        bool,
-        Option("Begin although a pipeline with another id has written the same to the same output."),
+        bool, Option("Begin although a pipeline with another id has written the same to the same output.")
     ] = False,
-    trigger: Annotated[
-        str, Option("How often a batch starts, as a Spark interval.", metavar="SPAN")
-    ] = "1 second",
+    trigger: Annotated[str, Option("How often a batch starts, as a Spark interval.", "SPAN")] = "1 second",
     spark: SparkOptions,
     patience: Annotated[
-        str, Option("How long the broker may be unavailable before this fails.", metavar="SPAN")
+        str, Option("How long the broker may be unavailable before this fails.", "SPAN")
     ] = "5m",
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: Json = False,
@@ -99,7 +94,7 @@ def run(
     if "://" not in checkpoint:
         # Spark's working directory may be another one.
         checkpoint = str(Path(checkpoint).absolute())
-    with sparking():
+    with spark_errors():
         from semel.spark.pipeline import running
         from semel.spark.pipeline.file import load
 
@@ -132,7 +127,7 @@ class _Stop:
 @command(app, "list")
 def list_(client: "Client") -> Answer:
     """List the pipelines that the cluster knows, running or not, with their positions."""
-    with sparking():
+    with spark_errors():
         from semel.spark.pipeline.status import pipelines, status
 
         found = [status(client, pipeline) for pipeline in pipelines(client)]
@@ -163,7 +158,7 @@ def lag(pipeline: PipelineId, client: "Client") -> Answer:
 
 
 def _status(client: "Client", pipeline: str) -> "Status":
-    with sparking():
+    with spark_errors():
         from semel.spark.pipeline.status import status
 
         return status(client, pipeline)
@@ -176,20 +171,18 @@ def verify(
     output: Annotated[
         list[str] | None,
         Option(
-            "A topic that it writes to; may be repeated. Not needed if it writes to a table.",
-            "-o",
-            metavar="TOPIC",
+            "A topic that it writes to; may be repeated. Not needed if it writes to a table.", "-o", "TOPIC"
         ),
     ] = None,
-    identity: Annotated[str, Option("The identity of a record, on both sides.", metavar="SQL")] = "key",
-    input_identity: Annotated[str | None, Option("The identity of input records.", metavar="SQL")] = None,
-    output_identity: Annotated[str | None, Option("The identity of output records.", metavar="SQL")] = None,
-    expect: Annotated[str, Option("How many outputs an input record produces.", metavar="SQL")] = "1",
+    identity: Annotated[str, Option("The identity of a record, on both sides.", "SQL")] = "key",
+    input_identity: Annotated[str | None, Option("The identity of input records.", "SQL")] = None,
+    output_identity: Annotated[str | None, Option("The identity of output records.", "SQL")] = None,
+    expect: Annotated[str, Option("How many outputs an input record produces.", "SQL")] = "1",
     start: Annotated[
-        str, Option("Where it started: 'earliest', or JSON by partition.", "--from", metavar="OFFSETS")
+        str, Option("Where it started: 'earliest', or JSON by partition.", "--from", "OFFSETS")
     ] = "earliest",
     checkpoint: Annotated[
-        str | None, Option("The checkpoint of the query, to find torn batches.", metavar="DIR")
+        str | None, Option("The checkpoint of the query, to find torn batches.", "DIR")
     ] = None,
     spark: SparkOptions,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -205,7 +198,7 @@ def verify(
     Exit codes: 0 no differences; 1 records are lost, duplicated or foreign, or it could not be determined; 2
     wrong usage.
     """
-    with sparking():
+    with spark_errors():
         from semel.spark.pipeline import verify as comparing
 
         question = comparing.Question(

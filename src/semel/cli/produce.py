@@ -48,11 +48,9 @@ def produce(
     files: Annotated[
         list[Path] | None, argument("FILE", "Files to read; by default, or for '-', standard input.")
     ] = None,
-    key_separator: Annotated[
-        str | None, Option("The separator between key and value.", "-k", metavar="TEXT")
-    ] = None,
+    key_separator: Annotated[str | None, Option("The separator between key and value.", "-k", "TEXT")] = None,
     header: Annotated[
-        list[str] | None, Option("A header for every record; may be repeated.", "-H", metavar="NAME=VALUE")
+        list[str] | None, Option("A header for every record; may be repeated.", "-H", "NAME=VALUE")
     ] = None,
     form: Annotated[InputFormat, Option("The format of a line.", "--format", "-f")] = InputFormat.text,
     partition: Annotated[int | None, Option("The partition; else the key decides.", "-p", lowest=0)] = None,

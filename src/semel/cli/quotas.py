@@ -23,9 +23,9 @@ QUOTAS: "Columns[ClientQuota]" = Columns(
 class Whose(NamedTuple):
     """The user, client id and address that a quota is of; several of them together, or none for all."""
 
-    user: Annotated[str | None, Option("A user, without 'User:'.", metavar="NAME")] = None
-    client_id: Annotated[str | None, Option("A client id.", metavar="ID")] = None
-    ip: Annotated[str | None, Option("The address of a client.", metavar="ADDRESS")] = None
+    user: Annotated[str | None, Option("A user, without 'User:'.", "NAME")] = None
+    client_id: Annotated[str | None, Option("A client id.", "ID")] = None
+    ip: Annotated[str | None, Option("The address of a client.", "ADDRESS")] = None
     default_user: Annotated[bool, Option("All users without an own quota.")] = False
     default_client_id: Annotated[bool, Option("All client ids without an own quota.")] = False
     default_ip: Annotated[bool, Option("All addresses without an own quota.")] = False

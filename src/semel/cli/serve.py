@@ -56,8 +56,7 @@ class Options(NamedTuple):
     """The options of the command; None, False or empty if not given."""
 
     data: Annotated[
-        Path | None,
-        Option(f"The data directory; created if missing. [default: ./{DEFAULT_DATA}]", metavar="DIR"),
+        Path | None, Option(f"The data directory; created if missing. [default: ./{DEFAULT_DATA}]", "DIR")
     ] = None
     listen: Annotated[
         list[str] | None,
@@ -65,7 +64,7 @@ class Options(NamedTuple):
             "Where clients connect; may be repeated; port 0 is any free one. PROTOCOL is plaintext, ssl, "
             "sasl_plaintext or sasl_ssl; with ssl it needs the setting ssl.certificate.location. "
             f"[default: {DEFAULT_LISTEN}]",
-            metavar="[NAME=][PROTOCOL://]HOST:PORT",
+            "[NAME=][PROTOCOL://]HOST:PORT",
         ),
     ] = None
     advertise: Annotated[
@@ -73,7 +72,7 @@ class Options(NamedTuple):
         Option(
             "The address given to clients of a listener, if it differs from the one it listens on; "
             "that of the name 'internal' is given to other brokers, with --internal.",
-            metavar="[NAME=]HOST:PORT",
+            "[NAME=]HOST:PORT",
         ),
     ] = None
     memory: Annotated[bool, Option("Keep everything in memory; it is lost at the end.")] = False
@@ -84,21 +83,16 @@ class Options(NamedTuple):
         Option(
             "For a cluster: where other brokers connect, in a private network. [default: any port of the "
             "first --listen host]",
-            metavar="HOST:PORT",
+            "HOST:PORT",
         ),
     ] = None
-    metrics: Annotated[
-        str | None, Option("Serve Prometheus metrics over HTTP here.", metavar="HOST:PORT")
-    ] = None
+    metrics: Annotated[str | None, Option("Serve Prometheus metrics over HTTP here.", "HOST:PORT")] = None
     console: Annotated[
-        str | None, Option("Serve the web console here; see 'semel console'.", metavar="HOST:PORT")
+        str | None, Option("Serve the web console here; see 'semel console'.", "HOST:PORT")
     ] = None
-    config: Annotated[
-        Path | None, Option("A TOML file with these options, and [settings].", metavar="FILE")
-    ] = None
+    config: Annotated[Path | None, Option("A TOML file with these options, and [settings].", "FILE")] = None
     setting: Annotated[
-        list[str] | None,
-        Option("A setting by Kafka's name; may be repeated.", "--set", metavar="NAME=VALUE"),
+        list[str] | None, Option("A setting by Kafka's name; may be repeated.", "--set", "NAME=VALUE")
     ] = None
     log_level: Annotated[LogLevel | None, Option("How much is logged. [default: info]")] = None
     log_format: Annotated[LogFormat | None, Option("Plain lines, or JSON.")] = None

@@ -24,11 +24,12 @@ ALL_ARGUMENTS: Final = {
     "ignore_unknown_options": True,
     "help_option_names": [],
 }
-Master = Annotated[str | None, Option("Where Spark runs. [default: this machine, local[*]]", metavar="URL")]
+LogFile = Annotated[Path | None, Option("Where Spark's own log goes. [default: standard error]", "FILE")]
+Master = Annotated[str | None, Option("Where Spark runs. [default: this machine, local[*]]", "URL")]
 
 
 @contextmanager
-def sparking() -> Iterator[None]:
+def spark_errors() -> Iterator[None]:
     """End the command with a sentence and an exit code on expected errors."""
     if find_spec("pyspark") is None:
         say_error("this needs Spark: pip install 'semel[spark]'.")
@@ -60,12 +61,8 @@ class SparkOptions(NamedTuple):
     """Where Spark runs, and how."""
 
     master: Master = None
-    conf: Annotated[
-        list[str] | None, Option("A setting of Spark; may be repeated.", metavar="NAME=VALUE")
-    ] = None
-    log: Annotated[
-        Path | None, Option("Where Spark's own log goes. [default: standard error]", metavar="FILE")
-    ] = None
+    conf: Annotated[list[str] | None, Option("A setting of Spark; may be repeated.", "NAME=VALUE")] = None
+    log: LogFile = None
 
     def check(self) -> None:
         """Refuse settings that are not NAME=VALUE."""
@@ -82,7 +79,7 @@ def running_spark(name: str, options: SparkOptions) -> "Iterator[SparkSession]":
     from semel.spark import session
 
     builder = session(name, master=options.master)
-    # `sparking` reports failures in a sentence; the log of Java is written only to a file.
+    # `spark_errors` reports failures in a sentence; the log of Java is written only to a file.
     level = "OFF" if options.log is None else "WARN"
     for setting, value in {"spark.log.level": level, **options.settings()}.items():
         builder.config(setting, value)
@@ -124,7 +121,7 @@ def spark_submit(context: typer.Context) -> None:
 
     Try:  semel spark-submit --master local[2] job.py
     """
-    with sparking():
+    with spark_errors():
         import pyspark
 
         from semel.spark.driver import java

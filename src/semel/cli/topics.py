@@ -27,7 +27,7 @@ app = group("Create, list, describe, alter and delete topics.")
 
 Names = Annotated[list[str], argument("TOPIC", "Names of topics.")]
 Configs = Annotated[
-    list[str] | None, Option("A configuration of the topic; may be repeated.", "-c", metavar="NAME=VALUE")
+    list[str] | None, Option("A configuration of the topic; may be repeated.", "-c", "NAME=VALUE")
 ]
 CREATED: "Columns[CreatedTopic]" = Columns(
     topic=lambda topic: topic.name, partitions=lambda topic: topic.partitions
@@ -123,7 +123,7 @@ def alter(
     partitions: Annotated[int | None, Option("The new number of partitions; it can only grow.", "-p")] = None,
     config: Configs = None,
     delete_config: Annotated[
-        list[str] | None, Option("Reset a configuration to its default; may be repeated.", metavar="NAME")
+        list[str] | None, Option("Reset a configuration to its default; may be repeated.", "NAME")
     ] = None,
     admin: "Admin",
 ) -> None:
@@ -155,7 +155,7 @@ def offsets(
     *,
     topic: Annotated[str, argument("TOPIC", "The name of a topic.")],
     at: Annotated[
-        str | None, Option("Also the offset of the first record at or after this time.", metavar="TIME")
+        str | None, Option("Also the offset of the first record at or after this time.", "TIME")
     ] = None,
     isolation: Isolation = IsolationName.uncommitted,
     admin: "Admin",

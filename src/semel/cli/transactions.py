@@ -71,14 +71,12 @@ def list_(
         typer.Option("--state", "-s", case_sensitive=False, help="Only these states; may be repeated."),
     ] = None,
     producer: Annotated[
-        list[int] | None, Option("Only these producer ids; may be repeated.", metavar="NUMBER")
+        list[int] | None, Option("Only these producer ids; may be repeated.", "NUMBER")
     ] = None,
     older_than: Annotated[
-        str | None, Option("Only those open for longer, such as 90s, 5m or 2h.", metavar="SPAN")
+        str | None, Option("Only those open for longer, such as 90s, 5m or 2h.", "SPAN")
     ] = None,
-    pattern: Annotated[
-        str | None, Option("Only ids that match this expression as a whole.", metavar="REGEX")
-    ] = None,
+    pattern: Annotated[str | None, Option("Only ids that match this expression as a whole.", "REGEX")] = None,
     client: "Client",
 ) -> Answer:
     """List transactional ids with the state of their transactions.
@@ -163,9 +161,7 @@ def find_hanging(
     *,
     topic: Annotated[str | None, Option("Only this topic.", "-t")] = None,
     partition: Annotated[int | None, Option("Only this partition.", lowest=0)] = None,
-    older_than: Annotated[
-        str | None, Option("Only those idle for longer, such as 5m.", metavar="SPAN")
-    ] = None,
+    older_than: Annotated[str | None, Option("Only those idle for longer, such as 5m.", "SPAN")] = None,
     client: "Client",
 ) -> Answer:
     """Find transactions that are open in a partition and unknown to every coordinator.

@@ -49,7 +49,7 @@ def add(
         int, typer.Option("--iterations", min=4_096, max=16_384, help="More of them make guessing slower.")
     ] = 4_096,
     data: Annotated[
-        Path | None, Option("Add it to this directory, which no broker may be using.", metavar="DIR")
+        Path | None, Option("Add it to this directory, which no broker may be using.", "DIR")
     ] = None,
     ledger: Ledger = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,

@@ -20,13 +20,7 @@ app = group("List, add and remove ACLs: who may do what.")
 
 TopicName = Annotated[str | None, Option("A topic; * for all of them.")]
 ACLS: "Columns[Acl]" = Columns(
-    principal=lambda acl: acl.principal,
-    permission=lambda acl: acl.permission,
-    operation=lambda acl: acl.operation,
-    resource_type=lambda acl: acl.resource_type,
-    resource_name=lambda acl: acl.resource_name,
-    pattern_type=lambda acl: acl.pattern_type,
-    host=lambda acl: acl.host,
+    "principal", "permission", "operation", "resource_type", "resource_name", "pattern_type", "host"
 )
 
 

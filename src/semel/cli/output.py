@@ -12,6 +12,7 @@ Names and texts come from the broker and from other clients, so everything that 
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import typer
@@ -131,13 +132,13 @@ class Answer:
 class Columns(Generic[T]):
     """What is shown of items of a kind: a column has a name, and a function that gets its value.
 
-    JSON has the value under the name. A table shows it as `cells` say, or as it is. A column of milliseconds
-    (`_ms`) that has such a cell is titled without this unit.
+    The first columns can be names of attributes. JSON has the value under the name. A table shows it as it
+    is, or as `cells` say: then a column of milliseconds (`_ms`) is titled without this unit.
     """
 
-    def __init__(self, cells: Cells = NO_CELLS, **getters: Callable[[T], object]) -> None:
+    def __init__(self, *names: str, cells: Cells = NO_CELLS, **getters: Callable[[T], object]) -> None:
         self.cells = cells
-        self._getters = getters
+        self._getters = {name: attrgetter(name) for name in names} | getters
 
     def row(self, item: T) -> dict[str, Any]:
         """Return the columns of an item."""

@@ -25,7 +25,7 @@ app = group("Run exactly-once pipelines on Spark, and show their status.")
 
 PipelineId = Annotated[str, argument("PIPELINE", "The id of a pipeline; with several sinks, PIPELINE.SINK.")]
 PIPELINES: "Columns[Status]" = Columns(
-    {"batch_age_ms": span_text},
+    cells={"batch_age_ms": span_text},
     pipeline=lambda found: found.pipeline,
     writes_to=lambda found: found.table or found.kind.value,
     batch=lambda found: None if (made := found.decision) is None or made.batch_id < 0 else made.batch_id,
@@ -37,15 +37,9 @@ PIPELINES: "Columns[Status]" = Columns(
     open_transactions=lambda found: len(found.open),
     batch_age_ms=lambda found: found.batch_age_ms,
 )
-LAGS: "Columns[Lag]" = Columns(
-    topic=lambda lag: lag.topic,
-    partition=lambda lag: lag.partition,
-    offset=lambda lag: lag.offset,
-    latest=lambda lag: lag.latest,
-    lag=lambda lag: lag.behind,
-)
+LAGS: "Columns[Lag]" = Columns("topic", "partition", "offset", "latest", lag=lambda lag: lag.behind)
 OPEN: "Columns[OpenTransaction]" = Columns(
-    {"age_ms": span_text},
+    cells={"age_ms": span_text},
     transactional_id=lambda found: found.transactional_id,
     doing=lambda found: found.doing.value,
     age_ms=lambda found: found.age_ms,

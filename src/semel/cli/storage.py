@@ -16,13 +16,7 @@ if TYPE_CHECKING:
 FOUND = 1
 
 Directory = Annotated[Path, existing_directory("A data directory that no broker has open.")]
-DAMAGED: "Columns[DamagedBatch]" = Columns(
-    topic=lambda batch: batch.topic,
-    partition=lambda batch: batch.partition,
-    base_offset=lambda batch: batch.base_offset,
-    last_offset=lambda batch: batch.last_offset,
-    reason=lambda batch: batch.reason,
-)
+DAMAGED: "Columns[DamagedBatch]" = Columns("topic", "partition", "base_offset", "last_offset", "reason")
 
 
 @command()

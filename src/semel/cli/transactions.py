@@ -30,7 +30,7 @@ class StateName(StrEnum):
 
 
 TRANSACTIONS: "Columns[TransactionDescription]" = Columns(
-    {"age_ms": span_text},
+    cells={"age_ms": span_text},
     transactional_id=lambda found: found.transactional_id,
     state=lambda found: found.state,
     producer=lambda found: found.producer_id,
@@ -51,7 +51,7 @@ HANGING: "Columns[Open]" = Columns(
     command=lambda hanging: hanging.command,
 )
 BLOCKING: "Columns[Open]" = Columns(
-    {"age_ms": span_text},
+    cells={"age_ms": span_text},
     transactional_id=lambda found: found.owner.transactional_id if found.owner else None,
     producer=lambda found: found.producer.producer_id,
     epoch=lambda found: found.producer.epoch,

@@ -33,11 +33,7 @@ class Mechanism(StrEnum):
 
 Name = Annotated[str, argument("NAME", "Name of the user.")]
 MechanismOption = Annotated[Mechanism, Option("How the user authenticates.")]
-USERS: "Columns[ScramUser]" = Columns(
-    user=lambda user: user.user,
-    mechanism=lambda user: user.mechanism,
-    iterations=lambda user: user.iterations,
-)
+USERS: "Columns[ScramUser]" = Columns("user", "mechanism", "iterations")
 
 
 @command(app)

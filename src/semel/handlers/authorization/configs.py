@@ -1,7 +1,7 @@
 """Configs: DescribeConfigs and AlterConfigs on topics and groups, and on the cluster for brokers."""
 
 from collections import Counter
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from semel.core.dynamic_configs import BROKER
 from semel.core.dynamic_configs import GROUP as GROUP_CONFIGS
@@ -25,13 +25,11 @@ from semel.wire.api_key import ApiKey
 from semel.wire.messages.configs import (
     AlterConfigsRequest,
     AlterConfigsResourceResponse,
-    AlterConfigsResponse,
     DescribeConfigsRequest,
     DescribeConfigsResponse,
     DescribeConfigsResult,
     IncrementalAlterConfigsAlterConfigsResourceResponse,
     IncrementalAlterConfigsRequest,
-    IncrementalAlterConfigsResponse,
 )
 
 _DENIED: Final[dict[int, tuple[ResourceType, ErrorCode]]] = {
@@ -73,49 +71,30 @@ async def describe_configs(access: Access, request: DescribeConfigsRequest) -> D
     return response
 
 
-def _take_denied(
-    access: Access, request: AlterConfigsRequest | IncrementalAlterConfigsRequest
-) -> list[tuple[ErrorCode, int, str]]:
-    """Remove the resources that may not be altered from a request; returns them with their errors.
+Alteration: TypeAlias = AlterConfigsRequest | IncrementalAlterConfigsRequest
+_SHOWN_AS: Final[dict[type[Alteration], Any]] = {
+    AlterConfigsRequest: AlterConfigsResourceResponse,
+    IncrementalAlterConfigsRequest: IncrementalAlterConfigsAlterConfigsResourceResponse,
+}
+"""The entry of a resource in the response, whose fields are the same for both requests."""
 
-    Repeated resources stay in the request, because the handler refuses them.
-    """
+
+async def alter_configs(access: Access, request: Alteration) -> Any:
+    """AlterConfigs on each resource. Repeated resources stay in the request: the handler refuses them."""
     times = Counter((each.resource_type, each.resource_name) for each in request.resources)
-    denied: list[tuple[ErrorCode, int, str]] = []
+    denied: dict[tuple[int, str], ErrorCode] = {}
     for (kind, name), count in times.items():
         error = _error(access, Operation.ALTER_CONFIGS, kind, name) if count == 1 else ErrorCode.NONE
         if error:
-            denied.append((error, kind, name))
-    places = {(kind, name) for _, kind, name in denied}
+            denied[kind, name] = error
     resources: list[Any] = request.resources
-    resources[:] = [each for each in resources if (each.resource_type, each.resource_name) not in places]
-    return denied
-
-
-async def alter_configs(access: Access, request: AlterConfigsRequest) -> AlterConfigsResponse:
-    """AlterConfigs on each resource."""
-    denied = _take_denied(access, request)
-    response: AlterConfigsResponse = await access.pass_on(request)
+    resources[:] = [each for each in resources if (each.resource_type, each.resource_name) not in denied]
+    response = await access.pass_on(request)
     response.responses += [
-        AlterConfigsResourceResponse(
+        _SHOWN_AS[type(request)](
             error_code=error, error_message=MESSAGES[error], resource_type=kind, resource_name=name
         )
-        for error, kind, name in denied
-    ]
-    return response
-
-
-async def incremental_alter_configs(
-    access: Access, request: IncrementalAlterConfigsRequest
-) -> IncrementalAlterConfigsResponse:
-    """AlterConfigs on each resource."""
-    denied = _take_denied(access, request)
-    response: IncrementalAlterConfigsResponse = await access.pass_on(request)
-    response.responses += [
-        IncrementalAlterConfigsAlterConfigsResourceResponse(
-            error_code=error, error_message=MESSAGES[error], resource_type=kind, resource_name=name
-        )
-        for error, kind, name in denied
+        for (kind, name), error in denied.items()
     ]
     return response
 
@@ -123,5 +102,5 @@ async def incremental_alter_configs(
 GUARDS: dict[int, Guard] = {
     ApiKey.DESCRIBE_CONFIGS: describe_configs,
     ApiKey.ALTER_CONFIGS: alter_configs,
-    ApiKey.INCREMENTAL_ALTER_CONFIGS: incremental_alter_configs,
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: alter_configs,
 }

@@ -43,8 +43,8 @@ DELIVERIES = 32_000
 def wider_limits() -> Iterator[None]:
     """Allow shorter locks, so that many of them end, and more deliveries, so that no job is given up."""
     before = dict(GROUP_CONFIGS)
-    GROUP_CONFIGS[SHARE_LOCK_DURATION] = before[SHARE_LOCK_DURATION]._replace(lowest=SHORT_LOCK_MS)
-    GROUP_CONFIGS[SHARE_DELIVERIES] = before[SHARE_DELIVERIES]._replace(highest=DELIVERIES)
+    GROUP_CONFIGS[SHARE_LOCK_DURATION] = before[SHARE_LOCK_DURATION]._replace(low=SHORT_LOCK_MS)
+    GROUP_CONFIGS[SHARE_DELIVERIES] = before[SHARE_DELIVERIES]._replace(high=DELIVERIES)
     try:
         yield
     finally:

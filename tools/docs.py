@@ -1,14 +1,12 @@
 """Generates parts of the docs: ``make docs`` writes them, a house test checks them."""
 
-from dataclasses import fields
 from pathlib import Path
 
-from semel.config import Settings
+from semel.config import SETTINGS
 from semel.core.groups.configs import GROUP_CONFIGS, allowed
 from semel.core.topic_configs import TOPIC_CONFIGS
 from semel.core.transactions.states import ENDS, TRANSITIONS, End, Event, Presented
 from semel.core.types import TransactionState
-from semel.dynamic_settings import READ_ONLY
 from semel.handlers import served
 from semel.wire.errors import ErrorCode
 from semel.wire.messages.semel import FIRST_OWN_KEY
@@ -195,12 +193,9 @@ In version 2 every end changes the producer id and epoch, so a retry presents th
 def settings_table() -> str:
     """Return a table of all settings: default, whether it can change at run time, and reason."""
     rows = ["| name | default | at run time | description |", "| --- | --- | --- | --- |"]
-    dotted = {attribute: name for name, attribute in Settings.names().items()}
-    for each in fields(Settings):
-        name = dotted[each.name]
-        default = str(each.default).lower() if isinstance(each.default, bool) else str(each.default)
-        changes = "" if name in READ_ONLY else "yes"
-        rows.append(f"| `{name}` | {default or '(none)'} | {changes} | {each.metadata['why']} |")
+    for name, config in SETTINGS.items():
+        changes = "" if config.fixed else "yes"
+        rows.append(f"| `{name}` | {config.default or '(none)'} | {changes} | {config.doc} |")
     return "\n".join(rows)
 
 
@@ -208,13 +203,12 @@ def groups_table() -> str:
     """Return a table of all group configs."""
     rows = ["| name | default | bounds | description |", "| --- | --- | --- | --- |"]
     for name, row in GROUP_CONFIGS.items():
-        default = row.choices[0] if row.choices else row.setting
-        bounds = allowed(name) if row.choices else f"{_bound(row.lowest)}, {_bound(row.highest)}"
-        rows.append(f"| `{name}` | `{default}` | {bounds} | {row.doc} |")
+        bounds = allowed(name) if row.choices else f"{_bound(row.low)}, {_bound(row.high)}"
+        rows.append(f"| `{name}` | `{row.setting or row.default}` | {bounds} | {row.doc} |")
     return "\n".join(rows)
 
 
-def _bound(bound: str | int) -> str:
+def _bound(bound: str | int | None) -> str:
     return f"`{bound}`" if isinstance(bound, str) else str(bound)
 
 

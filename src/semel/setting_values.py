@@ -3,19 +3,26 @@
 import difflib
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import Field, field, fields
+from dataclasses import field
 from ipaddress import ip_address
 from typing import Any, Final
 
-from semel.core.topic_configs import words
+from semel.core.configs import BOOLEAN, DOUBLE, LIST, LONG, STRING, Config, ConfigKind, words
 from semel.principals import meant_principal
 
 INT_MAX: Final = 2**31 - 1
 LONG_MAX: Final = 2**63 - 1
+NOT_NEGATIVE: Final = (0, INT_MAX)
 COUNT: Final = (1, INT_MAX)
 INTERVAL: Final = (1, INT_MAX)
 """The limits of an interval or a timeout, in milliseconds."""
-_CALLED: Final = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+_TYPES: Final[Mapping[ConfigKind, tuple[type, str]]] = {
+    LONG: (int, "a whole number"),
+    DOUBLE: (float, "a number"),
+    BOOLEAN: (bool, "true or false"),
+    STRING: (str, "text"),
+    LIST: (str, "text"),
+}
 # Bounded, because a thousand digits are slow to parse and cannot be in range.
 _NUMBER: Final = re.compile(r"[+-]?[0-9]{1,19}(\.[0-9]{0,19})?([eE][+-]?[0-9]{1,3})?")
 
@@ -51,36 +58,44 @@ def unknown(name: str, known: Iterable[str]) -> UnknownSetting:
 
 def setting(
     default: Any,
-    why: str,
-    name: str | None = None,
-    choices: tuple[str, ...] = (),
+    doc: str,
     limits: tuple[int, int | None] | None = None,
+    *,
+    choices: tuple[str, ...] = (),
     is_list: bool = False,
+    fixed: str = "",
 ) -> Any:
-    """Declare a setting."""
-    metadata = {"why": why, "name": name, "choices": choices, "limits": limits, "is_list": is_list}
-    return field(default=default, metadata=metadata)
+    """Declare a setting. Any: the type is that of the field."""
+    kind = LIST if is_list else next(kind for kind, (type_, _) in _TYPES.items() if type_ is type(default))
+    low, high = limits or (None, None)
+    return field(
+        default=default,
+        metadata={"config": Config(text_of(default), kind, doc, low, high, choices, fixed=fixed)},
+    )
 
 
-def check_value(declared: Field[Any], value: Any) -> None:
-    """Raise ValueError if a value is outside the choices or limits of a setting."""
-    choices, limits = declared.metadata["choices"], declared.metadata["limits"]
-    name = declared.name.replace("_", ".")
-    chosen = words(value) if declared.metadata["is_list"] else (value,)
-    if choices and not all(each in choices for each in chosen):
-        raise ValueError(f"{name} must be {one_of(choices)}, not {value!r}{nearest(value, choices)}")
-    if limits and limits[1] is None and value < limits[0]:
-        raise ValueError(f"{name} must be at least {limits[0]:,}, not {value:,}")
-    if limits and limits[1] is not None and not limits[0] <= value <= limits[1]:
-        raise ValueError(f"{name} must be from {limits[0]:,} to {limits[1]:,}, not {value:,}")
+def text_of(value: object) -> str:
+    """Return a value of a setting as text."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def check(settings: Any) -> None:
+def check(values: Mapping[str, Any], table: Mapping[str, Config]) -> None:
     """Raise ValueError if a setting is outside its choices or limits, or cannot be parsed."""
-    for each in fields(settings):
-        check_value(each, getattr(settings, each.name))
-    connections_by_host(settings.max_connections_per_ip_overrides)
-    principals(settings.super_users)
+    for name, value in values.items():
+        _check_value(name, value, table[name])
+    connections_by_host(values["max.connections.per.ip.overrides"])
+    principals(values["super.users"])
+
+
+def _check_value(name: str, value: Any, config: Config) -> None:
+    choices, low, high = config.choices, config.low, config.high
+    chosen = words(value) if config.kind is LIST else (value,)
+    if choices and not all(word in choices for word in chosen):
+        raise ValueError(f"{name} must be {one_of(choices)}, not {value!r}{nearest(value, choices)}")
+    if low is not None and high is None and value < low:
+        raise ValueError(f"{name} must be at least {low:,}, not {value:,}")
+    if low is not None and high is not None and not low <= value <= high:
+        raise ValueError(f"{name} must be from {low:,} to {high:,}, not {value:,}")
 
 
 def connections_by_host(overrides: str) -> dict[str, int]:
@@ -125,8 +140,9 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return f"; did you mean {near[0]!r}?" if near else ""
 
 
-def coerce(name: str, value: Any, kind: type) -> Any:
+def coerce(name: str, value: Any, config: Config) -> Any:
     """Convert a value to the type of its setting. ValueError if that is impossible."""
+    kind, called = _TYPES[config.kind]
     if isinstance(value, kind) and not (kind is int and isinstance(value, bool)):
         return value
     text = str(value).strip()
@@ -137,4 +153,4 @@ def coerce(name: str, value: Any, kind: type) -> Any:
             raise ValueError(text)
         return kind(text)
     except (ValueError, KeyError):
-        raise ValueError(f"{name} must be {_CALLED[kind]}, not {value!r}") from None
+        raise ValueError(f"{name} must be {called}, not {value!r}") from None

@@ -18,8 +18,8 @@ from rich.console import Console
 from support.spark.jobs import committed, create, fill, values
 
 import semel
-from semel.cli import pipeline_run
-from semel.cli.pipeline_run import Lines, Screen
+from semel.cli import pipeline as cli_pipeline
+from semel.cli.pipeline_progress import Lines, Screen
 from semel.pipeline import Pipeline
 from semel.spark.pipeline import running
 from semel.spark.pipeline.progress import Progress
@@ -154,8 +154,8 @@ def test_the_flag_new_gets_to_the_sinks(
             return iter(())
 
     monkeypatch.setattr(running, "Run", Run)
-    monkeypatch.setattr(pipeline_run, "running_spark", lambda *_: nullcontext())
-    monkeypatch.setattr(pipeline_run, "_Stop", lambda: SimpleNamespace(is_asked=False))
+    monkeypatch.setattr(cli_pipeline, "running_spark", lambda *_: nullcontext())
+    monkeypatch.setattr(cli_pipeline, "_Stop", lambda: SimpleNamespace(is_asked=False))
     cli("pipeline", "run", str(file), *flags)
     assert starts == [{"pipeline.new": "true" if flags else "false", "pipeline.beside": ""}]
 

@@ -7,11 +7,10 @@ in force at this broker. ``changed`` is called with new settings, for components
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from semel.config import Settings
+from semel.config import Settings, in_force
 from semel.core.dynamic_configs import ALL_BROKERS, BROKER, GROUP
 from semel.core.groups import Migration
 from semel.core.groups.configs import SETTINGS, GroupTimeouts, ShareConfigs, share_configs, timeouts
-from semel.dynamic_settings import in_force
 
 _NONE: Final[Mapping[str, str]] = {}
 
@@ -75,8 +74,7 @@ class DynamicConfigs:
 
 
 def _group_limits(settings: Settings) -> dict[str, int]:
-    dotted = settings.dotted()
-    return {name: dotted[name] for name in SETTINGS}
+    return {name: settings.value(name) for name in SETTINGS}
 
 
 def migration_of(settings: Settings) -> Migration:

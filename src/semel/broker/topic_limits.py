@@ -2,8 +2,9 @@
 
 from collections.abc import Mapping
 
+from semel.core.configs import words
 from semel.core.data import Data
-from semel.core.topic_configs import value_of, words
+from semel.core.topic_configs import value_of
 from semel.core.types import PartitionKey, Topic
 
 

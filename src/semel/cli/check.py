@@ -5,9 +5,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from semel.cli.options import Json
-from semel.cli.output import say_error, show, show_json
-from semel.cli.sparking import SparkSettings, running_spark, sparking
+from semel.cli.command import command
+from semel.cli.options import Option, argument
+from semel.cli.output import Answer, say_error
+from semel.cli.spark import Master, SparkOptions, running_spark, spark_errors
 
 if TYPE_CHECKING:
     from semel.check import Verdict
@@ -16,21 +17,16 @@ FOUND = 1
 BAD_FILE = 2
 
 
+@command()
 def check(
     histories: Annotated[
-        list[Path],
-        typer.Argument(metavar="HISTORY…", help="Files of one history, one operation in a line of JSON."),
+        list[Path], argument("HISTORY…", "Files of one history, one operation in a line of JSON.")
     ],
     spark: Annotated[
-        bool,
-        typer.Option("--spark", help="Check on Spark: for histories that are too large for one process."),
+        bool, Option("Check on Spark: for histories that are too large for one process.")
     ] = False,
-    master: Annotated[
-        str | None,
-        typer.Option("--master", metavar="URL", help="Where Spark runs. [default: this machine, local[*]]"),
-    ] = None,
-    as_json: Json = False,
-) -> None:
+    master: Master = None,
+) -> Answer:
     """Search a recorded history for anomalies: lost, duplicated, torn, aborted or early records and more.
 
     Prints what was checked and, for every anomaly, its definition, how often it occurs, and the few
@@ -48,18 +44,13 @@ def check(
     except (HistoryError, OSError) as error:
         say_error(str(error))
         raise typer.Exit(BAD_FILE) from None
-    if as_json:
-        show_json(verdict.as_json())
-    else:
-        show(str(verdict))
-    if not verdict.is_clean:
-        raise typer.Exit(FOUND)
+    return Answer(verdict.as_json(), str(verdict), code=0 if verdict.is_clean else FOUND)
 
 
 def _on_spark(histories: list[Path], master: str | None) -> "Verdict":
-    for each in histories:
-        each.stat()  # Report a missing file here: the error of Spark would be long.
-    with sparking(), running_spark("semel check", SparkSettings(master, {}, None)) as session:
+    for path in histories:
+        path.stat()  # Report a missing file here: the error of Spark would be long.
+    with spark_errors(), running_spark("semel check", SparkOptions(master)) as session:
         from semel.spark.pipeline.check import check_files
 
-        return check_files(session, [each.absolute() for each in histories])
+        return check_files(session, [path.absolute() for path in histories])

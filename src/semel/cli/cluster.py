@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from semel.cli.options import Chunks, Json, RequiredLedger, duration_ms
-from semel.cli.output import say, say_error, show, show_json, show_pairs, show_rows
+from semel.cli.command import command
+from semel.cli.options import Chunks, Json, Option, RequiredLedger, argument, duration_ms
+from semel.cli.output import Answer, Columns, Pairs, Table, say, show
 from semel.times import span_text
 
 if TYPE_CHECKING:
@@ -19,18 +20,25 @@ app = typer.Typer(
     no_args_is_help=True, help="Brokers that share a ledger: what they own, and how to relieve one."
 )
 
-TimeLimit = Annotated[
-    str, typer.Option("--timeout", metavar="SPAN", help="How long to wait, as in 30s or 5m.")
-]
-Node = Annotated[int, typer.Argument(metavar="NODE", help="The node.id of the broker.", min=0)]
+Node = Annotated[int, argument("NODE", "The node.id of the broker.", lowest=0)]
+BROKERS: "Columns[BrokerStatus]" = Columns(
+    node=lambda broker: broker.broker_id,
+    state=lambda broker: broker.state,
+    shards=lambda broker: broker.shards,
+    lease=lambda broker: span_text(broker.lease_ms) if broker.lease_ms else None,
+    epoch=lambda broker: broker.epoch,
+    notices=lambda broker: broker.notices,
+    listeners=lambda broker: [f"{name}={_address(at)}" for name, at in broker.endpoints.items()],
+    internal=lambda broker: _address(broker.internal),
+    rack=lambda broker: broker.rack,
+)
 
 
-@app.command("status")
+@command(app)
 def status(
     ledger: RequiredLedger,
-    tables: Annotated[bool, typer.Option("--tables", help="Show the tables of the ledger, too.")] = False,
-    as_json: Json = False,
-) -> None:
+    tables: Annotated[bool, Option("Show the tables of the ledger, too.")] = False,
+) -> Answer:
     """Show the brokers, who owns the shards, and how much is stored. Changes nothing.
 
     The numbers come from the ledger, so this works even if no broker runs. PostgreSQL estimates the rows of
@@ -44,19 +52,22 @@ def status(
     from semel.store.cluster.inspection import cluster_status
 
     found = asyncio.run(cluster_status(ledger, _SCHEMA))
-    if as_json:
-        show_json(_plain(found))
-        return
-    show_pairs(_overview(found))
-    show("")
-    show_rows([_row(each) for each in found.brokers], empty="No broker has ever started.")
+    shown: list[Pairs | Table | str] = [
+        Pairs(_overview(found)),
+        "",
+        BROKERS.table(found.brokers, "No broker has ever started."),
+    ]
     if tables:
-        show("")
-        show_rows([each._asdict() for each in found.tables], empty="There are no tables.")
+        shown += ["", Table([table._asdict() for table in found.tables], "There are no tables.")]
+    return Answer(_plain(found), *shown)
 
 
-@app.command("drain")
-def drain(ledger: RequiredLedger, node: Node, timeout: TimeLimit = "1m") -> None:
+@command(app)
+def drain(
+    ledger: RequiredLedger,
+    node: Node,
+    timeout: Annotated[str, Option("How long to wait, as in 30s or 5m.", "SPAN")] = "1m",
+) -> None:
     """Make a broker give its shards to the others and take no new ones; wait until it owns none.
 
     The broker keeps running: clients move to the new owners within a moment. Stop it afterwards, or let it
@@ -95,7 +106,7 @@ def drain(ledger: RequiredLedger, node: Node, timeout: TimeLimit = "1m") -> None
     show(f"Broker {node} owns no shards.")
 
 
-@app.command("undrain")
+@command(app)
 def undrain(ledger: RequiredLedger, node: Node) -> None:
     """End the drain of a broker. Within seconds the other brokers give it its share of the shards."""
     import asyncio
@@ -107,8 +118,8 @@ def undrain(ledger: RequiredLedger, node: Node) -> None:
     show(f"Broker {node} takes shards again.")
 
 
-@app.command("check")
-def check(ledger: RequiredLedger, chunks: Chunks = None, as_json: Json = False) -> None:
+@command(app)
+def check(ledger: RequiredLedger, chunks: Chunks = None, as_json: Json = False) -> Answer:
     """Look for lost or altered rows in the ledger, and for lost objects. Changes nothing; brokers may run.
 
     Compares the tables with one another, checks the rows of all batches and, with --chunks, compares the
@@ -128,23 +139,25 @@ def check(ledger: RequiredLedger, chunks: Chunks = None, as_json: Json = False) 
 
     tell = not_told if as_json else _show_finding
     checked = asyncio.run(check_cluster(ledger, _SCHEMA, chunks, say, tell))
-    if as_json:
-        show_json({**checked._asdict(), "findings": [each._asdict() for each in checked.findings]})
-    else:
-        if checked.total > len(checked.findings):
-            show(f"{checked.total - len(checked.findings)} more findings are not listed.")
-        if chunks is None:
-            show("The objects were not compared with the object store: give --chunks for that.")
-        if checked.not_checked:
-            show(f"The check has failed. Not checked, or not to the end: {', '.join(checked.not_checked)}.")
-        show(
-            f"Findings: {checked.total} (partitions: {checked.partitions},"
-            f" rows of batches: {checked.batches}, chunks: {checked.chunks})."
-        )
-    if checked.failure is not None:
-        say_error(checked.failure)
-    if checked.total or checked.failure is not None:
-        raise typer.Exit(1)
+    shown: list[str] = []
+    if checked.total > len(checked.findings):
+        shown.append(f"{checked.total - len(checked.findings)} more findings are not listed.")
+    if chunks is None:
+        shown.append("The objects were not compared with the object store: give --chunks for that.")
+    if checked.not_checked:
+        missing = ", ".join(checked.not_checked)
+        shown.append(f"The check has failed. Not checked, or not to the end: {missing}.")
+    shown.append(
+        f"Findings: {checked.total} (partitions: {checked.partitions},"
+        f" rows of batches: {checked.batches}, chunks: {checked.chunks})."
+    )
+    data = {**checked._asdict(), "findings": [finding._asdict() for finding in checked.findings]}
+    return Answer(
+        data,
+        *shown,
+        failure=checked.failure,
+        code=1 if checked.total or checked.failure is not None else 0,
+    )
 
 
 def _show_finding(finding: "Finding") -> None:
@@ -166,7 +179,7 @@ def cluster_status(ledger: str) -> dict[str, Any]:
         found = asyncio.run(ask(ledger, _SCHEMA))
     except (StoreBroken, StoreRefused) as error:
         raise RuntimeError(str(error)) from error
-    rows = [_row(each) for each in found.brokers]
+    rows = BROKERS.rows(found.brokers)
     return {"overview": _overview(found), "columns": list(rows[0]) if rows else [], "brokers": rows}
 
 
@@ -197,20 +210,6 @@ def _snapshots(found: "Snapshots") -> str:
     if not found.hidden:
         return shown
     return f"{shown}; {found.hidden} sessions are hidden from this user (GRANT pg_read_all_stats)"
-
-
-def _row(broker: "BrokerStatus") -> dict[str, Any]:
-    return {
-        "node": broker.broker_id,
-        "state": broker.state,
-        "shards": broker.shards,
-        "lease": span_text(broker.lease_ms) if broker.lease_ms else None,
-        "epoch": broker.epoch,
-        "notices": broker.notices,
-        "listeners": [f"{name}={_address(each)}" for name, each in broker.endpoints.items()],
-        "internal": _address(broker.internal),
-        "rack": broker.rack,
-    }
 
 
 def _address(address: Sequence[Any]) -> str:

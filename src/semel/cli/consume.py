@@ -1,6 +1,6 @@
 """`semel consume`: prints records as lines on standard output.
 
-Formats records for `semel consume`. The input of `semel produce`, and JSON, are in `record_lines`.
+The input of `semel produce`, and JSON, are in `record_lines`.
 """
 
 import base64
@@ -16,13 +16,19 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
-from semel.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Isolation, IsolationName, Json, connected
+from semel.cli.command import command
+from semel.cli.options import Isolation, IsolationName, Json, Option, argument
 from semel.printable import as_json, printable, printable_lines
 from semel.record_lines import record_as_json
 from semel.times import time_text
 
 if TYPE_CHECKING:
-    from semel.client import ConsumedRecord
+    from semel.client import Client, ConsumedRecord, Consumer
+
+    Write: TypeAlias = Callable[[ConsumedRecord], bytes]
+
+FOLLOW_POLL_S = 0.2
+INTERRUPTED = 130
 
 
 class OutputFormat(StrEnum):
@@ -80,51 +86,27 @@ def _printable(data: bytes) -> str:
     return printable(data.decode("utf-8", "backslashreplace"))
 
 
-if TYPE_CHECKING:
-    from semel.client import Client, ConsumedRecord, Consumer
-
-    Write: TypeAlias = Callable[[ConsumedRecord], bytes]
-
-FOLLOW_POLL_S = 0.2
-INTERRUPTED = 130
-
-Maximum = Annotated[int | None, typer.Option("--max", "-n", min=1, metavar="N", help="Stop after N records.")]
-Partitions = Annotated[
-    list[int] | None, typer.Option("--partition", "-p", min=0, help="Only this partition; may be repeated.")
-]
-KeySeparator = Annotated[
-    str | None,
-    typer.Option("--key-separator", "-k", metavar="TEXT", help="Print keys, followed by this separator."),
-]
-
-Raw = Annotated[
-    bool,
-    typer.Option("--raw", help="Print text unescaped at a terminal too, including control characters."),
-]
-
-
+@command()
 def consume(
-    topics: Annotated[list[str], typer.Argument(metavar="TOPIC", help="Topics to read.")],
-    from_beginning: Annotated[
-        bool, typer.Option("--from-beginning", help="Start at the earliest record instead of the end.")
+    *,
+    topics: Annotated[list[str], argument("TOPIC", "Topics to read.")],
+    from_beginning: Annotated[bool, Option("Start at the earliest record instead of the end.")] = False,
+    follow: Annotated[bool, Option("At the end, wait for new records.", "-F")] = False,
+    group: Annotated[str | None, Option("Read as a member of this group, and commit.", "-g", "GROUP")] = None,
+    maximum: Annotated[int | None, Option("Stop after N records.", "--max", "-n", "N", lowest=1)] = None,
+    partition: Annotated[
+        list[int] | None, Option("Only this partition; may be repeated.", "-p", lowest=0)
+    ] = None,
+    offset: Annotated[int | None, Option("Start here; -N is N records before the end.", "-o")] = None,
+    form: Annotated[OutputFormat, Option("How records are printed.", "--format", "-f")] = OutputFormat.text,
+    key_separator: Annotated[
+        str | None, Option("Print keys, followed by this separator.", "-k", "TEXT")
+    ] = None,
+    raw: Annotated[
+        bool, Option("Print text unescaped at a terminal too, including control characters.")
     ] = False,
-    follow: Annotated[bool, typer.Option("--follow", "-F", help="At the end, wait for new records.")] = False,
-    group: Annotated[
-        str | None,
-        typer.Option("--group", "-g", metavar="GROUP", help="Read as a member of this group, and commit."),
-    ] = None,
-    maximum: Maximum = None,
-    partition: Partitions = None,
-    offset: Annotated[
-        int | None, typer.Option("--offset", "-o", help="Start here; -N is N records before the end.")
-    ] = None,
-    form: Annotated[
-        OutputFormat, typer.Option("--format", "-f", help="How records are printed.")
-    ] = OutputFormat.text,
-    key_separator: KeySeparator = None,
-    raw: Raw = False,
     isolation: Isolation = IsolationName.committed,
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    client: "Client",
     as_json: Json = False,
 ) -> None:
     """Print records, one per line.
@@ -145,19 +127,18 @@ def consume(
     form = OutputFormat.json if as_json else form
     separator = key_separator.encode() if key_separator else None
     write = partial(write_record, form=form, separator=separator, is_escaped=sys.stdout.isatty() and not raw)
-    with connected(bootstrap) as client:
-        consumer = _consumer(client, topics, group, partition, isolation, from_beginning)
-        if offset is not None:
-            _seek(client, consumer, offset)
-        try:
-            with consumer:
-                follows = follow or starts_at_end
-                interrupted = (_follow if follows else _read)(consumer, maximum, write)
-        except BrokenPipeError:
-            # The reader of the output, such as `head`, closed the pipe. Records that it did not read are not
-            # committed.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            return
+    consumer = _consumer(client, topics, group, partition, isolation, from_beginning)
+    if offset is not None:
+        _seek(client, consumer, offset)
+    try:
+        with consumer:
+            follows = follow or starts_at_end
+            interrupted = (_follow if follows else _read)(consumer, maximum, write)
+    except BrokenPipeError:
+        # The reader of the output, such as `head`, closed the pipe. Records that it did not read are not
+        # committed.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return
     if interrupted:
         raise typer.Exit(INTERRUPTED)
 

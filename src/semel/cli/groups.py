@@ -5,67 +5,58 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from semel.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Json, Yes, confirm, connected, moment_ms
-from semel.cli.output import say, show_json, show_rows
+from semel.cli.command import command
+from semel.cli.options import Option, Yes, argument, confirm, group, moment_ms
+from semel.cli.output import Answer, Columns, Remark, Table, partition_names, say
 from semel.printable import printable
 
 if TYPE_CHECKING:
-    from semel.client import Client, Partition
+    from semel.client import Admin, Client, GroupListing, MemberInfo, Partition
 
-app = typer.Typer(
-    no_args_is_help=True, rich_markup_mode=None, help="List, describe, delete and reset consumer groups."
+app = group("List, describe, delete and reset consumer groups.")
+
+GroupId = Annotated[str, argument("GROUP", "The id of a group.")]
+GROUPS: "Columns[GroupListing]" = Columns(
+    group=lambda group: group.group_id,
+    kind=lambda group: group.kind or None,
+    state=lambda group: group.state or None,
+)
+MEMBERS: "Columns[MemberInfo]" = Columns(
+    member=lambda member: member.member_id,
+    client=lambda member: member.client_id,
+    host=lambda member: member.client_host,
+    partitions=lambda member: partition_names(member.partitions),
 )
 
-Group = Annotated[str, typer.Argument(metavar="GROUP", help="The id of a group.")]
 
-
-@app.command("list")
-def list_(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: Json = False) -> None:
+@command(app, "list")
+def list_(admin: "Admin") -> Answer:
     """List groups."""
-    from semel.client import Admin
-
-    with connected(bootstrap) as client:
-        found = Admin(client).groups.all()
-    rows = [
-        {"group": each.group_id, "kind": each.kind or None, "state": each.state or None} for each in found
-    ]
-    if as_json:
-        show_json(rows)
-    else:
-        show_rows(rows, empty="There are no groups.")
+    return GROUPS.answer(admin.groups.all(), "There are no groups.")
 
 
-@app.command()
-def describe(group: Group, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: Json = False) -> None:
+@command(app)
+def describe(group: GroupId, client: "Client") -> Answer:
     """Show the members of a group, its offsets, and how far it is behind (lag).
 
     The offset of a share group is the first in the partition that is not settled.
     """
     from semel.client.admin.groups import describe_group
 
-    with connected(bootstrap) as client:
-        info = describe_group(client, group)
-        offsets = _offsets(client, group, info.kind)
+    info = describe_group(client, group)
+    offsets = _offsets(client, group, info.kind)
     readers = {partition: member.member_id for member in info.members for partition in member.partitions}
     for row in offsets:
         row["member"] = readers.get((row["topic"], row["partition"]))
-    members = [
-        {
-            "member": member.member_id,
-            "client": member.client_id,
-            "host": member.client_host,
-            "partitions": [f"{topic}/{partition}" for topic, partition in member.partitions],
-        }
-        for member in info.members
-    ]
-    if as_json:
-        facts = {"group": group, "kind": info.kind, "state": info.state, "assignor": info.assignor or None}
-        show_json({**facts, "members": members, "offsets": offsets})
-        return
+    members = MEMBERS.table(info.members, "It has no members.")
+    facts = {"group": group, "kind": info.kind, "state": info.state, "assignor": info.assignor or None}
     # Escape the group id on its own: it may contain newlines, which the title would keep.
     title = f"{printable(group)}  ({info.kind}, {info.state})"
-    show_rows(offsets, empty="It has committed no offsets.", title=title)
-    show_rows(members, empty="It has no members.")
+    return Answer(
+        {**facts, "members": members.rows, "offsets": offsets},
+        Table(offsets, "It has committed no offsets.", title),
+        members,
+    )
 
 
 def _offsets(client: "Client", group: str, kind: str) -> list[dict[str, Any]]:
@@ -78,63 +69,45 @@ def _offsets(client: "Client", group: str, kind: str) -> list[dict[str, Any]]:
     present = [key for key in committed if key[1] < known.get(key[0], 0)]
     ends = admin.topics.offsets(dict.fromkeys(present, LATEST))
     rows = []
-    for key, at in sorted(committed.items()):
-        end = ends[key].offset if key in ends else None
-        rows.append(
-            {
-                "topic": key[0],
-                "partition": key[1],
-                "offset": at.offset,
-                "latest": end,
-                "lag": None if end is None else max(0, end - at.offset),
-            }
-        )
+    for (topic, partition), at in sorted(committed.items()):
+        end = ends[topic, partition].offset if (topic, partition) in ends else None
+        lag = None if end is None else max(0, end - at.offset)
+        rows.append({"topic": topic, "partition": partition, "offset": at.offset, "latest": end, "lag": lag})
     return rows
 
 
-@app.command()
+@command(app)
 def delete(
-    groups: Annotated[list[str], typer.Argument(metavar="GROUP", help="Ids of groups.")],
+    *,
+    groups: Annotated[list[str], argument("GROUP", "Ids of groups.")],
     yes: Yes = False,
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    admin: "Admin",
 ) -> None:
     """Delete groups with their offsets. They must have no members. Asks for confirmation at a terminal."""
-    from semel.client import Admin
-
     confirm(f"Delete {', '.join(groups)} with all offsets?", yes)
-    with connected(bootstrap) as client:
-        Admin(client).groups.delete(*groups)
-    for group in groups:
-        say(f"Deleted group {printable(group)}.")
+    admin.groups.delete(*groups)
+    for name in groups:
+        say(f"Deleted group {printable(name)}.")
 
 
-@app.command()
+@command(app)
 def reset(
-    group: Group,
+    *,
+    group: GroupId,
     topic: Annotated[
         list[str] | None,
-        typer.Option(
-            "--topic",
-            "-t",
-            metavar="TOPIC[:0,1]",
-            help="Topics, or some partitions of one; default: all that it has read.",
-        ),
+        Option("Topics, or some partitions of one; default: all that it has read.", "-t", "TOPIC[:0,1]"),
     ] = None,
-    to_earliest: Annotated[bool, typer.Option("--to-earliest", help="Read everything again.")] = False,
-    to_latest: Annotated[bool, typer.Option("--to-latest", help="Skip everything up to now.")] = False,
-    to_offset: Annotated[int | None, typer.Option("--to-offset", min=0, help="Go to this offset.")] = None,
+    to_earliest: Annotated[bool, Option("Read everything again.")] = False,
+    to_latest: Annotated[bool, Option("Skip everything up to now.")] = False,
+    to_offset: Annotated[int | None, Option("Go to this offset.", lowest=0)] = None,
     to_datetime: Annotated[
-        str | None,
-        typer.Option("--to-datetime", metavar="TIME", help="Go to the first record at or after this time."),
+        str | None, Option("Go to the first record at or after this time.", "TIME")
     ] = None,
-    shift_by: Annotated[
-        int | None,
-        typer.Option("--shift-by", metavar="N", help="Move N records forward, or back if N is negative."),
-    ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be done.")] = False,
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    as_json: Json = False,
-) -> None:
+    shift_by: Annotated[int | None, Option("Move N records forward, or back if N is negative.", "N")] = None,
+    dry_run: Annotated[bool, Option("Only show what would be done.")] = False,
+    client: "Client",
+) -> Answer:
     """Move a group to other offsets. It must have no members.
 
     Offsets outside the log are moved to its nearest end.
@@ -149,28 +122,24 @@ def reset(
         names = "--to-earliest, --to-latest, --to-offset, --to-datetime, --shift-by"
         raise typer.BadParameter(f"give exactly one of {names}")
     time_ms = moment_ms(to_datetime, "--to-datetime") if to_datetime is not None else None
-    with connected(bootstrap) as client:
-        before = {key: at.offset for key, at in Admin(client).groups.offsets(group).items()}
-        partitions = _chosen(client, topic or (), before)
-        how: dict[str, Any] = {"to_earliest": to_earliest, "to_offset": to_offset, "shift_by": shift_by}
-        after = reset_targets(client, partitions, before, time_ms=time_ms, **how)
-        if not dry_run:
-            Admin(client).groups.set_offsets(group, after)
-    rows: list[dict[str, Any]] = [
+    before = {key: at.offset for key, at in Admin(client).groups.offsets(group).items()}
+    partitions = _chosen(client, topic or [], before)
+    how: dict[str, Any] = {"to_earliest": to_earliest, "to_offset": to_offset, "shift_by": shift_by}
+    after = reset_targets(client, partitions, before, time_ms=time_ms, **how)
+    if not dry_run:
+        Admin(client).groups.set_offsets(group, after)
+    rows = [
         {"topic": key[0], "partition": key[1], "before": before.get(key), "after": offset}
         for key, offset in sorted(after.items())
     ]
-    if as_json:
-        show_json({"group": group, "dry_run": dry_run, "offsets": rows})
-        return
-    show_rows(rows, empty=f"Group {group} has committed no offsets; name topics with --topic.")
-    if dry_run:
-        say("Nothing was changed (--dry-run).")
+    return Answer(
+        {"group": group, "dry_run": dry_run, "offsets": rows},
+        Table(rows, f"Group {group} has committed no offsets; name topics with --topic."),
+        *([Remark("Nothing was changed (--dry-run).")] if dry_run else []),
+    )
 
 
-def _chosen(
-    client: "Client", topics: "list[str] | tuple[()]", before: "Mapping[Partition, int]"
-) -> "list[Partition]":
+def _chosen(client: "Client", topics: list[str], before: "Mapping[Partition, int]") -> "list[Partition]":
     if not topics:
         return sorted(before)
     chosen: list[Partition] = []

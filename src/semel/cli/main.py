@@ -15,26 +15,24 @@ import typer
 
 from semel.cli import (
     acls,
-    backup,
     check,
     cluster,
     configs,
     console,
     consume,
     groups,
-    migrate,
-    offsets,
     pipeline,
     produce,
     quotas,
-    repair,
     serve,
-    spark_submit,
+    spark,
+    storage,
     topics,
     transactions,
     users,
 )
-from semel.cli.options import ClientSettings, CommandConfig, keep_client_settings
+from semel.cli.command import keep_client_settings
+from semel.cli.options import ClientSettings, CommandConfig
 from semel.cli.output import say, say_error
 from semel.printable import explained, printable_lines
 
@@ -58,7 +56,7 @@ app.add_typer(groups.app, name="groups")
 app.add_typer(transactions.app, name="transactions")
 app.command("produce")(produce.produce)
 app.command("consume")(consume.consume)
-app.command("offsets")(offsets.offsets)
+app.command("offsets")(topics.offsets)
 app.add_typer(cluster.app, name="cluster")
 app.add_typer(pipeline.app, name="pipeline")
 app.add_typer(users.app, name="users")
@@ -67,11 +65,11 @@ app.add_typer(quotas.app, name="quotas")
 app.add_typer(configs.app, name="configs")
 app.command("console")(console.console)
 app.command("check")(check.check)
-app.command("backup")(backup.backup)
-app.command("migrate")(migrate.migrate)
-app.command("check-storage")(repair.check_storage)
-app.command("repair")(repair.repair)
-app.command("spark-submit", context_settings=spark_submit.ALL_ARGUMENTS)(spark_submit.spark_submit)
+app.command("backup")(storage.backup)
+app.command("migrate")(storage.migrate)
+app.command("check-storage")(storage.check_storage)
+app.command("repair")(storage.repair)
+app.command("spark-submit", context_settings=spark.ALL_ARGUMENTS)(spark.spark_submit)
 
 
 def _version(wanted: bool) -> None:

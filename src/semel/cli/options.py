@@ -1,9 +1,7 @@
-"""Options that several commands share, with the same name, default and help everywhere."""
+"""The options of commands: how they are declared, which ones commands share, how their text is parsed."""
 
 import sys
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Iterable
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,13 +11,52 @@ import typer
 from semel.printable import printable
 
 if TYPE_CHECKING:
-    from semel.client import Client, Security
+    from typer.models import ArgumentInfo, OptionInfo
+
     from semel.client.consume.offsets import Isolation as WireIsolation
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
-COMMAND_TIMEOUT_S = 15.0
 LEDGER_SCHEMES = ("postgresql://", "postgres://")
 UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+class Option:
+    """An option of a command (`command`): what it is for, its names, and what stands for its value.
+
+    A name starts with a dash. If no long one is given, it is that of the parameter.
+    """
+
+    def __init__(self, text: str, *names: str, lowest: int | None = None) -> None:
+        self._text = text
+        self._names = tuple(name for name in names if name.startswith("-"))
+        self._metavar = next((name for name in names if not name.startswith("-")), None)
+        self._lowest = lowest
+
+    def info(self, parameter: str) -> "OptionInfo":
+        """Return the option as Typer declares it, given the name of its parameter."""
+        names = self._names
+        if not any(name.startswith("--") for name in names):
+            names = (f"--{parameter.replace('_', '-')}", *names)
+        info: OptionInfo = typer.Option(*names, metavar=self._metavar, min=self._lowest, help=self._text)
+        return info
+
+
+def argument(metavar: str, text: str | None = None, lowest: int | None = None) -> "ArgumentInfo":
+    """Declare an argument of a command."""
+    info: ArgumentInfo = typer.Argument(metavar=metavar, min=lowest, help=text)
+    return info
+
+
+def existing_directory(text: str) -> "ArgumentInfo":
+    """Declare an argument that is an existing directory."""
+    info: ArgumentInfo = typer.Argument(metavar="DIR", help=text, exists=True, file_okay=False)
+    return info
+
+
+def group(text: str) -> typer.Typer:
+    """Return an empty group of commands."""
+    return typer.Typer(no_args_is_help=True, rich_markup_mode=None, help=text)
+
 
 Bootstrap = Annotated[
     str,
@@ -123,75 +160,13 @@ class IsolationName(StrEnum):
         return Isolation[self.value.upper()]
 
 
-Isolation = Annotated[
-    IsolationName,
-    typer.Option("--isolation", help="Whether records of open and aborted transactions are seen."),
-]
+Isolation = Annotated[IsolationName, Option("Whether records of open and aborted transactions are seen.")]
 
 
 def confirm(question: str, yes: bool) -> None:
     """Ask at a terminal, unless `yes`. Abort the command if the answer is no."""
     if not yes and sys.stdin.isatty():
         typer.confirm(printable(question), abort=True)
-
-
-#: The client settings that were given before the command, for all commands.
-_client_settings: ContextVar[dict[str, str] | None] = ContextVar("client_settings", default=None)
-
-
-def keep_client_settings(file: Path | None, texts: Iterable[str]) -> None:
-    """Store the client settings for the command that follows."""
-    settings: dict[str, str] = {}
-    if file is not None:
-        try:
-            lines = [line.strip() for line in file.read_text().splitlines()]
-        except (OSError, UnicodeDecodeError) as error:
-            reason = f"{file} cannot be read: {error}"
-            raise typer.BadParameter(reason, param_hint="--command-config") from None
-        for number, line in enumerate(lines, 1):
-            name, equals, value = line.partition("=")
-            if not line or line.startswith("#"):
-                continue
-            if not equals:
-                # The line itself is not shown: it may be a password.
-                reason = f"line {number} of {file} is not NAME=VALUE"
-                raise typer.BadParameter(reason, param_hint="--command-config")
-            settings[name.strip()] = value.strip()
-    _client_settings.set(settings | pairs(texts, "-X") or None)
-
-
-def client_settings() -> dict[str, str]:
-    """Return the settings of the client, for commands that pass them on."""
-    return dict(_client_settings.get() or {})
-
-
-@contextmanager
-def connected(bootstrap: str) -> "Iterator[Client]":
-    """Provide a client for the duration of a command."""
-    from semel.client import Client
-
-    security = _security()
-    try:
-        client = Client(bootstrap, client_id="semel-cli", timeout_s=COMMAND_TIMEOUT_S, security=security)
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="--bootstrap") from None
-    with client:
-        yield client
-
-
-def _security() -> "Security | None":
-    from semel.client import Security
-
-    settings = _client_settings.get()
-    if settings is None:
-        return None
-    try:
-        security = Security.of(settings)
-        # Report missing or invalid files here, with the names of their settings.
-        security.context()
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="-X and --command-config") from None
-    return security
 
 
 def pairs(texts: Iterable[str], option: str) -> dict[str, str]:
@@ -227,3 +202,13 @@ def moment_ms(text: str, option: str) -> int:
         hint = "write it like 2026-01-31T18:00:00, with +01:00 or Z at the end if it is not local time"
         raise typer.BadParameter(f"{text!r} is not a time; {hint}", param_hint=option) from None
     return int(moment.timestamp() * 1000)
+
+
+def address_of(text: str, option: str) -> tuple[str, int]:
+    """Parse HOST:PORT."""
+    from semel.wire.addresses import parse_address
+
+    try:
+        return parse_address(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint=option) from None

@@ -1,153 +1,56 @@
-"""`semel pipeline`: run a declared pipeline, and show the status of a cluster's pipelines.
+"""`semel pipeline`: runs, lists, describes and verifies pipelines."""
 
-`semel pipeline list`, `status` and `lag`: show what is stored in the cluster about its pipelines.
-"""
-
+import signal
+from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from semel.cli import pipeline_run, pipeline_verify
-from semel.cli.options import (
-    DEFAULT_BOOTSTRAP,
-    Bootstrap,
-    Json,
-    client_settings,
-    connected,
-    duration_ms,
-    pairs,
-)
-from semel.cli.output import show_json, show_pairs, show_rows
-from semel.cli.sparking import SparkSettings, sparking
+from semel.cli.command import client_settings, command, connected
+from semel.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Json, Option, argument, duration_ms, group
+from semel.cli.output import Answer, Columns, Pairs, partition_names, say
+from semel.cli.pipeline_progress import view
+from semel.cli.spark import FAILED, SparkOptions, running_spark, spark_errors
 from semel.times import span_text
 
 if TYPE_CHECKING:
+    from semel.client import Client
     from semel.spark.pipeline.status import Lag, OpenTransaction, Status
+    from semel.spark.pipeline.verify import Answer as Comparison
 
+app = group("Run exactly-once pipelines on Spark, and show their status.")
 
-def show_list(bootstrap: str, as_json: bool) -> None:
-    """List all pipelines."""
-    with sparking(), connected(bootstrap) as client:
-        from semel.spark.pipeline.status import pipelines, status
-
-        found = [_summary(status(client, each)) for each in pipelines(client)]
-    if as_json:
-        show_json(found)
-    else:
-        show_rows([_for_people(row) for row in found], empty="There are no pipelines.")
-
-
-def show_status(pipeline_id: str, bootstrap: str, as_json: bool) -> None:
-    """Show one pipeline in detail."""
-    with sparking(), connected(bootstrap) as client:
-        from semel.spark.pipeline.status import status
-
-        found = status(client, pipeline_id)
-    summary, lags = _summary(found), [_lag(each) for each in found.lags]
-    if found.decision is not None:
-        summary["still_to_end"] = [each.transactional_id for each in found.decision.winners]
-    open_ = [_open(each) for each in found.open]
-    if as_json:
-        show_json({**summary, "input": lags, "transactions": open_})
-        return
-    show_pairs(_for_people(summary))
-    show_rows(lags, empty="It reads no topics.", title="\nInput")
-    show_rows(
-        [_for_people(row) for row in open_], empty="It has no open transactions.", title="\nTransactions"
-    )
-
-
-def show_lag(pipeline_id: str, bootstrap: str, as_json: bool) -> None:
-    """Show how far a pipeline is behind, by partition."""
-    with sparking(), connected(bootstrap) as client:
-        from semel.spark.pipeline.status import status
-
-        rows = [_lag(each) for each in status(client, pipeline_id).lags]
-    if as_json:
-        show_json(rows)
-    else:
-        show_rows(rows, empty="It reads no topics.")
-
-
-def _summary(found: "Status") -> dict[str, Any]:
-    decision = found.decision
-    return {
-        "pipeline": found.pipeline,
-        "writes_to": found.table or found.kind.value,
-        "batch": None if decision is None or decision.batch_id < 0 else decision.batch_id,
-        "decision": None if decision is None else decision.number,
-        "run": None if decision is None else f"{decision.run.producer_id}.{decision.run.epoch}",
-        "lag": found.behind,
-        "open_transactions": len(found.open),
-        "batch_age_ms": found.batch_age_ms,
-    }
-
-
-def _lag(each: "Lag") -> dict[str, Any]:
-    return {
-        "topic": each.topic,
-        "partition": each.partition,
-        "offset": each.offset,
-        "latest": each.latest,
-        "lag": each.behind,
-    }
-
-
-def _open(each: "OpenTransaction") -> dict[str, Any]:
-    return {
-        "transactional_id": each.transactional_id,
-        "doing": each.doing.value,
-        "age_ms": each.age_ms,
-        "two_phase": each.is_two_phase,
-        "partitions": [f"{topic}/{partition}" for topic, partition in each.partitions],
-    }
-
-
-def _for_people(row: dict[str, Any]) -> dict[str, Any]:
-    """Return the row with time spans in words."""
-    spans = {name: value for name, value in row.items() if name.endswith("_ms")}
-    return {
-        name.removesuffix("_ms"): span_text(value) if name in spans and value is not None else value
-        for name, value in row.items()
-    }
-
-
-app = typer.Typer(
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    help="Run exactly-once pipelines on Spark, and show their status.",
+PipelineId = Annotated[str, argument("PIPELINE", "The id of a pipeline; with several sinks, PIPELINE.SINK.")]
+PIPELINES: "Columns[Status]" = Columns(
+    cells={"batch_age_ms": span_text},
+    pipeline=lambda found: found.pipeline,
+    writes_to=lambda found: found.table or found.kind.value,
+    batch=lambda found: None if (made := found.decision) is None or made.batch_id < 0 else made.batch_id,
+    decision=lambda found: None if found.decision is None else found.decision.number,
+    run=lambda found: (
+        None if (made := found.decision) is None else f"{made.run.producer_id}.{made.run.epoch}"
+    ),
+    lag=lambda found: found.behind,
+    open_transactions=lambda found: len(found.open),
+    batch_age_ms=lambda found: found.batch_age_ms,
+)
+LAGS: "Columns[Lag]" = Columns("topic", "partition", "offset", "latest", lag=lambda lag: lag.behind)
+OPEN: "Columns[OpenTransaction]" = Columns(
+    cells={"age_ms": span_text},
+    transactional_id=lambda found: found.transactional_id,
+    doing=lambda found: found.doing.value,
+    age_ms=lambda found: found.age_ms,
+    two_phase=lambda found: found.is_two_phase,
+    partitions=lambda found: partition_names(found.partitions),
 )
 
-PipelineId = Annotated[
-    str, typer.Argument(metavar="PIPELINE", help="The id of a pipeline; with several sinks, PIPELINE.SINK.")
-]
-Master = Annotated[
-    str | None,
-    typer.Option("--master", metavar="URL", help="Where Spark runs. [default: this machine, local[*]]"),
-]
-Conf = Annotated[
-    list[str] | None,
-    typer.Option("--conf", metavar="NAME=VALUE", help="A setting of Spark; may be repeated."),
-]
-Log = Annotated[
-    Path | None,
-    typer.Option("--log", metavar="FILE", help="Where Spark's own log goes. [default: standard error]"),
-]
 
-Outputs = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--output",
-        "-o",
-        metavar="TOPIC",
-        help="A topic that it writes to; may be repeated. Not needed if it writes to a table.",
-    ),
-]
-
-
-@app.command()
+@command(app)
 def run(
+    *,
     file: Annotated[
         Path,
         typer.Argument(
@@ -156,30 +59,16 @@ def run(
     ],
     checkpoint: Annotated[
         str,
-        typer.Option(
-            "--checkpoint",
-            metavar="DIR",
-            help="Where Spark keeps its checkpoints, one directory for every sink. A path or a URL.",
-        ),
+        Option("Where Spark keeps its checkpoints, one directory for every sink. A path or a URL.", "DIR"),
     ] = "semel-checkpoints",
-    once: Annotated[bool, typer.Option("--once", help="Read what is there now, and stop.")] = False,
+    once: Annotated[bool, Option("Read what is there now, and stop.")] = False,
     new: Annotated[
-        bool,
-        typer.Option(
-            "--new", help="Begin although a pipeline with another id has written the same to the same output."
-        ),
+        bool, Option("Begin although a pipeline with another id has written the same to the same output.")
     ] = False,
-    trigger: Annotated[
-        str, typer.Option("--trigger", metavar="SPAN", help="How often a batch starts, as a Spark interval.")
-    ] = "1 second",
-    master: Master = None,
-    conf: Conf = None,
-    log: Log = None,
+    trigger: Annotated[str, Option("How often a batch starts, as a Spark interval.", "SPAN")] = "1 second",
+    spark: SparkOptions,
     patience: Annotated[
-        str,
-        typer.Option(
-            "--patience", metavar="SPAN", help="How long the broker may be unavailable before this fails."
-        ),
+        str, Option("How long the broker may be unavailable before this fails.", "SPAN")
     ] = "5m",
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: Json = False,
@@ -195,74 +84,103 @@ def run(
     Exit codes: 0 stopped, or everything was read with --once; 1 a query failed; 2 wrong usage, or the file
     declares no pipeline.
     """
-    settings = pipeline_run.Settings(
-        file=file,
-        bootstrap=bootstrap,
-        checkpoint=checkpoint,
-        once=once,
-        trigger=trigger,
-        spark=SparkSettings(master, pairs(conf or (), "--conf"), log),
-        patience_seconds=duration_ms(patience, "--patience") / 1000,
-        as_json=as_json,
-        is_new=new,
-    )
-    pipeline_run.run(settings)
+    patience_seconds = duration_ms(patience, "--patience") / 1000
+    if "://" not in checkpoint:
+        # Spark's working directory may be another one.
+        checkpoint = str(Path(checkpoint).absolute())
+    with spark_errors():
+        from semel.spark.pipeline import running
+        from semel.spark.pipeline.file import load
+
+        pipeline = load(file)
+        with running_spark(pipeline.id, spark) as session:
+            stop = _Stop()
+            place = running.Place(bootstrap, checkpoint, once, trigger, client_settings(), new)
+            watched = running.Run(session, pipeline, place, patience_seconds)
+            with view(pipeline, with_json=as_json) as shown:
+                for event in watched.watch(lambda: stop.is_asked):
+                    shown.show(event)
+            if stop.is_asked:
+                say(f"{pipeline} has stopped. After a restart it continues where it was.")
 
 
-@app.command("list")
-def list_(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: Json = False) -> None:
+class _Stop:
+    """Notes a requested stop (SIGINT or SIGTERM). A second signal stops at once."""
+
+    def __init__(self) -> None:
+        self.is_asked = False
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._ask)
+
+    def _ask(self, number: int, frame: FrameType | None) -> None:
+        if self.is_asked:
+            raise KeyboardInterrupt
+        self.is_asked = True
+
+
+@command(app, "list")
+def list_(client: "Client") -> Answer:
     """List the pipelines that the cluster knows, running or not, with their positions."""
-    show_list(bootstrap, as_json)
+    with spark_errors():
+        from semel.spark.pipeline.status import pipelines, status
+
+        found = [status(client, pipeline) for pipeline in pipelines(client)]
+    return PIPELINES.answer(found, "There are no pipelines.")
 
 
-@app.command()
-def status(pipeline: PipelineId, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: Json = False) -> None:
+@command(app)
+def status(pipeline: PipelineId, client: "Client") -> Answer:
     """Show a pipeline: its last decision, its lag, and its open transactions.
 
     A batch is committed by a decision, and decisions are numbered. The batch age is how long the current
     batch has been writing.
     """
-    show_status(pipeline, bootstrap, as_json)
+    found = _status(client, pipeline)
+    summary = PIPELINES.row(found)
+    if found.decision is not None:
+        summary["still_to_end"] = [winner.transactional_id for winner in found.decision.winners]
+    lags = LAGS.table(found.lags, "It reads no topics.", "\nInput")
+    transactions = OPEN.table(found.open, "It has no open transactions.", "\nTransactions")
+    data = {**summary, "input": lags.rows, "transactions": transactions.rows}
+    return Answer(data, Pairs(summary, PIPELINES.cells), lags, transactions)
 
 
-@app.command()
-def lag(pipeline: PipelineId, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: Json = False) -> None:
+@command(app)
+def lag(pipeline: PipelineId, client: "Client") -> Answer:
     """Show how far a pipeline is behind, by partition of its input."""
-    show_lag(pipeline, bootstrap, as_json)
+    return LAGS.answer(_status(client, pipeline).lags, "It reads no topics.")
 
 
-@app.command()
+def _status(client: "Client", pipeline: str) -> "Status":
+    with spark_errors():
+        from semel.spark.pipeline.status import status
+
+        return status(client, pipeline)
+
+
+@command(app)
 def verify(
+    *,
     pipeline: PipelineId,
-    output: Outputs = None,
-    identity: Annotated[
-        str, typer.Option("--identity", metavar="SQL", help="The identity of a record, on both sides.")
-    ] = "key",
-    input_identity: Annotated[
-        str | None, typer.Option("--input-identity", metavar="SQL", help="The identity of input records.")
-    ] = None,
-    output_identity: Annotated[
-        str | None, typer.Option("--output-identity", metavar="SQL", help="The identity of output records.")
-    ] = None,
-    expect: Annotated[
-        str, typer.Option("--expect", metavar="SQL", help="How many outputs an input record produces.")
-    ] = "1",
-    start: Annotated[
-        str,
-        typer.Option("--from", metavar="OFFSETS", help="Where it started: 'earliest', or JSON by partition."),
-    ] = "earliest",
-    checkpoint: Annotated[
-        str | None,
-        typer.Option(
-            "--checkpoint", metavar="DIR", help="The checkpoint of the query, to find torn batches."
+    output: Annotated[
+        list[str] | None,
+        Option(
+            "A topic that it writes to; may be repeated. Not needed if it writes to a table.", "-o", "TOPIC"
         ),
     ] = None,
-    master: Master = None,
-    conf: Conf = None,
-    log: Log = None,
+    identity: Annotated[str, Option("The identity of a record, on both sides.", "SQL")] = "key",
+    input_identity: Annotated[str | None, Option("The identity of input records.", "SQL")] = None,
+    output_identity: Annotated[str | None, Option("The identity of output records.", "SQL")] = None,
+    expect: Annotated[str, Option("How many outputs an input record produces.", "SQL")] = "1",
+    start: Annotated[
+        str, Option("Where it started: 'earliest', or JSON by partition.", "--from", "OFFSETS")
+    ] = "earliest",
+    checkpoint: Annotated[
+        str | None, Option("The checkpoint of the query, to find torn batches.", "DIR")
+    ] = None,
+    spark: SparkOptions,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    as_json: Json = False,
-) -> None:
+) -> Answer:
     """Compare input and output of a pipeline record by record, as a Spark job.
 
     An identity is a SQL expression over the columns of a record (key, value, headers, ...), or of a row if
@@ -274,16 +192,46 @@ def verify(
     Exit codes: 0 no differences; 1 records are lost, duplicated or foreign, or it could not be determined; 2
     wrong usage.
     """
-    settings = SparkSettings(master, pairs(conf or (), "--conf"), log)
-    question = {
-        "bootstrap_servers": bootstrap,
-        "pipeline_id": pipeline,
-        "outputs": tuple(output or ()),
-        "input_identity": input_identity or identity,
-        "output_identity": output_identity or identity,
-        "expect": expect,
-        "start": start,
-        "checkpoint": checkpoint,
-        "client": client_settings(),
-    }
-    pipeline_verify.verify(settings, question, as_json)
+    with spark_errors():
+        from semel.spark.pipeline import verify as comparing
+
+        question = comparing.Question(
+            bootstrap,
+            pipeline,
+            tuple(output or ()),
+            input_identity or identity,
+            output_identity or identity,
+            expect,
+            start,
+            checkpoint,
+            client_settings(),
+        )
+        with connected(bootstrap) as client:
+            # Reject invalid questions before Spark is started, which takes a while.
+            comparing.check(client, question)
+            with running_spark(pipeline, spark) as session:
+                found = comparing.verify(session, client, question)
+    data = {"is_right": found.is_right, **asdict(found)}
+    return Answer(data, *_compared(found), code=0 if found.is_right else FAILED)
+
+
+def _compared(found: "Comparison") -> Iterator[Pairs | str]:
+    yield Pairs(
+        {
+            "inputs": found.inputs,
+            "outputs_expected": found.expected,
+            "outputs_found": found.found,
+            "lost": found.lost,
+            "doubled": found.doubled,
+            "foreign": found.foreign,
+            "torn_batches": (
+                "unknown without --checkpoint" if found.torn_batches is None else found.torn_batches
+            ),
+        }
+    )
+    for name, examples in found.examples.items():
+        yield f"{name}: {', '.join(examples)}"
+    if found.unended:
+        yield f"Decided and not ended: {', '.join(found.unended)}. Restart the pipeline to end them."
+    if found.is_right:
+        yield "Every record counts as it should."

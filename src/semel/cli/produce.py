@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO
 
 import typer
 
-from semel.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Json, connected
-from semel.cli.output import Progress, say, show_json
+from semel.cli.command import command
+from semel.cli.options import Option, argument
+from semel.cli.output import Answer, Progress, Remark
 from semel.record_lines import InputFormat, LineError, read_line
 
 if TYPE_CHECKING:
-    from semel.client import Delivery, Producer
+    from semel.client import Client, Delivery, Producer
 
 LINGER_S = 0.05
 INTERACTIVE_LINGER_S = 0.0
@@ -40,37 +41,23 @@ class Acks(StrEnum):
     none = "0"
 
 
-Files = Annotated[
-    list[Path] | None,
-    typer.Argument(metavar="FILE", help="Files to read; by default, or for '-', standard input."),
-]
-HeaderTexts = Annotated[
-    list[str] | None,
-    typer.Option("--header", "-H", metavar="NAME=VALUE", help="A header for every record; may be repeated."),
-]
-
-
+@command()
 def produce(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic to write to.")],
-    files: Files = None,
-    key_separator: Annotated[
-        str | None,
-        typer.Option("--key-separator", "-k", metavar="TEXT", help="The separator between key and value."),
+    *,
+    topic: Annotated[str, argument("TOPIC", "The topic to write to.")],
+    files: Annotated[
+        list[Path] | None, argument("FILE", "Files to read; by default, or for '-', standard input.")
     ] = None,
-    header: HeaderTexts = None,
-    form: Annotated[
-        InputFormat, typer.Option("--format", "-f", help="The format of a line.")
-    ] = InputFormat.text,
-    partition: Annotated[
-        int | None, typer.Option("--partition", "-p", min=0, help="The partition; else the key decides.")
+    key_separator: Annotated[str | None, Option("The separator between key and value.", "-k", "TEXT")] = None,
+    header: Annotated[
+        list[str] | None, Option("A header for every record; may be repeated.", "-H", "NAME=VALUE")
     ] = None,
-    codec: Annotated[
-        CodecName, typer.Option("--codec", "-z", help="How batches are compressed.")
-    ] = CodecName.none,
-    acks: Annotated[Acks, typer.Option("--acks", help="Which acknowledgement to wait for.")] = Acks.all,
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    as_json: Json = False,
-) -> None:
+    form: Annotated[InputFormat, Option("The format of a line.", "--format", "-f")] = InputFormat.text,
+    partition: Annotated[int | None, Option("The partition; else the key decides.", "-p", lowest=0)] = None,
+    codec: Annotated[CodecName, Option("How batches are compressed.", "-z")] = CodecName.none,
+    acks: Annotated[Acks, Option("Which acknowledgement to wait for.")] = Acks.all,
+    client: "Client",
+) -> Answer:
     """Write records, one per line of the input.
 
     Lines of text may start with a key (--key-separator). Lines of JSON are objects with "value", and
@@ -85,23 +72,21 @@ def produce(
     separator = key_separator.encode() if key_separator else None
     lines = _lines(files or [Path("-")])
     started = time.monotonic()
-    with connected(bootstrap) as client:
-        producer = Producer(
-            client,
-            codec=Codec[codec.name.upper()],
-            acks=-1 if acks is Acks.all else int(acks.value),
-            idempotent=acks is Acks.all,
-            linger_s=INTERACTIVE_LINGER_S if _is_typed(files) else LINGER_S,
-        )
-        with producer:
-            counts = _send(producer, topic, lines, form, separator, headers, partition)
-    total = sum(counts.values())
-    if as_json:
-        partitions = {str(number): count for number, count in sorted(counts.items())}
-        show_json({"topic": topic, "records": total, "partitions": partitions})
-    else:
-        took_s = time.monotonic() - started
-        say(f"Produced {total:,} {'record' if total == 1 else 'records'} in {took_s:.2f} s.")
+    producer = Producer(
+        client,
+        codec=Codec[codec.name.upper()],
+        acks=-1 if acks is Acks.all else int(acks.value),
+        idempotent=acks is Acks.all,
+        linger_s=INTERACTIVE_LINGER_S if _is_typed(files) else LINGER_S,
+    )
+    with producer:
+        counts = _send(producer, topic, lines, form, separator, headers, partition)
+    total, took_s = sum(counts.values()), time.monotonic() - started
+    partitions = {str(number): count for number, count in sorted(counts.items())}
+    return Answer(
+        {"topic": topic, "records": total, "partitions": partitions},
+        Remark(f"Produced {total:,} {'record' if total == 1 else 'records'} in {took_s:.2f} s."),
+    )
 
 
 def _send(

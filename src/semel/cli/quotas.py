@@ -1,78 +1,87 @@
 """`semel quotas`: list, set, remove."""
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from semel.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Json, connected, pairs
-from semel.cli.output import say, show_json, show_rows
+from semel.cli.command import command
+from semel.cli.options import Json, Option, argument, group, pairs
+from semel.cli.output import Answer, Columns, Remark, Table
 
 if TYPE_CHECKING:
+    from semel.client import Admin
     from semel.client.admin.quotas import ClientQuota, QuotaEntity
 
-app = typer.Typer(
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    help="List, set and remove the quotas of users, client ids and addresses.",
+app = group("List, set and remove the quotas of users, client ids and addresses.")
+
+# In JSON the entity is as in the protocol: only the given types, null for the default.
+QUOTAS: "Columns[ClientQuota]" = Columns(
+    entity=lambda quota: dict(quota.entity.parts()), limits=lambda quota: dict(quota.limits)
 )
 
-User = Annotated[str | None, typer.Option("--user", metavar="NAME", help="A user, without 'User:'.")]
-ClientId = Annotated[str | None, typer.Option("--client-id", metavar="ID", help="A client id.")]
-Ip = Annotated[str | None, typer.Option("--ip", metavar="ADDRESS", help="The address of a client.")]
-DefaultUser = Annotated[bool, typer.Option("--default-user", help="All users without an own quota.")]
-DefaultClientId = Annotated[
-    bool, typer.Option("--default-client-id", help="All client ids without an own quota.")
-]
-DefaultIp = Annotated[bool, typer.Option("--default-ip", help="All addresses without an own quota.")]
-DEFAULT_SHOWN = "(default)"
+
+class Whose(NamedTuple):
+    """The user, client id and address that a quota is of; several of them together, or none for all."""
+
+    user: Annotated[str | None, Option("A user, without 'User:'.", "NAME")] = None
+    client_id: Annotated[str | None, Option("A client id.", "ID")] = None
+    ip: Annotated[str | None, Option("The address of a client.", "ADDRESS")] = None
+    default_user: Annotated[bool, Option("All users without an own quota.")] = False
+    default_client_id: Annotated[bool, Option("All client ids without an own quota.")] = False
+    default_ip: Annotated[bool, Option("All addresses without an own quota.")] = False
+
+    def entity(self, *, is_needed: bool = True) -> "QuotaEntity":
+        """Return the entity. BadParameter if the options contradict each other, or none is given."""
+        from semel.client.admin.quotas import DEFAULT, QuotaEntity
+
+        names: list[str | None] = []
+        for option, name, is_default in (
+            ("user", self.user, self.default_user),
+            ("client-id", self.client_id, self.default_client_id),
+            ("ip", self.ip, self.default_ip),
+        ):
+            if name is not None and is_default:
+                raise typer.BadParameter(f"give --{option} or --default-{option}, not both")
+            if name == "":
+                hint = f"it is empty; --default-{option} is the default"
+                raise typer.BadParameter(hint, param_hint=f"--{option}")
+            names.append(DEFAULT if is_default else name)
+        if self.user is not None and self.user.startswith("User:"):
+            raise typer.BadParameter("quotas name a user without 'User:'", param_hint="--user")
+        if is_needed and names == [None] * 3:
+            raise typer.BadParameter(
+                "say whose quota: --user, --client-id, --ip, or one of --default-user, --default-client-id,"
+                " --default-ip"
+            )
+        return QuotaEntity(*names)
 
 
-@app.command("list")
-def list_(
-    user: User = None,
-    client_id: ClientId = None,
-    ip: Ip = None,
-    default_user: DefaultUser = False,
-    default_client_id: DefaultClientId = False,
-    default_ip: DefaultIp = False,
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    as_json: Json = False,
-) -> None:
+@command(app, "list")
+def list_(whose: Whose, admin: "Admin") -> Answer:
     """List quotas: all, or those of a user, a client id or an address."""
-    from semel.client.admin.quotas import QuotaAdmin
-
-    like = _entity(user, client_id, ip, (default_user, default_client_id, default_ip), is_needed=False)
-    with connected(bootstrap) as client:
-        found = QuotaAdmin(client).list(like)
-    if as_json:
-        show_json([_as_json(each) for each in found])
-        return
+    found = admin.quotas.list(whose.entity(is_needed=False))
     rows = [
         {
-            "user": _shown(each.entity.user),
-            "client_id": _shown(each.entity.client_id),
-            "ip": _shown(each.entity.ip),
+            "user": _shown(quota.entity.user),
+            "client_id": _shown(quota.entity.client_id),
+            "ip": _shown(quota.entity.ip),
             "quota": key,
             "value": int(value) if value.is_integer() else value,
         }
-        for each in found
-        for key, value in each.limits.items()
+        for quota in found
+        for key, value in quota.limits.items()
     ]
-    show_rows(rows, empty="There are none. Set one with 'semel quotas set --user NAME QUOTA=VALUE'.")
+    empty = "There are none. Set one with 'semel quotas set --user NAME QUOTA=VALUE'."
+    return Answer(QUOTAS.rows(found), Table(rows, empty))
 
 
-@app.command("set")
+@command(app, "set")
 def set_(
-    limits: Annotated[list[str], typer.Argument(metavar="QUOTA=VALUE...", help="Limits to set.")],
-    user: User = None,
-    client_id: ClientId = None,
-    ip: Ip = None,
-    default_user: DefaultUser = False,
-    default_client_id: DefaultClientId = False,
-    default_ip: DefaultIp = False,
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    limits: Annotated[list[str], argument("QUOTA=VALUE...", "Limits to set.")],
+    whose: Whose,
+    admin: "Admin",
     as_json: Json = False,
-) -> None:
+) -> Answer:
     """Set limits of a user, a client id, both together, or an address. Other limits stay as they are.
 
     Of users and client ids: producer_byte_rate and consumer_byte_rate in bytes per second, request_percentage
@@ -81,84 +90,33 @@ def set_(
 
     Try:  semel quotas set --user alice producer_byte_rate=1048576
     """
-    from semel.client.admin.quotas import QuotaAdmin
-
-    entity = _entity(user, client_id, ip, (default_user, default_client_id, default_ip))
+    entity = whose.entity()
     values = {key: _number(value) for key, value in pairs(limits, "QUOTA=VALUE").items()}
-    with connected(bootstrap) as client:
-        quotas = QuotaAdmin(client)
-        quotas.alter(entity, values)
-        now = quotas.list(entity, strict=True) if as_json else []
-    if as_json:
-        show_json([_as_json(each) for each in now])
-    else:
-        say(f"Set the quota of {entity}.")
+    admin.quotas.alter(entity, values)
+    now = admin.quotas.list(entity, strict=True) if as_json else []
+    return Answer(QUOTAS.rows(now), Remark(f"Set the quota of {entity}."))
 
 
-@app.command()
+@command(app)
 def remove(
-    limits: Annotated[
-        list[str] | None, typer.Argument(metavar="QUOTA...", help="Limits to remove; by default all.")
-    ] = None,
-    user: User = None,
-    client_id: ClientId = None,
-    ip: Ip = None,
-    default_user: DefaultUser = False,
-    default_client_id: DefaultClientId = False,
-    default_ip: DefaultIp = False,
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    as_json: Json = False,
-) -> None:
-    """Remove limits of a user, a client id, both together, or an address."""
-    from semel.client.admin.quotas import QuotaAdmin
-
-    entity = _entity(user, client_id, ip, (default_user, default_client_id, default_ip))
-    with connected(bootstrap) as client:
-        quotas = QuotaAdmin(client)
-        # Report names that are not set: they may be misspelt, and the broker would not report that.
-        known = [key for each in quotas.list(entity, strict=True) for key in each.limits]
-        missing = [key for key in limits or () if key not in known]
-        if missing or not known:
-            raise typer.BadParameter(
-                f"{entity} has no quota {', '.join(missing)}".rstrip() + "; see 'semel quotas list'"
-            )
-        quotas.alter(entity, remove=limits or known)
-        left = quotas.list(entity, strict=True) if as_json else []
-    if as_json:
-        show_json([_as_json(each) for each in left])
-    else:
-        say(f"Removed {', '.join(limits or known)} of {entity}.")
-
-
-def _entity(
-    user: str | None,
-    client_id: str | None,
-    ip: str | None,
-    defaults: tuple[bool, bool, bool],
     *,
-    is_needed: bool = True,
-) -> "QuotaEntity":
-    from semel.client.admin.quotas import DEFAULT, QuotaEntity
-
-    names: list[str | None] = []
-    for option, name, is_default in zip(
-        ("user", "client-id", "ip"), (user, client_id, ip), defaults, strict=True
-    ):
-        if name is not None and is_default:
-            raise typer.BadParameter(f"give --{option} or --default-{option}, not both")
-        if name == "":
-            raise typer.BadParameter(
-                f"it is empty; --default-{option} is the default", param_hint=f"--{option}"
-            )
-        names.append(DEFAULT if is_default else name)
-    if user is not None and user.startswith("User:"):
-        raise typer.BadParameter("quotas name a user without 'User:'", param_hint="--user")
-    if is_needed and names == [None] * 3:
+    limits: Annotated[list[str] | None, argument("QUOTA...", "Limits to remove; by default all.")] = None,
+    whose: Whose,
+    admin: "Admin",
+    as_json: Json = False,
+) -> Answer:
+    """Remove limits of a user, a client id, both together, or an address."""
+    entity = whose.entity()
+    # Report names that are not set: they may be misspelt, and the broker would not report that.
+    known = [key for quota in admin.quotas.list(entity, strict=True) for key in quota.limits]
+    missing = [key for key in limits or () if key not in known]
+    if missing or not known:
         raise typer.BadParameter(
-            "say whose quota: --user, --client-id, --ip, or one of --default-user, --default-client-id,"
-            " --default-ip"
+            f"{entity} has no quota {', '.join(missing)}".rstrip() + "; see 'semel quotas list'"
         )
-    return QuotaEntity(*names)
+    admin.quotas.alter(entity, remove=limits or known)
+    remaining = admin.quotas.list(entity, strict=True) if as_json else []
+    return Answer(QUOTAS.rows(remaining), Remark(f"Removed {', '.join(limits or known)} of {entity}."))
 
 
 def _number(text: str) -> float:
@@ -169,9 +127,4 @@ def _number(text: str) -> float:
 
 
 def _shown(name: str | None) -> str | None:
-    return DEFAULT_SHOWN if name == "" else name
-
-
-def _as_json(quota: "ClientQuota") -> dict[str, Any]:
-    """Return a quota with its entity as in the protocol: only the given types, null for the default."""
-    return {"entity": dict(quota.entity.parts()), "limits": dict(quota.limits)}
+    return "(default)" if name == "" else name

@@ -1,189 +1,185 @@
-"""`semel topics`: create, list, describe, alter, delete."""
+"""`semel topics`: create, list, describe, alter, delete. `semel offsets`: where partitions begin and end."""
 
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from semel.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Json, Yes, confirm, connected, pairs
-from semel.cli.output import say, show_json, show_rows
+from semel.cli.command import command
+from semel.cli.options import (
+    Isolation,
+    IsolationName,
+    Json,
+    Option,
+    Yes,
+    argument,
+    confirm,
+    group,
+    moment_ms,
+    pairs,
+)
+from semel.cli.output import Answer, Columns, Remark, Table, say
+from semel.times import time_text
 
 if TYPE_CHECKING:
-    from semel.client import Client, ConfigValue, TopicInfo
+    from semel.client import Admin, ConfigValue, CreatedTopic, TopicInfo
 
-app = typer.Typer(
-    no_args_is_help=True, rich_markup_mode=None, help="Create, list, describe, alter and delete topics."
+app = group("Create, list, describe, alter and delete topics.")
+
+Names = Annotated[list[str], argument("TOPIC", "Names of topics.")]
+Configs = Annotated[
+    list[str] | None, Option("A configuration of the topic; may be repeated.", "-c", "NAME=VALUE")
+]
+CREATED: "Columns[CreatedTopic]" = Columns(
+    topic=lambda topic: topic.name, partitions=lambda topic: topic.partitions
+)
+TOPICS: "Columns[TopicInfo]" = Columns(
+    topic=lambda topic: topic.name, partitions=lambda topic: len(topic.partitions)
+)
+CONFIGS: "Columns[ConfigValue]" = Columns(
+    config=lambda config: config.name, value=lambda config: config.value, source=lambda config: config.source
 )
 
-Names = Annotated[list[str], typer.Argument(metavar="TOPIC", help="Names of topics.")]
-Configs = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--config", "-c", metavar="NAME=VALUE", help="A configuration of the topic; may be repeated."
-    ),
-]
 
-
-@app.command()
+@command(app)
 def create(
+    *,
     names: Names,
-    partitions: Annotated[
-        int, typer.Option("--partitions", "-p", help="How many partitions; -1 is the broker's choice.")
-    ] = -1,
-    replication_factor: Annotated[
-        int, typer.Option("--replication-factor", help="How many copies; -1 is the broker's choice.")
-    ] = -1,
+    partitions: Annotated[int, Option("How many partitions; -1 is the broker's choice.", "-p")] = -1,
+    replication_factor: Annotated[int, Option("How many copies; -1 is the broker's choice.")] = -1,
     config: Configs = None,
-    if_not_exists: Annotated[
-        bool, typer.Option("--if-not-exists", help="An existing topic is not an error.")
-    ] = False,
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    as_json: Json = False,
-) -> None:
+    if_not_exists: Annotated[bool, Option("An existing topic is not an error.")] = False,
+    admin: "Admin",
+) -> Answer:
     """Create topics.
 
     Try:  semel topics create orders -p 4 -c retention.ms=3600000
     """
-    from semel.client import Admin, ErrorCode, KafkaError, NewTopic
+    from semel.client import ErrorCode, KafkaError, NewTopic
 
     configs = pairs(config or (), "--config")
-    created = []
-    with connected(bootstrap) as client:
-        for name in names:
-            try:
-                (topic,) = Admin(client).topics.create(
-                    NewTopic(name, partitions, replication_factor, configs)
-                )
-            except KafkaError as error:
-                if not if_not_exists or error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
-                    raise
-                continue
-            created.append({"topic": topic.name, "partitions": topic.partitions})
-    if as_json:
-        show_json(created)
-        return
-    for each in created:
-        say(f"Created topic {each['topic']}.")
+    created: list[CreatedTopic] = []
+    for name in names:
+        try:
+            created += admin.topics.create(NewTopic(name, partitions, replication_factor, configs))
+        except KafkaError as error:
+            if not if_not_exists or error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
+                raise
+    return Answer(CREATED.rows(created), *(Remark(f"Created topic {topic.name}.") for topic in created))
 
 
-@app.command("list")
-def list_(
-    internal: Annotated[bool, typer.Option("--internal", help="Include internal topics.")] = False,
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    as_json: Json = False,
-) -> None:
+@command(app, "list")
+def list_(*, internal: Annotated[bool, Option("Include internal topics.")] = False, admin: "Admin") -> Answer:
     """List topics."""
-    from semel.client import Admin
-
-    with connected(bootstrap) as client:
-        found = [topic for topic in Admin(client).topics.all() if internal or not topic.is_internal]
-    rows = [{"topic": topic.name, "partitions": len(topic.partitions)} for topic in found]
-    if as_json:
-        show_json(rows)
-    else:
-        show_rows(rows, empty="There are no topics. Create one with 'semel topics create NAME'.")
+    found = [topic for topic in admin.topics.all() if internal or not topic.is_internal]
+    return TOPICS.answer(found, "There are no topics. Create one with 'semel topics create NAME'.")
 
 
-@app.command()
+@command(app)
 def describe(
+    *,
     names: Names,
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    admin: "Admin",
     as_json: Json = False,
-    all_configs: Annotated[
-        bool, typer.Option("--all-configs", help="Include configurations at their default.")
-    ] = False,
-) -> None:
+    all_configs: Annotated[bool, Option("Include configurations at their default.")] = False,
+) -> Answer:
     """Show partitions, offsets and configurations of topics."""
-    from semel.client import Admin
-
-    with connected(bootstrap) as client:
-        described = []
-        for name in names:
-            topic = Admin(client).topics.describe(name)
-            described.append(_described(client, topic, all_configs or as_json))
-    if as_json:
-        show_json(described)
-        return
-    for each in described:
-        show_rows(each["partitions"], empty="", title=f"{each['topic']}  (id {each['topic_id']})")
-        show_rows(each["configs"], empty="All configurations have their default.")
+    described = [_described(admin, name, all_configs or as_json) for name in names]
+    tables: list[Table] = []
+    for topic in described:
+        tables.append(Table(topic["partitions"], "", f"{topic['topic']}  (id {topic['topic_id']})"))
+        tables.append(Table(topic["configs"], "All configurations have their default."))
+    return Answer(described, *tables)
 
 
-def _described(client: "Client", topic: "TopicInfo", all_configs: bool) -> dict[str, Any]:
-    from semel.client import EARLIEST, LATEST, Admin
+def _described(admin: "Admin", name: str, all_configs: bool) -> dict[str, Any]:
+    from semel.client import EARLIEST, LATEST
 
-    admin = Admin(client)
-    keys = [(topic.name, each.partition) for each in topic.partitions]
+    topic = admin.topics.describe(name)
+    keys = [(topic.name, partition.partition) for partition in topic.partitions]
     first = admin.topics.offsets(dict.fromkeys(keys, EARLIEST))
     last = admin.topics.offsets(dict.fromkeys(keys, LATEST))
+    configs = admin.configs.of_topic(topic.name)
     return {
         "topic": topic.name,
         "topic_id": topic.topic_id.hex(),
         "partitions": [
             {
-                "partition": each.partition,
-                "leader": each.leader,
-                "replicas": list(each.replicas),
-                "earliest": first[topic.name, each.partition].offset,
-                "latest": last[topic.name, each.partition].offset,
+                "partition": partition.partition,
+                "leader": partition.leader,
+                "replicas": list(partition.replicas),
+                "earliest": first[key].offset,
+                "latest": last[key].offset,
             }
-            for each in topic.partitions
+            for key, partition in zip(keys, topic.partitions, strict=True)
         ],
-        "configs": _configs(admin.configs.of_topic(topic.name), all_configs),
+        "configs": CONFIGS.rows(value for value in configs if all_configs or value.source == "topic"),
     }
 
 
-def _configs(values: "list[ConfigValue]", everything: bool) -> list[dict[str, Any]]:
-    return [
-        {"config": each.name, "value": each.value, "source": each.source}
-        for each in values
-        if everything or each.source == "topic"
-    ]
-
-
-@app.command()
+@command(app)
 def alter(
-    name: Annotated[str, typer.Argument(metavar="TOPIC")],
-    partitions: Annotated[
-        int | None, typer.Option("--partitions", "-p", help="The new number of partitions; it can only grow.")
-    ] = None,
+    *,
+    name: Annotated[str, argument("TOPIC")],
+    partitions: Annotated[int | None, Option("The new number of partitions; it can only grow.", "-p")] = None,
     config: Configs = None,
     delete_config: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--delete-config", metavar="NAME", help="Reset a configuration to its default; may be repeated."
-        ),
+        list[str] | None, Option("Reset a configuration to its default; may be repeated.", "NAME")
     ] = None,
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    admin: "Admin",
 ) -> None:
     """Change the configuration of a topic, or add partitions.
 
     Keys may move to another partition when the number of partitions changes.
     """
-    from semel.client import Admin
-
     values = pairs(config or (), "--config")
     if partitions is None and not values and not delete_config:
         raise typer.BadParameter("give at least one of --partitions, --config, --delete-config")
-    with connected(bootstrap) as client:
-        admin = Admin(client)
-        if values or delete_config:
-            admin.configs.alter_topic(name, values=values, remove=delete_config or ())
-        if partitions is not None:
-            admin.topics.add_partitions(name, partitions)
+    if values or delete_config:
+        admin.configs.alter_topic(name, values=values, remove=delete_config or ())
+    if partitions is not None:
+        admin.topics.add_partitions(name, partitions)
     say(f"Altered topic {name}.")
 
 
-@app.command()
-def delete(
-    names: Names,
-    yes: Yes = False,
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-) -> None:
+@command(app)
+def delete(*, names: Names, yes: Yes = False, admin: "Admin") -> None:
     """Delete topics with all their records. Asks for confirmation at a terminal."""
-    from semel.client import Admin
-
     confirm(f"Delete {', '.join(names)} with all records?", yes)
-    with connected(bootstrap) as client:
-        Admin(client).topics.delete(*names)
+    admin.topics.delete(*names)
     for name in names:
         say(f"Deleted topic {name}.")
+
+
+@command()
+def offsets(
+    *,
+    topic: Annotated[str, argument("TOPIC", "The name of a topic.")],
+    at: Annotated[
+        str | None, Option("Also the offset of the first record at or after this time.", "TIME")
+    ] = None,
+    isolation: Isolation = IsolationName.uncommitted,
+    admin: "Admin",
+) -> Answer:
+    """Show the earliest and the latest offset of each partition.
+
+    The latest is the offset of the next record. With --isolation read_committed it is the last stable offset,
+    where such a reader stops. TIME is ISO 8601, local unless it has a zone, or milliseconds since 1970.
+
+    Try:  semel offsets orders --at 2026-01-31T18:00:00Z
+    """
+    from semel.client import EARLIEST, LATEST
+
+    time_ms = moment_ms(at, "--at") if at is not None else None
+    keys = [(topic, partition.partition) for partition in admin.topics.describe(topic).partitions]
+    first = admin.topics.offsets(dict.fromkeys(keys, EARLIEST), isolation.wire)
+    last = admin.topics.offsets(dict.fromkeys(keys, LATEST), isolation.wire)
+    rows: list[dict[str, Any]] = [
+        {"partition": key[1], "earliest": first[key].offset, "latest": last[key].offset} for key in keys
+    ]
+    if time_ms is not None:
+        found = admin.topics.offsets(dict.fromkeys(keys, time_ms), isolation.wire)
+        for key, row in zip(keys, rows, strict=True):
+            there = found[key].offset >= 0
+            row["at"] = found[key].offset if there else None
+            row["at_time"] = time_text(found[key].timestamp) if there else None
+    return Answer({"topic": topic, "partitions": rows}, Table(rows, ""))

@@ -7,17 +7,20 @@ without running brokers. All others are added through a broker.
 import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from semel.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Json, Ledger, Yes, confirm, connected
-from semel.cli.output import say, show_json, show_rows
+from semel.cli.command import command, connected
+from semel.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Ledger, Option, Yes, argument, confirm, group
+from semel.cli.output import Answer, Columns, Remark, say
 from semel.printable import printable
 
-app = typer.Typer(
-    no_args_is_help=True, rich_markup_mode=None, help="List, add and remove users with a password (SCRAM)."
-)
+if TYPE_CHECKING:
+    from semel.client import Admin
+    from semel.client.admin.users import ScramUser
+
+app = group("List, add and remove users with a password (SCRAM).")
 PASSWORD_CHARS_MAX = 1_024
 
 
@@ -28,30 +31,25 @@ class Mechanism(StrEnum):
     sha_512 = "SCRAM-SHA-512"
 
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the user.")]
-MechanismOption = Annotated[Mechanism, typer.Option("--mechanism", help="How the user authenticates.")]
-Data = Annotated[
-    Path | None,
-    typer.Option("--data", metavar="DIR", help="Add it to this directory, which no broker may be using."),
-]
-Iterations = Annotated[
-    int, typer.Option("--iterations", min=4_096, max=16_384, help="More of them make guessing slower.")
-]
+Name = Annotated[str, argument("NAME", "Name of the user.")]
+MechanismOption = Annotated[Mechanism, Option("How the user authenticates.")]
+USERS: "Columns[ScramUser]" = Columns("user", "mechanism", "iterations")
 
 
-@app.command()
+@command(app)
 def add(
     name: Name,
     mechanism: MechanismOption = Mechanism.sha_256,
-    password_stdin: Annotated[
-        bool, typer.Option("--password-stdin", help="Read the password from standard input.")
-    ] = False,
-    iterations: Iterations = 4_096,
-    data: Data = None,
+    password_stdin: Annotated[bool, Option("Read the password from standard input.")] = False,
+    iterations: Annotated[
+        int, typer.Option("--iterations", min=4_096, max=16_384, help="More of them make guessing slower.")
+    ] = 4_096,
+    data: Annotated[
+        Path | None, Option("Add it to this directory, which no broker may be using.", "DIR")
+    ] = None,
     ledger: Ledger = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    as_json: Json = False,
-) -> None:
+) -> Answer:
     """Add a user, or change the password. Without --password-stdin, prompt for the password.
 
     Try:  semel users add admin --data semel-data
@@ -63,47 +61,28 @@ def add(
         is_replaced = _add_through_broker(name, password, mechanism, iterations, bootstrap)
     else:
         is_replaced = _add_without_broker(name, password, mechanism, iterations, data, ledger)
-    if as_json:
-        row = {"user": name, "mechanism": mechanism.value, "iterations": iterations}
-        show_json({**row, "replaced": is_replaced})
-    elif is_replaced:
-        say(f"Replaced the password of the user {printable(name)} for {mechanism.value}.")
-    else:
-        say(f"Added the user {printable(name)} with {mechanism.value}.")
+    done = f"Added the user {printable(name)} with {mechanism.value}."
+    if is_replaced:
+        done = f"Replaced the password of the user {printable(name)} for {mechanism.value}."
+    row = {"user": name, "mechanism": mechanism.value, "iterations": iterations, "replaced": is_replaced}
+    return Answer(row, Remark(done))
 
 
-@app.command("list")
-def list_(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: Json = False) -> None:
+@command(app, "list")
+def list_(admin: "Admin") -> Answer:
     """List users."""
-    from semel.client import Admin
-
-    with connected(bootstrap) as client:
-        found = Admin(client).users.list()
-    rows = [{"user": each.user, "mechanism": each.mechanism, "iterations": each.iterations} for each in found]
-    if as_json:
-        show_json(rows)
-    else:
-        show_rows(rows, empty="There are no users. Add one with 'semel users add NAME'.")
+    return USERS.answer(admin.users.list(), "There are no users. Add one with 'semel users add NAME'.")
 
 
-@app.command()
+@command(app)
 def remove(
-    name: Name,
-    mechanism: MechanismOption = Mechanism.sha_256,
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    as_json: Json = False,
-    yes: Yes = False,
-) -> None:
+    *, name: Name, mechanism: MechanismOption = Mechanism.sha_256, admin: "Admin", yes: Yes = False
+) -> Answer:
     """Remove the password of a user for one mechanism: the user can no longer authenticate with it."""
-    from semel.client import Admin
-
     confirm(f"Remove {mechanism.value} of the user {name}?", yes)
-    with connected(bootstrap) as client:
-        Admin(client).users.remove(name, mechanism=mechanism.value)
-    if as_json:
-        show_json({"user": name, "mechanism": mechanism.value})
-    else:
-        say(f"Removed {mechanism.value} of the user {printable(name)}.")
+    admin.users.remove(name, mechanism=mechanism.value)
+    row = {"user": name, "mechanism": mechanism.value}
+    return Answer(row, Remark(f"Removed {mechanism.value} of the user {printable(name)}."))
 
 
 def _password(from_stdin: bool) -> str:

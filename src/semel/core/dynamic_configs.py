@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import json
 
-from semel.core.config_operations import DELETE, ConfigOperation, InvalidOperation, operate
+from semel.core.configs import DELETE, ConfigOperation, InvalidOperation, operate
 from semel.core.data import Data
 from semel.core.groups import configs as group_configs
 from semel.core.security.policies import changing

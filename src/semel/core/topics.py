@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from semel.core import topic_configs
-from semel.core.config_operations import ConfigOperation, InvalidOperation, operate
+from semel.core.configs import LIST, ConfigOperation, InvalidOperation, operate
 from semel.core.data import Data
 from semel.core.facts import TopicChanged, TopicCreated, TopicDeleted
 from semel.core.types import Apply, Decide, Decision, ErrorCode, Key, Partition, PartitionKey, Topic, TopicKey
@@ -191,7 +191,7 @@ def _operate(configs: dict[str, str], operation: ConfigOperation) -> str | None:
     if row is None:
         return topic_configs.unknown(name)
     try:
-        operate(configs, operation, row.default if row.kind is topic_configs.LIST else None)
+        operate(configs, operation, row.default if row.kind is LIST else None)
     except InvalidOperation as invalid:
         return str(invalid)
     return topic_configs.problem(name, configs[name]) if name in configs else None

@@ -1,7 +1,7 @@
 """DescribeConfigs, AlterConfigs, IncrementalAlterConfigs, ListConfigResources.
 
 The configs of topics, groups and brokers can be changed. ``semel.core`` decides the changes, and
-``semel.dynamic_settings`` says which settings of a broker can be changed while it runs. Kafka's other
+``semel.config`` says which settings of a broker can be changed while it runs. Kafka's other
 resources (loggers, client metrics) have no configs here: a request for them is INVALID_REQUEST. Each resource
 succeeds or fails independently.
 """
@@ -10,7 +10,8 @@ from collections import Counter
 from typing import Final, NamedTuple, TypeVar
 
 from semel.broker.broker import Broker
-from semel.core.config_operations import DELETE, SET, SUBTRACT, ConfigOperation
+from semel.config import READ_ONLY, SETTINGS, unchangeable, value_problem
+from semel.core.configs import DELETE, LIST, SET, SUBTRACT, ConfigOperation
 from semel.core.dynamic_configs import (
     ALL_BROKERS,
     BROKER,
@@ -23,7 +24,6 @@ from semel.core.names import is_usable
 from semel.core.security.acls import Operation
 from semel.core.topics import AlterTopic, TopicAnswer, name_problem
 from semel.core.types import Command, ErrorCode
-from semel.dynamic_settings import READ_ONLY, is_list, problem, unchangeable
 from semel.handlers.config_entries import (
     ConfigEntry,
     broker_entries,
@@ -146,9 +146,9 @@ def _not_described(resource: DescribeConfigsResource, described: set[Resource]) 
     """The error if a resource is repeated or there are too many; else adds it to ``described``."""
     asked = Resource(resource.resource_type, resource.resource_name)
     if asked in described:
-        return TopicAnswer(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
+        return _invalid("Each resource must appear at most once.")
     if len(described) >= DESCRIBED_AT_ONCE:
-        return TopicAnswer(ErrorCode.INVALID_REQUEST, f"More than {DESCRIBED_AT_ONCE} resources.")
+        return _invalid(f"More than {DESCRIBED_AT_ONCE} resources.")
     described.add(asked)
     return None
 
@@ -172,20 +172,23 @@ async def _entries(broker: Broker, resource: DescribeConfigsResource) -> list[Co
     return topic_entries(topic, configs)
 
 
+def _invalid(message: str) -> TopicAnswer:
+    return TopicAnswer(ErrorCode.INVALID_REQUEST, message)
+
+
 def _foreign(broker: Broker, name: str) -> TopicAnswer | None:
     """The error if a name is not the id of this broker. As in Kafka, clients ask each broker itself."""
     if name == str(broker.node_id):
         return None
     if not (name.isascii() and name.removeprefix("-").isdecimal()):
-        return TopicAnswer(ErrorCode.INVALID_REQUEST, f"Broker id must be an integer, but it is {name!r}.")
-    message = f"Unexpected broker id {name!r}: this is {broker.node_id}, which knows only its own."
-    return TopicAnswer(ErrorCode.INVALID_REQUEST, message)
+        return _invalid(f"Broker id must be an integer, but it is {name!r}.")
+    return _invalid(f"Unexpected broker id {name!r}: this is {broker.node_id}, which knows only its own.")
 
 
 def _unusable(group_id: str) -> TopicAnswer | None:
     if is_usable(group_id):
         return None
-    return TopicAnswer(ErrorCode.INVALID_REQUEST, "A group must have a name, and not too long a one.")
+    return _invalid("A group must have a name, and not too long a one.")
 
 
 def _shown(entry: ConfigEntry, request: DescribeConfigsRequest) -> DescribeConfigsResourceResult:
@@ -304,17 +307,17 @@ def _refused(
 ) -> TopicAnswer | None:
     """The error of an alteration that is invalid for any resource."""
     if twice:
-        return TopicAnswer(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
+        return _invalid("Each resource must appear at most once.")
     if resource.kind not in (TOPIC, BROKER, GROUP):
         return _unsupported(resource.kind)
     names = Counter(name for name, _, _ in operations)
     if any(count > 1 for count in names.values()):
-        return TopicAnswer(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys.")
+        return _invalid("Error due to duplicate config keys.")
     for name, operation, value in operations:
         if not SET <= operation <= SUBTRACT:
-            return TopicAnswer(ErrorCode.INVALID_REQUEST, f"Unknown config operation {operation} on {name}.")
+            return _invalid(f"Unknown config operation {operation} on {name}.")
         if value is None and operation != DELETE:
-            return TopicAnswer(ErrorCode.INVALID_REQUEST, f"Null value not supported for {name}.")
+            return _invalid(f"Null value not supported for {name}.")
     return None
 
 
@@ -332,13 +335,13 @@ def _command(
         refused = (_foreign(broker, name) if name else None) or _broker_refused(operations)
         if refused:
             return refused
-        dotted = configs.static.dotted()
-        lists = {each: str(dotted[each]) for each, _, _ in operations if is_list(each)}
+        names = [each for each, _, _ in operations if each in SETTINGS and SETTINGS[each].kind is LIST]
+        lists = {each: str(configs.static.value(each)) for each in names}
         present = tuple(configs.of(BROKER, name))
         return AlterBrokerConfigs(name, operations, replace, validate_only, lists, present)
     if not name:
         kind = "topic" if resource.kind == TOPIC else "group"
-        return TopicAnswer(ErrorCode.INVALID_REQUEST, f"Default {kind} resources are not allowed.")
+        return _invalid(f"Default {kind} resources are not allowed.")
     if resource.kind == GROUP:
         return _unusable(name) or AlterGroupConfigs(
             name, operations, replace, validate_only, configs.group_limits
@@ -358,8 +361,8 @@ def _broker_refused(operations: tuple[ConfigOperation, ...]) -> TopicAnswer | No
         if (fixed := unchangeable(name)) is not None:
             is_known = name in READ_ONLY
             return TopicAnswer(ErrorCode.INVALID_REQUEST if is_known else ErrorCode.INVALID_CONFIG, fixed)
-        if value is not None and (wrong := problem(name, value)):
-            return TopicAnswer(ErrorCode.INVALID_REQUEST, wrong)
+        if value is not None and (wrong := value_problem(name, value)):
+            return _invalid(wrong)
     return None
 
 
@@ -374,8 +377,7 @@ def _more_policies(broker: Broker, commands: dict[Resource, Command]) -> int:
 
 
 def _unsupported(kind: int) -> TopicAnswer:
-    return TopicAnswer(
-        ErrorCode.INVALID_REQUEST,
+    return _invalid(
         f"Resources of type {kind} have no configs here; topics ({TOPIC}), brokers ({BROKER}) and groups "
         f"({GROUP}) have.",
     )

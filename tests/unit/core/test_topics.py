@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from semel.core.config_operations import APPEND, DELETE, SET, SUBTRACT
+from semel.core.configs import APPEND, DELETE, SET, SUBTRACT
 from semel.core.facts import TopicChanged, TopicCreated, TopicDeleted
 from semel.core.state import BrokerState
 from semel.core.topics import (

@@ -4,12 +4,11 @@ import pytest
 from support.brokers.in_memory import broker_in_memory, context, make_topic
 
 from semel.broker.broker import Broker
-from semel.config import Settings
-from semel.core.config_operations import APPEND, DELETE, SET, SUBTRACT
+from semel.config import READ_ONLY, Settings
+from semel.core.configs import APPEND, DELETE, SET, SUBTRACT
 from semel.core.dynamic_configs import BROKER
 from semel.core.topic_configs import TOPIC_CONFIGS, problem
 from semel.core.types import ErrorCode
-from semel.dynamic_settings import READ_ONLY
 from semel.handlers.config_entries import broker_entries
 from semel.handlers.configs import TOPIC, alter_configs, describe_configs, incremental_alter_configs
 from semel.store.contract import StoreFull

@@ -10,11 +10,10 @@ from support.clients.transactional import produce_request, produced
 from support.waiting import until_async
 
 from semel.broker.broker import Broker
-from semel.config import Settings
-from semel.core.config_operations import APPEND, DELETE, SET, SUBTRACT
+from semel.config import READ_ONLY, Settings, in_force, unchangeable, value_problem
+from semel.core.configs import APPEND, DELETE, SET, SUBTRACT
 from semel.core.dynamic_configs import BROKER, GROUP
 from semel.core.types import ErrorCode
-from semel.dynamic_settings import READ_ONLY, in_force, problem, unchangeable
 from semel.handlers.configs import TOPIC
 from semel.wire.messages.configs import (
     AlterableConfig,
@@ -393,7 +392,7 @@ def test_every_setting_is_either_read_only_or_can_be_changed() -> None:
         assert (unchangeable(name) is None) == (name not in READ_ONLY)
         default = getattr(Settings(), attribute)
         text = str(default).lower() if isinstance(default, bool) else str(default)
-        assert problem(name, text) is None
+        assert value_problem(name, text) is None
 
 
 @pytest.mark.parametrize("name", DYNAMIC)
@@ -403,9 +402,9 @@ def test_numbers_that_can_be_changed_have_limits(name: str) -> None:
     if isinstance(getattr(Settings(), attribute), int) and not isinstance(
         getattr(Settings(), attribute), bool
     ):
-        assert problem(name, str(2**64)) is not None
-        assert problem(name, str(-(2**64))) is not None
-        assert not name.endswith(("interval.ms", "backoff.ms")) or problem(name, "0") is not None
+        assert value_problem(name, str(2**64)) is not None
+        assert value_problem(name, str(-(2**64))) is not None
+        assert not name.endswith(("interval.ms", "backoff.ms")) or value_problem(name, "0") is not None
 
 
 def test_values_that_this_version_does_not_take_are_left_out() -> None:

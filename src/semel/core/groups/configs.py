@@ -5,28 +5,12 @@ their dotted names. A value is checked against the bounds when it is set; if a b
 value is clamped to the bounds when it is used.
 """
 
-import difflib
 import re
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
+from semel.core.configs import BOOLEAN, INT, NAME_SHOWN_MAX, STRING, Config, suggestion
 from semel.core.shares.commands import DeliveryLimits
-from semel.core.topic_configs import BOOLEAN, INT, STRING, ConfigKind
-
-
-class GroupConfig(NamedTuple):
-    """One row of the table: a number with bounds, or one of several words."""
-
-    doc: str
-    setting: str = ""
-    """The broker setting that provides the default of a number."""
-    lowest: str | int = 0
-    """The smallest value that a group may set, or the name of the broker setting that holds it."""
-    highest: str | int = 0
-    kind: ConfigKind = INT
-    choices: tuple[str, ...] = ()
-    """The valid words; the first is the default."""
-
 
 SESSION_TIMEOUT: Final = "consumer.session.timeout.ms"
 HEARTBEAT_INTERVAL: Final = "consumer.heartbeat.interval.ms"
@@ -40,69 +24,78 @@ SHARE_ISOLATION: Final = "share.isolation.level"
 SHARE_RENEWAL: Final = "share.renew.acknowledge.enable"
 READ_COMMITTED: Final = "read_committed"
 
-GROUP_CONFIGS: Final[dict[str, GroupConfig]] = {
-    SESSION_TIMEOUT: GroupConfig(
-        "a member that is silent for so long is removed from a group of the consumer protocol",
+
+def _follow(setting: str, low: str | int, high: str | int, doc: str) -> Config:
+    return Config("", INT, doc, low, high, setting=setting)
+
+
+GROUP_CONFIGS: Final[dict[str, Config]] = {
+    SESSION_TIMEOUT: _follow(
         "group.consumer.session.timeout.ms",
         "group.consumer.min.session.timeout.ms",
         "group.consumer.max.session.timeout.ms",
+        "a member that is silent for so long is removed from a group of the consumer protocol",
     ),
-    HEARTBEAT_INTERVAL: GroupConfig(
-        "how often members of a group of the consumer protocol send heartbeats",
+    HEARTBEAT_INTERVAL: _follow(
         "group.consumer.heartbeat.interval.ms",
         "group.consumer.min.heartbeat.interval.ms",
         "group.consumer.max.heartbeat.interval.ms",
+        "how often members of a group of the consumer protocol send heartbeats",
     ),
-    SHARE_SESSION_TIMEOUT: GroupConfig(
-        "a member that is silent for so long is removed from a share group",
+    SHARE_SESSION_TIMEOUT: _follow(
         "group.share.session.timeout.ms",
         1_000,
         1_800_000,
+        "a member that is silent for so long is removed from a share group",
     ),
-    SHARE_HEARTBEAT_INTERVAL: GroupConfig(
-        "how often members of a share group send heartbeats",
+    SHARE_HEARTBEAT_INTERVAL: _follow(
         "group.share.heartbeat.interval.ms",
         100,
         300_000,
+        "how often members of a share group send heartbeats",
     ),
-    SHARE_LOCK_DURATION: GroupConfig(
-        "how long a member of a share group has for a record",
+    SHARE_LOCK_DURATION: _follow(
         "group.share.record.lock.duration.ms",
         1_000,
         3_600_000,
+        "how long a member of a share group has for a record",
     ),
-    SHARE_DELIVERIES: GroupConfig(
-        "deliveries of a record to a share group before it is given up",
+    SHARE_DELIVERIES: _follow(
         "group.share.delivery.count.limit",
         2,
         25,
+        "deliveries of a record to a share group before it is given up",
     ),
-    SHARE_LOCKS: GroupConfig(
-        "records in flight in a partition, from the first that is not settled",
+    SHARE_LOCKS: _follow(
         "group.share.partition.max.record.locks",
         100,
         10_000,
+        "records in flight in a partition, from the first that is not settled",
     ),
-    SHARE_RESET: GroupConfig(
+    SHARE_RESET: Config(
+        "latest",
+        STRING,
         "where a share group begins: at the end of the log, at its start, or so long ago",
-        kind=STRING,
         choices=("latest", "earliest"),
     ),
-    SHARE_ISOLATION: GroupConfig(
+    SHARE_ISOLATION: Config(
+        "read_uncommitted",
+        STRING,
         "with read_committed, records of open and aborted transactions are not delivered to a share group",
-        kind=STRING,
         choices=("read_uncommitted", READ_COMMITTED),
     ),
-    SHARE_RENEWAL: GroupConfig(
+    SHARE_RENEWAL: Config(
+        "true",
+        BOOLEAN,
         "whether members of a share group may renew the locks of records (KIP-1222)",
-        kind=BOOLEAN,
         choices=("true", "false"),
     ),
 }
+"""A number follows the setting of the broker, and may have its bounds in settings."""
 SETTINGS: Final = frozenset(
     name
     for row in GROUP_CONFIGS.values()
-    for name in (row.setting, row.lowest, row.highest)
+    for name in (row.setting, row.low, row.high)
     if isinstance(name, str) and name
 )
 """The settings that these rules need."""
@@ -154,9 +147,8 @@ def unknown(name: str) -> str | None:
         return None
     for beginning, reason in _MEANINGLESS.items():
         if name.startswith(beginning):
-            return f"The group config {name[:100]} is not supported: {reason}"
-    near = difflib.get_close_matches(name[:100], GROUP_CONFIGS, n=1, cutoff=0.5)
-    return f"Unknown group config name: {name[:100]}" + (f"; did you mean {near[0]}?" if near else "")
+            return f"The group config {name[:NAME_SHOWN_MAX]} is not supported: {reason}"
+    return f"Unknown group config name: {name[:NAME_SHOWN_MAX]}{suggestion(name, GROUP_CONFIGS)}"
 
 
 def problem(configs: Mapping[str, str], limits: Limits) -> str | None:
@@ -180,11 +172,11 @@ def _invalid(name: str, value: str, limits: Limits) -> str | None:
         return f"Invalid value {value[:100]!r} for configuration {name}: not {allowed(name)}"
     if not _DIGITS.fullmatch(value):
         return f"Invalid value {value[:100]!r} for configuration {name}: not a number"
-    lowest, highest = _bound(row.lowest, limits), _bound(row.highest, limits)
+    lowest, highest = _bound(row.low, limits), _bound(row.high, limits)
     if int(value) < lowest:
-        return f"{name} must be at least {lowest}{_origin(row.lowest)}, not {value}"
+        return f"{name} must be at least {lowest}{_origin(row.low)}, not {value}"
     if int(value) > highest:
-        return f"{name} must be at most {highest}{_origin(row.highest)}, not {value}"
+        return f"{name} must be at most {highest}{_origin(row.high)}, not {value}"
     return None
 
 
@@ -203,11 +195,11 @@ def _duration_ms(text: str) -> int | None:
     return (((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000
 
 
-def _bound(bound: str | int, limits: Limits) -> int:
-    return limits[bound] if isinstance(bound, str) else bound
+def _bound(bound: str | int | None, limits: Limits) -> int:
+    return limits[bound] if isinstance(bound, str) else bound or 0
 
 
-def _origin(bound: str | int) -> str:
+def _origin(bound: str | int | None) -> str:
     return f" ({bound})" if isinstance(bound, str) else ""
 
 
@@ -244,8 +236,8 @@ def _number(name: str, configs: Mapping[str, str], limits: Limits) -> int:
     row = GROUP_CONFIGS[name]
     if name not in configs:
         return limits[row.setting]
-    return max(_bound(row.lowest, limits), min(int(configs[name]), _bound(row.highest, limits)))
+    return max(_bound(row.low, limits), min(int(configs[name]), _bound(row.high, limits)))
 
 
 def _word(name: str, configs: Mapping[str, str]) -> str:
-    return configs.get(name, GROUP_CONFIGS[name].choices[0]).strip()
+    return configs.get(name, GROUP_CONFIGS[name].default).strip()

@@ -8,9 +8,9 @@ so the log start and the number of replacements must be the same as when it read
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from semel.core.configs import words
 from semel.core.data import Data
 from semel.core.facts import BatchesReplaced, Put
-from semel.core.topic_configs import words
 from semel.core.types import (
     Buffer,
     Decide,

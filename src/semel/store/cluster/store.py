@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from semel.config import Settings
-from semel.core.topic_configs import words
+from semel.core.configs import words
 from semel.core.types import Buffer, EntityKey, Fact, Key, V
 from semel.store.cluster.bytes.chunks import ClusterChunks
 from semel.store.cluster.bytes.merging import Merger

@@ -1,19 +1,12 @@
-"""`semel pipeline run`: runs a pipeline in the foreground, shows its progress, and stops it.
+"""The progress of `semel pipeline run`: a live table at a terminal, else one line per batch."""
 
-Displays the progress of `semel pipeline run`: a live table at a terminal, else one line per batch.
-"""
-
-import signal
 import sys
 import time
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from types import FrameType, TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from dataclasses import asdict
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
 
-from semel.cli.options import client_settings
 from semel.cli.output import say
-from semel.cli.sparking import SparkSettings, running_spark, sparking
 from semel.printable import as_json, printable, printable_lines
 from semel.times import span_text
 
@@ -27,19 +20,11 @@ if TYPE_CHECKING:
 BAR_WIDTH = 24
 
 
-class View(Protocol):
-    """Shows the progress of a pipeline."""
-
-    def __enter__(self) -> Self:
-        """Start."""
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """End."""
-
-    def show(self, event: "Progress | Restarted | None") -> None:
-        """Process an event; None if there was none since the last call."""
+def view(pipeline: "Pipeline", *, with_json: bool) -> "Lines | Screen":
+    """Return the view for what standard output is, or for programs."""
+    if not with_json and sys.stdout.isatty():
+        return Screen(pipeline.id, list(pipeline.sinks))
+    return Lines(as_json=with_json)
 
 
 class Lines:
@@ -51,9 +36,7 @@ class Lines:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         sys.stdout.flush()
 
     def show(self, event: "Progress | Restarted | None") -> None:
@@ -143,69 +126,3 @@ class Screen:
                 bar,
             )
         return table
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """The arguments of the command."""
-
-    file: Path
-    bootstrap: str
-    checkpoint: str
-    once: bool
-    trigger: str
-    spark: SparkSettings
-    patience_seconds: float
-    as_json: bool
-    is_new: bool = False
-
-
-def run(settings: Settings) -> None:
-    """Run until everything is read, a stop is requested, or a query fails."""
-    with sparking():
-        from semel.spark.pipeline import running
-        from semel.spark.pipeline.file import load
-
-        pipeline = load(settings.file)
-        with running_spark(pipeline.id, settings.spark) as spark:
-            stop = _Stop()
-            checkpoint = _absolute(settings.checkpoint)
-            place = running.Place(
-                settings.bootstrap,
-                checkpoint,
-                settings.once,
-                settings.trigger,
-                client_settings(),
-                settings.is_new,
-            )
-            watched = running.Run(spark, pipeline, place, settings.patience_seconds)
-            with _view(settings, pipeline) as view:
-                for event in watched.watch(lambda: stop.is_asked):
-                    view.show(event)
-            if stop.is_asked:
-                say(f"{pipeline} has stopped. After a restart it continues where it was.")
-
-
-class _Stop:
-    """Notes a requested stop (SIGINT or SIGTERM). A second signal stops at once."""
-
-    def __init__(self) -> None:
-        self.is_asked = False
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, self._ask)
-
-    def _ask(self, number: int, frame: FrameType | None) -> None:
-        if self.is_asked:
-            raise KeyboardInterrupt
-        self.is_asked = True
-
-
-def _absolute(checkpoint: str) -> str:
-    """Make a path absolute, because Spark's working directory may be another one; a URL stays as it is."""
-    return checkpoint if "://" in checkpoint else str(Path(checkpoint).absolute())
-
-
-def _view(settings: Settings, pipeline: "Pipeline") -> View:
-    if not settings.as_json and sys.stdout.isatty():
-        return Screen(pipeline.id, list(pipeline.sinks))
-    return Lines(as_json=settings.as_json)

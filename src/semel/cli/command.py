@@ -89,7 +89,7 @@ def _option(name: str, kind: Any, default: object) -> Parameter:
     if get_origin(kind) is Annotated:
         base, *declared = get_args(kind)
         if isinstance(declared[0], Option):
-            kind = Annotated[base, declared[0].info(name)]  # type: ignore[valid-type]
+            kind = Annotated[base, declared[0].info(name)]
     return Parameter(name, Parameter.POSITIONAL_OR_KEYWORD, annotation=kind, default=default)
 
 

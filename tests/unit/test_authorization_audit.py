@@ -95,7 +95,7 @@ async def test_a_client_that_names_ever_new_resources_is_limited_too(
         assert len(written(caplog)) == rights.LINES_MAX
         await find(it, "a", principal="User:bob")
         assert written(caplog)[-1]["principal"] == "User:bob"
-        for each in vars(rights._LINES[it.broker]).values():
+        for each in vars(it.broker.kept(rights._lines)).values():
             assert len(each) <= rights.REMEMBERED_MAX
 
 

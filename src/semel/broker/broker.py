@@ -112,6 +112,7 @@ class Broker:
         self.share_waits = self._publisher.share_waits
         self.when_gone: list[Callable[[int], None]] = []
         """Functions that are called with the id of each closed connection."""
+        self._kept: dict[Callable[[Broker], Any], Any] = {}
         self._housekeeping = Housekeeping(self)
         self._has_left = False
         self._tickets = count(1)
@@ -125,6 +126,13 @@ class Broker:
             "Age of the transaction that is open longest.",
             self._oldest_age,
         )
+
+    def kept(self, make: Callable[["Broker"], T]) -> T:
+        """What a handler keeps for this broker, as made by the first request that needs it."""
+        found: T | None = self._kept.get(make)
+        if found is None:
+            found = self._kept[make] = make(self)
+        return found
 
     def _make_loop(
         self,

@@ -7,7 +7,6 @@ the change. It contains no values of configs, which may be secret.
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
-from weakref import WeakKeyDictionary
 
 from semel.broker.broker import Broker
 from semel.core.security.acls import Operation, PatternType, Permission, ResourceType
@@ -44,8 +43,8 @@ class RecentLines:
         return is_old
 
 
-# By broker, and dropped together with it.
-_LINES: WeakKeyDictionary[Broker, RecentLines] = WeakKeyDictionary()
+def _recent_lines(broker: Broker) -> RecentLines:
+    return RecentLines()
 
 
 def audited(handlers: Mapping[int, Handler]) -> dict[int, Handler]:
@@ -70,9 +69,7 @@ def record(broker: Broker, api: str, changes: list[str], context: RequestContext
     if not changes:
         return
     broker.metrics.administrative_changes += len(changes)
-    lines = _LINES.get(broker)
-    if lines is None:
-        lines = _LINES[broker] = RecentLines()
+    lines = broker.kept(_recent_lines)
     changes = [each for each in changes if lines.is_new((context.principal, api, each), broker.now())]
     for number, change in enumerate(changes[:LINES_MAX], 1):
         fields = {

@@ -6,7 +6,6 @@ and how long a fetch waits, is decided in ``broker/reads/reads.py``. Offset look
 
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
-from weakref import WeakKeyDictionary
 
 from semel.broker.broker import Broker
 from semel.broker.reads.reads import FetchRange, FetchResult, Isolation
@@ -31,8 +30,10 @@ FIRST_BY_ID: Final = 13
 FIRST_WITH_STORAGE_ERROR: Final = 6
 FIRST_WITH_REPLICA_STATE: Final = 15
 
-# Fetch sessions by broker. Only this handler uses them; they are dropped together with the broker.
-_SESSIONS: WeakKeyDictionary[Broker, FetchSessions] = WeakKeyDictionary()
+
+def _sessions(broker: Broker) -> FetchSessions:
+    settings = broker.settings
+    return FetchSessions(settings.max_incremental_fetch_session_cache_slots, settings.semel_entities_max)
 
 
 async def fetch(broker: Broker, request: FetchRequest, context: RequestContext) -> FetchResponse:
@@ -52,12 +53,7 @@ async def fetch(broker: Broker, request: FetchRequest, context: RequestContext) 
     """
     rights = rights_of(broker, request, context)
     isolation = isolation_of(request.isolation_level)
-    sessions = _SESSIONS.get(broker)
-    if sessions is None:
-        settings = broker.settings
-        sessions = _SESSIONS[broker] = FetchSessions(
-            settings.max_incremental_fetch_session_cache_slots, settings.semel_entities_max
-        )
+    sessions = broker.kept(_sessions)
     by_id, owner = context.version >= FIRST_BY_ID, context.principal
     turn = sessions.begin(request, by_id=by_id, now=broker.now(), owner=owner)
     if turn.error:

@@ -19,7 +19,6 @@ import uuid
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from functools import partial
 from typing import Final
-from weakref import WeakKeyDictionary
 
 from semel.broker.broker import Broker
 from semel.broker.features import features, finalized_levels
@@ -92,15 +91,8 @@ def _changes(broker: Broker) -> tuple[int, int]:
     return broker.catalog.changes, broker.ownership.changes
 
 
-_CACHES: WeakKeyDictionary[Broker, MetadataCache] = WeakKeyDictionary()
-
-
-def cache_of(broker: Broker) -> MetadataCache:
-    """The cache of this broker. It is dropped together with the broker."""
-    cache = _CACHES.get(broker)
-    if cache is None:
-        cache = _CACHES[broker] = MetadataCache()
-    return cache
+def _cache(broker: Broker) -> MetadataCache:
+    return MetadataCache()
 
 
 INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
@@ -193,7 +185,7 @@ async def metadata(
             request.include_topic_authorized_operations,
             request.include_cluster_authorized_operations,
         )
-        return await cache_of(broker).answer(
+        return await broker.kept(_cache).answer(
             broker,
             (context.version, context.listener, *operations),
             context.version,

@@ -15,7 +15,6 @@ that were suppressed. The memory for this is bounded.
 import logging
 from collections.abc import Callable, Iterable
 from typing import ClassVar, Final, TypeVar
-from weakref import WeakKeyDictionary
 
 from semel.broker.broker import Broker
 from semel.core.security.acls import CLUSTER_NAME, OPERATIONS_OF, Operation, ResourceType
@@ -213,8 +212,8 @@ def _remember(known: dict[K, V], key: K, value: V) -> None:
     known[key] = value
 
 
-# By broker, and dropped together with it.
-_LINES: WeakKeyDictionary[Broker, _Lines] = WeakKeyDictionary()
+def _lines(broker: Broker) -> _Lines:
+    return _Lines()
 
 
 def _log_denial(
@@ -226,9 +225,7 @@ def _log_denial(
     name: str,
 ) -> None:
     """Log that an operation on a resource was denied, unless the line is suppressed."""
-    lines = _LINES.get(broker)
-    if lines is None:
-        lines = _LINES[broker] = _Lines()
+    lines = broker.kept(_lines)
     name = name[:NAME_CHARS_MAX]
     line = (context.principal, api, operation.name, resource_type.name, name)
     suppressed = lines.suppressed(context.principal, line, broker.now())

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
-from weakref import WeakKeyDictionary
 
 from semel.broker.broker import Broker
 from semel.core.groups.configs import ShareConfigs
@@ -24,25 +23,21 @@ FIRST_WITH_RENEWAL: Final = 2
 MEMBER_ID_CHARS_MAX: Final = 36
 """Kafka's limit: members choose a UUID."""
 
-# By broker, and dropped together with it.
-_SESSIONS: WeakKeyDictionary[Broker, ShareSessions] = WeakKeyDictionary()
-
 
 def sessions_of(broker: Broker) -> ShareSessions:
     """The share sessions of a broker. They end with their connections."""
-    sessions = _SESSIONS.get(broker)
-    if sessions is None:
-        settings = broker.settings
-        sessions = _SESSIONS[broker] = ShareSessions(
-            settings.group_share_max_share_sessions, settings.semel_entities_max
-        )
-        ended = sessions.end_all
+    return broker.kept(_sessions)
 
-        def gone(connection_id: int) -> None:
-            for session in ended(connection_id):
-                release(broker, session)
 
-        broker.when_gone.append(gone)
+def _sessions(broker: Broker) -> ShareSessions:
+    settings = broker.settings
+    sessions = ShareSessions(settings.group_share_max_share_sessions, settings.semel_entities_max)
+
+    def gone(connection_id: int) -> None:
+        for session in sessions.end_all(connection_id):
+            release(broker, session)
+
+    broker.when_gone.append(gone)
     return sessions
 
 

@@ -1,8 +1,10 @@
 """Helpers for tests of the read side's handlers: a broker with a catalog and reads, and nothing else."""
 
+from collections.abc import Callable
 from typing import Any
 
 from semel.broker.ownership import Alone, Endpoint, Ownership
+from semel.broker.policies import Policies
 from semel.config import Settings
 from semel.core.types import Topic
 from support.brokers.in_memory import LISTENER, send
@@ -41,7 +43,14 @@ class Served:
         self.settings = Settings()
         self.catalog = OneTopic()
         self.ownership: Ownership = Alone(1, {LISTENER: Endpoint("broker.example", 9092)})
+        self.policies = Policies(self.reading.shelf.ledger, self.settings)  # type: ignore[arg-type]
         self.time = 1_000_000
+        self._kept: dict[Callable[[Any], Any], Any] = {}
+
+    def kept(self, make: Callable[[Any], Any]) -> Any:
+        if make not in self._kept:
+            self._kept[make] = make(self)
+        return self._kept[make]
 
     def now(self) -> int:
         return self.time

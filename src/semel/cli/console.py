@@ -92,6 +92,10 @@ def console(
         registry=registry,
     )
     _check(settings)
+    _serve(settings, listen)
+
+
+def _serve(settings: "ConsoleSettings", listen: str) -> None:
     from semel.console.serving import serve
 
     try:

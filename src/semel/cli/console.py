@@ -25,6 +25,23 @@ if TYPE_CHECKING:
 
 FAILED, ADDRESS_TAKEN = 1, 69
 SERVE_OPTION = "--console"
+_AllowHost = Annotated[
+    list[str] | None,
+    Option(
+        "A name under which browsers reach the console, if it is not that of --listen; may be repeated.",
+        "NAME",
+    ),
+]
+_Storage = Annotated[
+    Path | None,
+    typer.Option(
+        "--storage",
+        metavar="DIR",
+        exists=True,
+        file_okay=False,
+        help="A data directory that no broker has open, such as a backup, for the page of checks.",
+    ),
+]
 
 
 @command()
@@ -35,28 +52,13 @@ def console(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     login: Annotated[bool, Option("Want a login on loopback, too. Elsewhere it is always wanted.")] = False,
     read_only: Annotated[bool, Option("Change nothing in the cluster.")] = False,
-    allow_host: Annotated[
-        list[str] | None,
-        Option(
-            "A name under which browsers reach the console, if it is not that of --listen; may be repeated.",
-            "NAME",
-        ),
-    ] = None,
+    allow_host: _AllowHost = None,
     certificate: Annotated[Path | None, Option("Serve HTTPS with this PEM certificate.", "FILE")] = None,
     key: Annotated[Path | None, Option("Its key, if that is in another file.", "FILE")] = None,
     audit: Annotated[
         Path | None, Option("The log of a broker on this machine, for its audit trail.", "FILE")
     ] = None,
-    storage: Annotated[
-        Path | None,
-        typer.Option(
-            "--storage",
-            metavar="DIR",
-            exists=True,
-            file_okay=False,
-            help="A data directory that no broker has open, such as a backup, for the page of checks.",
-        ),
-    ] = None,
+    storage: _Storage = None,
     ledger: Ledger = None,
     registry: Annotated[
         str | None, Option("A schema registry, to decode messages with.", "--schema-registry", "URL")

@@ -53,10 +53,10 @@ def readme(text: str, results: Results) -> str:
     _, end, after = rest.partition(END)
     if not begin or not end:
         raise ValueError(f"README.md has no place for figures: {BEGIN.strip()} and {END}")
-    return f"{before}{begin}{_table(results)}{end}{after}"
+    return f"{before}{begin}{short(results)}{end}{after}"
 
 
-def _table(results: Results) -> str:
+def short(results: Results) -> str:
     """Return a table of the figures that were measured on both."""
     lines = []
     for each in FIGURES:

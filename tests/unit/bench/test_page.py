@@ -1,12 +1,13 @@
 """The page and the targets, from results that are made up."""
 
+import re
 from pathlib import Path
 
 import pytest
 
 from bench.__main__ import FILE, ROOT
 from bench.figures import number
-from bench.page import document
+from bench.page import document, tables
 from bench.readme import FIGURES, readme
 from bench.reasons import UNKNOWN, why
 from bench.results import Results, Skipped
@@ -165,11 +166,21 @@ def test_the_readme_has_the_figures_of_the_newest_results() -> None:
     assert readme(text, Results.read(FILE)) == text
 
 
+def test_the_short_page_says_what_is_not_met_and_links_the_tables(results: Results) -> None:
+    page = document(results)
+    unmet = [row.what for row in (*results.bars, *rows(results)) if not row.met]
+    assert unmet
+    assert all(what in page for what in unmet)
+    titles = [line for line in tables(results).splitlines() if line.startswith("## ")]
+    links = re.findall(r"benchmark-tables\.md#([\w-]+)", page)
+    assert set(links) <= {re.sub(r"[^\w -]", "", title[3:].lower()).replace(" ", "-") for title in titles}
+
+
 def test_one_round_has_no_interval() -> None:
     made = Results("quick", {}, workloads=[Transactions().about])
     for subject, rate in (("semel", 600.0), ("kafka", 300.0)):
         made.add("transactions", CELL, subject, {"transactions per second": rate})
-    assert f"| {CELL} | 600 | 300 | 2.00 |" in document(made)
+    assert f"| {CELL} | 600 | 300 | 2.00 |" in tables(made)
     assert [row.measured for row in rows(made)] == ["one round; 600 and 300"]
 
 

@@ -110,7 +110,7 @@ class _History:
         self._random = Random(f"history {plan.seed}")
         settings = Settings(
             semel_entities_max=plan.entities_max,
-            semel_durability="early" if plan.defers_sync else "flush",
+            semel_durability="on_commit" if plan.defers_sync else "always",
             # In a cluster, larger batches are uploaded before they are decided.
             semel_inline_bytes_max=90 if plan.seed % 2 else 262_144,
             transaction_abort_timed_out_transaction_cleanup_interval_ms=50,

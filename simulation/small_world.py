@@ -41,7 +41,7 @@ HOME: Final[dict[int, int]] = {
 }
 """The shards that matter, and their first owners."""
 assert len(HOME) == 4
-SETTINGS: Final = Settings(semel_durability="flush")
+SETTINGS: Final = Settings(semel_durability="always")
 NOW: Final = 1_000_000
 
 

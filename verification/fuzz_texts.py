@@ -21,7 +21,7 @@ NOTES: Final = (
 TOML: Final = (
     b'listen = ["127.0.0.1:9092"]\ndata = "semel-data"\nlog-level = "info"\n'
     b"[settings]\nnum.partitions = 3\nmax.connections = 10\n",
-    b'advertise = "host:1"\nlog-format = "json"\n[settings]\n"semel.durability" = "flush"\n'
+    b'advertise = "host:1"\nlog-format = "json"\n[settings]\n"semel.durability" = "always"\n'
     b"auto.create.topics.enable = false\n",
     b'memory = true\nmetrics = "127.0.0.1:1"\nlisten = ["a=ssl://h:1", "b=h:2"]\nadvertise = ["a=h:3"]\n'
     b'settings."ssl.certificate.location" = "x"\n',

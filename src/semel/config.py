@@ -405,9 +405,10 @@ class Settings:
     semel_requests_in_flight_max: int = setting(64, "requests in progress per connection", fixed=MEMORY)
 
     semel_durability: str = setting(
-        "early",
-        "early: work inside a transaction is answered before the flush, its end flushes it; flush: after",
-        choices=("early", "flush"),
+        "on_commit",
+        "on_commit: the end of a transaction flushes its work, which was answered before; always: every answer"
+        " waits for the flush",
+        choices=("on_commit", "always"),
         fixed=IN_PROGRESS,
     )
     semel_chunk_bytes_max: int = setting(268_435_456, "a chunk is sealed at this size", fixed=STORE)

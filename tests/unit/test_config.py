@@ -17,7 +17,7 @@ def test_a_name_that_does_not_exist_is_refused_with_the_nearest_one() -> None:
         Settings.of({"transaction.max.timeout": "5000"})
 
 
-@pytest.mark.parametrize("word", ["early", "flush"])
+@pytest.mark.parametrize("word", ["on_commit", "always"])
 def test_a_choice(word: str) -> None:
     assert Settings.of({"semel.durability": word}).semel_durability == word
 

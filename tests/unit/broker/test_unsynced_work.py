@@ -38,7 +38,7 @@ async def test_a_transaction_costs_one_flush() -> None:
 
 
 async def test_every_answer_is_flushed_where_that_is_wanted() -> None:
-    looping = Looping(semel_durability="flush")
+    looping = Looping(semel_durability="always")
     producer = await looping.producer()
     await looping.ask(producer.append())
     assert looping.store.unsynced_commits == 0

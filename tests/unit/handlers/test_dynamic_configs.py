@@ -176,7 +176,7 @@ async def test_alter_configs_replaces_what_was_set_before() -> None:
     [
         ("node.id", "7", ErrorCode.INVALID_REQUEST, "it is the identity of the broker"),
         ("super.users", "User:me", ErrorCode.INVALID_REQUEST, "for the operator"),
-        ("semel.durability", "flush", ErrorCode.INVALID_REQUEST, "where the broker is started"),
+        ("semel.durability", "always", ErrorCode.INVALID_REQUEST, "where the broker is started"),
         ("num.partition", "7", ErrorCode.INVALID_CONFIG, "did you mean num.partitions?"),
         ("listener.name.x.ssl.keystore.location", "/x", ErrorCode.INVALID_CONFIG, "Unknown"),
         ("num.partitions", "many", ErrorCode.INVALID_REQUEST, "whole number"),

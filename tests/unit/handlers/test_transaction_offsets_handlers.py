@@ -185,7 +185,7 @@ async def test_late_offsets_of_an_old_connection_close_it() -> None:
 
 
 async def test_a_full_disk_may_be_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with broker_in_memory(semel_durability="flush") as broker:
+    async with broker_in_memory(semel_durability="always") as broker:
         await make_topic(broker, "a")
         producer = await begun(broker)
 

@@ -116,7 +116,7 @@ async def test_it_is_answered_before_it_is_flushed_and_the_end_flushes() -> None
 
 
 async def test_what_is_flushed_at_once_is_flushed() -> None:
-    async with broker_in_memory(semel_durability="flush") as broker:
+    async with broker_in_memory(semel_durability="always") as broker:
         _, (a,) = await world(broker, "a")
         await produce(broker, "t", "1")
         producer = await init(broker)

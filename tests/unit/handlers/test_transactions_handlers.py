@@ -322,7 +322,7 @@ async def test_what_comes_on_an_old_connection_closes_it() -> None:
     ids=["add", "add_offsets", "end"],
 )
 async def test_a_full_disk_may_be_tried_again(ask: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with broker_in_memory(semel_durability="flush") as broker:
+    async with broker_in_memory(semel_durability="always") as broker:
         await make_topic(broker, "a")
         await make_topic(broker, "b")
         producer = Transactional(broker)

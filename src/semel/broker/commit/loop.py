@@ -109,7 +109,7 @@ class CommitLoop:
         self._metrics = metrics
         self._publisher = publisher
         self._aborts_on_disconnect = settings.transaction_abort_on_disconnect
-        self._defers_sync = settings.semel_durability != "flush"
+        self._defers_sync = settings.semel_durability != "always"
         self._queue = FairQueue(settings.semel_tick_bytes_max)
         self._replies = Replies()
         self.soon = self._replies.soon

@@ -406,8 +406,8 @@ class Settings:
 
     semel_durability: str = setting(
         "on_commit",
-        "on_commit: the end of a transaction flushes its work, which was answered before; always: every answer"
-        " waits for the flush",
+        "on_commit: the end of a transaction flushes its work, which was answered before; always: every"
+        " answer waits for the flush",
         choices=("on_commit", "always"),
         fixed=IN_PROGRESS,
     )

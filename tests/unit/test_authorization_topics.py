@@ -25,7 +25,7 @@ from semel.wire.messages.metadata import (
     MetadataRequest,
     MetadataRequestTopic,
     MetadataResponse,
-    TopicRequest,
+    PartitionsTopicRequest,
 )
 from semel.wire.messages.topics import (
     CreatableTopic,
@@ -155,7 +155,7 @@ def partitions(
     *names: str, limit: int = 2_000, cursor: tuple[str, int] | None = None
 ) -> DescribeTopicPartitionsRequest:
     return DescribeTopicPartitionsRequest(
-        topics=[TopicRequest(name=each) for each in names],
+        topics=[PartitionsTopicRequest(name=each) for each in names],
         response_partition_limit=limit,
         cursor=None if cursor is None else Cursor(topic_name=cursor[0], partition_index=cursor[1]),
     )

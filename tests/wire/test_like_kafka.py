@@ -95,7 +95,7 @@ def test_a_duplicate_on_a_topic_with_the_brokers_time_is_answered_with_the_first
     )
     again = client.produce(topic, records)
     assert (again.base_offset, again.log_append_time_ms) == (first.base_offset, first.log_append_time_ms)
-    wanted = transactions.TopicRequest(name=topic, partition_indexes=[0])
+    wanted = transactions.ProducersTopicRequest(name=topic, partition_indexes=[0])
     (state,) = (
         client.ask(transactions.DescribeProducersRequest(topics=[wanted]), 0)
         .topics[0]
@@ -222,7 +222,7 @@ def test_a_page_begins_at_a_topic_that_is_asked_for(client: RawClient) -> None:
 
     def page(cursor: str, *names: str) -> list[tuple[str, int, int]]:
         request = metadata.DescribeTopicPartitionsRequest(
-            topics=[metadata.TopicRequest(name=each) for each in names],
+            topics=[metadata.PartitionsTopicRequest(name=each) for each in names],
             cursor=metadata.Cursor(topic_name=cursor, partition_index=0),
         )
         topics = client.ask(request, 0).topics

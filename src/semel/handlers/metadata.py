@@ -48,8 +48,8 @@ from semel.wire.messages.metadata import (
     MetadataResponseBroker,
     MetadataResponsePartition,
     MetadataResponseTopic,
+    PartitionsTopicRequest,
     SupportedFeatureKey,
-    TopicRequest,
 )
 from semel.wire.schema import Encoded
 
@@ -423,7 +423,7 @@ async def describe_topic_partitions(
     return response
 
 
-def _is_valid(cursor: Cursor, topics: Sequence[TopicRequest]) -> bool:
+def _is_valid(cursor: Cursor, topics: Sequence[PartitionsTopicRequest]) -> bool:
     """Whether a page may begin here: the topic has a valid name and is one of the requested ones."""
     if cursor.partition_index < 0 or name_problem(cursor.topic_name):
         return False

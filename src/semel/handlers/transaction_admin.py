@@ -225,7 +225,7 @@ async def describe_producers(
     return response
 
 
-def _denied(topic: wire.TopicRequest) -> wire.TopicResponse:
+def _denied(topic: wire.ProducersTopicRequest) -> wire.TopicResponse:
     return wire.TopicResponse(
         name=topic.name,
         partitions=[

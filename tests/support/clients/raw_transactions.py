@@ -275,7 +275,7 @@ def describe(client: RawClient, transactional_id: str) -> transactions.Transacti
 
 def producers(client: RawClient, topic: str, partition: int = 0) -> list[transactions.ProducerState]:
     """Return the active producers of a partition, by DescribeProducers."""
-    wanted = transactions.TopicRequest(name=topic, partition_indexes=[partition])
+    wanted = transactions.ProducersTopicRequest(name=topic, partition_indexes=[partition])
     (part,) = client.ask(transactions.DescribeProducersRequest(topics=[wanted]), 0).topics[0].partitions
     assert part.error_code == ErrorCode.NONE
     found: list[transactions.ProducerState] = part.active_producers

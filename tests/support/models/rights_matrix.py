@@ -87,7 +87,9 @@ RECORDS = (
         "DescribeProducers",
         61,
         0,
-        lambda w: txn.DescribeProducersRequest(topics=[txn.TopicRequest(name=T, partition_indexes=[0])]),
+        lambda w: txn.DescribeProducersRequest(
+            topics=[txn.ProducersTopicRequest(name=T, partition_indexes=[0])]
+        ),
         PARTITION,
         (topic(READ),),
     ),
@@ -117,7 +119,7 @@ TOPICS = (
         "DescribeTopicPartitions",
         75,
         0,
-        lambda w: metadata.DescribeTopicPartitionsRequest(topics=[metadata.TopicRequest(name=T)]),
+        lambda w: metadata.DescribeTopicPartitionsRequest(topics=[metadata.PartitionsTopicRequest(name=T)]),
         NAMED,
         (topic(DESCRIBE),),
     ),

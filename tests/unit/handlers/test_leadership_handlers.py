@@ -13,7 +13,7 @@ from support.waiting import LIMIT_SECONDS, until_async
 from semel.core.types import ErrorCode, PartitionKey
 from semel.wire import messages as m
 from semel.wire.messages import transactions as t
-from semel.wire.messages.metadata import TopicRequest
+from semel.wire.messages.metadata import PartitionsTopicRequest
 
 # -- metadata and coordinators ----------------------------------------------------------------------------
 
@@ -45,7 +45,7 @@ async def test_metadata_of_a_partition_without_a_leader(version: int) -> None:
             request = m.MetadataRequest(topics=[m.MetadataRequestTopic(name="t")])
             each = (await send(broker, 3, request, version)).topics[0].partitions[YOURS]
             paged = m.DescribeTopicPartitionsRequest(
-                topics=[TopicRequest(name="t")], response_partition_limit=9
+                topics=[PartitionsTopicRequest(name="t")], response_partition_limit=9
             )
             same = (await send(broker, 75, paged)).topics[0].partitions[YOURS]
             assert (same.leader_id, same.replica_nodes) == (each.leader_id, each.replica_nodes)
@@ -263,7 +263,9 @@ async def test_records_producers_and_sizes_are_those_of_led_partitions() -> None
         )
         found = (await send(broker, 21, deleted)).topics[0].partitions
         assert [each.error_code for each in found] == [0, NOT_LEADER]
-        producers = t.DescribeProducersRequest(topics=[t.TopicRequest(name="t", partition_indexes=[0, 1])])
+        producers = t.DescribeProducersRequest(
+            topics=[t.ProducersTopicRequest(name="t", partition_indexes=[0, 1])]
+        )
         found = (await send(broker, 61, producers)).topics[0].partitions
         assert [each.error_code for each in found] == [0, NOT_LEADER]
         marker = t.WritableTxnMarker(

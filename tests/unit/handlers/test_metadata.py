@@ -23,7 +23,7 @@ from semel.wire.messages.metadata import (
     MetadataRequestTopic,
     MetadataResponse,
     MetadataResponseTopic,
-    TopicRequest,
+    PartitionsTopicRequest,
 )
 
 INT_MIN = -(2**31)
@@ -305,7 +305,7 @@ async def test_describe_topic_partitions_stops_between_topics_too() -> None:
 async def test_describe_topic_partitions_by_name() -> None:
     async with broker_in_memory() as broker:
         topic = await make_topic(broker, "a", 1)
-        names = [TopicRequest(name=name) for name in ("missing", "a", "no/good", "a")]
+        names = [PartitionsTopicRequest(name=name) for name in ("missing", "a", "no/good", "a")]
         request = DescribeTopicPartitionsRequest(topics=names)
         response = await describe_topic_partitions(broker, request, context(0))
         assert {each.name: each.error_code for each in response.topics} == {
@@ -330,7 +330,7 @@ async def test_describe_topic_partitions_with_a_cursor_that_leads_nowhere() -> N
         request.cursor = Cursor(topic_name="b", partition_index=0)
         assert pages(await describe_topic_partitions(broker, request, context(0))) == []
         request = DescribeTopicPartitionsRequest(
-            topics=[TopicRequest(name="a")], cursor=Cursor(topic_name="a", partition_index=-1)
+            topics=[PartitionsTopicRequest(name="a")], cursor=Cursor(topic_name="a", partition_index=-1)
         )
         refused = await describe_topic_partitions(broker, request, context(0))
         assert [each.error_code for each in refused.topics] == [ErrorCode.INVALID_REQUEST]

@@ -15,7 +15,7 @@ from semel.wire.messages.transactions import (
     DescribeTransactionsRequest,
     InitProducerIdRequest,
     ListTransactionsRequest,
-    TopicRequest,
+    ProducersTopicRequest,
     WritableTxnMarker,
     WritableTxnMarkerTopic,
     WriteTxnMarkersRequest,
@@ -126,7 +126,7 @@ async def test_a_long_list_comes_whole(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def producers(broker: Broker, topic: str) -> list[Any]:
-    request = DescribeProducersRequest(topics=[TopicRequest(name=topic, partition_indexes=[0])])
+    request = DescribeProducersRequest(topics=[ProducersTopicRequest(name=topic, partition_indexes=[0])])
     [part] = (await send(broker, request, 0)).topics[0].partitions
     assert part.error_code == ErrorCode.NONE
     return list(part.active_producers)
@@ -144,9 +144,9 @@ async def test_100_describe_producers_shows_idempotent_producers() -> None:
         assert answer.error_code == ErrorCode.NONE
 
         wanted = [
-            TopicRequest(name="a", partition_indexes=[0, 1, 2]),
-            TopicRequest(name="missing", partition_indexes=[0]),
-            TopicRequest(name="no/good", partition_indexes=[0]),
+            ProducersTopicRequest(name="a", partition_indexes=[0, 1, 2]),
+            ProducersTopicRequest(name="missing", partition_indexes=[0]),
+            ProducersTopicRequest(name="no/good", partition_indexes=[0]),
         ]
         response = await send(broker, DescribeProducersRequest(topics=wanted), 0)
         errors = {each.name: [part.error_code for part in each.partitions] for each in response.topics}

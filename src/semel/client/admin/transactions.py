@@ -31,7 +31,7 @@ from semel.wire.messages import (
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
-from semel.wire.messages.transactions import TopicRequest, TransactionState
+from semel.wire.messages.transactions import ProducersTopicRequest, TransactionState
 
 #: The timeout in responses that means "never times out": the id uses two-phase commit.
 NEVER_TIMES_OUT_MS = (1 << 31) - 1
@@ -230,7 +230,7 @@ class TransactionAdmin:
         def ask(
             node: int, keys: Iterable[Partition]
         ) -> Iterator[tuple[Partition, list[ProducerDescription]]]:
-            wanted_here = TopicRequest(name=topic, partition_indexes=[number for _, number in keys])
+            wanted_here = ProducersTopicRequest(name=topic, partition_indexes=[number for _, number in keys])
             return _producers(client.send(DescribeProducersRequest(topics=[wanted_here]), node=node))
 
         found = ask_leaders(client, wanted, ask)

@@ -2,11 +2,10 @@
 
 The declarations are grouped by purpose: `produce`, `fetch`, `metadata`, `offsets`, `groups`, `transactions`,
 `topics`, `placement`, `configs`, `quorum`, `sasl`, `security`, `tokens`, `quotas`, `shares`, `share_offsets`,
-and `semel` for Semel's own APIs. This package exports all of them by name, except `TopicRequest`, of which
-there are two. `apis` has the table.
+and `semel` for Semel's own APIs. This package has all of them by name. `apis` has the table.
 """
 
-# ruff: noqa: F403 - what is exported is in the `__all__` of each module
+# ruff: noqa: F403 - every class of each module
 
 from semel.wire.messages.apis import *
 from semel.wire.messages.configs import *

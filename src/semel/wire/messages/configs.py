@@ -20,32 +20,6 @@ from semel.wire.schema import (
     struct,
 )
 
-__all__ = [
-    "AlterConfigsRequest",
-    "AlterConfigsResource",
-    "AlterConfigsResourceResponse",
-    "AlterConfigsResponse",
-    "AlterableConfig",
-    "DescribeConfigsRequest",
-    "DescribeConfigsResource",
-    "DescribeConfigsResourceResult",
-    "DescribeConfigsResponse",
-    "DescribeConfigsResult",
-    "DescribeConfigsSynonym",
-    "FeatureUpdateKey",
-    "IncrementalAlterConfigsAlterConfigsResource",
-    "IncrementalAlterConfigsAlterConfigsResourceResponse",
-    "IncrementalAlterConfigsAlterableConfig",
-    "IncrementalAlterConfigsRequest",
-    "IncrementalAlterConfigsResponse",
-    "ListConfigResourcesRequest",
-    "ListConfigResourcesResponse",
-    "ListedConfigResource",
-    "UpdatableFeatureResult",
-    "UpdateFeaturesRequest",
-    "UpdateFeaturesResponse",
-]
-
 
 @struct
 class DescribeConfigsResource:

@@ -25,32 +25,6 @@ from semel.wire.schema import (
     uuid,
 )
 
-__all__ = [
-    "AbortedTransaction",
-    "EpochEndOffset",
-    "FetchPartition",
-    "FetchRequest",
-    "FetchResponse",
-    "FetchTopic",
-    "FetchableTopicResponse",
-    "ForgottenTopic",
-    "ListOffsetsPartition",
-    "ListOffsetsPartitionResponse",
-    "ListOffsetsRequest",
-    "ListOffsetsResponse",
-    "ListOffsetsTopic",
-    "ListOffsetsTopicResponse",
-    "OffsetForLeaderEpochEpochEndOffset",
-    "OffsetForLeaderEpochRequest",
-    "OffsetForLeaderEpochResponse",
-    "OffsetForLeaderPartition",
-    "OffsetForLeaderTopic",
-    "OffsetForLeaderTopicResult",
-    "PartitionData",
-    "ReplicaState",
-    "SnapshotId",
-]
-
 
 @struct
 class ReplicaState:

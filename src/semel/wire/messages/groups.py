@@ -23,42 +23,6 @@ from semel.wire.schema import (
     uuid,
 )
 
-__all__ = [
-    "Assignment",
-    "ConsumerGroupDescribeAssignment",
-    "ConsumerGroupDescribeDescribedGroup",
-    "ConsumerGroupDescribeRequest",
-    "ConsumerGroupDescribeResponse",
-    "ConsumerGroupDescribeTopicPartitions",
-    "ConsumerGroupHeartbeatRequest",
-    "ConsumerGroupHeartbeatResponse",
-    "DeletableGroupResult",
-    "DeleteGroupsRequest",
-    "DeleteGroupsResponse",
-    "DescribeGroupsRequest",
-    "DescribeGroupsResponse",
-    "DescribedGroup",
-    "DescribedGroupMember",
-    "HeartbeatRequest",
-    "HeartbeatResponse",
-    "JoinGroupRequest",
-    "JoinGroupRequestProtocol",
-    "JoinGroupResponse",
-    "JoinGroupResponseMember",
-    "LeaveGroupRequest",
-    "LeaveGroupResponse",
-    "ListGroupsRequest",
-    "ListGroupsResponse",
-    "ListedGroup",
-    "Member",
-    "MemberIdentity",
-    "MemberResponse",
-    "SyncGroupRequest",
-    "SyncGroupRequestAssignment",
-    "SyncGroupResponse",
-    "TopicPartitions",
-]
-
 
 @struct
 class JoinGroupRequestProtocol:

@@ -23,31 +23,6 @@ from semel.wire.schema import (
     uuid,
 )
 
-__all__ = [
-    "ApiVersion",
-    "ApiVersionsRequest",
-    "ApiVersionsResponse",
-    "Coordinator",
-    "Cursor",
-    "DescribeClusterBroker",
-    "DescribeClusterRequest",
-    "DescribeClusterResponse",
-    "DescribeTopicPartitionsRequest",
-    "DescribeTopicPartitionsResponse",
-    "DescribeTopicPartitionsResponsePartition",
-    "DescribeTopicPartitionsResponseTopic",
-    "FinalizedFeatureKey",
-    "FindCoordinatorRequest",
-    "FindCoordinatorResponse",
-    "MetadataRequest",
-    "MetadataRequestTopic",
-    "MetadataResponse",
-    "MetadataResponseBroker",
-    "MetadataResponsePartition",
-    "MetadataResponseTopic",
-    "SupportedFeatureKey",
-]
-
 
 @request(ApiKey.API_VERSIONS, versions="0-4", flexible=3)
 class ApiVersionsRequest(Request):
@@ -214,7 +189,7 @@ class DescribeClusterResponse(Response):
 
 
 @struct
-class TopicRequest:
+class PartitionsTopicRequest:
     name: str = string()
 
 
@@ -228,7 +203,7 @@ class Cursor:
 class DescribeTopicPartitionsRequest(Request):
     """Topics and their partitions, page by page."""
 
-    topics: list[TopicRequest] = array(TopicRequest)
+    topics: list[PartitionsTopicRequest] = array(PartitionsTopicRequest)
     response_partition_limit: int = int32(default=2000)
     cursor: Cursor | None = nested(Cursor, nullable=True, default=None)
 

@@ -19,31 +19,6 @@ from semel.wire.schema import (
     struct,
 )
 
-__all__ = [
-    "AlterPartitionReassignmentsRequest",
-    "AlterPartitionReassignmentsResponse",
-    "AlterReplicaLogDir",
-    "AlterReplicaLogDirPartitionResult",
-    "AlterReplicaLogDirTopic",
-    "AlterReplicaLogDirTopicResult",
-    "AlterReplicaLogDirsRequest",
-    "AlterReplicaLogDirsResponse",
-    "ElectLeadersRequest",
-    "ElectLeadersResponse",
-    "ElectionTopicPartitions",
-    "ListPartitionReassignmentsRequest",
-    "ListPartitionReassignmentsResponse",
-    "ListPartitionReassignmentsTopics",
-    "OngoingPartitionReassignment",
-    "OngoingTopicReassignment",
-    "PartitionElectionResult",
-    "ReassignablePartition",
-    "ReassignablePartitionResponse",
-    "ReassignableTopic",
-    "ReassignableTopicResponse",
-    "ReplicaElectionResult",
-]
-
 
 @struct
 class AlterReplicaLogDirTopic:

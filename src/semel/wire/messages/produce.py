@@ -23,18 +23,6 @@ from semel.wire.schema import (
     uuid,
 )
 
-__all__ = [
-    "BatchIndexAndErrorMessage",
-    "LeaderIdAndEpoch",
-    "NodeEndpoint",
-    "PartitionProduceData",
-    "PartitionProduceResponse",
-    "ProduceRequest",
-    "ProduceResponse",
-    "TopicProduceData",
-    "TopicProduceResponse",
-]
-
 
 @struct
 class PartitionProduceData:

@@ -20,25 +20,6 @@ from semel.wire.schema import (
     uuid,
 )
 
-__all__ = [
-    "AddRaftVoterListener",
-    "AddRaftVoterRequest",
-    "AddRaftVoterResponse",
-    "DescribeQuorumRequest",
-    "DescribeQuorumResponse",
-    "QuorumListener",
-    "QuorumNode",
-    "QuorumPartitionRequest",
-    "QuorumPartitionResponse",
-    "QuorumReplica",
-    "QuorumTopicRequest",
-    "QuorumTopicResponse",
-    "RemoveRaftVoterRequest",
-    "RemoveRaftVoterResponse",
-    "UnregisterBrokerRequest",
-    "UnregisterBrokerResponse",
-]
-
 
 @struct
 class QuorumPartitionRequest:

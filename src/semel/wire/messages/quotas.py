@@ -19,21 +19,6 @@ from semel.wire.schema import (
     struct,
 )
 
-__all__ = [
-    "AlterClientQuotasEntity",
-    "AlterClientQuotasEntry",
-    "AlterClientQuotasOp",
-    "AlterClientQuotasRequest",
-    "AlterClientQuotasResponse",
-    "AlterClientQuotasResult",
-    "DescribeClientQuotasComponent",
-    "DescribeClientQuotasEntity",
-    "DescribeClientQuotasEntry",
-    "DescribeClientQuotasRequest",
-    "DescribeClientQuotasResponse",
-    "DescribeClientQuotasValue",
-]
-
 
 @struct
 class DescribeClientQuotasComponent:

@@ -6,13 +6,6 @@ The mechanism defines the content of the rounds; here it is bytes, which are nev
 from semel.wire.api_key import ApiKey
 from semel.wire.schema import Request, Response, array, bytes_, int16, int64, request, response, string
 
-__all__ = [
-    "SaslAuthenticateRequest",
-    "SaslAuthenticateResponse",
-    "SaslHandshakeRequest",
-    "SaslHandshakeResponse",
-]
-
 
 @request(ApiKey.SASL_HANDSHAKE, versions="0-1", flexible=None)
 class SaslHandshakeRequest(Request):

@@ -15,32 +15,6 @@ from semel.wire.schema import (
     struct,
 )
 
-__all__ = [
-    "AclCreation",
-    "AclCreationResult",
-    "AclDescription",
-    "AlterUserScramCredentialsRequest",
-    "AlterUserScramCredentialsResponse",
-    "AlterUserScramCredentialsResult",
-    "CreateAclsRequest",
-    "CreateAclsResponse",
-    "CredentialInfo",
-    "DeleteAclsFilter",
-    "DeleteAclsFilterResult",
-    "DeleteAclsMatchingAcl",
-    "DeleteAclsRequest",
-    "DeleteAclsResponse",
-    "DescribeAclsRequest",
-    "DescribeAclsResource",
-    "DescribeAclsResponse",
-    "DescribeUserScramCredentialsRequest",
-    "DescribeUserScramCredentialsResponse",
-    "DescribeUserScramCredentialsResult",
-    "ScramCredentialDeletion",
-    "ScramCredentialUpsertion",
-    "UserName",
-]
-
 
 @request(ApiKey.DESCRIBE_ACLS, versions="1-3", flexible=2)
 class DescribeAclsRequest(Request):

@@ -15,19 +15,6 @@ from semel.wire.messages.produce import NodeEndpoint
 from semel.wire.messages.shares import ShareAcknowledgeTopic, ShareAcknowledgeTopicResponse
 from semel.wire.schema import Request, Response, array, int16, int32, int64, request, response, string, struct
 
-__all__ = [
-    "BeginAttemptRequest",
-    "BeginAttemptResponse",
-    "CommitTransactionsPartition",
-    "CommitTransactionsRefusal",
-    "CommitTransactionsRequest",
-    "CommitTransactionsResponse",
-    "CommitTransactionsTopic",
-    "CommitTransactionsTransaction",
-    "TxnShareAcknowledgeRequest",
-    "TxnShareAcknowledgeResponse",
-]
-
 #: Keys from here on are Semel's own.
 FIRST_OWN_KEY = 20_000
 #: The feature that identifies these keys as Semel's.

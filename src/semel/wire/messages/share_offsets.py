@@ -15,26 +15,6 @@ from semel.wire.schema import (
     uuid,
 )
 
-__all__ = [
-    "AlterShareGroupOffsetsPartition",
-    "AlterShareGroupOffsetsRequest",
-    "AlterShareGroupOffsetsResponse",
-    "AlterShareGroupOffsetsTopic",
-    "AlteredShareGroupOffsetsPartition",
-    "AlteredShareGroupOffsetsTopic",
-    "DeleteShareGroupOffsetsRequest",
-    "DeleteShareGroupOffsetsResponse",
-    "DeleteShareGroupOffsetsTopic",
-    "DeletedShareGroupOffsetsTopic",
-    "DescribeShareGroupOffsetsGroup",
-    "DescribeShareGroupOffsetsRequest",
-    "DescribeShareGroupOffsetsResponse",
-    "DescribeShareGroupOffsetsTopic",
-    "DescribedShareGroupOffsetsGroup",
-    "DescribedShareGroupOffsetsPartition",
-    "DescribedShareGroupOffsetsTopic",
-]
-
 
 @struct
 class DescribeShareGroupOffsetsTopic:

@@ -27,32 +27,6 @@ from semel.wire.schema import (
     uuid,
 )
 
-__all__ = [
-    "AcknowledgementBatch",
-    "AcquiredRecords",
-    "DescribedShareGroup",
-    "DescribedShareGroupAssignment",
-    "DescribedShareGroupMember",
-    "DescribedShareGroupTopicPartitions",
-    "ForgottenShareTopic",
-    "ShareAcknowledgeAnswer",
-    "ShareAcknowledgePartition",
-    "ShareAcknowledgeRequest",
-    "ShareAcknowledgeResponse",
-    "ShareAcknowledgeTopic",
-    "ShareAcknowledgeTopicResponse",
-    "ShareFetchPartition",
-    "ShareFetchRequest",
-    "ShareFetchResponse",
-    "ShareFetchTopic",
-    "ShareFetchTopicResponse",
-    "ShareGroupDescribeRequest",
-    "ShareGroupDescribeResponse",
-    "ShareGroupHeartbeatRequest",
-    "ShareGroupHeartbeatResponse",
-    "SharePartitionData",
-]
-
 
 @request(ApiKey.SHARE_GROUP_HEARTBEAT, versions="1", flexible=0)
 class ShareGroupHeartbeatRequest(Request):

@@ -15,21 +15,6 @@ from semel.wire.schema import (
     struct,
 )
 
-__all__ = [
-    "CreatableRenewers",
-    "CreateDelegationTokenRequest",
-    "CreateDelegationTokenResponse",
-    "DescribeDelegationTokenOwner",
-    "DescribeDelegationTokenRequest",
-    "DescribeDelegationTokenResponse",
-    "DescribedDelegationToken",
-    "DescribedDelegationTokenRenewer",
-    "ExpireDelegationTokenRequest",
-    "ExpireDelegationTokenResponse",
-    "RenewDelegationTokenRequest",
-    "RenewDelegationTokenResponse",
-]
-
 
 @struct
 class CreatableRenewers:

@@ -20,37 +20,6 @@ from semel.wire.schema import (
     uuid,
 )
 
-__all__ = [
-    "CreatableReplicaAssignment",
-    "CreatableTopic",
-    "CreatableTopicConfig",
-    "CreatableTopicConfigs",
-    "CreatableTopicResult",
-    "CreatePartitionsAssignment",
-    "CreatePartitionsRequest",
-    "CreatePartitionsResponse",
-    "CreatePartitionsTopic",
-    "CreatePartitionsTopicResult",
-    "CreateTopicsRequest",
-    "CreateTopicsResponse",
-    "DeletableTopicResult",
-    "DeleteRecordsPartition",
-    "DeleteRecordsPartitionResult",
-    "DeleteRecordsRequest",
-    "DeleteRecordsResponse",
-    "DeleteRecordsTopic",
-    "DeleteRecordsTopicResult",
-    "DeleteTopicState",
-    "DeleteTopicsRequest",
-    "DeleteTopicsResponse",
-    "DescribableLogDirTopic",
-    "DescribeLogDirsPartition",
-    "DescribeLogDirsRequest",
-    "DescribeLogDirsResponse",
-    "DescribeLogDirsResult",
-    "DescribeLogDirsTopic",
-]
-
 
 @struct
 class CreatableReplicaAssignment:

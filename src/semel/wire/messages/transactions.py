@@ -23,47 +23,6 @@ from semel.wire.schema import (
     struct,
 )
 
-__all__ = [
-    "AddOffsetsToTxnRequest",
-    "AddOffsetsToTxnResponse",
-    "AddPartitionsToTxnPartitionResult",
-    "AddPartitionsToTxnRequest",
-    "AddPartitionsToTxnResponse",
-    "AddPartitionsToTxnResult",
-    "AddPartitionsToTxnTopic",
-    "AddPartitionsToTxnTopicResult",
-    "AddPartitionsToTxnTransaction",
-    "DescribeProducersRequest",
-    "DescribeProducersResponse",
-    "DescribeTransactionsRequest",
-    "DescribeTransactionsResponse",
-    "EndTxnRequest",
-    "EndTxnResponse",
-    "InitProducerIdRequest",
-    "InitProducerIdResponse",
-    "ListTransactionsRequest",
-    "ListTransactionsResponse",
-    "ListTransactionsTransactionState",
-    "PartitionResponse",
-    "ProducerState",
-    "TopicData",
-    "TopicResponse",
-    "TransactionState",
-    "TxnOffsetCommitRequest",
-    "TxnOffsetCommitRequestPartition",
-    "TxnOffsetCommitRequestTopic",
-    "TxnOffsetCommitResponse",
-    "TxnOffsetCommitResponsePartition",
-    "TxnOffsetCommitResponseTopic",
-    "WritableTxnMarker",
-    "WritableTxnMarkerPartitionResult",
-    "WritableTxnMarkerResult",
-    "WritableTxnMarkerTopic",
-    "WritableTxnMarkerTopicResult",
-    "WriteTxnMarkersRequest",
-    "WriteTxnMarkersResponse",
-]
-
 
 @request(ApiKey.INIT_PRODUCER_ID, versions="0-6", flexible=2)
 class InitProducerIdRequest(Request):
@@ -280,7 +239,7 @@ class WriteTxnMarkersResponse(Response):
 
 
 @struct
-class TopicRequest:
+class ProducersTopicRequest:
     name: str = string()
     partition_indexes: list[int] = array("int32")
 
@@ -289,7 +248,7 @@ class TopicRequest:
 class DescribeProducersRequest(Request):
     """The producers of these partitions."""
 
-    topics: list[TopicRequest] = array(TopicRequest)
+    topics: list[ProducersTopicRequest] = array(ProducersTopicRequest)
 
 
 @struct

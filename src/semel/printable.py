@@ -10,8 +10,6 @@ import json
 import re
 from typing import Any
 
-__all__ = ["as_json", "explained", "printable", "printable_lines"]
-
 _NOT_IN_JSON = re.compile(r"[^\x00-\x7e]")
 
 

@@ -4,8 +4,6 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-__all__ = ["RateLimit"]
-
 
 class RateLimit:
     """Passes a few lines of each kind per period; the next line that passes carries the count of the rest."""

@@ -16,7 +16,6 @@ from semel.times import time_text
 if TYPE_CHECKING:
     from semel.client import ConsumedRecord
 
-__all__ = ["InputFormat", "Line", "LineError", "bytes_as_json", "read_line", "record_as_json"]
 
 _JSON_NAMES = {"topic", "partition", "offset", "timestamp", "time", "key", "value", "headers"}
 

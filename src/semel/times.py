@@ -2,8 +2,6 @@
 
 from datetime import UTC, datetime
 
-__all__ = ["span_text", "time_text"]
-
 
 def span_text(span_ms: int) -> str:
     """Format a time span in its two largest units: `2 h 5 min`, `42 s`, `300 ms`."""

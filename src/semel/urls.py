@@ -17,8 +17,6 @@ from urllib.parse import SplitResult, urlsplit
 
 from semel.printable import printable
 
-__all__ = ["TIMEOUT_S", "UrlError", "read_url", "url_problem"]
-
 TIMEOUT_S: Final = 10.0
 _PIECE: Final = 65_536
 

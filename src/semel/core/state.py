@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from semel.core import dynamic_configs, groups, topics, transactions
 from semel.core.entities import ENTITIES
-from semel.core.facts import Put, SessionChanged
+from semel.core.facts import Put
 from semel.core.groups import offsets
 from semel.core.log import partition
 from semel.core.security import policies
@@ -177,6 +177,3 @@ class BrokerState:
                 for transactional_id in list(islice(silent, excess + entities_max // 8)):
                     del latest_connections[transactional_id]
         return forgotten
-
-
-__all__ = ["APPLY", "DECIDE", "BrokerState", "SessionChanged"]

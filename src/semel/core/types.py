@@ -24,42 +24,7 @@ if TYPE_CHECKING:
     from semel.core.groups.model import Group
     from semel.core.shares.partition import SharePartition
 
-__all__ = [
-    "NO_PRODUCER",
-    "PARKED",
-    "Buffer",
-    "Cluster",
-    "ClusterKey",
-    "Command",
-    "CommittedOffset",
-    "Decision",
-    "EntityKey",
-    "ErrorCode",
-    "Fact",
-    "GroupKey",
-    "Key",
-    "OffsetKey",
-    "OpenTransaction",
-    "Partition",
-    "PartitionKey",
-    "PendingKey",
-    "PendingOffset",
-    "PolicyKey",
-    "ProducerKey",
-    "ProducerState",
-    "Rewritten",
-    "SentBatch",
-    "ShareKey",
-    "Staged",
-    "Ticket",
-    "Topic",
-    "TopicKey",
-    "Transaction",
-    "TransactionKey",
-    "TransactionState",
-    "V",
-    "Value",
-]
+__all__ = ["Buffer", "ErrorCode"]  # of other modules, but part of this one
 
 Ticket: TypeAlias = int
 """The number of a parked request. A later decision answers the request by this number."""

@@ -15,8 +15,6 @@ from semel.wire.errors import InvalidRecords, ProtocolError
 from semel.wire.invalid_records import NAMED_MAX, damaged, refused
 from semel.wire.schema import Buffer
 
-__all__ = ["check"]
-
 _MIN_INT64: Final = -(1 << 63)
 _MAX_INT64: Final = (1 << 63) - 1
 _NO_TIMESTAMP: Final = -1

@@ -31,27 +31,6 @@ from semel.wire.compression import Codec
 from semel.wire.errors import ErrorCode, ProtocolError
 from semel.wire.schema import Buffer
 
-__all__ = [
-    "CODEC_MASK",
-    "CONTROL",
-    "DELETE_HORIZON",
-    "HEADER_BYTES",
-    "LOG_APPEND_TIME",
-    "MAGIC",
-    "PREFIX_BYTES",
-    "TRANSACTIONAL",
-    "BatchHeader",
-    "check_produced",
-    "has_valid_crc",
-    "is_transactional",
-    "iter_batches",
-    "produced_fault",
-    "read_header",
-    "seal",
-    "stamp",
-    "with_log_append_time",
-]
-
 MAGIC: Final = 2
 PREFIX_BYTES: Final = 12  # base offset and length: not counted by the length field
 HEADER_BYTES: Final = 61

@@ -8,8 +8,6 @@ from typing import NamedTuple, TypeAlias
 
 from semel.wire.schema import Buffer
 
-__all__ = ["Binary", "ColumnHeaders", "Columns", "Numbers", "Packed"]
-
 #: The headers of each row, or None if it has none.
 ColumnHeaders: TypeAlias = list[list[tuple[str, bytes | None]] | None]
 

@@ -23,8 +23,6 @@ from semel.wire.errors import ProtocolError
 from semel.wire.packed_frames import PackedFrames, walk_lz4, walk_zstd
 from semel.wire.schema import Buffer
 
-__all__ = ["Codec", "compress", "decompress", "unpack"]
-
 _GZIP_WINDOW = zlib.MAX_WBITS | 16  # deflate in a gzip envelope, not in zlib's own
 _GZIP_LEVEL = 6
 _LZ4_LEVEL = 1

@@ -9,8 +9,6 @@ from typing import Final
 
 from semel.wire.errors import ErrorCode, InvalidRecords
 
-__all__ = ["NAMED_MAX", "damaged", "refused"]
-
 NAMED_MAX: Final = 1_000
 """The most records of a batch that are named: a batch may have millions, and each gets a message."""
 

@@ -5,8 +5,6 @@ group id or transactional id is hashed with Java's `String.hashCode`, so that ev
 same coordinator. Neither rule may ever change: an id that moved would lose its state.
 """
 
-__all__ = ["coordinator_partition", "java_hash", "murmur2", "partition_for"]
-
 _MASK_32 = 0xFFFFFFFF
 _POSITIVE = 0x7FFFFFFF
 _SIGN_BIT = 0x80000000

@@ -18,8 +18,6 @@ from semel.wire import varint
 from semel.wire.batch import BatchHeader
 from semel.wire.errors import ProtocolError
 
-__all__ = ["Header", "Record", "RecordLike", "pack", "walk"]
-
 _MIN_INT64: Final = -(1 << 63)
 _MAX_INT64: Final = (1 << 63) - 1
 _FOLDED_NULL: Final = 1  # the length -1 of a null, in zigzag

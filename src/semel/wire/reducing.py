@@ -31,8 +31,6 @@ from semel.wire.errors import ProtocolError
 from semel.wire.records import DECOMPRESSED_LIMIT_BYTES
 from semel.wire.schema import Buffer
 
-__all__ = ["Entry", "Opened", "open_batch", "reduced"]
-
 _MAX_INT64: Final = (1 << 63) - 1
 _FOLDED_NULL: Final = 1
 NO_HORIZON: Final = -1

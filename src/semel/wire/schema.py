@@ -177,30 +177,7 @@ def _made_anew(out: SourceWriter, field: Field) -> str | None:
     return "[]" if field.default == [] else None
 
 
-__all__ = [
-    "Buffer",
-    "Encoded",
-    "Message",
-    "Request",
-    "Response",
-    "array",
-    "boolean",
-    "bytes_",
-    "float64",
-    "int8",
-    "int16",
-    "int32",
-    "int64",
-    "nested",
-    "records",
-    "request",
-    "response",
-    "string",
-    "struct",
-    "uint16",
-    "uint32",
-    "uuid",
-]
+__all__ = ["Buffer"]  # of other modules, but part of this one
 
 S = TypeVar("S")
 M = TypeVar("M", bound="Message")

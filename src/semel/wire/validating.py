@@ -18,7 +18,6 @@ try:
 except ImportError:
     from semel.wire import _checking_py as half  # type: ignore[no-redef]
 
-__all__ = ["IS_COMPILED", "MAX_TIMESTAMP", "MIN_TIMESTAMP", "validate", "with_max_timestamp"]
 
 IS_COMPILED: Final = half.__name__ == "semel.wire._checking"
 

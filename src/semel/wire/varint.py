@@ -8,8 +8,6 @@ calls this module for the rest; the writer looks up small numbers.
 from semel.wire.errors import ProtocolError
 from semel.wire.schema import Buffer
 
-__all__ = ["SMALL", "decode_rest", "encode", "encode_zigzag", "read"]
-
 _MAX_BYTES = 10  # of a 64 bit number
 _TABLE_SIZE = 2048
 

@@ -17,21 +17,7 @@ from typing import Final
 from semel.core.data import Data
 from semel.wire.acls import Operation, PatternType, Permission, ResourceType
 
-__all__ = [
-    "ANONYMOUS",
-    "ANYONE",
-    "ANY_HOST",
-    "ANY_NAME",
-    "CLUSTER_NAME",
-    "OPERATIONS_OF",
-    "AclBinding",
-    "AclFilter",
-    "Acls",
-    "Operation",
-    "PatternType",
-    "Permission",
-    "ResourceType",
-]
+__all__ = ["Operation", "PatternType", "Permission", "ResourceType"]  # of other modules, but part of this one
 
 ANYONE: Final = "User:*"
 ANY_HOST: Final = "*"

@@ -19,6 +19,7 @@ from simulation.stage import (
     batch,
     check_visible,
     committed,
+    given_by,
     in_cluster,
     met,
     named,
@@ -38,7 +39,7 @@ def lost_notice_of_a_join() -> None:
         world.faults.odds["lost notice"] = 1.0
         key = partition_of(one)
         end = await open_transaction(two, named(world, two), one, key)
-        given = await two.broker.ask(end)
+        given = await given_by(two, end)
         assert given.error is ErrorCode.NONE, "a transaction that was written cannot be committed"
         await check_visible(world, key)
 
@@ -116,7 +117,7 @@ def notices_in_another_order() -> None:
         world._cut.add(frozenset((1, 2)))
         two.broker.submit([ends[0]])
         await committed(world, ends[0])
-        met((await three.broker.ask(ends[1])).error is ErrorCode.NONE)
+        met((await given_by(three, ends[1])).error is ErrorCode.NONE)
         for _ in range(2):
             fetched = await one.broker.ask(FetchOffsets(group, offsets=(keys[1],), require_stable=True))
             found = [each and each.offset for each in fetched.offsets]

@@ -12,6 +12,7 @@ from semel.core.types import ErrorCode, PartitionKey
 from simulation.cluster import BrokerLife, ClusterWorld
 from simulation.stage import (
     batch,
+    given_by,
     in_cluster,
     met,
     named,
@@ -90,7 +91,7 @@ def end_after_a_crash() -> None:
         met(written.error is ErrorCode.NONE)
         _crash(world)
         met(world.server.ledger.values[PartitionKey, key].high_watermark == 1)
-        ended = await two.broker.ask(end)
+        ended = await given_by(two, end)
         assert ended.error is not ErrorCode.NONE, "a committed transaction lacks an acknowledged record"
 
     in_cluster(work)

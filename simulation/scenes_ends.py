@@ -16,6 +16,7 @@ from simulation.stage import (
     STEP,
     check_visible,
     committed,
+    given_by,
     in_cluster,
     met,
     named,
@@ -83,7 +84,7 @@ def dead_coordinator_and_paused_leader() -> None:
         met(row.is_member and one.ownership.leads(key))
         one.process.pause()
         await until(lambda: three.ownership.coordinates(name))
-        given = await three.broker.ask(end)
+        given = await given_by(three, end)
         assert given.error is ErrorCode.NONE, "an end cannot be repeated"
         one.process.resume()
         await until(lambda: any(life.ownership.leads(key) for life in world.everybody()))
@@ -124,5 +125,5 @@ async def _repeat_elsewhere(world: ClusterWorld, before: BrokerLife, end: EndTra
         return [life for life in others if life.ownership.coordinates(end.transactional_id)]
 
     await until(lambda: bool(owners()))
-    given = await owners()[0].broker.ask(end)
+    given = await given_by(owners()[0], end)
     assert given.error is ErrorCode.NONE, "an end cannot be repeated"

@@ -17,6 +17,7 @@ from simulation.stage import (
     batch,
     check_visible,
     committed,
+    given_by,
     in_cluster,
     met,
     named,
@@ -44,7 +45,7 @@ def end_of_a_lost_transaction() -> None:
             written = await one.broker.ask(batch(name, key, given.producer_id, sequence, version=1))
             met(added is ErrorCode.NONE and written.error is ErrorCode.NONE)
             if sequence == 0:
-                met((await one.broker.ask(end)).error is ErrorCode.NONE)
+                met((await given_by(one, end)).error is ErrorCode.NONE)
         # Everything that was not flushed is lost.
         del server._commits[server._durable :]
         server.crash()
@@ -53,7 +54,7 @@ def end_of_a_lost_transaction() -> None:
             loop = one.broker._loop
             assert isinstance(loop, SharedCommitLoop)
             loop.state.forget([TransactionKey(name)])
-        error = (await one.broker.ask(end)).error
+        error = (await given_by(one, end)).error
         assert error is ErrorCode.PRODUCER_FENCED, "a transaction that is lost is said to be committed"
 
     in_cluster(partial(work, has_copy=False))
@@ -82,7 +83,7 @@ def end_decided_after_a_hand_over() -> None:
         three = world.everybody()[2]
         await until(lambda: three.ownership.coordinates(name))
         met(two.ownership.leads(key))
-        assert (await three.broker.ask(end)).error is ErrorCode.NONE, "an end cannot be repeated"
+        assert (await given_by(three, end)).error is ErrorCode.NONE, "an end cannot be repeated"
         await check_visible(world, key)
 
     in_cluster(work, brokers=3)

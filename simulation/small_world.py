@@ -48,7 +48,7 @@ NOW: Final = 1_000_000
 class Request(NamedTuple):
     """The command of a client, and the shard that it concerns."""
 
-    command: Command
+    command: Command[Any]
     shard: int
     is_end: bool
 

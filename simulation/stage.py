@@ -11,8 +11,8 @@ from typing import Final
 
 from semel.config import Settings
 from semel.core.log.partition import Append, TransactionContext
-from semel.core.transactions.commands import EndTransaction, InitProducer
-from semel.core.types import NO_PRODUCER, Partition, PartitionKey, TransactionKey, TransactionState
+from semel.core.transactions.commands import EndTransaction, InitProducer, ProducerGiven, Superseded
+from semel.core.types import NO_PRODUCER, Command, Partition, PartitionKey, TransactionKey, TransactionState
 from semel.wire.records import Record, encode_batch, read_header
 from simulation import virtual_time
 from simulation.cluster import BrokerLife, ClusterWorld
@@ -135,3 +135,10 @@ async def check_visible(world: ClusterWorld, key: PartitionKey) -> None:
             seen = await partition_at(life, key)
             if life.ownership.leads(key):
                 assert seen.last_stable_offset == 2, "a reader does not see what was acknowledged"
+
+
+async def given_by(life: BrokerLife, command: Command[ProducerGiven | Superseded]) -> ProducerGiven:
+    """Ask a broker. No newer connection of the transactional id supersedes the request."""
+    given = await life.broker.ask(command)
+    assert isinstance(given, ProducerGiven)
+    return given

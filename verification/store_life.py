@@ -174,7 +174,7 @@ class Life:
 
     # -- commits ------------------------------------------------------------------------------------------
 
-    async def _tick(self, commands: list[Command | None], more: list[Fact] | None = None) -> None:
+    async def _tick(self, commands: list[Command[Any] | None], more: list[Fact] | None = None) -> None:
         """Decide these commands, and commit the facts."""
         facts: list[Fact] = list(more or ())
         batches: list[Buffer] = []
@@ -231,7 +231,7 @@ class Life:
 
     # -- commands -----------------------------------------------------------------------------------------
 
-    async def _command(self, what: str) -> Command | None:
+    async def _command(self, what: str) -> Command[Any] | None:
         chance = self._chance
         if what in ("append", "large"):
             size = LARGE if what == "large" else chance.choice(SIZES)
@@ -249,7 +249,7 @@ class Life:
             return CommitOffsets("g", Committer(), (position,))
         return await self._transactional(what, chance.choice(IDS))
 
-    async def _transactional(self, what: str, name: str) -> Command | None:
+    async def _transactional(self, what: str, name: str) -> Command[Any] | None:
         await self._load([TransactionKey(name), ClusterKey()])
         await self._load(transactions.commands.keys_of(self._state, name))
         known = self._state.transactions[TransactionKey(name)]
@@ -292,7 +292,7 @@ class Life:
             for at in range(count)
         ]
 
-    def _remember_sequence(self, command: Command, answer: Any) -> None:
+    def _remember_sequence(self, command: Command[Any], answer: Any) -> None:
         if isinstance(command, Append) and command.header.producer_id >= 0 and not answer.error:
             sent = command.header
             owner = (command.partition, sent.producer_id, sent.producer_epoch)
@@ -305,11 +305,11 @@ class Life:
             None if topic is None else PartitionKey(topic.topic_id, self._chance.randrange(topic.partitions))
         )
 
-    async def _trim(self) -> Command | None:
+    async def _trim(self) -> Command[Any] | None:
         key = await self._partition(self._chance.choice([*TOPICS]))
         return None if key is None else await self._below(key, self._chance.randint(1, 8))
 
-    async def _compact(self) -> Command | None:
+    async def _compact(self) -> Command[Any] | None:
         name = self._chance.choice([*TOPICS])
         key = await self._partition(name)
         if key is None:
@@ -325,7 +325,7 @@ class Life:
         topics = await self._store.ledger.topics()
         return [PartitionKey(each.topic_id, index) for each in topics for index in range(each.partitions)]
 
-    async def _below(self, key: PartitionKey, eighths: int) -> Command:
+    async def _below(self, key: PartitionKey, eighths: int) -> Command[Any]:
         """Return the command that deletes the first eighths of a partition's offsets."""
         if self._store.has_unsynced:
             await self._commit([], [], defers_sync=False)
@@ -335,7 +335,7 @@ class Life:
         below = await self._store.ledger.size_below(key, offset)
         return DeleteRecords(key, offset, *below, partition.compactions if partition else 0)
 
-    def _create(self, name: str) -> Command:
+    def _create(self, name: str) -> Command[Any]:
         configs = {"cleanup.policy": "compact"}
         if name == "staged":
             configs["semel.visibility"] = "journal"

@@ -136,7 +136,7 @@ ticks_of = st.one_of(
 between = st.sampled_from(["nothing", "nothing", "nothing", "sweep", "sweep", "reopen", "reopen", "forget"])
 
 
-Prepared = tuple[Iterable[Key], Callable[[], Command | None]]
+Prepared = tuple[Iterable[Key], Callable[[], Command[Any] | None]]
 Ticks = list[tuple[list[tuple[Any, ...]], str]]
 OpenLedger = Callable[[], Awaitable[Ledger]]
 """What a step needs to have loaded, and the command it comes to when it is its turn; None if to nothing."""
@@ -442,7 +442,7 @@ class Broker:
             return [key], lambda: Append(key, batch, b"")
         producer_id = 1_000 + producer
 
-        def command() -> Command:
+        def command() -> Command[Any]:
             sequence = self._sequences.get((key, producer_id, 0), 0)
             batch = header(sequence, producer_id=producer_id, count=count, timestamp=timestamp)
             return Append(key, batch, b"")
@@ -451,7 +451,7 @@ class Broker:
 
     def _write(
         self, name: str, key: PartitionKey, is_journal: bool, count: int, timestamp: int
-    ) -> Command | None:
+    ) -> Command[Any] | None:
         """A batch of a transaction, with the sequence that its producer would send."""
         transaction = self.state.transactions[TransactionKey(name)]
         if transaction is None:
@@ -466,7 +466,7 @@ class Broker:
         transaction_context = TransactionContext(name, VERSIONS[name], must_be_added=False)
         return Append(key, batch, b"", transaction_context=transaction_context, is_journal=is_journal)
 
-    def _pend(self, name: str, group_id: str, topic: str, index: int) -> Command | None:
+    def _pend(self, name: str, group_id: str, topic: str, index: int) -> Command[Any] | None:
         transaction = self.state.transactions[TransactionKey(name)]
         if transaction is None:
             return None
@@ -481,7 +481,7 @@ class Broker:
             must_be_added=False,
         )
 
-    def _end(self, name: str, is_commit: bool) -> Command | None:
+    def _end(self, name: str, is_commit: bool) -> Command[Any] | None:
         """An end, if all is loaded that it touches: what joined in this tick was loaded by what joined it."""
         transaction = self.state.transactions[TransactionKey(name)]
         if transaction is None or self.state.missing(transactions.keys_of(self.state, name)):
@@ -489,7 +489,9 @@ class Broker:
         pair = (transaction.producer_id, transaction.epoch)
         return transactions.EndTransaction(name, *pair, is_commit, VERSIONS[name])
 
-    def _mark(self, name: str, key: PartitionKey, is_journal: bool, *, is_commit: bool) -> Command | None:
+    def _mark(
+        self, name: str, key: PartitionKey, is_journal: bool, *, is_commit: bool
+    ) -> Command[Any] | None:
         """Somebody with rights over the cluster ends what a producer has open in one partition."""
         transaction = self.state.transactions[TransactionKey(name)]
         if transaction is None:
@@ -497,7 +499,7 @@ class Broker:
         pair = (transaction.producer_id, transaction.epoch)
         return transactions.WriteMarker(key, *pair, 0, is_commit, is_journal=is_journal)
 
-    def _remember_sequence(self, command: Command, answer: Any) -> None:
+    def _remember_sequence(self, command: Command[Any], answer: Any) -> None:
         if isinstance(command, Append) and command.header.producer_id >= 0 and not answer.error:
             batch = command.header
             owner = (command.partition, batch.producer_id, batch.producer_epoch)

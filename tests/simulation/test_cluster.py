@@ -34,7 +34,7 @@ from simulation.explorer import explore
 from simulation.plan import make
 from simulation.run import run
 from simulation.scenes import SCENES
-from simulation.stage import batch, in_cluster, named, partition_of
+from simulation.stage import batch, given_by, in_cluster, named, partition_of
 
 ROOT = Path(__file__).parents[2]
 DIGESTS = """
@@ -134,7 +134,7 @@ def test_offsets_of_a_foreign_group_are_not_kept() -> None:
             transactional_id, given.producer_id, 0, group, Committer(), (offset,), version=2
         )
         assert await one.broker.ask(pending) == (ErrorCode.NONE,)
-        ended = await two.broker.ask(EndTransaction(transactional_id, given.producer_id, 0, True, 2))
+        ended = await given_by(two, EndTransaction(transactional_id, given.producer_id, 0, True, 2))
         assert ended.error is ErrorCode.NONE
         assert not two.broker._loop.state.offsets
 

@@ -37,7 +37,7 @@ class Broker:
         """What is durable, as long as the operating system lives."""
         return self.synced + self.unsynced
 
-    def decide(self, command: Command) -> Decision:
+    def decide(self, command: Command[Any]) -> Decision:
         """Decide a command and make its facts true."""
         self._load(command)
         decision = self.state.decide(command, self.now_ms)
@@ -102,7 +102,7 @@ class Broker:
                 found |= {each.base_offset: (each.last_offset, each.size_bytes) for each in fact.rewritten}
         return found
 
-    def _load(self, command: Command) -> None:
+    def _load(self, command: Command[Any]) -> None:
         # All that exists is in the state, so what is missing does not exist.
         for key in self.state.missing(command.keys()):
             self.state.put(key, None)

@@ -7,6 +7,7 @@ that was long under way. After ``lost`` the client does not see the answer, so i
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from transcripts.broker import Broker
 from transcripts.parsing import Call, TranscriptError
@@ -74,7 +75,7 @@ class Session:
         """A group's position in ``orders/0``."""
         return OffsetKey(group_id, text.partition("/")[0], self.partition(text).index)
 
-    def decide(self, command: Command) -> tuple[Decision, Iterator[str]]:
+    def decide(self, command: Command[Any]) -> tuple[Decision, Iterator[str]]:
         """Decide a command; the decision, and its facts as text."""
         decision = self.broker.decide(command)
         return decision, facts_text(decision)

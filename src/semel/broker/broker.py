@@ -309,8 +309,8 @@ class Broker:
         return next(self._tickets)
 
     def submit(
-        self, commands: Sequence[Command], when_parked: Callable[[], None] | None = None
-    ) -> Promise[list[Any]]:
+        self, commands: Sequence[Command[T]], when_parked: Callable[[], None] | None = None
+    ) -> Promise[list[T]]:
         """Submit commands, which one tick decides in this order. Returns their answers when all are durable.
 
         Raises ``StoreRefused`` if they are refused, for example for lack of room. Cancelling the wait does
@@ -322,13 +322,13 @@ class Broker:
         """Run long work on a validation thread. It must not touch the broker's state."""
         return await asyncio.get_running_loop().run_in_executor(self._validators, work)
 
-    async def ask(self, command: Command) -> Any:
+    async def ask(self, command: Command[T]) -> T:
         """Submit one command and await its answer."""
         return (await self.submit([command]))[0]
 
-    async def ask_each(self, commands: Sequence[Command]) -> list[Any]:
+    async def ask_each(self, commands: Sequence[Command[T]]) -> list[T]:
         """Submit independent commands and return their answers. A long list is divided into several ticks."""
-        answers: list[Any] = []
+        answers: list[T] = []
         async for some in self.slices.over(commands):
             answers += await self.submit(some)
         return answers

@@ -15,7 +15,7 @@ from semel.core.configs import DELETE, ConfigOperation, InvalidOperation, operat
 from semel.core.data import Data
 from semel.core.groups import configs as group_configs
 from semel.core.security.policies import changing
-from semel.core.types import Decide, Decision, ErrorCode, Key, PolicyKey
+from semel.core.types import Command, Decide, Decision, ErrorCode, Key, PolicyKey
 
 if TYPE_CHECKING:
     from semel.core.state import BrokerState
@@ -51,7 +51,7 @@ class ConfigAnswer(Data):
     message: str | None = None
 
 
-class AlterBrokerConfigs(Data):
+class AlterBrokerConfigs(Command["ConfigAnswer"]):
     """Change configs of one or all brokers: by operations, or (``replace``) to exactly the given values.
 
     The caller has checked the values. ``lists`` has the effective value of each list that is changed, in case
@@ -74,7 +74,7 @@ class AlterBrokerConfigs(Data):
         return dict.fromkeys((*(name for name, _, _ in self.operations), *replaced))
 
 
-class AlterGroupConfigs(Data):
+class AlterGroupConfigs(Command["ConfigAnswer"]):
     """Change configs of a group: by operations, or (``replace``) to exactly the given values."""
 
     group_id: str

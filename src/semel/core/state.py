@@ -121,7 +121,7 @@ class BrokerState:
         """Return the time for records and for everything kept for days; ``now`` is for timeouts."""
         return now + self.clock_lag_ms
 
-    def decide(self, command: Command, now: int) -> Decision:
+    def decide(self, command: Command[Any], now: int) -> Decision:
         """Decide a command. Reads the state and changes nothing."""
         return DECIDE[type(command)](self, command, now)
 

@@ -22,7 +22,18 @@ from semel.core import topic_configs
 from semel.core.configs import LIST, ConfigOperation, InvalidOperation, operate
 from semel.core.data import Data
 from semel.core.facts import TopicChanged, TopicCreated, TopicDeleted
-from semel.core.types import Apply, Decide, Decision, ErrorCode, Key, Partition, PartitionKey, Topic, TopicKey
+from semel.core.types import (
+    Apply,
+    Command,
+    Decide,
+    Decision,
+    ErrorCode,
+    Key,
+    Partition,
+    PartitionKey,
+    Topic,
+    TopicKey,
+)
 
 if TYPE_CHECKING:
     from semel.core.state import BrokerState
@@ -31,7 +42,7 @@ NAME_LENGTH_MAX: Final = 249
 _NAME = re.compile(r"[a-zA-Z0-9._-]+")
 
 
-class CreateTopic(Data):
+class CreateTopic(Command["TopicAnswer"]):
     """Create a topic with empty partitions."""
 
     name: str
@@ -45,7 +56,7 @@ class CreateTopic(Data):
         return (TopicKey(self.name),)
 
 
-class DeleteTopic(Data):
+class DeleteTopic(Command["TopicAnswer"]):
     """Delete a topic. With an id, only if the name still belongs to that id."""
 
     name: str
@@ -56,7 +67,7 @@ class DeleteTopic(Data):
         return (TopicKey(self.name),)
 
 
-class AddPartitions(Data):
+class AddPartitions(Command["TopicAnswer"]):
     """Grow a topic to this many partitions. ``added`` is how many the client expects to add, if given."""
 
     name: str
@@ -69,7 +80,7 @@ class AddPartitions(Data):
         return (TopicKey(self.name),)
 
 
-class AlterTopic(Data):
+class AlterTopic(Command["TopicAnswer"]):
     """Change a topic's configs: by operations, or (``replace``) to exactly the given values."""
 
     name: str

@@ -14,7 +14,7 @@ Everything here is plain data. Nothing in the core reads a clock: ``now`` is alw
 
 from collections.abc import Callable, Iterable, Mapping
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeAlias, TypeVar, Union
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar, Union
 
 from semel.core.data import Data
 from semel.wire.errors import ErrorCode
@@ -320,8 +320,11 @@ class Fact(Data, tag=True):
     """A fact (``semel.core.facts``). Packed, it starts with the name of its class, followed by the fields."""
 
 
-class Command(Protocol):
-    """A request to the core: ``Data`` that names the entities it reads."""
+A_co = TypeVar("A_co", covariant=True)
+
+
+class Command(Data, Generic[A_co]):
+    """A request to the core, with an answer of the type ``A_co``. It names the entities that it reads."""
 
     def keys(self) -> Iterable[Key]:
         """Return the entities that must be loaded before the command can be decided.
@@ -330,6 +333,7 @@ class Command(Protocol):
         these are loaded. It need not return references that an earlier command of the same tick adds: that
         command loads what it adds.
         """
+        raise NotImplementedError
 
 
 class _Parked:
@@ -347,6 +351,7 @@ class Decision(Data):
     """The facts and answers that follow from a command. All facts are committed before any answer."""
 
     answer: Any
+    """Of the type that the command declares, or ``PARKED``."""
     facts: tuple[Fact, ...] = ()
     batches: tuple[Buffer, ...] = ()
     """The bytes of each ``BatchAppended`` and ``BatchStaged`` among the facts, in the same order, and of all

@@ -11,7 +11,7 @@ from typing import Final
 from semel.broker.broker import Broker
 from semel.core.names import ID_CHARS_MAX, is_usable
 from semel.core.transactions.attempts import BeginAttempt, CommitTransactions, Producer, TransactionsCommitted
-from semel.core.transactions.commands import SUPERSEDED, ProducerGiven
+from semel.core.transactions.commands import ProducerGiven, Superseded
 from semel.core.types import CommittedOffset, ErrorCode, OffsetKey
 from semel.handlers.context import Handler, RequestContext
 from semel.handlers.leadership import coordination_error, refused_by_store
@@ -94,7 +94,7 @@ async def commit_transactions(
         answer = await broker.ask(command)
     except StoreRefused:
         answer = TransactionsCommitted(refused_by_store(broker, request.transactional_id))
-    if answer is SUPERSEDED:
+    if isinstance(answer, Superseded):
         close_superseded(request.transactional_id)
     return CommitTransactionsResponse(
         error_code=answer.error,

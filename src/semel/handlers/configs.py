@@ -269,7 +269,7 @@ async def _alter(
             denied[resource] = refusal
             del wanted[resource]
     answers = dict(denied)
-    commands: dict[Resource, Command] = {}
+    commands: dict[Resource, Command[ConfigAnswer | TopicAnswer]] = {}
     for resource, operations in wanted.items():
         command = _refused(resource, operations, twice=times[resource] > 1) or _command(
             broker, resource, operations, replace=replace, validate_only=request.validate_only
@@ -328,7 +328,7 @@ def _command(
     *,
     replace: bool,
     validate_only: bool,
-) -> Command | TopicAnswer:
+) -> Command[ConfigAnswer | TopicAnswer] | TopicAnswer:
     """The command that alters a resource, or the error if that is not possible."""
     name, configs = resource.name, broker.policies.configs
     if resource.kind == BROKER:
@@ -366,7 +366,7 @@ def _broker_refused(operations: tuple[ConfigOperation, ...]) -> TopicAnswer | No
     return None
 
 
-def _more_policies(broker: Broker, commands: dict[Resource, Command]) -> int:
+def _more_policies(broker: Broker, commands: dict[Resource, Command[ConfigAnswer | TopicAnswer]]) -> int:
     """How many policies the commands may add. Configs of topics are not policies."""
     more = 0
     for resource, command in commands.items():

@@ -12,7 +12,7 @@ Committed offsets are in ``offsets``.
 
 import uuid
 from collections.abc import Callable
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from semel.broker.broker import Broker
 from semel.core.groups.commands import (
@@ -56,7 +56,7 @@ KNOWN_AS_CHARS_MAX: Final = 255
 async def _ask(
     broker: Broker,
     group_id: str,
-    command: Command,
+    command: Command[Any],
     refused: Callable[[ErrorCode], T],
     context: RequestContext,
 ) -> T:

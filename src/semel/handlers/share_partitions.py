@@ -133,7 +133,7 @@ def runs_of(batches: Iterable[AcknowledgementBatch]) -> tuple[AcknowledgedRun, .
     )
 
 
-async def decided(broker: Broker, commands: Mapping[Place, Command]) -> dict[Place, ErrorCode]:
+async def decided(broker: Broker, commands: Mapping[Place, Command[ErrorCode]]) -> dict[Place, ErrorCode]:
     """Submit a command for each partition, and return their errors."""
     if not commands:
         return {}

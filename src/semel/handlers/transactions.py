@@ -31,9 +31,10 @@ from semel.core.transactions.commands import (
     EndTransaction,
     InitProducer,
     ProducerGiven,
+    Superseded,
     VerifyPartitions,
 )
-from semel.core.types import NO_PRODUCER, Command, ErrorCode, PartitionKey, Topic
+from semel.core.types import NO_PRODUCER, ErrorCode, PartitionKey, Topic
 from semel.handlers.context import Handler, RequestContext
 from semel.handlers.leadership import coordination_error, refused_by_store
 from semel.handlers.metadata import INTERNAL_TOPICS
@@ -315,7 +316,7 @@ def _may_add(adding: _Adding) -> bool:
     return not adding.refused and not adding.error
 
 
-def _add_command(adding: _Adding, context: RequestContext) -> Command:
+def _add_command(adding: _Adding, context: RequestContext) -> AddPartitions | VerifyPartitions:
     asked = adding.asked
     partitions = tuple(adding.partitions.values())
     if asked.verify_only:
@@ -379,10 +380,10 @@ def add_offsets_to_txn(
     )
 
     def respond(decided: Answers) -> AddOffsetsToTxnResponse:
-        error: Any = refused_by_store(broker, request.transactional_id)
+        error: ErrorCode | Superseded = refused_by_store(broker, request.transactional_id)
         if not isinstance(decided, Exception):
             error = decided[0]
-        if error is SUPERSEDED:
+        if isinstance(error, Superseded):
             close_superseded(request.transactional_id)
         return AddOffsetsToTxnResponse(
             error_code=downgrade_error(error, ApiKey.ADD_OFFSETS_TO_TXN, context.version)
@@ -418,10 +419,10 @@ def end_txn(broker: Broker, request: EndTxnRequest, context: RequestContext) -> 
     )
 
     def respond(decided: Answers) -> EndTxnResponse:
-        given: Any = ProducerGiven(refused_by_store(broker, request.transactional_id))
+        given: ProducerGiven | Superseded = ProducerGiven(refused_by_store(broker, request.transactional_id))
         if not isinstance(decided, Exception):
             given = decided[0]
-        if given is SUPERSEDED:
+        if isinstance(given, Superseded):
             close_superseded(request.transactional_id)
         return EndTxnResponse(
             error_code=downgrade_error(given.error, ApiKey.END_TXN, context.version),

@@ -95,7 +95,7 @@ async def alter_user_scram_credentials(
             ]
         )
     problems: dict[str, Problem] = {}
-    commands: dict[str, Command] = {}
+    commands: dict[str, Command[ErrorCode]] = {}
     room = broker.settings.semel_policies_max - len(broker.policies)
     for change in changes:
         if names[change.name] > 1:
@@ -143,7 +143,7 @@ def _problem(change: Change) -> Problem | None:
     return None
 
 
-def _command(change: Change) -> Command:
+def _command(change: Change) -> Command[ErrorCode]:
     mechanism = BY_NUMBER[change.mechanism]
     if isinstance(change, ScramCredentialDeletion):
         return RemoveCredential(change.name, mechanism)

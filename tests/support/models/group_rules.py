@@ -60,7 +60,7 @@ class GroupRules:
 
     # The commit loop.
 
-    def run(self, command: Command) -> Any:
+    def run(self, command: Command[Any]) -> Any:
         for key in self.state.missing(command.keys()):
             self.state.put(key, None)
         before = self._snapshot()
@@ -72,7 +72,7 @@ class GroupRules:
     def _snapshot(self) -> str:
         return repr((self.state.groups, self.state.sessions, self.state.offsets))
 
-    def _apply(self, command: Command, decision: Decision) -> None:
+    def _apply(self, command: Command[Any], decision: Decision) -> None:
         for fact in decision.facts:
             self.state.apply(fact)
             self.writes += type(fact) in DURABLE

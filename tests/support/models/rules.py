@@ -1,5 +1,7 @@
 """Helpers for tests of the rules: a state with one partition, and batches that consist of a header."""
 
+from typing import Any
+
 from semel.core.facts import DURABLE, Put
 from semel.core.log.partition import Append, Appended, TransactionContext
 from semel.core.state import BrokerState
@@ -56,18 +58,18 @@ class Rules:
         self.facts: list[Fact] = []
         self.run(CreateTopic("t", TOPIC_ID, 1, {}))
 
-    def decide(self, command: Command) -> Decision:
+    def decide(self, command: Command[Any]) -> Decision:
         self.load(command)
         return self.state.decide(command, self.now)
 
-    def load(self, command: Command) -> None:
+    def load(self, command: Command[Any]) -> None:
         for key in self.state.missing(command.keys()):
             self.state.put(key, None)
         if hasattr(command, "more_keys"):
             for key in self.state.missing(command.more_keys(self.state)):
                 self.state.put(key, None)
 
-    def run(self, command: Command) -> object:
+    def run(self, command: Command[Any]) -> object:
         decision = self.decide(command)
         for fact in decision.facts:
             self.become(fact)

@@ -66,10 +66,10 @@ class ShareRules:
 
     # The commit loop.
 
-    def run(self, command: Command) -> Any:
+    def run(self, command: Command[Any]) -> Any:
         return self.decided(command).answer
 
-    def decided(self, command: Command) -> Decision:
+    def decided(self, command: Command[Any]) -> Decision:
         self._load(command.keys())
         if hasattr(command, "more_keys"):
             self._load(command.more_keys(self.state))

@@ -63,7 +63,7 @@ class TransactionRules(Rules):
             configs = {"semel.visibility": "journal"} if topic_id == STAGED else {}
             self.run(CreateTopic(name, topic_id, PARTITIONS, configs))
 
-    def run(self, command: Command) -> Any:
+    def run(self, command: Command[Any]) -> Any:
         decision = self.decide(command)
         self.take(decision)
         return decision.answer

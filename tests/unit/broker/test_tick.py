@@ -1,5 +1,7 @@
 """What a tick reads; of several values of an entity, it writes the last, where it became true."""
 
+from typing import Any
+
 from support.models.rules import PARTITION
 
 from semel.broker.commit.tick import keys_of, newest_only
@@ -76,7 +78,7 @@ def test_entities_of_the_same_name_are_different_entities() -> None:
 
 
 def test_added_partitions_are_read_if_their_transaction_may_end_in_the_same_tick() -> None:
-    adds: list[Command] = [AddPartitions("a", 1, 0, (PARTITION,)), AddOffsets("b", 2, 0, "g")]
+    adds: list[Command[Any]] = [AddPartitions("a", 1, 0, (PARTITION,)), AddOffsets("b", 2, 0, "g")]
     assert [*keys_of(adds)] == [TransactionKey("a"), TransactionKey("b")]
     ended = set(keys_of([*adds, EndTransaction("a", 1, 0, is_commit=True)]))
     assert {PARTITION, PARTITION.of(1)} <= ended

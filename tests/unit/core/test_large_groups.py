@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from support.models.group_rules import GROUP, GroupRules
@@ -26,7 +27,7 @@ class Measured(GroupRules):
         # That nothing is changed is checked elsewhere; here it would take all the time.
         return ""
 
-    def _apply(self, command: Command, decision: Decision) -> None:
+    def _apply(self, command: Command[Any], decision: Decision) -> None:
         for fact in decision.facts:
             self.state.apply(fact)
             if isinstance(fact, Put) and isinstance(fact.value, ClassicGroup):

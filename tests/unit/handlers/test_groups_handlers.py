@@ -9,6 +9,7 @@ from support.models.group_rules import subscription
 from support.waiting import LIMIT_SECONDS
 
 from semel.broker.broker import Broker
+from semel.core.groups import ConsumerGroup
 from semel.core.groups.commands import REGEX_REFRESH_MS, DescribeGroup, Joined
 from semel.core.topics import AddPartitions, DeleteTopic
 from semel.core.types import ErrorCode
@@ -405,6 +406,7 @@ async def test_a_rebalance_that_completes_while_the_first_heartbeat_looks_topics
         assert (answer.error_code, answer.assignment.topic_partitions) == (ErrorCode.NONE, [])
         assert list(looked[0]) == ["t"]
         described = await broker.ask(DescribeGroup("g"))
+        assert isinstance(described, ConsumerGroup)
         assert len(described.members[member_id].assigned) == 6
 
 

@@ -263,7 +263,7 @@ async def test_a_connection_that_is_closed_while_records_are_acquired_leaves_no_
         submit = broker.submit
         closed: list[None] = []
 
-        def submit_and_close(commands: Sequence[Command], *more: Any) -> Any:
+        def submit_and_close(commands: Sequence[Command[Any]], *more: Any) -> Any:
             found = submit(commands, *more)
             if isinstance(commands[0], Acquire) and not closed:
                 closed.append(None)

@@ -140,8 +140,8 @@ class CommitLoop:
             await self._tick([PendingCommands([AbortOpen(each, before_term=term)]) for each in page])
 
     def submit(
-        self, commands: Sequence[Command], when_parked: Callable[[], None] | None = None
-    ) -> Promise[list[Any]]:
+        self, commands: Sequence[Command[T]], when_parked: Callable[[], None] | None = None
+    ) -> Promise[list[T]]:
         """Submit commands, which one tick decides. Returns their answers when all are durable.
 
         Raises StoreRefused. ``when_parked`` is called if a command is decided and its answer has to wait for

@@ -82,7 +82,7 @@ class PendingCommands(Promise[list[Any]]):
 
     def __init__(
         self,
-        commands: Sequence[Command],
+        commands: Sequence[Command[Any]],
         *,
         is_flush: bool = False,
         when_parked: Callable[[], None] | None = None,
@@ -121,7 +121,7 @@ class PendingCommands(Promise[list[Any]]):
             else:
                 self._look_at(command)
 
-    def _look_at(self, command: Command) -> None:
+    def _look_at(self, command: Command[Any]) -> None:
         kind = type(command)
         if hasattr(kind, "more_keys"):
             self.has_more_keys = True
@@ -238,7 +238,7 @@ def without_moved(pending: list[PendingCommands], owns: Callable[[Key], bool]) -
     return [each for each in pending if each not in moved] if moved else pending
 
 
-def _coordinated(command: Command) -> tuple[Key, ...]:
+def _coordinated(command: Command[Any]) -> tuple[Key, ...]:
     """The entities whose owner alone may decide a command. For CommitTransactions it is the driver's id."""
     match command:
         case CommitTransactions():

@@ -58,7 +58,7 @@ class Tick:
         return any(each.is_flush for each in self.pending)
 
 
-def keys_of(commands: Sequence[Command]) -> Iterator[Key]:
+def keys_of(commands: Sequence[Command[Any]]) -> Iterator[Key]:
     """The entities that the commands of a tick read.
 
     AddPartitions and AddOffsets read only their transaction, unless another command of the tick names the

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from semel.core.data import Data
-from semel.core.groups.model import NOTHING, Assignment, TopicShape
+from semel.core.groups.model import NOTHING, Assignment, Group, TopicShape
 from semel.core.shares.group import shares_of
-from semel.core.types import ErrorCode, GroupKey, Key, OffsetKey, PendingKey, Ticket
+from semel.core.types import Command, ErrorCode, GroupKey, Key, OffsetKey, PendingKey, Ticket
 
 if TYPE_CHECKING:
     from semel.core.state import BrokerState
@@ -26,7 +26,7 @@ GROUP_TICK_MS: Final = 100
 """How often ``GroupTick`` should be submitted: the precision of deadlines."""
 
 
-class JoinGroup(Data):
+class JoinGroup(Command["Joined"]):
     """Join a classic group, or take part in its rebalance. May be parked; the answer is ``Joined``."""
 
     group_id: str
@@ -92,7 +92,7 @@ class Joined(Data):
     members: tuple[JoinedMember, ...] = ()
 
 
-class SyncGroup(Data):
+class SyncGroup(Command["Synced"]):
     """Send the assignments (leader) or wait for them (other members). The answer is ``Synced``."""
 
     group_id: str
@@ -119,7 +119,7 @@ class Synced(Data):
     assignment: bytes = b""
 
 
-class Heartbeat(Data):
+class Heartbeat(Command[ErrorCode]):
     """A heartbeat of a classic member. The answer is an ErrorCode."""
 
     group_id: str
@@ -140,7 +140,7 @@ class LeavingMember(Data):
     instance_id: str | None = None
 
 
-class LeaveGroup(Data):
+class LeaveGroup(Command["Left"]):
     """Remove members from a classic group. The answer is ``Left``."""
 
     group_id: str
@@ -159,7 +159,7 @@ class Left(Data):
     members: tuple[tuple[LeavingMember, ErrorCode], ...] = ()
 
 
-class ConsumerHeartbeat(Data):
+class ConsumerHeartbeat(Command["ConsumerAnswer"]):
     """A consumer member joins (epoch 0), heartbeats, or leaves (-1, -2). The answer is ``ConsumerAnswer``."""
 
     group_id: str
@@ -208,7 +208,7 @@ REGEX_REFRESH_MS: Final = 3_000
 """How soon an expression finds a new topic; matching all topics at every heartbeat is too expensive."""
 
 
-class ReadSubscriptions(Data):
+class ReadSubscriptions(Command["Subscriptions"]):
     """Read the subscriptions of a consumer group. The answer is ``Subscriptions``.
 
     Submitted before ``ConsumerHeartbeat``, so that the caller can look the topics up. The two need not be one
@@ -233,7 +233,7 @@ class Subscriptions(Data):
     """The expressions that should be matched now."""
 
 
-class DescribeGroup(Data):
+class DescribeGroup(Command[Group | None]):
     """Describe a group. The answer is the Group, or None."""
 
     group_id: str
@@ -243,7 +243,7 @@ class DescribeGroup(Data):
         return (GroupKey(self.group_id),)
 
 
-class DeleteGroup(Data):
+class DeleteGroup(Command[ErrorCode]):
     """Delete an empty group, its offsets and share-partitions. The answer is an ErrorCode."""
 
     group_id: str
@@ -257,7 +257,7 @@ class DeleteGroup(Data):
         return shares_of(state.groups[GroupKey(self.group_id)])
 
 
-class GroupTick(Data):
+class GroupTick(Command[int]):
     """Expire what is overdue in all groups with a session. The answer is how many groups were due.
 
     Submit it every ``GROUP_TICK_MS``; it compares one number per group. After startup, name the groups that
@@ -274,7 +274,7 @@ class GroupTick(Data):
         return [GroupKey(group_id) for group_id in self.group_ids]
 
 
-class ExpireOffsets(Data):
+class ExpireOffsets(Command[int]):
     """Expire the offsets committed at or before a given time, if the group has had no members since.
 
     ``forget_group`` means that the caller saw no other offsets of the group; then an empty group is deleted

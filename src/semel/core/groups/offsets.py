@@ -27,6 +27,7 @@ from semel.core.groups.overdue import expiring
 from semel.core.names import is_usable
 from semel.core.shares.group import ShareGroup
 from semel.core.types import (
+    Command,
     CommittedOffset,
     Decide,
     Decision,
@@ -77,7 +78,7 @@ IDLE_REFRESH_MS: Final = 10_000
 """How stale ``idle_since_ms`` may get: well below the shortest retention, without a write per commit."""
 
 
-class CommitOffsets(Data):
+class CommitOffsets(Command[tuple[ErrorCode, ...]]):
     """Commit offsets of a group. The answer is one ErrorCode per offset, in the same order."""
 
     group_id: str
@@ -95,7 +96,7 @@ class CommitOffsets(Data):
         return (GroupKey(self.group_id), PendingKey(self.group_id))
 
 
-class FetchOffsets(Data):
+class FetchOffsets(Command["Fetched"]):
     """Fetch offsets of a group. The answer is ``Fetched``; without ``offsets`` only the sender is checked."""
 
     group_id: str
@@ -119,7 +120,7 @@ class Fetched(Data):
     """The offsets that an open transaction may still change, if requested; not only the fetched ones."""
 
 
-class DeleteOffsets(Data):
+class DeleteOffsets(Command["OffsetsDeleted"]):
     """Delete committed offsets. The answer is ``OffsetsDeleted``."""
 
     group_id: str

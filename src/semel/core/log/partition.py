@@ -51,6 +51,7 @@ from semel.core.types import (
     Buffer,
     Cluster,
     ClusterKey,
+    Command,
     Decide,
     Decision,
     ErrorCode,
@@ -170,7 +171,7 @@ class TransactionContext(Data):
     """Version 2: other partitions of the same request, which join together with this one."""
 
 
-class Append(Data):
+class Append(Command["Appended"]):
     """Append one batch. Its header has been checked; its bytes are ``records``."""
 
     partition: PartitionKey
@@ -204,7 +205,7 @@ class Appended(Data):
     log_start_offset: int = -1
 
 
-class DeleteRecords(Data):
+class DeleteRecords(Command["RecordsDeleted"]):
     """Delete everything below an offset; -1 is the high watermark.
 
     ``size_below`` is the number of bytes between ``log_start_seen`` and the offset, as read from the ledger.
@@ -230,7 +231,7 @@ class RecordsDeleted(Data):
     low_watermark: int = -1
 
 
-class AllocateProducerId(Data):
+class AllocateProducerId(Command[int]):
     """Allocate a producer id that was never used. The answer is the id."""
 
     def keys(self) -> Iterable[Key]:
@@ -238,7 +239,7 @@ class AllocateProducerId(Data):
         return (ClusterKey(),)
 
 
-class ExpireProducer(Data):
+class ExpireProducer(Command[bool]):
     """Forget a producer last seen at or before ``unseen_since_ms``, unless it has an open transaction."""
 
     key: ProducerKey

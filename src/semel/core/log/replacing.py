@@ -9,10 +9,10 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from semel.core.configs import words
-from semel.core.data import Data
 from semel.core.facts import BatchesReplaced, Put
 from semel.core.types import (
     Buffer,
+    Command,
     Decide,
     Decision,
     Key,
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from semel.core.state import BrokerState
 
 
-class ReplaceBatches(Data):
+class ReplaceBatches(Command[bool]):
     """Replace some batches with rewritten ones and remove others. The answer is whether it was done.
 
     The command is refused if the log start moved or batches were replaced since the log was read, if the

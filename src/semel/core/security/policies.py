@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import json
 
-from semel.core.data import Data
 from semel.core.facts import Put
 from semel.core.security.acls import AclBinding
 from semel.core.security.quotas import QuotaEntity
 from semel.core.security.users import ScramCredential
-from semel.core.types import Decide, Decision, ErrorCode, Key, PolicyKey
+from semel.core.types import Command, Decide, Decision, ErrorCode, Key, PolicyKey
 
 if TYPE_CHECKING:
     from semel.core.state import BrokerState
@@ -74,7 +73,7 @@ def quota_of(key: PolicyKey) -> tuple[QuotaEntity, str]:
     return json.decode(key.name, type=tuple[QuotaEntity, str])
 
 
-class AddAcl(Data):
+class AddAcl(Command[ErrorCode]):
     """Add an ACL. No change if it exists."""
 
     binding: AclBinding
@@ -84,7 +83,7 @@ class AddAcl(Data):
         return (acl_key(self.binding),)
 
 
-class RemoveAcl(Data):
+class RemoveAcl(Command[bool]):
     """Remove exactly this ACL. The answer is whether it existed."""
 
     binding: AclBinding
@@ -94,7 +93,7 @@ class RemoveAcl(Data):
         return (acl_key(self.binding),)
 
 
-class PutCredential(Data):
+class PutCredential(Command[ErrorCode]):
     """Add a credential of a user, or replace it."""
 
     credential: ScramCredential
@@ -104,7 +103,7 @@ class PutCredential(Data):
         return (user_key(self.credential.user, self.credential.mechanism),)
 
 
-class RemoveCredential(Data):
+class RemoveCredential(Command[ErrorCode]):
     """Remove a credential of a user."""
 
     user: str
@@ -115,7 +114,7 @@ class RemoveCredential(Data):
         return (user_key(self.user, self.mechanism),)
 
 
-class PutSecret(Data):
+class PutSecret(Command[ErrorCode]):
     """Set the secret for salts, unless it is set."""
 
     secret: str
@@ -125,7 +124,7 @@ class PutSecret(Data):
         return (SALTS,)
 
 
-class AlterQuota(Data):
+class AlterQuota(Command[ErrorCode]):
     """Set limits of an entity, or remove them (None)."""
 
     entity: QuotaEntity
@@ -136,7 +135,7 @@ class AlterQuota(Data):
         return [quota_key(self.entity, name) for name, _ in self.operations]
 
 
-class ConfirmPolicies(Data):
+class ConfirmPolicies(Command[None]):
     """Change nothing. Like every command here, it is answered when all brokers have the earlier changes."""
 
     def keys(self) -> Iterable[Key]:

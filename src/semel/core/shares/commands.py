@@ -8,7 +8,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Final
 
 from semel.core.data import Data
-from semel.core.types import ErrorCode, Key, ShareKey, TransactionKey
+from semel.core.types import Command, ErrorCode, Key, ShareKey, TransactionKey
 
 if TYPE_CHECKING:
     from semel.core.state import BrokerState
@@ -38,7 +38,7 @@ class DeliveryLimits(Data):
     lock_ms: int = 30_000
 
 
-class StartShare(Data):
+class StartShare(Command[ErrorCode]):
     """Set the start offset, unless the share-partition has one. The answer is an ErrorCode."""
 
     key: ShareKey
@@ -49,7 +49,7 @@ class StartShare(Data):
         return (self.key, self.key.partition)
 
 
-class FindAcquirable(Data):
+class FindAcquirable(Command["Acquirable"]):
     """Find the next offset that could be acquired. The answer is ``Acquirable``."""
 
     key: ShareKey
@@ -88,7 +88,7 @@ class AcquireFrom(Data):
     """The first offsets of batches of aborted transactions, which are archived instead of acquired."""
 
 
-class Acquire(Data):
+class Acquire(Command["tuple[Acquired, ...]"]):
     """Acquire records that were read. The answer has an ``Acquired`` for each partition."""
 
     member_id: str
@@ -127,7 +127,7 @@ class AcknowledgedRun(Data):
     types: tuple[int, ...]
 
 
-class Acknowledge(Data):
+class Acknowledge(Command[ErrorCode]):
     """Acknowledge acquired records of a share-partition, all or none. The answer is an ErrorCode."""
 
     key: ShareKey
@@ -140,7 +140,7 @@ class Acknowledge(Data):
         return (self.key, self.key.partition)
 
 
-class AcknowledgeInTransaction(Data):
+class AcknowledgeInTransaction(Command[ErrorCode]):
     """Acknowledge acquired records when a transaction commits, all or none. The answer is an ErrorCode.
 
     The types are ACCEPT, REJECT and GAP.
@@ -159,7 +159,7 @@ class AcknowledgeInTransaction(Data):
         return (self.key, self.key.partition, TransactionKey(self.transactional_id))
 
 
-class ReleaseMember(Data):
+class ReleaseMember(Command[bool]):
     """End all locks of a member on a share-partition. The answer is whether it had any."""
 
     key: ShareKey
@@ -170,7 +170,7 @@ class ReleaseMember(Data):
         return (self.key, self.key.partition)
 
 
-class ShareTick(Data):
+class ShareTick(Command["tuple[ShareKey, ...]"]):
     """End the locks whose time is over. The answer is the share-partitions that were due."""
 
     def keys(self) -> Iterable[Key]:
@@ -187,7 +187,7 @@ class ShareTick(Data):
         ]
 
 
-class ReadShares(Data):
+class ReadShares(Command["tuple[ReadShare | None, ...]"]):
     """Read share-partitions. The answer has the value (or None) and the end of the log of each."""
 
     shares: tuple[ShareKey, ...]

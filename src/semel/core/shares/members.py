@@ -18,7 +18,6 @@ their previous partitions as far as the balance allows.
 from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from semel.core.data import Data
 from semel.core.facts import Put, SessionChanged
 from semel.core.groups.commands import ConsumerAnswer
 from semel.core.groups.layered import drop, put
@@ -27,7 +26,7 @@ from semel.core.groups.session import Session, begin, has_room_for_session
 from semel.core.names import ID_CHARS_MAX
 from semel.core.shares.group import ShareGroup, ShareMember
 from semel.core.shares.partition import SharePartition
-from semel.core.types import Decision, ErrorCode, Fact, GroupKey, Key, ShareKey, TopicKey
+from semel.core.types import Command, Decision, ErrorCode, Fact, GroupKey, Key, ShareKey, TopicKey
 
 if TYPE_CHECKING:
     from semel.core.state import BrokerState
@@ -112,7 +111,7 @@ JOIN = 0
 LEAVE = -1
 
 
-class ShareHeartbeat(Data):
+class ShareHeartbeat(Command["ConsumerAnswer"]):
     """A member of a share group joins, heartbeats or leaves. The answer is ``ConsumerAnswer``."""
 
     group_id: str

@@ -13,13 +13,13 @@ from semel.core.groups.model import TopicShape
 from semel.core.names import is_usable
 from semel.core.shares.group import ShareGroup
 from semel.core.shares.partition import SharePartition
-from semel.core.types import Decision, ErrorCode, Fact, GroupKey, Key, ShareKey, TopicKey
+from semel.core.types import Command, Decision, ErrorCode, Fact, GroupKey, Key, ShareKey, TopicKey
 
 if TYPE_CHECKING:
     from semel.core.state import BrokerState
 
 
-class AlterShareOffsets(Data):
+class AlterShareOffsets(Command["ShareOffsetsAltered"]):
     """Move start offsets. The answer is ``ShareOffsetsAltered``."""
 
     group_id: str
@@ -42,7 +42,7 @@ class ShareOffsetsAltered(Data):
     topics: Mapping[str, ErrorCode] = {}
 
 
-class DeleteShareOffsets(Data):
+class DeleteShareOffsets(Command["ShareOffsetsAltered"]):
     """Delete a group's share-partitions of topics. The answer is ``ShareOffsetsAltered``."""
 
     group_id: str

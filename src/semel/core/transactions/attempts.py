@@ -35,6 +35,7 @@ from semel.core.transactions.commands import (
     EndTransaction,
     InitProducer,
     ProducerGiven,
+    Superseded,
     keys_of,
 )
 from semel.core.transactions.joining import join
@@ -43,6 +44,7 @@ from semel.core.transactions.states import Event, becomes
 from semel.core.types import (
     Buffer,
     ClusterKey,
+    Command,
     CommittedOffset,
     Decision,
     ErrorCode,
@@ -69,7 +71,7 @@ class Producer(Data):
     epoch: int
 
 
-class BeginAttempt(Data):
+class BeginAttempt(Command["ProducerGiven"]):
     """Start a task attempt of a run. The answer is ``ProducerGiven``.
 
     This sets no latest connection: an attempt outlives its writer, and the driver ends it.
@@ -91,7 +93,15 @@ class BeginAttempt(Data):
         )
 
 
-class CommitTransactions(Data):
+class TransactionsCommitted(Data):
+    """The answer to ``CommitTransactions``: everything was committed, or nothing."""
+
+    error: ErrorCode
+    refused: tuple[tuple[str, ErrorCode], ...] = ()
+    """The transactions that cannot be committed, and why."""
+
+
+class CommitTransactions(Command[TransactionsCommitted | Superseded]):
     """Commit transactions and offsets together. The answer is ``TransactionsCommitted`` or ``SUPERSEDED``."""
 
     driver: Producer
@@ -112,14 +122,6 @@ class CommitTransactions(Data):
     def more_keys(self, state: "BrokerState") -> Iterable[Key]:
         """Everything that the transactions touched."""
         return [key for each in self.transactions for key in keys_of(state, each.transactional_id)]
-
-
-class TransactionsCommitted(Data):
-    """The answer to ``CommitTransactions``: everything was committed, or nothing."""
-
-    error: ErrorCode
-    refused: tuple[tuple[str, ErrorCode], ...] = ()
-    """The transactions that cannot be committed, and why."""
 
 
 def begin_attempt(state: "BrokerState", command: BeginAttempt, now: int) -> Decision:

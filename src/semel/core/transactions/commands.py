@@ -11,7 +11,9 @@ from semel.core.data import Data
 from semel.core.groups.commit_checks import Committer
 from semel.core.types import (
     NO_PRODUCER,
+    Cluster,
     ClusterKey,
+    Command,
     CommittedOffset,
     ErrorCode,
     GroupKey,
@@ -20,6 +22,7 @@ from semel.core.types import (
     PartitionKey,
     PendingKey,
     ProducerKey,
+    Transaction,
     TransactionKey,
 )
 
@@ -55,7 +58,7 @@ def keys_of(state: "BrokerState", transactional_id: str) -> list[Key]:
     return keys
 
 
-class InitProducer(Data):
+class InitProducer(Command["ProducerGiven"]):
     """Initialise a producer. The answer is ``ProducerGiven``.
 
     No newer connection supersedes this command: it bumps the epoch, so its connection becomes the latest.
@@ -94,7 +97,7 @@ class ProducerGiven(Data):
     """The producer epoch of a prepared transaction that was handed over."""
 
 
-class AddPartitions(Data):
+class AddPartitions(Command["ErrorCode | Superseded"]):
     """Add partitions to the transaction. The answer is an ErrorCode for all of them, or ``SUPERSEDED``."""
 
     transactional_id: str
@@ -116,7 +119,7 @@ class AddPartitions(Data):
         return keys
 
 
-class VerifyPartitions(Data):
+class VerifyPartitions(Command[tuple[ErrorCode, ...]]):
     """Check that partitions are in the transaction. The answer is one ErrorCode per partition, in order."""
 
     transactional_id: str
@@ -129,7 +132,7 @@ class VerifyPartitions(Data):
         return (TransactionKey(self.transactional_id),)
 
 
-class AddOffsets(Data):
+class AddOffsets(Command["ErrorCode | Superseded"]):
     """Add a group's offsets to the transaction. The answer is an ErrorCode, or ``SUPERSEDED``."""
 
     transactional_id: str
@@ -143,7 +146,7 @@ class AddOffsets(Data):
         return (TransactionKey(self.transactional_id), PendingKey(self.group_id))
 
 
-class CommitPending(Data):
+class CommitPending(Command["tuple[ErrorCode, ...] | Superseded"]):
     """Commit offsets as part of a transaction.
 
     The answer is one ErrorCode per offset, in the same order, or ``SUPERSEDED``.
@@ -169,7 +172,7 @@ class CommitPending(Data):
         return (TransactionKey(self.transactional_id), GroupKey(self.group_id), PendingKey(self.group_id))
 
 
-class EndTransaction(Data):
+class EndTransaction(Command["ProducerGiven | Superseded"]):
     """Commit or abort. The answer is ``ProducerGiven`` or ``SUPERSEDED``."""
 
     transactional_id: str
@@ -188,7 +191,7 @@ class EndTransaction(Data):
         return keys_of(state, self.transactional_id)
 
 
-class AbortOpen(Data):
+class AbortOpen(Command[bool]):
     """Abort the open transaction and fence its producer, on behalf of the broker. Answer: whether it did.
 
     The conditions below are checked again when the command is decided.
@@ -211,7 +214,7 @@ class AbortOpen(Data):
         return keys_of(state, self.transactional_id)
 
 
-class ForgetTransaction(Data):
+class ForgetTransaction(Command[bool]):
     """Forget an unused transactional id, if it has no open transaction. The answer is whether it did."""
 
     transactional_id: str
@@ -222,7 +225,7 @@ class ForgetTransaction(Data):
         return (TransactionKey(self.transactional_id),)
 
 
-class DescribeTransaction(Data):
+class DescribeTransaction(Command[Transaction | None]):
     """Describe a transactional id. The answer is the Transaction, or None."""
 
     transactional_id: str
@@ -232,7 +235,7 @@ class DescribeTransaction(Data):
         return (TransactionKey(self.transactional_id),)
 
 
-class WriteMarker(Data):
+class WriteMarker(Command[ErrorCode]):
     """End a producer's transaction in one partition, bypassing its coordinator. Answer: an ErrorCode."""
 
     partition: PartitionKey
@@ -252,7 +255,7 @@ class WriteMarker(Data):
         )
 
 
-class ChangeFeature(Data):
+class ChangeFeature(Command[ErrorCode]):
     """Set the transaction version that new clients use. The answer is an ErrorCode."""
 
     transaction_version: int
@@ -262,7 +265,7 @@ class ChangeFeature(Data):
         return (ClusterKey(),)
 
 
-class ReadFeatures(Data):
+class ReadFeatures(Command[Cluster]):
     """Read the features of the cluster. The answer is the Cluster."""
 
     def keys(self) -> Iterable[Key]:

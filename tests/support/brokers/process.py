@@ -1,29 +1,47 @@
 """A real ``semel serve`` in a process of its own, which tests may kill."""
 
+import fcntl
 import os
 import random
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Self
+from typing import BinaryIO, Final, Self
 
 from support.waiting import LIMIT_SECONDS
 
+PORTS: Final = range(20_000, 32_000)
+"""Outgoing connections get ports from 32768 on. One of them could take a port while its server is down."""
+_RESERVATIONS: Final = Path(tempfile.gettempdir()) / f"semel-test-ports-{os.getuid()}"
+_reserved: dict[int, BinaryIO] = {}
+"""The ports of this process, and the file with their locks."""
+
 
 def free_port() -> int:
-    """Return a port that is never assigned to an outgoing connection.
+    """Return a port that no other server gets while this process lives, also while its own server is down."""
+    for port in random.SystemRandom().sample(PORTS, 1_000):
+        if port not in _reserved and reserve(port):
+            with socket.socket() as probe, suppress(OSError):
+                probe.bind(("127.0.0.1", port))
+                return port
+    raise OSError(f"no port between {PORTS.start} and {PORTS.stop} is free")
 
-    Outgoing connections get ports from 32768. One of them could take the port while its server is down.
-    """
-    for port in random.SystemRandom().sample(range(20_000, 32_000), 1_000):
-        with socket.socket() as probe, suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return port
-    raise OSError("no port between 20000 and 32000 is free")
+
+def reserve(port: int) -> bool:
+    """Reserve a port for this process, by a lock that ends with it. False if another process has it."""
+    # One file for all ports: closing any handle of it would end all locks of the process.
+    file = next(iter(_reserved.values()), None) or _RESERVATIONS.open("ab+")
+    try:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
+    except OSError:
+        return False
+    _reserved[port] = file
+    return True
 
 
 class BrokerProcess:

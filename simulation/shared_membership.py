@@ -161,7 +161,7 @@ class Places:
 
 
 class SimulatedMembership:
-    """The membership of one life of a broker. Implements ``sharing.Membership``."""
+    """The membership of one life of a broker. Implements ``cluster.contract.Membership``."""
 
     lease_seconds = LEASE_SECONDS
     secret = b"simulated"

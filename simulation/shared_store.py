@@ -71,7 +71,7 @@ class Wire:
 
 
 class SharedLedgerReader:
-    """Queries of the ledger by one life. Implements ``interface.Ledger``."""
+    """Queries of the ledger by one life. Implements ``contract.Ledger``."""
 
     def __init__(self, wire: Wire, broker_id: int) -> None:
         self._wire = wire
@@ -104,7 +104,7 @@ class SharedLedgerReader:
 
 
 class SharedSimulatedStore:
-    """Created by ``open_shared``. Implements ``sharing.SharedStore``."""
+    """Created by ``open_shared``. Implements ``cluster.contract.SharedStore``."""
 
     flush_seconds = 0.0
     cluster_id = "simulated"

@@ -1,4 +1,4 @@
-"""Implement ``sharing.Membership`` for the brokers that share a ledger in PostgreSQL.
+"""Implement ``cluster.contract.Membership`` for the brokers that share a ledger in PostgreSQL.
 
 Each method calls one function of the database (``membership.sql``), which checks that this broker was not
 replaced. ``leases`` decides whether other brokers live.

@@ -1,4 +1,4 @@
-"""Implement ``interface.Ledger`` with SQLite, in one file or in memory.
+"""Implement ``contract.Ledger`` with SQLite, in one file or in memory.
 
 One thread writes (``ledger_writer``), two read (``ledger_reader``), each with a connection of its own. A
 database in memory has a single connection, so its writing thread also reads. This module only dispatches

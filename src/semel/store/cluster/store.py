@@ -37,7 +37,7 @@ class _Ahead(NamedTuple):
 
 
 class ClusterStore:
-    """Created by ``ClusterStore.open``. Implements ``interface.Store`` and ``cluster.contract.SharedStore``."""
+    """Created by ``ClusterStore.open``. Implements ``Store`` and ``SharedStore``."""
 
     def __init__(
         self,

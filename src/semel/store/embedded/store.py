@@ -96,7 +96,7 @@ class EmbeddedStore:
     async def commit(
         self, facts: Sequence[Fact], batches: Sequence[Buffer], *, defers_sync: bool = False
     ) -> int:
-        """Reserve, append, sync; the i-th batch among the facts owns batches[i]. See ``interface.Store``."""
+        """Reserve, append, sync; the i-th batch among the facts owns batches[i]. See ``contract.Store``."""
         self._check()
         begun = time.perf_counter()
         if facts:

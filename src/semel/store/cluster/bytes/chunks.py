@@ -80,7 +80,7 @@ class _Place(NamedTuple):
 
 
 class ClusterChunks:
-    """Implements ``interface.ChunkStore``. ``write`` prepares bytes, and a commit makes them chunks."""
+    """Implements ``contract.ChunkStore``. ``write`` prepares bytes, and a commit makes them chunks."""
 
     def __init__(self, database: Database, objects: Objects, settings: Settings) -> None:
         self._database = database

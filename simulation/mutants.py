@@ -72,14 +72,14 @@ MUTANTS: tuple[Mutant, ...] = (
     in_core(
         "an old epoch may end a transaction",
         "transactions.model",
-        "    if pair.epoch != transaction.epoch:",
-        "    if pair.epoch > transaction.epoch:",
+        "    if producer.epoch != transaction.epoch:",
+        "    if producer.epoch > transaction.epoch:",
     ),
     in_core(
         "an old epoch may write",
         "transactions.model",
-        "    if pair.epoch != transaction.epoch or is_of_old_term(state, transaction):",
-        "    if pair.epoch > transaction.epoch or is_of_old_term(state, transaction):",
+        "    if producer.epoch != transaction.epoch or is_of_old_term(state, transaction):",
+        "    if producer.epoch > transaction.epoch or is_of_old_term(state, transaction):",
     ),
     in_core(
         "one epoch for a whole session (before KIP-890)",
@@ -102,7 +102,8 @@ MUTANTS: tuple[Mutant, ...] = (
     in_core(
         "the end of a transaction cannot be repeated (Redpanda 3501)",
         "transactions.coordinator",
-        "        if command.version == 1 or transaction is None or pair != pair_before(transaction):",
+        "        if command.version == 1 or transaction is None"
+        " or producer != previous_producer(transaction):",
         "        if True:",
     ),
     in_core(

@@ -8,7 +8,9 @@ from semel.core.topic_configs import TOPIC_CONFIGS
 from semel.core.transactions.states import ENDS, TRANSITIONS, End, Event, Presented
 from semel.core.types import TransactionState
 from semel.handlers import served
+from semel.handlers.transaction_errors import SENT_SINCE
 from semel.wire.errors import ErrorCode
+from semel.wire.messages import APIS
 from semel.wire.messages.semel import FIRST_OWN_KEY
 from semel.wire.spec import members
 from tools.limits import limits_page
@@ -295,6 +297,32 @@ def ends_table() -> str:
     return "\n".join([*rows, "", " ".join(meanings)])
 
 
+REFUSED = """### When a producer is refused
+
+A replaced producer, with an epoch that is not the current one, is refused with PRODUCER_FENCED. Some APIs send
+another error, as in Kafka:
+
+{table}
+
+A producer id that is not that of the transactional id is INVALID_PRODUCER_ID_MAPPING: also that of a zombie whose
+producer id has used up its epochs. Up to version 4 of EndTxn and TxnOffsetCommit, a request on a superseded
+connection is not answered: the connection is
+closed. An idempotent producer without transactions that presents an older epoch is INVALID_PRODUCER_EPOCH."""
+
+
+def refusals_table() -> str:
+    """Return a table of the errors that a fenced producer gets."""
+    instead, since = SENT_SINCE[ErrorCode.PRODUCER_FENCED]
+    rows = ["| API | versions | error |", "| --- | --- | --- |"]
+    for api_key, first in since.items():
+        api = APIS[api_key]
+        older = f"{api.min_version} to {min(first - 1, api.advertised_max)}"
+        rows.append(f"| {api.name} | {older} | {instead.name} |")
+        if first <= api.advertised_max:
+            rows.append(f"| {api.name} | from {first} on | {ErrorCode.PRODUCER_FENCED.name} |")
+    return "\n".join(rows)
+
+
 def _end(end: End | ErrorCode) -> str:
     return f"*{_words(end.name)}*" if isinstance(end, End) else end.name
 
@@ -311,7 +339,8 @@ def transactions_page() -> str:
     """Return the page on transactions, with the part between its two marks regenerated."""
     before, _, rest = (DOCS / "transactions.md").read_text().partition(MARK)
     _, _, after = rest.partition(END_MARK)
-    tables = "\n\n".join([state_diagram(), transitions_table(), ENDS_INTRODUCTION, ends_table()])
+    refused = REFUSED.format(table=refusals_table())
+    tables = "\n\n".join([state_diagram(), transitions_table(), ENDS_INTRODUCTION, ends_table(), refused])
     return f"{before}{MARK}\n{tables}\n{END_MARK}{after}"
 
 

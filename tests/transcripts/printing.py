@@ -10,7 +10,7 @@ from semel.core.groups import ClassicGroup, ConsumerGroup, ShareGroup
 from semel.core.log.partition import SEQUENCES
 from semel.core.shares.partition import SharePartition
 from semel.core.transactions.commands import ProducerGiven
-from semel.core.transactions.model import is_open, pair_before
+from semel.core.transactions.model import is_open, previous_producer
 from semel.core.types import (
     Buffer,
     CommittedOffset,
@@ -206,7 +206,7 @@ def transaction_text(transaction: Transaction) -> str:
         parts.append("two-phase")
     if transaction.prepared_epoch >= 0:
         parts.append(f"prepared with epoch {transaction.prepared_epoch}")
-    before = pair_before(transaction)
+    before = previous_producer(transaction)
     if before is not None and not is_open(transaction):
         other = before.producer_id != transaction.producer_id
         parts.append(f"retry with {f'producer {before.producer_id} ' * other}epoch {before.epoch}")

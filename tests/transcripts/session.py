@@ -16,7 +16,7 @@ from transcripts.printing import facts_text, given_text, name_of, topic_id
 from semel.core.topic_configs import value_of
 from semel.core.transactions.commands import SUPERSEDED, ProducerGiven
 from semel.core.types import Command, Decision, ErrorCode, OffsetKey, PartitionKey, Topic, TopicKey
-from semel.handlers.transaction_errors import downgrade_error
+from semel.handlers.transaction_errors import error_for_client
 
 
 @dataclass
@@ -96,7 +96,7 @@ class Session:
     @staticmethod
     def told(error: ErrorCode, api_key: int, version: int) -> ErrorCode:
         """The error as the newest clients of a generation are told it (``handlers/transaction_errors``)."""
-        return downgrade_error(error, api_key, NEWEST_VERSIONS[api_key][version])
+        return error_for_client(error, api_key, NEWEST_VERSIONS[api_key][version])
 
 
 NEWEST_VERSIONS = {0: (11, 11, 12), 22: (5, 5, 5), 24: (3, 3, 3), 25: (4, 4, 4), 26: (4, 4, 5), 28: (4, 4, 5)}

@@ -108,7 +108,11 @@ def _transaction_families(metrics: TransactionMetrics) -> Iterable[Metric]:
     for (outcome, reason), count in metrics.ended.items():
         ended.add_metric([outcome, reason], count)
     yield ended
-    fenced = CounterMetricFamily("semel_producers_fenced", "Producers fenced.", labels=["reason"])
+    fenced = CounterMetricFamily(
+        "semel_producers_fenced",
+        "Producers whose open transaction the broker ended, by reason.",
+        labels=["reason"],
+    )
     for reason, count in metrics.fenced.items():
         fenced.add_metric([reason], count)
     yield fenced

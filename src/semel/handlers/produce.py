@@ -34,7 +34,7 @@ from semel.handlers.rights import (
     RequestRights,
     rights_of,
 )
-from semel.handlers.transaction_errors import downgrade_error
+from semel.handlers.transaction_errors import error_for_client
 from semel.store.contract import StoreRefused
 from semel.wire.api_key import ApiKey
 from semel.wire.batch import CODEC_MASK, is_transactional, produced_fault
@@ -275,7 +275,8 @@ def produce(
         answered earlier, and its end makes them durable (semel.durability). acks 0 is not answered, and an
         error closes the connection. Up to 1,000 partitions of one request become durable in one commit,
         larger requests in several. Transactional batches must belong to the open transaction. A partition
-        that another broker leads is NOT_LEADER_OR_FOLLOWER. Rights are checked again after a long validation.
+        that another broker leads is NOT_LEADER_OR_FOLLOWER. A fenced producer is INVALID_PRODUCER_EPOCH in
+        every version. Rights are checked again after a long validation.
     Versions:  v5 log start offset · v7 zstd · v8 error messages · v9 flexible · v10 the current leader
         (KIP-951) · v11 TRANSACTION_ABORTABLE,
         before that INVALID_TXN_STATE · v12 a transactional batch adds its partition · v13 topic ids.
@@ -615,7 +616,7 @@ def _answer(
     appended = next(answers)
     return PartitionProduceResponse(
         index=index,
-        error_code=appended.error and downgrade_error(appended.error, ApiKey.PRODUCE, version),
+        error_code=appended.error and error_for_client(appended.error, ApiKey.PRODUCE, version),
         base_offset=appended.base_offset,
         log_append_time_ms=appended.log_append_time,
         log_start_offset=appended.log_start_offset,

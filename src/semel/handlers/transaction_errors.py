@@ -1,9 +1,10 @@
-"""Translates transaction errors for older clients, by API and version.
+"""Chooses the transaction error that a client gets, by API and version.
 
 The transaction rules have one error for each situation, the same as Kafka's coordinator. A client older than
-an error would treat it as unknown and fatal, so it gets the nearest error that it knows. This table has all
-such translations. Kafka's other translations are for states between two brokers, or between two steps, that
-do not exist in Semel.
+an error would treat it as unknown and fatal, so it gets the nearest error that it knows. Two APIs never send
+PRODUCER_FENCED, as in Kafka: their clients expect INVALID_PRODUCER_EPOCH. This table has all replacements;
+APIs that it does not name send the error of the rules. Kafka's other replacements are for states between two
+brokers, or between two steps, that do not exist in Semel.
 """
 
 from typing import Final, NoReturn
@@ -14,7 +15,7 @@ from semel.wire.api_key import ApiKey
 
 _NEVER: Final = 1_000
 
-_KNOWN_SINCE: Final[dict[ErrorCode, tuple[ErrorCode, dict[int, int]]]] = {
+SENT_SINCE: Final[dict[ErrorCode, tuple[ErrorCode, dict[int, int]]]] = {
     ErrorCode.PRODUCER_FENCED: (
         ErrorCode.INVALID_PRODUCER_EPOCH,
         {
@@ -31,14 +32,14 @@ _KNOWN_SINCE: Final[dict[ErrorCode, tuple[ErrorCode, dict[int, int]]]] = {
         {ApiKey.PRODUCE: 11, ApiKey.TXN_OFFSET_COMMIT: 4},
     ),
 }
-"""By error: its replacement for older clients, and the first version of each API that knows it."""
+"""By error: what is sent instead, and the first version of each API that sends the error itself."""
 
 
-def downgrade_error(error: ErrorCode, api_key: int, version: int) -> ErrorCode:
+def error_for_client(error: ErrorCode, api_key: int, version: int) -> ErrorCode:
     """The error to send to a client that uses this version of the API."""
-    if not error or error not in _KNOWN_SINCE:
+    if not error or error not in SENT_SINCE:
         return error
-    instead, since = _KNOWN_SINCE[error]
+    instead, since = SENT_SINCE[error]
     return instead if version < since.get(api_key, 0) else error
 
 

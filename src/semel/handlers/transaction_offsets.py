@@ -18,7 +18,7 @@ from semel.handlers.context import Handler, RequestContext
 from semel.handlers.leadership import coordination_error, refused_by_store
 from semel.handlers.offsets import COMMITTED_AT_ONCE
 from semel.handlers.rights import GROUP_DENIED, ID_DENIED, READ, TOPIC_DENIED, WRITE, rights_of
-from semel.handlers.transaction_errors import close_superseded, downgrade_error
+from semel.handlers.transaction_errors import close_superseded, error_for_client
 from semel.store.contract import StoreRefused
 from semel.wire.api_key import ApiKey
 from semel.wire.messages.transactions import (
@@ -42,8 +42,8 @@ async def txn_offset_commit(
     Behaviour: up to v4 the group must have been added by AddOffsetsToTxn. A commit with a member id is
         checked against the group's generation or the member's epoch; an older epoch is accepted for
         partitions that the member has owned since (KIP-1251). A commit without a member id is accepted even
-        while the group has members. The request goes to the coordinator of the group; any other broker is
-        NOT_COORDINATOR.
+        while the group has members. A fenced producer is INVALID_PRODUCER_EPOCH in every version. The request
+        goes to the coordinator of the group; any other broker is NOT_COORDINATOR.
     Versions:  v2 leader epoch · v3 flexible, generation and member (KIP-447) · v4 TRANSACTION_ABORTABLE,
         before that INVALID_TXN_STATE · v5 adds the group implicitly.
     Differs:   never CONCURRENT_TRANSACTIONS. Up to v4 a request on a superseded connection is not answered.
@@ -73,7 +73,7 @@ async def txn_offset_commit(
     if offsets:
         errors = await _commit(broker, request, context, tuple(offsets))
         for answer, error in zip(answers, errors, strict=True):
-            answer.error_code = downgrade_error(error, ApiKey.TXN_OFFSET_COMMIT, context.version)
+            answer.error_code = error_for_client(error, ApiKey.TXN_OFFSET_COMMIT, context.version)
     response.topics += _not_committed(refused, TOPIC_DENIED)
     return response
 

@@ -49,7 +49,7 @@ from semel.handlers.rights import (
     RequestRights,
     rights_of,
 )
-from semel.handlers.transaction_errors import close_superseded, downgrade_error
+from semel.handlers.transaction_errors import close_superseded, error_for_client
 from semel.store.contract import StoreRefused
 from semel.wire.api_key import ApiKey
 from semel.wire.messages.transactions import (
@@ -98,7 +98,7 @@ async def init_producer_id(
     except StoreRefused:
         given = ProducerGiven(refused_by_store(broker, request.transactional_id or ""))
     return InitProducerIdResponse(
-        error_code=downgrade_error(given.error, ApiKey.INIT_PRODUCER_ID, context.version),
+        error_code=error_for_client(given.error, ApiKey.INIT_PRODUCER_ID, context.version),
         producer_id=given.producer_id,
         producer_epoch=given.epoch,
         ongoing_txn_producer_id=given.ongoing_producer_id,
@@ -339,7 +339,7 @@ def _topic_results(
 ) -> list[AddPartitionsToTxnTopicResult]:
     by_name: dict[str, list[AddPartitionsToTxnPartitionResult]] = {each.name: [] for each in topics}
     for (name, index), error in errors.items():
-        code = downgrade_error(error, ApiKey.ADD_PARTITIONS_TO_TXN, version)
+        code = error_for_client(error, ApiKey.ADD_PARTITIONS_TO_TXN, version)
         by_name[name].append(
             AddPartitionsToTxnPartitionResult(partition_index=index, partition_error_code=code)
         )
@@ -386,7 +386,7 @@ def add_offsets_to_txn(
         if isinstance(error, Superseded):
             close_superseded(request.transactional_id)
         return AddOffsetsToTxnResponse(
-            error_code=downgrade_error(error, ApiKey.ADD_OFFSETS_TO_TXN, context.version)
+            error_code=error_for_client(error, ApiKey.ADD_OFFSETS_TO_TXN, context.version)
         )
 
     return broker.submit([command]).map(respond)
@@ -425,7 +425,7 @@ def end_txn(broker: Broker, request: EndTxnRequest, context: RequestContext) -> 
         if isinstance(given, Superseded):
             close_superseded(request.transactional_id)
         return EndTxnResponse(
-            error_code=downgrade_error(given.error, ApiKey.END_TXN, context.version),
+            error_code=error_for_client(given.error, ApiKey.END_TXN, context.version),
             producer_id=given.producer_id,
             producer_epoch=given.epoch,
         )

@@ -1,9 +1,9 @@
-"""Which error a client is downgrade_error, by API and version."""
+"""Which error a client gets, by API and version."""
 
 import pytest
 
 from semel.core.types import ErrorCode
-from semel.handlers.transaction_errors import downgrade_error
+from semel.handlers.transaction_errors import error_for_client
 from semel.wire.messages import APIS
 
 FENCED, EPOCH = ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH
@@ -16,9 +16,9 @@ ABORTABLE, STATE = ErrorCode.TRANSACTION_ABORTABLE, ErrorCode.INVALID_TXN_STATE
 )
 def test_older_clients_are_told_what_they_know(api_key: int, first_fenced: int, first_abortable: int) -> None:
     for version in range(APIS[api_key].min_version, APIS[api_key].max_version + 1):
-        assert downgrade_error(FENCED, api_key, version) == (FENCED if version >= first_fenced else EPOCH)
-        assert downgrade_error(ABORTABLE, api_key, version) == (
+        assert error_for_client(FENCED, api_key, version) == (FENCED if version >= first_fenced else EPOCH)
+        assert error_for_client(ABORTABLE, api_key, version) == (
             ABORTABLE if version >= first_abortable else STATE
         )
         for unchanged in (ErrorCode.NONE, EPOCH, STATE, ErrorCode.INVALID_PRODUCER_ID_MAPPING):
-            assert downgrade_error(unchanged, api_key, version) == unchanged
+            assert error_for_client(unchanged, api_key, version) == unchanged

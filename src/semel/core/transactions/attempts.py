@@ -39,7 +39,7 @@ from semel.core.transactions.commands import (
     keys_of,
 )
 from semel.core.transactions.joining import join
-from semel.core.transactions.model import check_pair, is_open, is_superseded, note_connection
+from semel.core.transactions.model import check_is_current, is_open, is_superseded, note_connection
 from semel.core.transactions.states import Event, becomes
 from semel.core.types import (
     Buffer,
@@ -208,7 +208,7 @@ def _decided(state: "BrokerState", driver: Producer, now: int) -> tuple[Fact, ..
 def _check_run(state: "BrokerState", driver: Producer) -> ErrorCode:
     """Check that this is the current run, of any term: InitProducerId is flushed before its answer."""
     known = state.transactions[TransactionKey(driver.transactional_id)]
-    return check_pair(known, ProducerIdAndEpoch(driver.producer_id, driver.epoch))
+    return check_is_current(known, ProducerIdAndEpoch(driver.producer_id, driver.epoch))
 
 
 def _draft(state: "BrokerState", command: CommitTransactions) -> "BrokerState":

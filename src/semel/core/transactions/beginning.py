@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from semel.core.facts import EndReason, LatestConnectionChanged
 from semel.core.transactions.commands import NO_CONNECTION, NO_EPOCH, InitProducer, ProducerGiven
-from semel.core.transactions.model import NEVER_MS, is_exhausted, is_open, note_connection, pair_before
+from semel.core.transactions.model import NEVER_MS, is_exhausted, is_open, note_connection, previous_producer
 from semel.core.transactions.states import Event, becomes
 from semel.core.transactions.update import TransactionUpdate
 from semel.core.types import NO_PRODUCER, Decision, ErrorCode, Fact, Transaction, TransactionKey
@@ -33,7 +33,7 @@ def init_producer(state: "BrokerState", command: InitProducer, now: int) -> Deci
         return _create(state, command, now)
     shown = None if command.epoch == NO_EPOCH else ProducerIdAndEpoch(command.producer_id, command.epoch)
     current = ProducerIdAndEpoch(known.producer_id, known.epoch)
-    is_retry = shown is not None and shown == pair_before(known) and not is_open(known)
+    is_retry = shown is not None and shown == previous_producer(known) and not is_open(known)
     if shown is not None and shown != current and not is_retry:
         return Decision(ProducerGiven(ErrorCode.PRODUCER_FENCED))
     update = TransactionUpdate(state, known, now)
@@ -43,7 +43,7 @@ def init_producer(state: "BrokerState", command: InitProducer, now: int) -> Deci
         update.fence(EndReason.FENCED)
         # The presented epoch is now the previous one, unless ``fence`` does not allow recovery (version 1).
         if shown is not None:
-            is_retry = shown == pair_before(update.transaction)
+            is_retry = shown == previous_producer(update.transaction)
             if not is_retry:
                 # The transaction is aborted even so, as in Kafka.
                 return update.decision(ProducerGiven(ErrorCode.PRODUCER_FENCED))

@@ -34,13 +34,13 @@ from semel.core.transactions.commands import (
 from semel.core.transactions.ending import Ending
 from semel.core.transactions.joining import join
 from semel.core.transactions.model import (
-    check_pair,
-    check_writer,
+    check_is_current,
+    check_may_write,
     is_of_old_term,
     is_open,
     is_superseded,
     note_connection,
-    pair_before,
+    previous_producer,
 )
 from semel.core.transactions.states import ENDS, TRANSITIONS, End, Event, Presented
 from semel.core.transactions.update import TransactionUpdate
@@ -91,7 +91,7 @@ def _add(
 ) -> Decision:
     transactional_id = command.transactional_id
     transaction = state.transactions[TransactionKey(transactional_id)]
-    error = check_writer(state, transaction, ProducerIdAndEpoch(command.producer_id, command.epoch))
+    error = check_may_write(state, transaction, ProducerIdAndEpoch(command.producer_id, command.epoch))
     if error is not ErrorCode.NONE:
         return Decision(error)
     assert transaction is not None
@@ -106,7 +106,7 @@ def _add(
 def verify_partitions(state: "BrokerState", command: VerifyPartitions, now: int) -> Decision:
     """Check whether partitions are in the transaction."""
     transaction = state.transactions[TransactionKey(command.transactional_id)]
-    error = check_pair(transaction, ProducerIdAndEpoch(command.producer_id, command.epoch))
+    error = check_is_current(transaction, ProducerIdAndEpoch(command.producer_id, command.epoch))
     if error is not ErrorCode.NONE:
         return Decision((error,) * len(command.partitions))
     assert transaction is not None
@@ -122,11 +122,11 @@ def verify_partitions(state: "BrokerState", command: VerifyPartitions, now: int)
 def end_transaction(state: "BrokerState", command: EndTransaction, now: int) -> Decision:
     """Commit or abort."""
     transaction = state.transactions[TransactionKey(command.transactional_id)]
-    pair = ProducerIdAndEpoch(command.producer_id, command.epoch)
+    producer = ProducerIdAndEpoch(command.producer_id, command.epoch)
     presented = Presented.CURRENT
-    error = check_pair(transaction, pair)
+    error = check_is_current(transaction, producer)
     if error is not ErrorCode.NONE:
-        if command.version == 1 or transaction is None or pair != pair_before(transaction):
+        if command.version == 1 or transaction is None or producer != previous_producer(transaction):
             return Decision(ProducerGiven(error))
         presented = Presented.BEFORE
     assert transaction is not None

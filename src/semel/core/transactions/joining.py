@@ -8,7 +8,7 @@ between (KIP-890 needs a guard for that; a single decision needs none).
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
-from semel.core.transactions.model import check_writer, is_open
+from semel.core.transactions.model import check_may_write, is_open
 from semel.core.transactions.states import Event, becomes
 from semel.core.types import ErrorCode, PartitionKey, ShareKey, Transaction, TransactionState
 from semel.wire.producer_id import ProducerIdAndEpoch
@@ -66,7 +66,7 @@ def _deadline(transaction: Transaction, opened: bool, started: int, block_max_ms
 def join_by_writing(
     state: "BrokerState",
     transaction: Transaction | None,
-    pair: ProducerIdAndEpoch,
+    producer: ProducerIdAndEpoch,
     now: int,
     *,
     must_be_in: bool,
@@ -78,7 +78,7 @@ def join_by_writing(
     block_max_ms: int = -1,
 ) -> tuple[ErrorCode, Transaction | None]:
     """Check that the producer may write there; return the transaction with what has joined."""
-    error = check_writer(state, transaction, pair)
+    error = check_may_write(state, transaction, producer)
     if error is not ErrorCode.NONE:
         return error, None
     assert transaction is not None

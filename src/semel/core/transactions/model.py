@@ -1,9 +1,13 @@
 """Which producer may act for a transactional id: epochs, connections and terms.
 
-Only the current producer id and epoch of a transactional id (in code: its *pair*) may write. The epoch is
-bumped when a producer is initialised, when the broker aborts and, in version 2, at every end, so that delayed
-requests of an older transaction are refused (KIP-890). Epochs have 16 bits. The highest is given to no
-client; a producer that has used up its epochs continues with a new producer id.
+Only the current producer id and epoch of a transactional id may write. A replaced producer (a zombie) is
+refused by ``check_is_current`` and ``check_may_write``; only InitProducerId has its own rule (``beginning``),
+and so have batches outside of transactions (``core.log.partition``). ``handlers.transaction_errors`` replaces
+the error by the one that a client of the API and version expects.
+
+The epoch is bumped when a producer is initialised, when the broker aborts and, in version 2, at every end, so
+that delayed requests of an older transaction are refused (KIP-890). Epochs have 16 bits. The highest is given
+to no client; a producer that has used up its epochs continues with a new producer id.
 
 Two more cases of delayed or lost work:
 
@@ -36,7 +40,7 @@ def is_exhausted(epoch: int) -> bool:
     return epoch >= EPOCH_MAX - 1
 
 
-def pair_before(transaction: Transaction) -> ProducerIdAndEpoch | None:
+def previous_producer(transaction: Transaction) -> ProducerIdAndEpoch | None:
     """Return the producer id and epoch before the last bump; a retry of the request that bumped has these."""
     if transaction.last_epoch < 0:
         return None
@@ -45,11 +49,11 @@ def pair_before(transaction: Transaction) -> ProducerIdAndEpoch | None:
     return ProducerIdAndEpoch(producer_id, transaction.last_epoch)
 
 
-def check_pair(transaction: Transaction | None, pair: ProducerIdAndEpoch) -> ErrorCode:
+def check_is_current(transaction: Transaction | None, producer: ProducerIdAndEpoch) -> ErrorCode:
     """Check that this is the current producer id and epoch of the transactional id."""
-    if transaction is None or pair.producer_id != transaction.producer_id:
+    if transaction is None or producer.producer_id != transaction.producer_id:
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING
-    if pair.epoch != transaction.epoch:
+    if producer.epoch != transaction.epoch:
         return ErrorCode.PRODUCER_FENCED
     return ErrorCode.NONE
 
@@ -59,13 +63,13 @@ def is_of_old_term(state: "BrokerState", transaction: Transaction) -> bool:
     return transaction.term < state.term and not transaction.is_two_phase
 
 
-def check_writer(
-    state: "BrokerState", transaction: Transaction | None, pair: ProducerIdAndEpoch
+def check_may_write(
+    state: "BrokerState", transaction: Transaction | None, producer: ProducerIdAndEpoch
 ) -> ErrorCode:
     """Check that this producer may add to the open transaction, or start one."""
-    if transaction is None or pair.producer_id != transaction.producer_id:
+    if transaction is None or producer.producer_id != transaction.producer_id:
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING
-    if pair.epoch != transaction.epoch or is_of_old_term(state, transaction):
+    if producer.epoch != transaction.epoch or is_of_old_term(state, transaction):
         return ErrorCode.PRODUCER_FENCED
     return ErrorCode.NONE if transaction.prepared_epoch < 0 else ErrorCode.INVALID_TXN_STATE
 

@@ -20,6 +20,8 @@ DOCS = Path(__file__).parents[1] / "docs"
 
 OPERATING = """# Operating
 
+<!-- written by tools/docs.py: make docs -->
+
 `semel serve` runs one broker on one data directory, which this page is about, or a broker of a [cluster](cluster.md). A second process on the same
 directory refuses to start. The directory contains the WAL (two
 files, 32 MiB), `ledger.db` (SQLite) and `chunks/`. Stop the broker with SIGTERM or kill it: the result is the same, and the next start recovers
@@ -165,6 +167,8 @@ take longer, raise that setting at the cost of disk space. A broker restart ends
 """
 
 PROTOCOL = """# Protocol
+
+<!-- written by tools/docs.py: make docs -->
 
 Semel serves the APIs below in the versions of Kafka 4.3. Clients discover them with ApiVersions, which is answered in any version. Produce is advertised
 from version 0, because some older clients otherwise stop compressing (KAFKA-18659); as in Kafka, requests of versions 0 to 2 close the connection.

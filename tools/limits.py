@@ -22,6 +22,8 @@ from semel.wire.primitives import HEADER_TAGS_MAX, MAX_STRING
 
 PAGE = """# Limits
 
+<!-- written by tools/docs.py: make docs -->
+
 Semel bounds every resource that a client can use. This page lists the limits, their defaults, and what happens beyond them. Limits with a dotted name are
 settings (`semel serve --set name=value`, see [operating](operating.md)); the others are fixed. In a [cluster](cluster.md), the limits of requests and clients hold
 for each broker, those of what is stored for all brokers together.

@@ -1,7 +1,6 @@
-"""All kinds of entities: for each, everything that the layers above the core must know of it.
+"""All kinds of entities: for each, the type of its values, its shard and its version.
 
-A new kind of entity needs a key and a value (``types``), a row here, and its tables in the two ledgers, where
-``store/embedded/row_writer.py`` and ``store/cluster/commit_calls.py`` write it.
+CONTRIBUTING.md says what else a new kind needs.
 """
 
 from collections.abc import Callable

@@ -1,8 +1,8 @@
 """The APIs that the broker serves: `HANDLERS` maps an API key to the function that answers it.
 
-There is one module per family of APIs, named like its messages in `semel.wire.messages`; `refused` has those
-that are always refused. Each module has its own `HANDLERS`; this one combines them. An API without an entry
-is neither served nor advertised.
+There is one module per family of APIs, named like its messages in `semel.wire.messages` (`cluster` has the
+rest of `metadata`); `refused` has those that are always refused. Each module has its own `HANDLERS`; this one
+combines them. An API without an entry is neither served nor advertised.
 """
 
 from dataclasses import replace

@@ -14,7 +14,7 @@ operating system's memory. They become durable, and visible in the ledger, with 
 survive a killed process. If the operating system crashes, or the store abandons them, the *term* ends:
 ``Store.term`` is larger at the next start, and clients that were answered in the old term get an error.
 
-The contract of a store that several brokers share is in ``sharing``.
+The contract of a store that several brokers share is ``cluster.contract``.
 
 Methods are async because a ledger may be across a network. The embedded implementations have their own
 threads.

@@ -13,6 +13,7 @@ from semel.broker.commit.tick import Tick
 from semel.broker.reads.tail import BATCH_BYTES_MAX
 from semel.core import dynamic_configs, topics
 from semel.core.data import Data
+from semel.core.entities import ENTITIES
 from semel.core.facts import (
     BatchAppended,
     BatchesReplaced,
@@ -27,7 +28,7 @@ from semel.core.placement import entity_of, shard_of, versioned_by
 from semel.core.security import policies
 from semel.core.security.policies import ConfirmPolicies, PutSecret
 from semel.core.topics import CreateTopic
-from semel.core.types import Buffer, Fact, Key, PolicyKey, Transaction, TransactionKey, TransactionState
+from semel.core.types import Buffer, Fact, Key, Transaction, TransactionKey, TransactionState
 from semel.store.fact_codec import FORMAT, pack_facts, unpack_facts
 
 UNKNOWN: Final = -1
@@ -75,7 +76,7 @@ def keys_of(facts: Iterable[Fact]) -> list[Key]:
 def is_for_all(fact: Fact) -> bool:
     """Whether every broker needs the fact."""
     if type(fact) is Put:
-        return type(fact.key) is PolicyKey
+        return ENTITIES[type(fact.key)].shard is None
     return type(fact) in _FOR_ALL
 
 

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
-from semel.core.entities import name_shard
+from semel.core.entities import ENTITIES, name_shard
 from semel.core.facts import (
     DURABLE,
     BatchesReplaced,
@@ -22,6 +22,7 @@ from semel.core.facts import (
 from semel.core.groups import Group
 from semel.core.shares.partition import SharePartition
 from semel.core.types import (
+    ClusterKey,
     Fact,
     GroupKey,
     OffsetKey,
@@ -30,6 +31,7 @@ from semel.core.types import (
     PolicyKey,
     ProducerKey,
     ShareKey,
+    TopicKey,
     Transaction,
     TransactionKey,
 )
@@ -168,13 +170,12 @@ class CommitCalls:
     def _has_rows(self) -> bool:
         """Whether anything was gathered that ``write_rows`` writes."""
         batch = self._batch
-        others = (PolicyKey, ShareKey)
         return bool(
             batch.batches
             or batch.aborted
             or batch.dropped
             or batch.log_starts
-            or any(puts for kind, puts in batch.puts.items() if kind not in others)
+            or any(batch.puts[kind] for kind in _IN_WRITE_ROWS)
         )
 
     def _rows(self) -> tuple[Any, ...]:
@@ -254,3 +255,6 @@ _WRITE_ALONE: Final[dict[type, Callable[[CommitCalls, Any], None]]] = {
 }
 """Any: each takes the fact of its kind."""
 assert GATHERED | _WRITE_ALONE.keys() == set(DURABLE)
+_IN_WRITE_ROWS: Final = (PartitionKey, ProducerKey, OffsetKey, TransactionKey, PendingKey, GroupKey)
+# Policies and share-partitions have calls of their own, topics and the cluster facts of their own.
+assert {*_IN_WRITE_ROWS, PolicyKey, ShareKey, TopicKey, ClusterKey} == ENTITIES.keys()

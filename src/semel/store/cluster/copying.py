@@ -11,6 +11,7 @@ from hashlib import blake2b
 from struct import Struct
 from typing import Any, Final, NamedTuple
 
+from semel.core.entities import ENTITIES
 from semel.core.facts import (
     BatchAppended,
     BatchStaged,
@@ -27,11 +28,15 @@ from semel.core.types import (
     Fact,
     GroupKey,
     Key,
+    OffsetKey,
     Partition,
     PartitionKey,
     PendingKey,
     PolicyKey,
+    ProducerKey,
+    ShareKey,
     Topic,
+    TopicKey,
     Transaction,
     TransactionKey,
     TransactionState,
@@ -65,6 +70,16 @@ class Copied(NamedTuple):
     open_transactions: int = 0
     groups: int = 0
     offsets: int = 0
+
+
+_COPIED: Final = frozenset(
+    {
+        *(ClusterKey, PolicyKey, TopicKey, PartitionKey, ProducerKey),
+        *(TransactionKey, GroupKey, PendingKey, OffsetKey, ShareKey),
+    }
+)
+"""The kinds of entities that ``Copy`` copies and compares."""
+assert ENTITIES.keys() == _COPIED
 
 
 class Copy:

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
+from semel.core.entities import ENTITIES
 from semel.core.groups import unpack_group
 from semel.core.placement import ABSENT
 from semel.core.types import (
@@ -298,3 +299,4 @@ _LOADERS: Final[dict[type, Callable[[Fetch, list[Any]], Awaitable[Found]]]] = {
     ShareKey: _shares,
 }
 """All kinds but the cluster, and committed offsets, which are loaded last."""
+assert _LOADERS.keys() | {ClusterKey, OffsetKey} == ENTITIES.keys()

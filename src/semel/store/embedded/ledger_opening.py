@@ -26,7 +26,10 @@ from semel.store.embedded.queries import SCHEMA, Statements
 
 SCHEMA_VERSION: Final = "1"
 _STEPS: Final[Mapping[str, str]] = {}
-"""SQL that upgrades each version to the next. ``schema.sql`` has the newest version."""
+"""SQL that upgrades each version to the next. ``schema.sql`` has the newest version.
+
+Until 0.1.0, ``schema.sql`` is changed and the version stays 1: older directories are not upgraded. From then
+on every change needs a step."""
 MEMORY: Final = ":memory:"
 STATEMENTS_KEPT: Final = 256
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import Any, Final
 
+from semel.core.entities import ENTITIES
 from semel.core.facts import (
     DURABLE,
     BatchesReplaced,
@@ -19,6 +20,7 @@ from semel.core.facts import (
 from semel.core.groups import Group
 from semel.core.shares.partition import SharePartition
 from semel.core.types import (
+    ClusterKey,
     CommittedOffset,
     Fact,
     GroupKey,
@@ -31,6 +33,7 @@ from semel.core.types import (
     ProducerKey,
     ProducerState,
     ShareKey,
+    TopicKey,
     Transaction,
     TransactionKey,
 )
@@ -114,7 +117,8 @@ class RowWriter:
             PolicyKey: self._write_policies,
             ShareKey: self._write_shares,
         }
-        """Partitions are written before their batches, and topics and the cluster by facts of their own."""
+        # Partitions are written before their batches, and topics and the cluster by facts of their own.
+        assert self._write_puts.keys() | {PartitionKey, TopicKey, ClusterKey} == ENTITIES.keys()
 
     def write(self, facts: Sequence[Fact], locations: Sequence[BatchLocation]) -> None:
         """Write the durable facts in the open transaction. Other facts are skipped."""

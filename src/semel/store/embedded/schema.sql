@@ -22,7 +22,7 @@ CREATE TABLE cluster (
     sqlite_checkpoints  INTEGER NOT NULL CHECK (sqlite_checkpoints >= 0)
 ) STRICT;
 
--- What administrators have decided for the whole cluster: kind is acl, user, quota, group (one of its configs) or secret.
+-- What administrators have decided for the whole cluster: kind is acl, user, quota, config or secret.
 -- name identifies it, and body is its value; both are JSON.
 CREATE TABLE policies (
     kind TEXT NOT NULL,

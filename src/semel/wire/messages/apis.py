@@ -53,6 +53,8 @@ def _api(
     advertised_min: int | None = None,
     advertised_max: int | None = None,
 ) -> Api:
+    versions = request.min_version, request.max_version
+    assert versions == (response.min_version, response.max_version), f"{request.__name__} and its response"
     return Api(
         key=request.api_key,
         name=request.__name__.removesuffix("Request"),

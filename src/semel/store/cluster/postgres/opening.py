@@ -14,7 +14,7 @@ from semel.store.contract import StoreBroken, StoreDamaged, StoreMisconfigured, 
 
 SCHEMA_VERSION: Final = 1
 _UPGRADES: Final[Mapping[int, str]] = {}
-"""SQL that upgrades each version to the next."""
+"""SQL that upgrades each version to the next. As for a directory, there is none until 0.1.0."""
 SERVER_VERSION_MIN: Final = 140_000
 CONNECT_SECONDS: Final = 10.0
 COMMAND_SECONDS: Final = 20.0

@@ -76,7 +76,7 @@ CREATE TABLE notices (
 
 CREATE INDEX notices_by_broker ON notices (to_broker);
 
--- What administrators have decided for the whole cluster: kind is acl, user, quota, group (one of its configs) or secret.
+-- What administrators have decided for the whole cluster: kind is acl, user, quota, config or secret.
 -- name identifies it, and body is its value; both are JSON. The last commit wins, so there are no versions.
 CREATE TABLE policies (
     kind text COLLATE "C" NOT NULL,

@@ -126,6 +126,12 @@ WHY = {
         "The rate of a Python source of prebuilt Arrow batches is given beside it. Fetching and decoding"
         " costs the worker about 60 ns per row and the broker as much (ADR 0031), on the same two cores."
     ),
+    "cluster, processor time of PostgreSQL with a snapshot, *": (
+        "Pages whose old versions cannot be removed fill up, so more than half of the updates go to another"
+        " page and get new entries in indexes, instead of one in sixteen. Autovacuum reads the tables once a"
+        " minute and removes nothing. A search between two generations of a row looks at more versions (ADR"
+        " 0052)."
+    ),
     "ready with *": "Most of the startup time is spent on importing Python modules.",
     "resident memory *": "Python modules and the tails of partitions are kept in memory.",
 }

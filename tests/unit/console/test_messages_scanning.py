@@ -417,7 +417,7 @@ def test_expensive_records_stop_in_time_and_go_on(
     limits = ScanLimits(100, 1000, 1 << 30, 20)
     while True:
         scan = scan_of(client, ask, limits)
-        scan._wanted = slow = SlowFilter(clock)
+        scan._direction._wanted = slow = SlowFilter(clock)
         made = [m.offset for rows in scan.rounds() for m in rows]
         assert slow.looks <= 20 / 5 + 2  # Its time, and one record for the scan to get on.
         assert made  # A scan that is continued comes to its end.

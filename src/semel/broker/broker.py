@@ -33,7 +33,7 @@ from semel.broker.cluster.metrics import register
 from semel.broker.cluster.shard_ownership import ShardOwnership
 from semel.broker.commit.loop import CommitLoop
 from semel.broker.commit.pending_commands import CLIENT
-from semel.broker.commit.promise import Promise
+from semel.broker.commit.promise import Promise, Work
 from semel.broker.dynamic_configs import migration_of
 from semel.broker.metrics import Metrics
 from semel.broker.ownership import Alone, Endpoint, Ownership
@@ -112,7 +112,7 @@ class Broker:
         self.share_waits = self._publisher.share_waits
         self.when_gone: list[Callable[[int], None]] = []
         """Functions that are called with the id of each closed connection."""
-        self._kept: dict[Callable[[Broker], Any], Any] = {}
+        self._kept: dict[Callable[[Broker], Any], Any] = {}  # Any: what each of these makes
         self._housekeeping = Housekeeping(self)
         self._has_left = False
         self._tickets = count(1)
@@ -220,7 +220,7 @@ class Broker:
             self._housekeeping_task.cancel()
             await self.member.leave()
 
-    def _start(self, name: str, work: Any) -> "asyncio.Task[None]":
+    def _start(self, name: str, work: Work[None]) -> "asyncio.Task[None]":
         task: asyncio.Task[None] = asyncio.create_task(work, name=name)
         task.add_done_callback(self._ended)
         self._tasks.append(task)

@@ -16,6 +16,7 @@ from msgspec import Struct, structs
 class Data(Struct, frozen=True, gc=False, array_like=True):
     """Fields in a fixed order, set by position or by name."""
 
+    # Any: fields have any type.
     def values(self) -> tuple[Any, ...]:
         """Return the fields in order."""
         return structs.astuple(self)

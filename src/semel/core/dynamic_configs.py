@@ -7,7 +7,7 @@ core does not know the settings.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from msgspec import json
 
@@ -15,7 +15,7 @@ from semel.core.configs import DELETE, ConfigOperation, InvalidOperation, operat
 from semel.core.data import Data
 from semel.core.groups import configs as group_configs
 from semel.core.security.policies import changing
-from semel.core.types import Command, Decide, Decision, ErrorCode, Key, PolicyKey
+from semel.core.types import Command, Decide, Decision, ErrorCode, PolicyKey
 
 if TYPE_CHECKING:
     from semel.core.state import BrokerState
@@ -65,7 +65,7 @@ class AlterBrokerConfigs(Command["ConfigAnswer"]):
     lists: Mapping[str, str]
     present: tuple[str, ...] = ()
 
-    def keys(self) -> Iterable[Key]:
+    def keys(self) -> Iterable[PolicyKey]:
         """The configs in the operations, and those that a replacement removes."""
         return [config_key(BROKER, self.broker, name) for name in self._names()]
 
@@ -83,7 +83,7 @@ class AlterGroupConfigs(Command["ConfigAnswer"]):
     validate_only: bool
     limits: Mapping[str, int]
 
-    def keys(self) -> Iterable[Key]:
+    def keys(self) -> Iterable[PolicyKey]:
         """All configs of the group."""
         return [config_key(GROUP, self.group_id, name) for name in group_configs.GROUP_CONFIGS]
 
@@ -104,7 +104,7 @@ def _alter_group(state: "BrokerState", command: AlterGroupConfigs, now: int) -> 
 
 def _alter(
     state: "BrokerState",
-    keys: Iterable[Any],
+    keys: Iterable[PolicyKey],
     command: AlterBrokerConfigs | AlterGroupConfigs,
     lists: Mapping[str, str],
     problem: Callable[[Mapping[str, str]], str | None],
@@ -131,4 +131,4 @@ def _alter(
     return Decision(ConfigAnswer(ErrorCode.NONE), changing(state, wanted))
 
 
-DECIDE: dict[type[Any], Decide] = {AlterBrokerConfigs: _alter_broker, AlterGroupConfigs: _alter_group}
+DECIDE: dict[type, Decide] = {AlterBrokerConfigs: _alter_broker, AlterGroupConfigs: _alter_group}

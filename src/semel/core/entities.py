@@ -36,9 +36,9 @@ class Kind(NamedTuple):
     """What is known about one kind of entity."""
 
     value: Any
-    """The type of its values: a type expression, by which values are decoded."""
+    """The type of its values, by which they are decoded. Any: a type expression."""
     shard: Callable[[Any], int] | None
-    """Returns the shard of a key of this kind; None if every broker needs these entities."""
+    """Returns the shard of a key (Any: of this kind); None if every broker needs these entities."""
     is_versioned: bool = False
     """Whether each entity has the version of the commit that wrote it last."""
     keeps_version: bool = False

@@ -27,10 +27,10 @@ from semel.core.security import policies
 from semel.core.shares import rules as shares
 from semel.core.shares.partition import Locks, SharePartition
 from semel.core.types import (
+    AnyCommand,
     Apply,
     Cluster,
     ClusterKey,
-    Command,
     CommittedOffset,
     Decide,
     Decision,
@@ -58,6 +58,7 @@ _RULES = (topics, partition, offsets, groups, transactions, policies, dynamic_co
 DECIDE: dict[type, Decide] = {command: rule for each in _RULES for command, rule in each.DECIDE.items()}
 _CHANGES = (topics, partition, groups, transactions, shares)
 APPLY: dict[type, Apply | None] = {fact: change for each in _CHANGES for fact, change in each.APPLY.items()}
+# Any here and below: each table has the keys and values of its kind.
 _NONE_KEPT: Final[tuple[dict[Any, Any], Callable[[Any], Any]]] = ({}, str)
 
 
@@ -121,7 +122,7 @@ class BrokerState:
         """Return the time for records and for everything kept for days; ``now`` is for timeouts."""
         return now + self.clock_lag_ms
 
-    def decide(self, command: Command[Any], now: int) -> Decision:
+    def decide(self, command: AnyCommand, now: int) -> Decision:
         """Decide a command. Reads the state and changes nothing."""
         return DECIDE[type(command)](self, command, now)
 

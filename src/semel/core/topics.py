@@ -16,7 +16,7 @@ replication factors and assignments, and duplicate topics in a request.
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from semel.core import topic_configs
 from semel.core.configs import LIST, ConfigOperation, InvalidOperation, operate
@@ -247,14 +247,14 @@ def _topic_deleted(state: "BrokerState", fact: TopicDeleted) -> None:
         state.pending[group] = kept or None
 
 
-DECIDE: dict[type[Any], Decide] = {
+DECIDE: dict[type, Decide] = {
     CreateTopic: _create,
     DeleteTopic: _delete,
     AddPartitions: _add_partitions,
     AlterTopic: _alter,
 }
 
-APPLY: dict[type[Any], Apply] = {
+APPLY: dict[type, Apply] = {
     TopicCreated: _topic_created,
     TopicChanged: _topic_changed,
     TopicDeleted: _topic_deleted,

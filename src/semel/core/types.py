@@ -116,7 +116,7 @@ class PolicyKey(EntityKey[str], tag=9):
 
 
 Key: TypeAlias = EntityKey[Any]
-"""A key of any kind."""
+"""A key of any kind, and so with values of any type."""
 
 
 class Topic(Data):
@@ -347,16 +347,21 @@ PARKED: Final = _Parked()
 """The answer of a command that must wait; a later decision replies to its ticket."""
 
 
+Answer: TypeAlias = Any
+"""An answer. Any: each command declares the type of its own (``Command``)."""
+AnyCommand: TypeAlias = Command[Any]
+
+
 class Decision(Data):
     """The facts and answers that follow from a command. All facts are committed before any answer."""
 
-    answer: Any
+    answer: Answer
     """Of the type that the command declares, or ``PARKED``."""
     facts: tuple[Fact, ...] = ()
     batches: tuple[Buffer, ...] = ()
     """The bytes of each ``BatchAppended`` and ``BatchStaged`` among the facts, in the same order, and of all
     batches that a ``BatchesReplaced`` rewrote."""
-    replies: tuple[tuple[Ticket, Any], ...] = ()
+    replies: tuple[tuple[Ticket, Answer], ...] = ()
     """Answers to requests that were parked earlier."""
     defers_sync: bool = False
     """Whether the answer may be sent when the operating system has the facts, before they are flushed: for
@@ -364,5 +369,6 @@ class Decision(Data):
     crashes before that, the producer is fenced (the term rule)."""
 
 
+# Any: each rule takes a command, or a fact, of its own kind, and the state, which knows the rules.
 Decide: TypeAlias = Callable[[Any, Any, int], Decision]
 Apply: TypeAlias = Callable[[Any, Any], None]

@@ -68,5 +68,5 @@ class RequestContext(NamedTuple):
     throttle: Throttle = Unthrottled()
 
 
-Handler: TypeAlias = Callable[[Broker, Any, RequestContext], Awaitable[Any]]
+Handler: TypeAlias = Callable[[Broker, Any, RequestContext], Awaitable[Any]]  # Any: the messages of its API
 """Returns a coroutine, which the connection runs as a task, or a ``Promise``, which needs no task."""

@@ -12,7 +12,7 @@ Committed offsets are in ``offsets``.
 
 import uuid
 from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from semel.broker.broker import Broker
 from semel.core.groups.commands import (
@@ -26,7 +26,7 @@ from semel.core.groups.commands import (
     SyncGroup,
     TopicsNeeded,
 )
-from semel.core.types import Command, ErrorCode
+from semel.core.types import AnyCommand, ErrorCode
 from semel.handlers import consumer_groups, group_admin
 from semel.handlers.consumer_groups import LOOKUPS_MAX, look_up
 from semel.handlers.context import Handler, RequestContext
@@ -56,7 +56,7 @@ KNOWN_AS_CHARS_MAX: Final = 255
 async def _ask(
     broker: Broker,
     group_id: str,
-    command: Command[Any],
+    command: AnyCommand,
     refused: Callable[[ErrorCode], T],
     context: RequestContext,
 ) -> T:

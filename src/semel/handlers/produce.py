@@ -13,12 +13,12 @@ milliseconds; between two slices other connections have their turn (``Broker.bes
 """
 
 import time
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final, NamedTuple
 
 from semel.broker.broker import Broker
 from semel.broker.commit.pending_commands import Answers
-from semel.broker.commit.promise import Promise
+from semel.broker.commit.promise import Promise, Work
 from semel.broker.slices import SLICE_ITEMS
 from semel.broker.topic_limits import TopicLimits
 from semel.core.log.partition import Append, Appended, TransactionContext
@@ -327,7 +327,7 @@ class _Produce:
         self._denied: Sequence[TopicProduceData] = ()
         """The data for the others."""
 
-    def begin(self) -> Coroutine[Any, Any, None] | None:
+    def begin(self) -> Work[None] | None:
         """Check the rights, then start. Returns work that has to be awaited first, if there is any."""
         request, version = self._request, self._context.version
         if not self._rights.are_all and not self._may_use_id():
@@ -398,7 +398,7 @@ class _Produce:
         if first is not None:
             await first
 
-    def start(self, topics: list[Topic | None]) -> Coroutine[Any, Any, None] | None:
+    def start(self, topics: list[Topic | None]) -> Work[None] | None:
         """Validate the batches and submit those that pass, now or after validation on a thread."""
         if self._context.version >= FIRST_BY_ID and not self._keep_allowed(topics):
             return None

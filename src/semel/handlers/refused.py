@@ -24,7 +24,7 @@ from semel.wire.messages.tokens import (
     ExpireDelegationTokenResponse,
     RenewDelegationTokenResponse,
 )
-from semel.wire.schema import Response
+from semel.wire.schema import Request, Response
 
 NO_QUORUM: Final = (
     "There is no metadata quorum: the metadata is in the ledger, which all brokers use. 'semel cluster "
@@ -33,7 +33,7 @@ NO_QUORUM: Final = (
 NO_TOKENS: Final = ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED
 NEVER: Final = -1
 
-Answer: TypeAlias = Callable[[Any, RequestContext], Response]
+Answer: TypeAlias = Callable[[Any, RequestContext], Response]  # Any: the request of its API
 
 
 def _no_token(request: CreateDelegationTokenRequest, context: RequestContext) -> Response:
@@ -51,7 +51,7 @@ def _no_token(request: CreateDelegationTokenRequest, context: RequestContext) ->
 
 
 def _always(answer: Answer, documentation: str) -> Handler:
-    def handler(broker: Broker, request: Any, context: RequestContext) -> Awaitable[Response]:
+    def handler(broker: Broker, request: Request, context: RequestContext) -> Awaitable[Response]:
         return resolved(answer(request, context))
 
     handler.__doc__ = documentation
@@ -65,7 +65,7 @@ def _without_quorum(
 ) -> Handler:
     """The handler of an API that needs a right on the cluster before it is refused for lack of a quorum."""
 
-    def handler(broker: Broker, request: Any, context: RequestContext) -> Awaitable[Response]:
+    def handler(broker: Broker, request: Request, context: RequestContext) -> Awaitable[Response]:
         if rights_of(broker, request, context).cluster(operation):
             return resolved(response(error_code=ErrorCode.UNSUPPORTED_VERSION, error_message=NO_QUORUM))
         return resolved(response(error_code=CLUSTER_DENIED, error_message=MESSAGES[CLUSTER_DENIED]))

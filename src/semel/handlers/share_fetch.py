@@ -199,6 +199,7 @@ class ShareReader:
         if seconds <= 0:
             return await reading
         try:
+            # Any: their results are not used.
             either: list[asyncio.Future[Any]] = [reading, wait.woken]
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
             return reading.result() if reading.done() else None

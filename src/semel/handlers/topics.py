@@ -15,11 +15,11 @@ the process ends.
 import uuid
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from typing import Final
 
 from semel.broker.broker import Broker
 from semel.core.topics import AddPartitions, CreateTopic, DeleteTopic, TopicAnswer, name_problem
-from semel.core.types import Command, ErrorCode, Topic
+from semel.core.types import AnyCommand, ErrorCode, Topic
 from semel.handlers import logs
 from semel.handlers.config_entries import topic_entries
 from semel.handlers.context import Handler, RequestContext
@@ -61,7 +61,7 @@ PARTITIONS_AT_ONCE: Final = 500
 """A request that creates or deletes more partitions waits for other such requests."""
 
 
-async def ask_topics(broker: Broker, commands: Sequence[Command[Any]]) -> list[TopicAnswer]:
+async def ask_topics(broker: Broker, commands: Sequence[AnyCommand]) -> list[TopicAnswer]:
     """Have topic commands decided in one tick. A full disk is KAFKA_STORAGE_ERROR, which clients retry.
 
     Large changes are serialized. The ledger needs a tenth of a second for thousands of partitions, and a tick
@@ -90,7 +90,7 @@ async def _ask_within_quota(
     return [next(answers) if is_allowed else EXCEEDED for is_allowed in allowed]
 
 
-def _partitions(broker: Broker, command: Command[Any]) -> int:
+def _partitions(broker: Broker, command: AnyCommand) -> int:
     """How many partitions a command creates or deletes; 0 if a topic to delete is not in memory."""
     if isinstance(command, CreateTopic | AddPartitions):
         return command.partitions

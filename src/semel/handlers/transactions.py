@@ -13,7 +13,7 @@ A late request of the first generation, on a superseded connection, is not answe
 
 from collections.abc import Awaitable, Collection, Iterable, Iterator, Mapping
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from semel.broker.broker import Broker
 from semel.broker.commit.pending_commands import Answers
@@ -34,7 +34,7 @@ from semel.core.transactions.commands import (
     Superseded,
     VerifyPartitions,
 )
-from semel.core.types import NO_PRODUCER, ErrorCode, PartitionKey, Topic
+from semel.core.types import NO_PRODUCER, Answer, ErrorCode, PartitionKey, Topic
 from semel.handlers.context import Handler, RequestContext
 from semel.handlers.leadership import coordination_error, refused_by_store
 from semel.handlers.metadata import INTERNAL_TOPICS
@@ -296,7 +296,7 @@ def _add(
 
 
 def _results(
-    adding: list[_Adding], answers: Iterator[Any], context: RequestContext
+    adding: list[_Adding], answers: Iterator[Answer], context: RequestContext
 ) -> list[list[AddPartitionsToTxnTopicResult]]:
     """The results of each transaction's partitions; ``answers`` has one for each submitted command."""
     results = []

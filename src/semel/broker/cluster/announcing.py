@@ -7,13 +7,13 @@ another owner meanwhile, the notice goes to that broker.
 
 import asyncio
 import logging
-from collections.abc import Coroutine
 from typing import Any, Final, Protocol
 
 from msgspec import DecodeError, msgpack
 
 from semel.broker.cluster.notice import Notice, Notices, Recipient, pack_notice, unpack_notice
 from semel.broker.cluster.shard_ownership import ShardOwnership
+from semel.broker.commit.promise import Work
 from semel.store.cluster.contract import Membership, Peer
 from semel.store.contract import StoreRefused
 
@@ -97,7 +97,7 @@ class NoticeSender:
 
     async def announce(self, notices: Notices) -> None:
         """Return when every recipient has its notice, or will have it before it serves clients."""
-        jobs: list[Coroutine[Any, Any, None]] = []
+        jobs: list[Work[None]] = []
         if (for_all := notices.get(None)) is not None:
             jobs.append(self._to_all(pack_notices({None: for_all})))
         to_owners = {shard: notice for shard, notice in notices.items() if shard is not None}
@@ -122,7 +122,7 @@ class NoticeSender:
         """Return when all other brokers have forgotten older copies, or will before they serve clients."""
         await asyncio.gather(*(self._reach(peer, FORGET) for peer in self._ownership.others()))
 
-    def _later(self, work: Coroutine[Any, Any, Any]) -> None:
+    def _later(self, work: Work[Any]) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._background[task] = None
         task.add_done_callback(self._background.pop)

@@ -19,6 +19,7 @@ from semel.core.facts import (
     TopicCreated,
     TopicDeleted,
 )
+from semel.core.groups import Session
 from semel.core.placement import ABSENT, VERSIONED, versioned_by
 from semel.core.shares.partition import Locks
 from semel.core.state import BrokerState
@@ -33,7 +34,7 @@ from semel.core.types import (
     Value,
 )
 
-_MISSING: Final[Any] = object()
+_MISSING: Final[Any] = object()  # Any: it stands for a value
 _TOPICS: Final = (TopicCreated, TopicChanged, TopicDeleted)
 
 
@@ -52,7 +53,7 @@ class SharedState(BrokerState):
         self.versions: dict[Key, int] = {}
         self._replaced: dict[Key, Value] = {}
         """What the facts of this tick have replaced."""
-        self._sessions_replaced: dict[str, Any] = {}
+        self._sessions_replaced: dict[str, Session | None] = {}
         self._locks_replaced: dict[ShareKey, Locks | None] = {}
         self._emptied: list[Fact] = []
         """Facts of this tick that change many entities at once."""

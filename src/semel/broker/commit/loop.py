@@ -34,12 +34,12 @@ import asyncio
 import contextlib
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 from semel.broker.clock import Clock
 from semel.broker.commit.pending_commands import FairQueue, PendingCommands, without_room
-from semel.broker.commit.promise import Promise
+from semel.broker.commit.promise import Promise, Work
 from semel.broker.commit.replies import Replies
 from semel.broker.commit.tick import Tick, newest_only
 from semel.broker.commit.unsynced_work import FLUSH_AFTER_SECONDS, UnsyncedWork
@@ -49,7 +49,7 @@ from semel.config import Settings
 from semel.core.facts import DURABLE, BatchAppended, LatestConnectionChanged
 from semel.core.state import BrokerState
 from semel.core.transactions.commands import AbortOpen
-from semel.core.types import PARKED, Command, Fact, Key, TransactionKey
+from semel.core.types import PARKED, Answer, Command, Fact, Key, TransactionKey
 from semel.store.contract import LedgerDamaged, Store, StoreRefused
 
 
@@ -115,7 +115,7 @@ class CommitLoop:
         self.soon = self._replies.soon
         self._sleep: asyncio.Future[None] | None = None
         self._flush_timer: asyncio.TimerHandle | None = None
-        self._errands: deque[tuple[Callable[[], Coroutine[Any, Any, Any]], asyncio.Future[Any]]] = deque()
+        self._errands: deque[tuple[Callable[[], Work[Any]], asyncio.Future[Any]]] = deque()
         self._stopping = self._must_recall = False
 
     async def load_open_transactions(self) -> None:
@@ -164,7 +164,7 @@ class CommitLoop:
             return False
         return True
 
-    async def between_ticks(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    async def between_ticks(self, work: Callable[[], Work[T]]) -> T:
         """Do work on the state while no tick is decided or committed. It must not submit commands."""
         done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._errands.append((work, done))
@@ -208,9 +208,7 @@ class CommitLoop:
         finally:
             self._stop_timer()
 
-    async def _run_errand(
-        self, work: Callable[[], Coroutine[Any, Any, T]], done: "asyncio.Future[T]"
-    ) -> None:
+    async def _run_errand(self, work: Callable[[], Work[T]], done: "asyncio.Future[T]") -> None:
         try:
             result = await work()
         except StoreRefused as refused:
@@ -380,7 +378,7 @@ class CommitLoop:
             left = FLUSH_AFTER_SECONDS
         self._flush_timer = loop.call_later(left, self._flush_if_due)
 
-    def _submit_flush(self) -> Promise[list[Any]]:
+    def _submit_flush(self) -> Promise[list[Answer]]:
         flush = PendingCommands((), is_flush=True)
         self._put(flush)
         return flush

@@ -17,7 +17,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
-from typing import Any, Final
+from typing import Final
 
 from semel.broker.commit.promise import Promise
 from semel.core.groups.commands import ConsumerHeartbeat, JoinGroup, SyncGroup
@@ -33,7 +33,7 @@ from semel.core.shares.commands import (
 )
 from semel.core.transactions.attempts import CommitTransactions
 from semel.core.transactions.commands import AbortOpen, EndTransaction, InitProducer, WriteMarker
-from semel.core.types import Buffer, Command, GroupKey, Key, TransactionKey
+from semel.core.types import Answer, AnyCommand, Buffer, GroupKey, Key, TransactionKey
 from semel.store.contract import StoreRefused
 
 CLIENT: Final[ContextVar[int]] = ContextVar("client", default=0)
@@ -43,7 +43,7 @@ COMMANDS_MAX: Final = 100
 """Commands in one tick. They take some milliseconds of the event loop, for which all clients wait; and shared
 by so many, a flush costs each next to nothing. A command with many partitions counts as several."""
 
-Answers = list[Any] | Exception
+Answers = list[Answer] | Exception
 """One answer for each command, or ``StoreRefused``."""
 
 ENDING_BYTES: Final = 4_096
@@ -59,7 +59,7 @@ ENDING: Final[frozenset[type]] = frozenset(
 """Commands that may end a transaction."""
 
 
-class PendingCommands(Promise[list[Any]]):
+class PendingCommands(Promise[list[Answer]]):
     """Commands that were submitted together, their answers so far, and the promise of all answers."""
 
     __slots__ = (
@@ -82,7 +82,7 @@ class PendingCommands(Promise[list[Any]]):
 
     def __init__(
         self,
-        commands: Sequence[Command[Any]],
+        commands: Sequence[AnyCommand],
         *,
         is_flush: bool = False,
         when_parked: Callable[[], None] | None = None,
@@ -96,7 +96,7 @@ class PendingCommands(Promise[list[Any]]):
         """Batches that were written ahead of the commit."""
         self.refused: StoreRefused | None = None
         """Why their batches could not be written ahead of the commit."""
-        self.answers: list[Any] = []
+        self.answers: list[Answer] = []
         self.parked = 0
         self.when_parked = when_parked
         """Called when an answer has to wait for other clients."""
@@ -121,7 +121,7 @@ class PendingCommands(Promise[list[Any]]):
             else:
                 self._look_at(command)
 
-    def _look_at(self, command: Command[Any]) -> None:
+    def _look_at(self, command: AnyCommand) -> None:
         kind = type(command)
         if hasattr(kind, "more_keys"):
             self.has_more_keys = True
@@ -238,7 +238,7 @@ def without_moved(pending: list[PendingCommands], owns: Callable[[Key], bool]) -
     return [each for each in pending if each not in moved] if moved else pending
 
 
-def _coordinated(command: Command[Any]) -> tuple[Key, ...]:
+def _coordinated(command: AnyCommand) -> tuple[Key, ...]:
     """The entities whose owner alone may decide a command. For CommitTransactions it is the driver's id."""
     match command:
         case CommitTransactions():

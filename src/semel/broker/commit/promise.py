@@ -7,12 +7,14 @@ and needs no task, which the hot path relies on. A coroutine can await a promise
 import asyncio
 from collections.abc import Callable, Coroutine, Generator
 from functools import partial
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 T = TypeVar("T")
 R = TypeVar("R")
 
-_PENDING: Final[Any] = object()
+_PENDING: Final[Any] = object()  # Any: it stands for a result
+Work: TypeAlias = Coroutine[Any, Any, T]
+"""A coroutine. Any: what it exchanges with the event loop."""
 
 
 class Promise(Generic[T]):
@@ -20,7 +22,7 @@ class Promise(Generic[T]):
 
     __slots__ = ("_callback", "_result", "first")
 
-    def __init__(self, first: Coroutine[Any, Any, None] | None = None) -> None:
+    def __init__(self, first: Work[None] | None = None) -> None:
         self.first = first
         """Work that has to be awaited before this can be resolved. Later requests must not overtake it."""
         self._callback: Callable[[T | Exception], None] | None = None

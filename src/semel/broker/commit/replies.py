@@ -7,10 +7,10 @@ resolved, not in the next turn of the event loop: responses are sent before the 
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Any, Final
+from typing import Final
 
 from semel.broker.commit.pending_commands import PendingCommands
-from semel.core.types import Ticket
+from semel.core.types import Answer, Ticket
 from semel.store.contract import StoreRefused
 
 REPLIES_AT_ONCE: Final = 50
@@ -24,7 +24,7 @@ class Replies:
 
     def __init__(self) -> None:
         self._parked: dict[Ticket, tuple[PendingCommands, int]] = {}
-        self._due: deque[tuple[PendingCommands, int, Any]] = deque()
+        self._due: deque[tuple[PendingCommands, int, Answer]] = deque()
         """Answers to parked commands that have not been sent yet."""
         self._behind: list[Callable[[], None]] = []
         self._is_telling = False
@@ -47,7 +47,7 @@ class Replies:
         if pending.when_parked is not None:
             pending.when_parked()
 
-    def tell(self, pending: Iterable[PendingCommands], replies: Iterable[tuple[Ticket, Any]]) -> None:
+    def tell(self, pending: Iterable[PendingCommands], replies: Iterable[tuple[Ticket, Answer]]) -> None:
         """Answer the commands of a committed tick, and parked commands that it replies to."""
         self._is_telling = True
         try:

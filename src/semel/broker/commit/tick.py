@@ -3,12 +3,11 @@
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from semel.broker.commit.pending_commands import PendingCommands
 from semel.core.facts import Put
 from semel.core.transactions.commands import AddOffsets, AddPartitions
-from semel.core.types import Buffer, Command, Fact, Key, Ticket, TransactionKey
+from semel.core.types import Answer, AnyCommand, Buffer, Fact, Key, Ticket, TransactionKey
 
 
 class Tick:
@@ -43,7 +42,7 @@ class Tick:
         self.batches: list[Buffer] = []
         self.parked: list[tuple[Ticket, PendingCommands, int]] = []
         """The answers that have to wait: their tickets and positions."""
-        self.replies: list[tuple[Ticket, Any]] = []
+        self.replies: list[tuple[Ticket, Answer]] = []
         self.may_defer_sync = False
         """Whether there are durable facts, and all are work inside open transactions."""
         self.is_synced = False
@@ -58,7 +57,7 @@ class Tick:
         return any(each.is_flush for each in self.pending)
 
 
-def keys_of(commands: Sequence[Command[Any]]) -> Iterator[Key]:
+def keys_of(commands: Sequence[AnyCommand]) -> Iterator[Key]:
     """The entities that the commands of a tick read.
 
     AddPartitions and AddOffsets read only their transaction, unless another command of the tick names the

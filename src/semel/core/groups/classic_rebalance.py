@@ -16,7 +16,6 @@ Next: ``classic_join`` and ``classic_members`` use these steps.
 
 from collections import Counter
 from collections.abc import Collection, Mapping
-from typing import Any
 
 from semel.core.facts import GroupGathered, Put, SessionChanged
 from semel.core.groups.commands import Joined, JoinedMember, LeavingMember, Synced
@@ -31,7 +30,7 @@ from semel.core.groups.model import (
 )
 from semel.core.groups.session import NEVER, NEW_MEMBER_TIMEOUT_MS, Session, begin
 from semel.core.shares.group import ShareGroup
-from semel.core.types import PARKED, Decision, ErrorCode, Fact, Ticket
+from semel.core.types import PARKED, Answer, Decision, ErrorCode, Fact, Ticket
 
 
 def as_classic(group_id: str, group: Group | None) -> ClassicGroup:
@@ -55,14 +54,14 @@ class ClassicTurn:
         self.group = group
         self.session = begin(group, now, 0) if session is None else session
         self.now = now
-        self.replies: list[tuple[Ticket, Any]] = []
+        self.replies: list[tuple[Ticket, Answer]] = []
         self._has_replaced = False
 
     def convert_from(self, group: Group, session: Session | None) -> None:
         """Set the state before this turn: a group of another protocol that was converted, and its session."""
         self._group_before, self._session_before = group, session
 
-    def decision(self, answer: Any, ticket: Ticket | None = None) -> Decision:
+    def decision(self, answer: Answer, ticket: Ticket | None = None) -> Decision:
         """Return the decision. A request parked and answered in the same step is answered directly."""
         replies = tuple(self.replies)
         if answer is PARKED:

@@ -6,7 +6,6 @@ protocol remain, ``decision`` makes the group a classic one (``migration``).
 """
 
 from collections.abc import Collection
-from typing import Any
 
 from semel.core.facts import Put, SessionChanged
 from semel.core.groups.classic_rebalance import ClassicTurn
@@ -14,7 +13,7 @@ from semel.core.groups.layered import drop, put
 from semel.core.groups.migration import NO_MIGRATION, Migration, to_classic
 from semel.core.groups.model import NOTHING, ConsumerGroup, ConsumerMember, Group
 from semel.core.groups.session import Session, begin
-from semel.core.types import Decision, Fact, Ticket
+from semel.core.types import Answer, Decision, Fact, Ticket
 
 
 class ConsumerTurn:
@@ -34,7 +33,7 @@ class ConsumerTurn:
         self.session = begin(group, now, session_timeout_ms) if session is None else session
         self.now = now
         self.migration = migration
-        self.replies: list[tuple[Ticket, Any]] = []
+        self.replies: list[tuple[Ticket, Answer]] = []
         self._has_lost_members = False
 
     def convert_from(self, group: Group, session: Session | None) -> None:

@@ -18,7 +18,7 @@ V = TypeVar("V")
 SMALL: Final = 32
 """The upper layer may hold this many entries however few there are in total."""
 
-_GONE: Final[Any] = object()
+_GONE: Final[Any] = object()  # Any: it stands for a value
 
 
 class Layered(Mapping[K, V]):

@@ -17,7 +17,7 @@ after a crash it is either unchanged or migrated.
 """
 
 from collections.abc import Mapping
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 from semel.core.data import Data
 from semel.core.groups.classic_rebalance import select_protocol
@@ -34,7 +34,7 @@ from semel.core.groups.model import (
     TopicShape,
 )
 from semel.core.groups.session import Session
-from semel.core.types import ErrorCode, Ticket
+from semel.core.types import Answer, ErrorCode, Ticket
 from semel.wire.consumer_protocol import (
     ENTRIES_MAX,
     Subscription,
@@ -156,7 +156,7 @@ def _owned(read: "list[_Read]", topics: Shapes) -> dict[str, Assignment]:
     return owned
 
 
-def called_back(group: ConsumerGroup, session: Session | None) -> list[tuple[Ticket, Any]]:
+def called_back(group: ConsumerGroup, session: Session | None) -> list[tuple[Ticket, Answer]]:
     """Return the answers to the requests that were parked while the group was classic.
 
     A JoinGroup is answered with the epoch that the member already has, a SyncGroup with
@@ -164,7 +164,7 @@ def called_back(group: ConsumerGroup, session: Session | None) -> list[tuple[Tic
     """
     if session is None:
         return []
-    joins: list[tuple[Ticket, Any]] = []
+    joins: list[tuple[Ticket, Answer]] = []
     for member_id, ticket in session.joins.items():
         member = group.members[member_id]
         assert member.classic is not None

@@ -19,7 +19,7 @@ from semel.core.groups import packing
 from semel.core.shares.group import SHARE, ShareGroup, unpack_share_group
 from semel.core.types import GroupKey
 
-NOTHING: Final[Mapping[Any, Any]] = MappingProxyType({})
+NOTHING: Final[Mapping[Any, Any]] = MappingProxyType({})  # Any: it is empty
 
 Owned: TypeAlias = tuple[bytes, int]
 """One partition of a topic, by the topic's id."""

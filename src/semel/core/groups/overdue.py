@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from semel.core.facts import GroupGathered, Put, SessionChanged
 from semel.core.groups.commands import GroupTick
-from semel.core.groups.layered import Layered
+from semel.core.groups.layered import K, Layered, V
 from semel.core.groups.lifecycle import tick_one
+from semel.core.groups.model import Group
 from semel.core.types import Decide, Decision, Fact, GroupKey
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ _TICK = GroupTick()
 def expiring(decide: Decide) -> Decide:
     """Return a rule that expires what is overdue in the group of its command before it decides."""
 
+    # Any: the rule takes a command of its own kind.
     def decide_after_expiry(state: "BrokerState", command: Any, now: int) -> Decision:
         session = state.sessions.get(command.group_id)
         if session is None or session.next_deadline_ms > now:
@@ -40,10 +42,10 @@ def expiring(decide: Decide) -> Decide:
 
 def _after(state: "BrokerState", group_id: str, facts: tuple[Fact, ...]) -> "BrokerState":
     """Return the state after these facts about a group. Deciding changes nothing, so the rest is shared."""
-    after: Any = copy(state)
+    after: Any = copy(state)  # Any: its tables become layered ones
     groups, sessions = _shared(state.groups), _shared(state.sessions)
     for fact in facts:
-        if type(fact) is Put and type(fact.key) is GroupKey:
+        if type(fact) is Put and isinstance(fact.value, Group):
             groups = groups.with_entry(GroupKey(group_id), fact.value)
         elif isinstance(fact, GroupGathered):
             groups = groups.with_entry(GroupKey(group_id), fact.group)
@@ -56,5 +58,5 @@ def _after(state: "BrokerState", group_id: str, facts: tuple[Fact, ...]) -> "Bro
     return expired
 
 
-def _shared(table: dict[Any, Any]) -> Layered[Any, Any]:
+def _shared(table: dict[K, V]) -> Layered[K, V]:
     return Layered(table, {}, len(table))

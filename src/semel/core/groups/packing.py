@@ -7,7 +7,7 @@ their default, so that an older or newer broker can read the group.
 import base64
 import json
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 from msgspec.structs import asdict
@@ -24,7 +24,11 @@ def _bytes(text: str) -> bytes:
     return base64.b64decode(text)
 
 
-def _dump(value: dict[str, Any]) -> bytes:
+Json: TypeAlias = dict[str, Any]
+"""An object of JSON. Any: its values are of any type."""
+
+
+def _dump(value: Json) -> bytes:
     # In C, with bytes as Base64: a group of ten thousand members is packed whenever it changes.
     return msgspec.json.encode(value)
 
@@ -67,7 +71,7 @@ def pack_consumer(group: "ConsumerGroup") -> bytes:
     return _dump(fields)
 
 
-def _pack_consumer_member(member: "ConsumerMember") -> dict[str, Any]:
+def _pack_consumer_member(member: "ConsumerMember") -> Json:
     fields = asdict(member)
     fields["topic_names"] = list(member.topic_names)
     fields["state"] = member.state.value
@@ -130,6 +134,6 @@ def unpack_assignment(by_topic: dict[str, list[int]]) -> "Assignment":
     )
 
 
-def known(fields: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
+def known(fields: Json, names: Iterable[str]) -> Json:
     """Drop the fields that this version does not know."""
     return {name: fields[name] for name in names if name in fields}

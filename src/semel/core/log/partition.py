@@ -31,7 +31,7 @@ This module knows no offsets of other producers, no transactions of other partit
 """
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from semel.core.data import Data
 from semel.core.facts import (
@@ -475,7 +475,7 @@ def _producer_id_allocated(state: "BrokerState", fact: ProducerIdAllocated) -> N
     state.cluster[ClusterKey()] = cluster.but(next_producer_id=fact.producer_id + 1)
 
 
-APPLY: dict[type[Any], Apply | None] = {
+APPLY: dict[type, Apply | None] = {
     BatchAppended: None,
     LogStartAdvanced: None,
     BatchesReplaced: None,
@@ -487,7 +487,7 @@ APPLY: dict[type[Any], Apply | None] = {
 """None: the fact is about batches and changes no entity. If the partition changes, a ``Put`` follows."""
 
 
-DECIDE: dict[type[Any], Decide] = {
+DECIDE: dict[type, Decide] = {
     Append: _append,
     DeleteRecords: _delete_records,
     AllocateProducerId: _allocate_producer_id,

@@ -6,7 +6,7 @@ so the log start and the number of replacements must be the same as when it read
 """
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from semel.core.configs import words
 from semel.core.facts import BatchesReplaced, Put
@@ -86,4 +86,4 @@ def _is_compacted(topic: Topic, command: ReplaceBatches) -> bool:
     return topic.topic_id == command.partition.topic_id and "compact" in words(policy)
 
 
-DECIDE: dict[type[Any], Decide] = {ReplaceBatches: _replace_batches}
+DECIDE: dict[type, Decide] = {ReplaceBatches: _replace_batches}

@@ -10,7 +10,7 @@ Keys and values are JSON, so that a ledger stores all kinds in one table and peo
 """
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from msgspec import json
 
@@ -183,7 +183,7 @@ def _confirm(state: "BrokerState", command: ConfirmPolicies, now: int) -> Decisi
     return Decision(None)
 
 
-DECIDE: dict[type[Any], Decide] = {
+DECIDE: dict[type, Decide] = {
     AddAcl: _add_acl,
     RemoveAcl: _remove_acl,
     PutCredential: _put_credential,

@@ -338,6 +338,7 @@ class Quotas:
         return None if value is None else Limit(value, own)
 
 
+# Any: users and clients may be None, for the default.
 def _set_in(table: dict[Any, dict[Any, float]], outer: object, inner: object, value: float | None) -> None:
     """Set one value of a table of tables, or remove it together with an inner table that becomes empty."""
     if value is not None:

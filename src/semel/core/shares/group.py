@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 SHARE: Final = "share"
 SIMPLE: Final = "simple"
 """The only assignor."""
-NOTHING: Final[Mapping[Any, Any]] = MappingProxyType({})
+NOTHING: Final[Mapping[Any, Any]] = MappingProxyType({})  # Any: it is empty
 
 
 class ShareMember(Data):

@@ -21,7 +21,7 @@ def test_the_page_lists_what_a_request_visits(title: str) -> None:
     visited: set[str] = set()
 
     def is_visited() -> bool:
-        visited.update(walk.walked(walk.WALKS[title][1]))
+        visited.update(walk.walked(walk.WALKS[title]))
         missing = [name for name in visited if name not in listed(title)]
         assert not missing, "run python -m tools.walk"
         # Timing decides about a few: a thread or the event loop flushes, a fetch finds its batches in memory.
@@ -33,6 +33,6 @@ def test_the_page_lists_what_a_request_visits(title: str) -> None:
 
 
 def test_the_lines_are_those_of_the_files() -> None:
-    for title in (*walk.WALKS, "A Spark micro-batch"):
+    for title in walk.WALKS:
         for name in listed(title):
             assert walk.first_sentence(name) in PAGE.read_text(), name

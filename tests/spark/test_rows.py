@@ -8,9 +8,9 @@ import pytest
 
 import semel
 from semel.client import Admin, Client, Codec, Consumer, KafkaError, NewTopic, Producer, TransactionalProducer
-from semel.client.consume.fetch import ConsumedRecord
+from semel.client.consume.fetch import ConsumedRecord, FetchUnderWay
 from semel.spark.columns import ARROW_TYPES
-from semel.spark.errors import OptionError
+from semel.spark.errors import DataLoss, OptionError
 from semel.spark.options import SourceOptions
 from semel.spark.sink.writing import RowWriter
 from semel.spark.source import reading
@@ -44,6 +44,35 @@ def read(client: Client, end: int, *columns: str, start: int = 0, **options: str
     given = {"kafka.bootstrap.servers": servers, "subscribe": "other", **options}
     source = SourceOptions.of(given, is_stream=False)
     return list(read_range(client, Range("other", 0, start, end), source, columns or tuple(ARROW_TYPES)))
+
+
+def test_a_leader_that_lags_behind_the_plan_loses_nothing(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a change of the leader: with failOnDataLoss=false the rest of the range was left out."""
+    write(client, pa.record_batch([pa.array([b"1", b"2"])], names=["value"]), topic="other")
+    wait, lagging = FetchUnderWay.wait, iter([True, True])
+
+    def lag(fetch: FetchUnderWay) -> Any:
+        ((key, data),) = wait(fetch)
+        if next(lagging, False):
+            data.high_watermark = data.last_stable_offset = 0
+            data.records = b""
+        return [(key, data)]
+
+    monkeypatch.setattr(FetchUnderWay, "wait", lag)
+    rows = read(client, 2, "value", failOnDataLoss="false")
+    assert [value for batch in rows for value in batch["value"].to_pylist()] == [b"1", b"2"]
+
+
+def test_records_that_no_leader_has_any_more_are_lost(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "LAGGING_LEADER_WAIT_S", 0.1)
+    write(client, pa.record_batch([pa.array([b"1", b"2"])], names=["value"]), topic="other")
+    with pytest.raises(DataLoss, match="ends at 2 by now, and 3 was there"):
+        read(client, 3, "value")
+    assert sum(batch.num_rows for batch in read(client, 3, "value", failOnDataLoss="false")) == 2
 
 
 BYTES = [b"a", None, b"", b"key 3", b"key 4"]

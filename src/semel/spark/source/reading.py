@@ -31,6 +31,8 @@ BYTES_WANTED = 8 << 20
 ROWS_MAX = 100_000
 #: Free memory that a worker keeps: two fetches, and the Arrow batches in progress.
 KEPT_BYTES = 64 << 20
+#: How long a leader may show less than the leader that the batch was planned with. Then the rest is lost.
+LAGGING_LEADER_WAIT_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +54,7 @@ def read_range(
     rows = _Rows(wanted, columns)
     fetches = _Fetches(client, wanted, options)
     position = wanted.start
-    attempts = Attempts(client.timeout_s)
+    attempts = _until_a_leader_caught_up()
     while position < wanted.end:
         try:
             data = fetches.at(position)
@@ -72,7 +74,7 @@ def read_range(
                     if rows.is_ready:
                         yield from rows.take()
             position = next_offset
-            attempts = Attempts(client.timeout_s)
+            attempts = _until_a_leader_caught_up()
             del data, found  # so that the next fetch may reuse their buffers
         else:
             try:
@@ -85,6 +87,11 @@ def read_range(
                 )
                 break
     yield from rows.take()
+
+
+def _until_a_leader_caught_up() -> Attempts:
+    """Return the attempts at a fetch that returns nothing: a new leader may lag behind that of the plan."""
+    return Attempts(LAGGING_LEADER_WAIT_S, retriable=lambda error: isinstance(error, NoRecordsYet))
 
 
 class _Recreated(ClientError):

@@ -27,8 +27,9 @@ from semel.core.types import (
     ProducerState,
     Transaction,
     TransactionKey,
+    TransactionState,
 )
-from semel.store.cluster import committing
+from semel.store.cluster import committing, listing
 from semel.store.cluster.commit_calls import Call
 from semel.store.cluster.contract import TermEnded
 from semel.store.cluster.ledger import PostgresLedger
@@ -64,6 +65,43 @@ def test_every_text_comes_back(text: str) -> None:
 @given(texts, texts)
 def test_the_order_of_texts_stays(one: str, other: str) -> None:
     assert (stored(one) < stored(other)) == (one < other)
+
+
+@pytest.mark.parametrize("skips", [True, False])
+@pytest.mark.parametrize("at_once", [1, 3, 50_000])
+async def test_lists_are_the_same_however_rows_are_read(
+    postgres_dsn: str,
+    schema: str,
+    scribe: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    skips: bool,
+    at_once: int,
+) -> None:
+    """Few rows of a statement at a time, so that none is ended for its length; and by two plans."""
+    monkeypatch.setattr(listing, "_MOST_ARE_OLD", f"SELECT {skips} WHERE $1 <> ''")
+    monkeypatch.setattr(listing, "READ_AT_ONCE", at_once)
+    monkeypatch.setattr(listing, "SKIPPED_AT_ONCE", at_once)
+    states = (TransactionState.ONGOING, TransactionState.COMPLETE_COMMIT)
+    names = [f"id\0{number}" for number in range(10)]
+    transactions = [Transaction(name, at, 0, 1, states[at % 3 > 0]) for at, name in enumerate(names)]
+    async with opened(postgres_dsn, schema) as ledger:
+        (key,) = await scribe.create(ledger)
+        producers = [key.of(number) for number in range(10)]
+        facts = [Put(producer, ProducerState(0, (), at, at % 2)) for at, producer in enumerate(producers)]
+        await ledger.commit([*map(Put.of, transactions), *facts], [])
+        open_ones = [each for each in reversed(transactions) if each.state is TransactionState.ONGOING]
+        assert await ledger.open_transactions(limit=100) == open_ones
+        assert await ledger.open_transactions(limit=2) == open_ones[:2]
+        after = open_ones[1].transactional_id
+        assert await ledger.open_transactions(limit=2, after=after) == open_ones[2:4]
+        unused = [name for at, name in enumerate(names) if at % 3 > 0]
+        assert await ledger.transactions_unused_since(0, limit=100) == unused[::-1]
+        assert await ledger.producers_unseen_since(1, limit=100) == producers[::2][::-1]
+        assert await ledger.producers_unseen_since(1, limit=2, after=producers[6]) == [
+            producers[4],
+            producers[2],
+        ]
 
 
 async def test_text_with_a_zero_is_stored_and_listed(postgres_dsn: str, schema: str) -> None:

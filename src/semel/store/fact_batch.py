@@ -67,7 +67,8 @@ class FactBatch:
     def add(self, fact: Fact) -> bool:
         """Gather a fact. False: it is of another kind, or refers to batches of earlier commits."""
         if type(fact) is Put:
-            self.put(fact.key, fact.value)
+            self.is_empty = False
+            self.puts[type(fact.key)][fact.key] = fact.value
             return True
         gather = _GATHER.get(type(fact))
         return gather is not None and gather(self, fact)

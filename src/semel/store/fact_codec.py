@@ -53,7 +53,10 @@ FORMAT: Final = crc32c(repr((_form(_FRAME), [_form(value) for value in _VALUES.v
 
 def pack_facts(facts: Sequence[Fact], locations: Sequence[BatchLocation]) -> bytes:
     """Encode these facts and the locations of their batches."""
-    return _ENCODER.encode((list(map(_packed, facts)), locations))
+    if not _DURABLE.issuperset(map(type, facts)):
+        raise TypeError(f"the WAL does not know all of {facts!r}")
+    packed = [_packed(fact) if type(fact) is Put and type(fact.key) is GroupKey else fact for fact in facts]
+    return _ENCODER.encode((packed, locations))
 
 
 def unpack_facts(data: bytes) -> tuple[list[Fact], list[BatchLocation]]:
@@ -67,12 +70,11 @@ def unpack_facts(data: bytes) -> tuple[list[Fact], list[BatchLocation]]:
         raise ValueError(f"the frame has no valid facts: {error!r}") from error
 
 
-def _packed(fact: Fact) -> Fact | _PutPacked:
-    if type(fact) not in _DURABLE:
-        raise TypeError(f"the WAL does not know {fact!r}")
-    if type(fact) is Put and type(fact.key) is GroupKey and isinstance(fact.value, Group):
-        return _PutPacked(fact.key, Raw(_ENCODER.encode(_GroupPacked(fact.value.kind, fact.value.pack()))))
-    return fact
+def _packed(fact: Put) -> Put | _PutPacked:
+    """Encode the group as the ledger does."""
+    if not isinstance(fact.value, Group):
+        return fact
+    return _PutPacked(fact.key, Raw(_ENCODER.encode(_GroupPacked(fact.value.kind, fact.value.pack()))))
 
 
 def _unpacked(packed: _PutPacked) -> Put:

@@ -26,10 +26,16 @@ FLUSH_AFTER_SECONDS: Final = 0.1
 """How long work may stay unsynced. Readers that need it sooner request a flush."""
 
 
-def _may_stay(fact: Fact) -> bool:
-    if type(fact) is Put:
-        return fact.value is not None and ENTITIES[type(fact.key)].may_stay_unsynced
-    return type(fact) is BatchAppended or type(fact) is BatchStaged
+_MAY_STAY: Final = frozenset(
+    {BatchAppended, BatchStaged, *(key for key, kind in ENTITIES.items() if kind.may_stay_unsynced)}
+)
+"""Facts, and keys of new values, that may stay unsynced. What is gone may not."""
+
+
+def _kind(fact: Fact) -> type:
+    if type(fact) is not Put:
+        return type(fact)
+    return type(fact.key) if fact.value is not None else Put
 
 
 class UnsyncedWork:
@@ -52,7 +58,7 @@ class UnsyncedWork:
         """Whether these facts may stay unsynced and fit within the bounds."""
         if len(self.facts) + len(facts) > FACTS_MAX or self._size_bytes + size_bytes > BYTES_MAX:
             return False
-        return all(map(_may_stay, facts))
+        return _MAY_STAY.issuperset(map(_kind, facts))
 
     def add(self, facts: Sequence[Fact], batches: Sequence[Buffer], now: float) -> None:
         """Add a tick that was written and not flushed."""

@@ -157,7 +157,9 @@ class Settings:
         3_000, "an empty classic group waits this long for more members", NOT_NEGATIVE
     )
     semel_groups_max: int = setting(
-        100_000, "groups, including those that only have offsets; counted every few seconds", NOT_NEGATIVE
+        100_000,
+        "groups, including those that only have offsets; counted every five seconds to a minute",
+        NOT_NEGATIVE,
     )
     group_max_size: int = setting(10_000, "members of one group", COUNT)
     semel_group_member_bytes_max: int = setting(
@@ -221,7 +223,9 @@ class Settings:
         900_000, "longest transaction timeout that a producer can request", INTERVAL
     )
     semel_transactional_ids_max: int = setting(
-        1_000_000, "transactional ids; counted every few seconds; unused ones expire", NOT_NEGATIVE
+        1_000_000,
+        "transactional ids; counted every five seconds to a minute; unused ones expire",
+        NOT_NEGATIVE,
     )
     transactional_id_expiration_ms: int = setting(
         604_800_000, "an unused transactional id is removed after this time", INTERVAL

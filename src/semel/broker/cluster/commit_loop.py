@@ -321,6 +321,8 @@ class SharedCommitLoop(CommitLoop):
 
         Groups stay: they may be ahead of the ledger, and only their owners change them.
         """
+        # Commits need not wait for the search. What opens after it has notices, or is looked for later.
+        found = await self._open_in(self._ownership.shards() or ())
 
         async def forget() -> None:
             for kind, table in self.state.tables.items():
@@ -328,7 +330,7 @@ class SharedCommitLoop(CommitLoop):
                     self.state.forget(list(table))
             self.unsynced.take()
             self._publisher.drop_unless(lambda key: False)
-            await self.load_open_transactions()
+            await self._load_if_open(filter(self._owns, found))
 
         await self.between_ticks(forget)
 
@@ -339,19 +341,20 @@ class SharedCommitLoop(CommitLoop):
 
     async def adopt(self, shards: Collection[int]) -> None:
         """Begin to own shards: load their open transactions, and abort those of older terms."""
+        found = await self._open_in(shards)
 
         async def adopt() -> None:
             # Forget copies of these entities: they may be older than the ownership of another broker.
             self.state.forget_unless(lambda key: shard_of(key) not in shards)
             self._publisher.drop_unless(lambda key: shard_of(key) not in shards)
-            await self._load_open(shards)
+            await self._load_if_open(found)
             await self.abort_older_terms()
 
         await self.between_ticks(adopt)
 
     async def load_open_transactions(self) -> None:
         """Load the open transactions of all owned shards; other brokers may have opened some of them."""
-        await self._load_open(self._ownership.shards() or ())
+        await self._load_if_open(await self._open_in(self._ownership.shards() or ()))
 
     async def look_for_open_transactions(self) -> float:
         """Find transactions that a write to another broker has opened, and whose notice was lost.
@@ -360,26 +363,22 @@ class SharedCommitLoop(CommitLoop):
         """
         clock = asyncio.get_running_loop().time
         began = clock()
-        found = await self._unknown_open(self._ownership.shards() or ())
+        found = await self._open_in(self._ownership.shards() or ())
         searched = clock() - began
-        if found:
+        if any(key.transactional_id not in self.state.ongoing for key in found):
             await self.between_ticks(lambda: self._load_if_open(filter(self._owns, found)))
         return searched
 
-    async def _load_open(self, shards: Collection[int]) -> None:
-        await self._load_if_open(await self._unknown_open(shards))
-
-    async def _unknown_open(self, shards: Collection[int]) -> list[TransactionKey]:
-        """Return the open transactions of these shards that are not open in memory."""
+    async def _open_in(self, shards: Collection[int]) -> list[TransactionKey]:
+        """Return the open transactions of these shards."""
         found: list[TransactionKey] = []
         after = ""
-        ledger, known = self._store.ledger, self.state.ongoing
-        while shards and (page := await ledger.open_transactions(after=after, limit=PAGE)):
+        while shards and (page := await self._store.ledger.open_transactions(after=after, limit=PAGE)):
             after = page[-1].transactional_id
             names = (each.transactional_id for each in page)
-            found += [
-                TransactionKey(name) for name in names if name not in known and name_shard(name) in shards
-            ]
+            found += [TransactionKey(name) for name in names if name_shard(name) in shards]
+            if len(page) < PAGE:
+                break
         return found
 
     async def _load_if_open(self, keys: Iterable[TransactionKey]) -> None:

@@ -27,9 +27,11 @@ from semel.store.contract import StoreRefused
 log = logging.getLogger("semel.cluster")
 
 LOOK_SECONDS: Final = 10.0
-"""How often to search for open transactions whose notices were lost, so that they time out, at most."""
+"""How often to search for open transactions whose notices were lost, so that they time out."""
 LOOK_SHARE: Final = 100
 """The search reads every transactional id, so it takes at most one part in so many of the time."""
+LOOK_SECONDS_MAX: Final = 60.0
+"""But it is made this often in any case: it may have taken long because PostgreSQL was away."""
 
 
 ANNOUNCE_SECONDS: Final = 0.1
@@ -131,7 +133,8 @@ class ClusterMember:
     async def _look(self) -> None:
         try:
             took = await self._loop.look_for_open_transactions()
-            self._look_at = max(self._look_at, self._ownership.clock() + took * LOOK_SHARE)
+            pause = min(took * LOOK_SHARE, LOOK_SECONDS_MAX)
+            self._look_at = max(self._look_at, self._ownership.clock() + pause)
         except StoreRefused as refused:
             log.warning("open transactions are looked for later: %s", refused)
 

@@ -125,6 +125,8 @@ class CommitLoop:
             for transaction in page:
                 self.state.put(TransactionKey(transaction.transactional_id), transaction)
             after = page[-1].transactional_id
+            if len(page) < _PAGE:
+                break
 
     async def abort_older_terms(self) -> None:
         """Abort transactions of older terms, whose unsynced work may be lost. Called before ``run``.

@@ -40,6 +40,8 @@ COUNT_MS: Final = 5_000
 """How often the entities that clients have created are counted, at most."""
 COUNT_SHARE: Final = 100
 """Counting takes at most one part in so many of the time: it is slow where old versions of rows are kept."""
+COUNT_MS_MAX: Final = 60_000
+"""But it is done this often in any case: it may have taken long because PostgreSQL was away."""
 WAITS_SECONDS: Final = 60.0
 """How often to log that housekeeping waits: some rounds are tried ten times a second."""
 EXPIRE_AT_ONCE: Final = 500
@@ -75,7 +77,7 @@ class Housekeeping:
         self.compaction = Compaction(broker)
         self.rounds = [
             _Round("group deadlines", lambda settings: GROUP_TICK_MS, self._groups),
-            _Round("counts", lambda settings: max(COUNT_MS, self._count_ms * COUNT_SHARE), self._count),
+            _Round("counts", lambda settings: self._count_interval_ms(), self._count),
             _Round("retention", lambda settings: settings.log_retention_check_interval_ms, self.retain),
             _Round("compaction", lambda settings: settings.log_cleaner_backoff_ms, self._compact),
             _Round("expiry", lambda settings: settings.producer_id_expiration_check_interval_ms, self.expire),
@@ -90,6 +92,9 @@ class Housekeeping:
                 self.forget_transactions,
             ),
         ]
+
+    def _count_interval_ms(self) -> int:
+        return max(COUNT_MS, min(self._count_ms * COUNT_SHARE, COUNT_MS_MAX))
 
     async def run(self) -> None:
         """Run all rounds until cancelled."""

@@ -193,7 +193,7 @@ def _next_owner(key: PartitionKey, *brokers: int) -> int | None:
 
 
 def long_commit() -> None:
-    """A commit takes longer than a lease, and nothing else can be done between two ticks meanwhile."""
+    """A commit takes longer than a lease, and so does a search for open transactions meanwhile."""
 
     async def work(world: ClusterWorld) -> None:
         one, _ = world.everybody()
@@ -205,12 +205,21 @@ def long_commit() -> None:
             begun.append(True)
             await virtual_time.sleep(10 * LEASE_SECONDS)
 
+        ledger = member._loop._store.ledger
+        search = ledger.open_transactions
+
+        async def slow_search(**page: Any) -> Any:
+            await virtual_time.sleep(10 * LEASE_SECONDS)
+            return await search(**page)
+
+        ledger.open_transactions = slow_search
         member._look_at = 0.0
         done = one.do(member._loop.between_ticks(slow))
         await until(lambda: bool(begun))
         await virtual_time.sleep(5 * LEASE_SECONDS)
         met(not done.done())
-        assert one.ownership.leads(key), "a long commit cost the lease"
+        assert one.ownership.leads(key), "a long commit, or a long search, cost the lease"
+        ledger.open_transactions = search
         await done
 
     in_cluster(work)

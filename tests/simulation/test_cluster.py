@@ -200,7 +200,8 @@ def test_a_transaction_whose_notice_was_lost_times_out() -> None:
     in_cluster(work)
 
 
-def test_commits_do_not_wait_for_the_search_for_open_transactions() -> None:
+@pytest.mark.parametrize("why", ["a look", "copies are forgotten", "shards are adopted"])
+def test_commits_do_not_wait_for_the_search_for_open_transactions(why: str) -> None:
     """It may take seconds if there are many transactional ids, or many old versions of them."""
 
     async def work(world: ClusterWorld) -> None:
@@ -210,23 +211,31 @@ def test_commits_do_not_wait_for_the_search_for_open_transactions() -> None:
         await one.broker.ask(batch(name, partition_of(one), given.producer_id))
         loop: Any = two.broker._loop
         ledger = loop._store.ledger
-        search, may_search = ledger.open_transactions, asyncio.Event()
+        search, is_searching, may_search = ledger.open_transactions, asyncio.Event(), asyncio.Event()
 
         async def slow_search(**page: Any) -> list[Transaction]:
+            is_searching.set()
             await may_search.wait()
             found: list[Transaction] = await search(**page)
             return found
 
         ledger.open_transactions = slow_search
-        looking = asyncio.ensure_future(loop.look_for_open_transactions())
+        searching = asyncio.ensure_future(
+            {
+                "a look": loop.look_for_open_transactions,
+                "copies are forgotten": loop.forget_copies,
+                "shards are adopted": lambda: loop.adopt(two.ownership.shards()),
+            }[why]()
+        )
         try:
+            await is_searching.wait()
             assert await two.broker.ask(AllocateProducerId()) > 0
-            assert not looking.done()
+            assert not searching.done()
             assert name not in loop.state.ongoing
         finally:
             ledger.open_transactions = search
             may_search.set()
-            await looking
+            await searching
         assert name in loop.state.ongoing
 
     in_cluster(work)

@@ -65,13 +65,13 @@ CLUSTER_MUTANTS: tuple[Mutant, ...] = (
     # Notices.
     _broker(
         "answers do not wait for notices",
-        "cluster.unannounced",
+        "cluster.announcing",
         "            await self._announcer.announce(notices)\n",
         "            self._announcer.announce_later(notices)\n",
     ),
     _broker(
         "answers do not wait for the notices of an earlier tick",
-        "cluster.unannounced",
+        "cluster.announcing",
         "        earlier = {self._by_key[key] for key in reads if key in self._by_key}\n",
         "        earlier = set()\n",
     ),
@@ -95,13 +95,13 @@ CLUSTER_MUTANTS: tuple[Mutant, ...] = (
     ),
     _broker(
         "a copy that a notice finds old is kept",
-        "cluster.taking_notices",
+        "cluster.notice",
         "    state.forget(old)\n",
         "",
     ),
     _broker(
         "an old value stays published",
-        "cluster.taking_notices",
+        "cluster.notice",
         "    publisher.drop(dropped)\n",
         "",
     ),
@@ -157,7 +157,7 @@ CLUSTER_MUTANTS: tuple[Mutant, ...] = (
     ),
     _broker(
         "a broker grants a right that it has just said to be gone",
-        "cluster.unannounced",
+        "cluster.announcing",
         "            await self._know()\n",
         "",
     ),

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from semel.core.placement import ABSENT, VERSIONED
+from semel.core.entities import ABSENT, VERSIONED
 from semel.core.transactions.commands import ReadFeatures
 from semel.core.types import ClusterKey, PartitionKey, TransactionKey, TransactionState
 from semel.wire.records import read_header, read_marker

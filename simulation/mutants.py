@@ -170,7 +170,7 @@ MUTANTS: tuple[Mutant, ...] = (
     # Groups.
     in_core(
         "somebody who is no member any more may commit offsets",
-        "groups.commit_checks",
+        "groups.offsets",
         "        return ErrorCode.UNKNOWN_MEMBER_ID\n    if not is_transactional and not knows",
         "        return ErrorCode.NONE\n    if not is_transactional and not knows",
     ),

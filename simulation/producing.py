@@ -6,7 +6,7 @@ They retry unanswered requests, abort after abortable errors, and restart when t
 from enum import Enum
 from typing import Any
 
-from semel.client.shares.records import AcknowledgeType, batches_of
+from semel.client.shares.session import AcknowledgeType, batches_of
 from semel.wire.errors import ErrorCode
 from semel.wire.messages import (
     AddOffsetsToTxnRequest,

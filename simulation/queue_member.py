@@ -4,8 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from semel.client.shares.records import AcknowledgeType, acquired, batches_of
-from semel.client.shares.session import RECORD_LIMIT
+from semel.client.shares.session import RECORD_LIMIT, AcknowledgeType, acquired, batches_of
 from semel.core.groups.configs import (
     GROUP_CONFIGS,
     READ_COMMITTED,

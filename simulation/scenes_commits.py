@@ -8,8 +8,7 @@ from random import Random
 
 from semel.broker.reads.offset_search import LATEST
 from semel.broker.reads.published_partitions import Isolation
-from semel.core.groups.commit_checks import Committer
-from semel.core.groups.offsets import CommitOffsets, FetchOffsets
+from semel.core.groups.offsets import CommitOffsets, Committer, FetchOffsets
 from semel.core.log.partition import Append
 from semel.core.transactions.commands import AddPartitions, EndTransaction, InitProducer
 from semel.core.types import CommittedOffset, ErrorCode, OffsetKey, TransactionKey

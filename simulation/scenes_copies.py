@@ -4,8 +4,7 @@ import asyncio
 from typing import Any
 
 from semel.core.groups.commands import DeleteGroup, DescribeGroup
-from semel.core.groups.commit_checks import Committer
-from semel.core.groups.offsets import CommitOffsets, FetchOffsets
+from semel.core.groups.offsets import CommitOffsets, Committer, FetchOffsets
 from semel.core.log.partition import AllocateProducerId
 from semel.core.security.acls import AclBinding
 from semel.core.security.policies import AddAcl, ConfirmPolicies, RemoveAcl

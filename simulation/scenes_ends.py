@@ -5,8 +5,7 @@ What its answer acknowledges must be visible to the next reader, at any broker.
 
 from typing import Any
 
-from semel.core.entities import name_shard
-from semel.core.placement import owner_of
+from semel.core.entities import name_shard, owner_of
 from semel.core.transactions.commands import EndTransaction
 from semel.core.types import ErrorCode, PartitionKey
 from simulation import virtual_time

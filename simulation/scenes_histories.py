@@ -5,9 +5,8 @@ from functools import partial
 from typing import Any
 
 from semel.broker.cluster.commit_loop import SharedCommitLoop
-from semel.core.entities import name_shard, partition_shard
+from semel.core.entities import name_shard, owner_of, partition_shard
 from semel.core.groups.commands import JoinGroup
-from semel.core.placement import owner_of
 from semel.core.transactions.commands import AddPartitions, EndTransaction, InitProducer
 from semel.core.types import ErrorCode, PartitionKey, TransactionKey
 from simulation import virtual_time

@@ -5,8 +5,7 @@ A scene looks into a broker only to find the right moment.
 
 from typing import Any
 
-from semel.core.entities import partition_shard
-from semel.core.placement import owner_of
+from semel.core.entities import owner_of, partition_shard
 from semel.core.types import PartitionKey
 from semel.store.contract import StoreRefused
 from simulation import virtual_time

@@ -15,8 +15,7 @@ from random import Random
 from typing import Any, Final, NamedTuple
 
 from semel.core import facts as f
-from semel.core.entities import SHARDS
-from semel.core.placement import ABSENT, VERSIONED, versioned_by
+from semel.core.entities import ABSENT, SHARDS, VERSIONED, versioned_by
 from semel.core.types import (
     Buffer,
     Cluster,

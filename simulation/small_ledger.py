@@ -6,8 +6,8 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from semel.core.entities import ABSENT, VERSIONED
 from semel.core.facts import Put
-from semel.core.placement import ABSENT, VERSIONED
 from semel.core.types import (
     Buffer,
     Cluster,

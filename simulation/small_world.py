@@ -20,9 +20,8 @@ from semel.broker.metrics import Metrics
 from semel.broker.policies import Policies
 from semel.broker.reads.published_log import PublishedLog, Publisher
 from semel.config import Settings
-from semel.core.entities import name_shard, partition_shard
+from semel.core.entities import name_shard, partition_shard, shard_of
 from semel.core.log.partition import Append, TransactionContext
-from semel.core.placement import shard_of
 from semel.core.transactions.commands import EndTransaction
 from semel.core.types import Command, Key, Partition, PartitionKey, Transaction
 from semel.wire.records import Record, encode_batch, read_header

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from semel.check.history import Operation, Poll
 from semel.client.consume.offsets import Isolation
-from semel.client.shares.records import AcknowledgeType
+from semel.client.shares.session import AcknowledgeType
 from semel.wire.errors import ErrorCode
 from simulation.actors import ABORTABLE, TransactionalActor, offset_of
 from simulation.group_member import Lost

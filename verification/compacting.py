@@ -1,7 +1,6 @@
 """Runs one compaction pass over a partition of a store, in one step, for workloads without a broker."""
 
-from semel.core.log.compaction import Batch, Newest, Pass
-from semel.core.log.replacing import ReplaceBatches
+from semel.core.log.compaction import Batch, Newest, Pass, ReplaceBatches
 from semel.core.types import Partition, PartitionKey
 from semel.store.embedded.store import EmbeddedStore
 

@@ -23,7 +23,7 @@ from semel.core.types import Cluster, ClusterKey, PartitionKey
 from semel.store import opening
 from semel.store.contract import StoreBroken, StoreRefused
 from semel.store.embedded.store import EmbeddedStore
-from semel.store.embedded.wal_frame import BODY_AT, HEADER, pack_frame
+from semel.store.embedded.wal_reading import BODY_AT, HEADER, pack_frame
 from verification.mutations import damaged
 from verification.recorded_disk import lay_out
 from verification.seeds import shared_memory

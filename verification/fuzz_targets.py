@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import typer
 
-from semel.check.lines import HistoryError, read_lines, write_lines
+from semel.check.history import HistoryError, read_lines, write_lines
 from semel.cli import serve
 from semel.client import CommittedOffset, PreparedTransaction
 from semel.core.groups.offsets import _topics_of

@@ -14,8 +14,7 @@ from semel.broker.upkeep.housekeeping import sweep
 from semel.core import transactions
 from semel.core.facts import DURABLE, GroupDeleted, ProducerIdAllocated, Put
 from semel.core.groups import ClassicGroup
-from semel.core.groups.commit_checks import Committer
-from semel.core.groups.offsets import CommitOffsets
+from semel.core.groups.offsets import CommitOffsets, Committer
 from semel.core.log.partition import AllocateProducerId, Append, DeleteRecords, TransactionContext
 from semel.core.state import BrokerState
 from semel.core.topics import CreateTopic, DeleteTopic

@@ -10,7 +10,7 @@ from pathlib import Path
 from support.brokers.process import BrokerProcess
 from support.clients.raw import RawClient, batch
 
-from semel.server.descriptors import RESERVED
+from semel.server.sockets import RESERVED
 from semel.wire.errors import ErrorCode
 
 LIMIT = RESERVED + 50

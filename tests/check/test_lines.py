@@ -7,8 +7,7 @@ import pytest
 from support.models.perfect_log import correct_history
 
 from semel.check import HistoryError, Produce, Topic, read_history, read_lines, write_lines
-from semel.check.history import KINDS
-from semel.check.lines import READERS, to_line
+from semel.check.history import KINDS, READERS, to_line
 
 GOOD = '{"op":"commit","process":"w","started":1,"ended":2,"outcome":"ok","transaction":"T"}\n'
 

@@ -4,7 +4,7 @@ import pytest
 
 from semel.check import outcome_of
 from semel.check.history import KINDS
-from semel.check.outcomes import READS, REFUSALS, REPEATS
+from semel.check.transactions import READS, REFUSALS, REPEATS
 from semel.wire.errors import ErrorCode
 
 

@@ -21,7 +21,7 @@ from support.spark.jobs import create
 
 import semel
 from semel.cli.main import app, run
-from semel.cli.pipeline_progress import Lines, Screen
+from semel.cli.pipeline import Lines, Screen
 from semel.client import Admin, Client, Consumer, Producer, TransactionalProducer
 from semel.printable import as_json, printable, printable_lines
 from semel.spark.partition_offsets import Span

@@ -19,7 +19,7 @@ from support.spark.jobs import committed, create, fill, values
 
 import semel
 from semel.cli import pipeline as cli_pipeline
-from semel.cli.pipeline_progress import Lines, Screen
+from semel.cli.pipeline import Lines, Screen
 from semel.pipeline import Pipeline
 from semel.spark.pipeline import running
 from semel.spark.pipeline.progress import Progress

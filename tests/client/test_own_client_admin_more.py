@@ -6,7 +6,7 @@ from support.clients.confluent import Fresh
 from semel.client import Admin, Client, NewTopic, Producer, ResourceType, TransactionalProducer
 from semel.client.admin import blocking
 from semel.client.admin.group_offsets import reset_targets
-from semel.client.admin.sizes import log_directories, partition_sizes
+from semel.client.admin.topics import log_directories, partition_sizes
 from semel.client.admin.transactions import describe_transactions
 
 

@@ -13,6 +13,8 @@ import asyncpg
 import pytest
 from support.brokers.cluster_members import Member, database, members, semel
 from support.browser.console import console
+from support.clients.raw import RawClient
+from support.clients.raw_log import Log
 from support.faults.tcp_proxy import TcpProxy
 from support.waiting import until
 
@@ -23,6 +25,11 @@ from semel.store.cluster import inspection
 from semel.store.cluster.postgres import reaching
 from semel.store.cluster.postgres.opening import open_database
 from semel.store.contract import StoreRefused
+from semel.wire.errors import ErrorCode
+from semel.wire.frames import decode_response_header
+from semel.wire.messages import FetchResponse
+
+HOUR_MS = 3_600_000
 
 
 @pytest.fixture(scope="module")
@@ -125,6 +132,25 @@ def test_a_broker_is_drained_while_clients_work_and_takes_shards_again(
         assert [each > 0 for each in shards(ledger).values()] == [True, True, False]
         with Consumer(client, "orders") as consumer:
             assert sorted(int(each.value or b"") for each in consumer.read_to_end()) == list(range(100))
+    semel("cluster", "undrain", "2", "--ledger", ledger)
+    until(lambda: all_own_some(ledger), what="a balance")
+
+
+def test_a_fetch_that_waits_is_answered_when_its_partition_moves(ledger: str, brokers: list[Member]) -> None:
+    """Otherwise its consumer would learn only after fetch.max.wait.ms where to read on."""
+    until(lambda: all_own_some(ledger), what="a balance")
+    with Client(brokers[2].bootstrap) as client:
+        Admin(client).topics.create(NewTopic("followed", 12))
+        moving = next(index for index in range(12) if client.leader("followed", index) == 2)
+    with RawClient(brokers[2].bootstrap) as raw:
+        request = Log(raw, "followed", moving).request(max_wait_ms=HOUR_MS, min_bytes=1)
+        raw.send(request, 11)
+        semel("cluster", "drain", "2", "--ledger", ledger)
+        frame = raw.receive_frame()
+        assert frame is not None
+        _, at = decode_response_header(frame, request.api_key, 11)
+        (topic,) = FetchResponse.decode(frame, 11, at).responses
+        assert topic.partitions[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
     semel("cluster", "undrain", "2", "--ledger", ledger)
     until(lambda: all_own_some(ledger), what="a balance")
 

@@ -23,7 +23,7 @@ from semel.client.admin.acls import Acl
 from semel.client.admin.quotas import QuotaEntity
 from semel.core.facts import ProducerIdAllocated, TopicCreated
 from semel.core.types import PolicyKey
-from semel.store.cluster import copying
+from semel.store.cluster import migration
 from semel.store.cluster.migration import migrate
 from semel.store.contract import StoreDamaged
 from semel.store.opening import Remote
@@ -331,7 +331,7 @@ def test_an_interrupted_migration_is_nothing_and_can_be_repeated(
 
     place = Remote(ledger, chunks.as_uri())
     with monkeypatch.context() as patch:
-        patch.setattr(copying.Copy, "_compare_entities", power_loss)
+        patch.setattr(migration.Copy, "_compare_entities", power_loss)
         with pytest.raises(SystemExit):
             asyncio.run(migrate(everything.directory, place, quiet))
     left = {each for each in chunks.rglob("*") if each.is_file()}
@@ -360,7 +360,7 @@ def test_an_interrupted_migration_whose_objects_are_not_there_can_be_repeated(
         raise SystemExit
 
     with monkeypatch.context() as patch:
-        patch.setattr(copying.Copy, "compare", power_loss)
+        patch.setattr(migration.Copy, "compare", power_loss)
         with pytest.raises(SystemExit):
             asyncio.run(migrate(tmp_path / "data", Remote(ledger, chunks.as_uri()), quiet))
     (folder,) = chunks.iterdir()
@@ -415,9 +415,9 @@ def test_a_fact_that_is_not_copied_is_found(
         Admin(client).users.put("ann", "secret")
         with Producer(client) as producer:
             producer.send("orders", b"one")
-    add, spoilt_facts = copying.Copy._add, []
+    add, spoilt_facts = migration.Copy._add, []
 
-    async def forgetful(self: copying.Copy, fact: Any, data: Any = None) -> None:
+    async def forgetful(self: migration.Copy, fact: Any, data: Any = None) -> None:
         if kind_of(fact) is spoilt:
             spoilt_facts.append(fact)
             if not isinstance(fact, TopicCreated):
@@ -425,7 +425,7 @@ def test_a_fact_that_is_not_copied_is_found(
             fact = TopicCreated(fact.topic.but(configs={}))
         await add(self, fact, data)
 
-    monkeypatch.setattr(copying.Copy, "_add", forgetful)
+    monkeypatch.setattr(migration.Copy, "_add", forgetful)
     with pytest.raises(StoreDamaged, match=where):
         asyncio.run(migrate(tmp_path / "data", Remote(ledger, chunks.as_uri()), quiet))
     assert spoilt_facts

@@ -8,16 +8,15 @@ from support.browser.console import Browsing, console
 
 import semel
 from semel.client import Client
-from semel.console import unread
 from semel.console.messages import limits, registry
-from semel.console.pages import messages
+from semel.console.pages import groups, messages
 
 
 @pytest.fixture(autouse=True)
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is left out because the machine stalled for some seconds: tests of limits set their own."""
     monkeypatch.setattr(messages, "PAGE", replace(limits.PAGE, seconds=60.0))
-    monkeypatch.setattr(unread, "OPENING_SECONDS", 60.0)
+    monkeypatch.setattr(groups, "OPENING_SECONDS", 60.0)
     for name in ("SOCKET_SECONDS", "ANSWER_SECONDS", "UNKNOWN_SECONDS"):
         monkeypatch.setattr(registry, name, 600.0)
 

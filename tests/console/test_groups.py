@@ -9,7 +9,7 @@ from support.waiting import until
 
 from semel.client import Admin, Client, Codec, Consumer, NewTopic, Producer
 from semel.client.admin.groups import describe_share_group, set_share_offsets, share_offsets
-from semel.console import unread
+from semel.console.pages import groups
 from semel.console.sampling import Ends
 from semel.wire.batch import HEADER_BYTES, seal
 from semel.wire.messages import PartitionData
@@ -71,10 +71,10 @@ def test_a_batch_that_is_not_opened_does_not_make_unread_records_older(
 ) -> None:
     _in_one_batch(client, f"bounded-{name}", [1000, 3000, 2000])
     key = (f"bounded-{name}", 0)
-    assert unread.first_timestamps(client, {key: 2}) == {key: 2000}
-    monkeypatch.setattr(unread, name, bound)
-    assert unread.first_timestamps(client, {key: 2}) == {key: 3000}
-    assert unread.first_timestamps(client, {key: 0}) == {key: 1000}  # The header tells it.
+    assert groups.first_timestamps(client, {key: 2}) == {key: 2000}
+    monkeypatch.setattr(groups, name, bound)
+    assert groups.first_timestamps(client, {key: 2}) == {key: 3000}
+    assert groups.first_timestamps(client, {key: 0}) == {key: 1000}  # The header tells it.
 
 
 def test_the_age_is_that_of_the_next_record_which_compaction_has_left(
@@ -87,8 +87,8 @@ def test_the_age_is_that_of_the_next_record_which_compaction_has_left(
         return seal(header, memoryview(whole)[HEADER_BYTES:])
 
     data = PartitionData(records=batch(0, 10, 1000, 3) + batch(10, 2, 2000, 2))
-    monkeypatch.setattr(unread, "fetch_batches", lambda *_: [(("t", 0), data)])
-    found = {position: unread.first_timestamps(client, {("t", 0): position}) for position in (0, 2, 5, 11)}
+    monkeypatch.setattr(groups, "fetch_batches", lambda *_: [(("t", 0), data)])
+    found = {position: groups.first_timestamps(client, {("t", 0): position}) for position in (0, 2, 5, 11)}
     assert [each["t", 0] for each in found.values()] == [1000, 1002, 2000, 2001]
 
 

@@ -13,7 +13,7 @@ from support.waiting import until
 
 import semel
 from semel.client import Admin, Client, NewTopic, Producer, TransactionalProducer
-from semel.console import audit_log
+from semel.console.pages import security
 from semel.spark.partition_offsets import Span
 from semel.spark.sink import decision as decisions
 from semel.spark.sink.decision import Decision
@@ -102,12 +102,12 @@ TEXT_LINES = """2026-11-18T01:00:00.000Z info semel.server Semel serves
 def test_the_audit_trail_of_a_text_log(tmp_path: Path) -> None:
     file = tmp_path / "broker.log"
     file.write_text(TEXT_LINES)
-    newest, older = audit_log.newest(file, "", 10)
+    newest, older = security.newest(file, "", 10)
     assert (newest["event"], newest["principal"]) == ("changed", "User:admin")
     assert newest["fields"]["what"] == 'created topic "a b"'
     assert (older["event"], older["client"]) == ("denied", "10.0.0.7")
-    assert [each["event"] for each in audit_log.newest(file, "billing", 10)] == ["denied"]
-    assert len(audit_log.newest(file, "", 1)) == 1
+    assert [each["event"] for each in security.newest(file, "billing", 10)] == ["denied"]
+    assert len(security.newest(file, "", 1)) == 1
 
 
 def test_the_audit_trail_of_a_json_log_is_on_the_page(bootstrap: str, tmp_path: Path) -> None:

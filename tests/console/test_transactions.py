@@ -28,6 +28,7 @@ from semel.client import (
 from semel.client.admin.transactions import TransactionDescription
 from semel.console.blockers import blockers_of
 from semel.console.pages import overview
+from semel.console.pages.transactions import blocked_by
 from semel.console.sampling import (
     Catalogue,
     PartitionEnds,
@@ -36,7 +37,6 @@ from semel.console.sampling import (
     list_all,
     sample_transactions,
 )
-from semel.console.transaction_rows import blocked_by
 
 
 @contextmanager

@@ -33,7 +33,8 @@ from semel.core.facts import (
     TopicDeleted,
 )
 from semel.core.groups import ClassicGroup, ConsumerGroup
-from semel.core.groups.commit_checks import Committer
+from semel.core.groups.offsets import Committer
+from semel.core.log.compaction import ReplaceBatches
 from semel.core.log.partition import (
     AllocateProducerId,
     Append,
@@ -41,7 +42,6 @@ from semel.core.log.partition import (
     ExpireProducer,
     TransactionContext,
 )
-from semel.core.log.replacing import ReplaceBatches
 from semel.core.state import BrokerState
 from semel.core.topics import AddPartitions, AlterTopic, CreateTopic, DeleteTopic
 from semel.core.transactions import commands as transactions

@@ -8,7 +8,7 @@ from support.examples import examples
 from support.models.rules import PARTITION, TOPIC_ID, Rules, header
 
 from semel.core.facts import BatchAppended
-from semel.core.groups.commit_checks import Committer
+from semel.core.groups.offsets import Committer
 from semel.core.log.partition import (
     AllocateProducerId,
     Append,

@@ -24,8 +24,7 @@ from support.models.transaction_rules import GROUP, MARKED, STAGED, holds_togeth
 
 from semel.core.facts import BatchAppended, BatchStaged
 from semel.core.groups.commands import DeleteGroup
-from semel.core.groups.commit_checks import Committer
-from semel.core.groups.offsets import CommitOffsets, DeleteOffsets, FetchOffsets
+from semel.core.groups.offsets import CommitOffsets, Committer, DeleteOffsets, FetchOffsets
 from semel.core.log.partition import Append
 from semel.core.state import BrokerState
 from semel.core.topics import CreateTopic, DeleteTopic

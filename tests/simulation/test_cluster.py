@@ -12,12 +12,10 @@ import pytest
 
 from semel.broker.cluster.announcing import pack_notices
 from semel.broker.cluster.notice import Notice
-from semel.core.entities import SHARDS
+from semel.core.entities import SHARDS, owner_of
 from semel.core.facts import TopicDeleted
-from semel.core.groups.commit_checks import Committer
-from semel.core.groups.offsets import FetchOffsets
+from semel.core.groups.offsets import Committer, FetchOffsets
 from semel.core.log.partition import AllocateProducerId
-from semel.core.placement import owner_of
 from semel.core.transactions.commands import CommitPending, EndTransaction, InitProducer
 from semel.core.types import (
     CommittedOffset,

@@ -18,8 +18,7 @@ from semel.spark import PipelineMismatch
 from semel.spark.checkpoint import Checkpoint
 from semel.spark.delta import batch_commit
 from semel.spark.delta.options import DeltaOptions
-from semel.spark.delta.plan import Plan
-from semel.spark.delta.position import RECENT, Note, read_position
+from semel.spark.delta.position import RECENT, Note, Plan, read_position
 from semel.spark.delta.schema import delta_schema
 from semel.spark.delta.table import Table, open_for
 from semel.spark.partition_offsets import topic_ids

@@ -20,7 +20,7 @@ from support.stores.schemas import schemas
 
 from semel.core.facts import BatchAppended, Closing, LogStartAdvanced, Put, TopicCreated
 from semel.core.types import OpenTransaction, Partition, PartitionKey, Topic
-from semel.store.cluster import place
+from semel.store.cluster import membership
 from semel.store.cluster.bytes.objects import Objects
 from semel.store.cluster.inspection import cluster_status
 from semel.store.cluster.ledger import PostgresLedger
@@ -135,7 +135,7 @@ class SharedOpener:
         async def do(seconds: float) -> None:
             await work()
 
-        patch.setattr(place, "asyncio", SimpleNamespace(sleep=do))
+        patch.setattr(membership, "asyncio", SimpleNamespace(sleep=do))
 
     async def kill(self, store: ClusterStore) -> None:
         """End a broker as kill -9 does."""

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.examples import examples
 
-from semel.store.cluster.bytes import block_cache
-from semel.store.cluster.bytes.block_cache import BlockCache, Range
+from semel.store.cluster.bytes import chunks
+from semel.store.cluster.bytes.chunks import BlockCache, Range
 from semel.store.cluster.bytes.objects import Objects
 from semel.store.contract import BatchLocation
 
@@ -23,7 +23,7 @@ MEBIBYTE = 1024 * 1024
 
 @pytest.fixture(autouse=True)
 def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(block_cache, "BLOCK_BYTES", BLOCK)
+    monkeypatch.setattr(chunks, "BLOCK_BYTES", BLOCK)
 
 
 class Recorder:
@@ -149,7 +149,7 @@ async def test_what_is_gone_is_a_lookup_error_for_all_who_wait(objects: Objects)
 async def test_many_small_ranges_do_not_hold_as_many_blocks(
     objects: Objects, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(block_cache, "BLOCKS_HELD_MAX", 3)
+    monkeypatch.setattr(chunks, "BLOCKS_HELD_MAX", 3)
     data = os.urandom(SIZE)
     await objects.put(1, [data])
     cache, recorder = cached(objects, bytes_max=0)
@@ -183,5 +183,5 @@ def test_every_range_is_read_as_it_was_written(
         objects.close()
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(block_cache, "BLOCK_BYTES", BLOCK)
+        patch.setattr(chunks, "BLOCK_BYTES", BLOCK)
         asyncio.run(check())

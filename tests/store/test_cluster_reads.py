@@ -12,7 +12,7 @@ from support.stores.slow import PLENTY
 
 from semel.broker.broker import Broker
 from semel.broker.reads.reads import FetchRange
-from semel.broker.upkeep.scrub import Scrub
+from semel.broker.upkeep.damage import Scrub
 from semel.config import Settings
 from semel.core.log.partition import Append
 from semel.core.topics import CreateTopic

@@ -4,7 +4,7 @@ import random
 
 from support.chance import fresh_seed
 
-from semel.store.cluster.leases import Leases
+from semel.store.cluster.membership import Leases
 
 LEASE = 3.0
 

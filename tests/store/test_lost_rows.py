@@ -21,7 +21,7 @@ from support.waiting import until_async
 
 from semel.broker.broker import Broker
 from semel.broker.reads.reads import FetchRange, FetchResult, Isolation
-from semel.broker.upkeep.scrub import Scrub
+from semel.broker.upkeep.damage import Scrub
 from semel.config import Settings
 from semel.core.entities import SHARDS
 from semel.core.log.partition import Append

@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 from support.waiting import until_async
 
-from semel.core.entities import SHARDS
+from semel.core.entities import ABSENT, SHARDS
 from semel.core.facts import Put
-from semel.core.placement import ABSENT
 from semel.core.types import Transaction, TransactionKey
 from semel.store.cluster.contract import Peer, Shard
 from semel.store.contract import StoreFenced, StoreLocked

@@ -17,8 +17,8 @@ from support.brokers.process import free_port
 from support.servers.postgres import PostgresServer, postgres_server, why_not
 from support.waiting import until_async
 
+from semel.core.entities import ABSENT
 from semel.core.facts import Put
-from semel.core.placement import ABSENT
 from semel.core.types import Transaction, TransactionKey
 from semel.store.cluster import ledger
 from semel.store.cluster.bytes.objects import Objects

@@ -16,7 +16,7 @@ from semel.core.facts import Put
 from semel.core.types import Transaction
 from semel.store.cluster.bytes.objects import Objects
 from semel.store.cluster.contract import TermEnded
-from semel.store.cluster.postgres import database, watching
+from semel.store.cluster.postgres import database, terms
 from semel.store.cluster.postgres.database import ConnectionLost, Database
 from semel.store.cluster.store import ClusterStore
 from semel.store.contract import StoreDamaged, StoreMisconfigured, StoreRefused
@@ -123,10 +123,10 @@ async def test_an_old_primary_is_refused_by_who_has_seen_no_other(
     servers: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only the old one can be reached: the object store knows that the cluster has gone on without it."""
-    monkeypatch.setattr(watching, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(terms, "LOOK_SECONDS", 0.05)
     async with opened(servers.primary.dsn, tmp_path, 1) as stale:
         await stale.commit([of_id("before")], [])
-        watch = asyncio.create_task(watching.watch(stale.ledger.database, stale.ledger.committer.terms))
+        watch = asyncio.create_task(terms.watch(stale.ledger.database, stale.ledger.committer.terms))
         # Nobody has stopped it, and nobody keeps it from taking commits.
         await asyncio.to_thread(servers.promote)
         await asyncio.to_thread(servers.be_alone)
@@ -206,10 +206,10 @@ async def test_a_promotion_beside_a_primary_that_lives_is_noticed(
     servers: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Commits wait for a standby that is none any more, and no connection ends."""
-    monkeypatch.setattr(watching, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(terms, "LOOK_SECONDS", 0.05)
     async with opened(servers.address(), tmp_path) as store:
         await store.commit([of_id("before")], [])
-        watch = asyncio.create_task(watching.watch(store.ledger.database, store.ledger.committer.terms))
+        watch = asyncio.create_task(terms.watch(store.ledger.database, store.ledger.committer.terms))
         await asyncio.to_thread(servers.promote)
         with pytest.raises(TermEnded):
             await asyncio.wait_for(store.commit([of_id("refused")], []), PATIENCE)

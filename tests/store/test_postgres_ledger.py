@@ -29,7 +29,7 @@ from semel.core.types import (
     TransactionKey,
     TransactionState,
 )
-from semel.store.cluster import committing, listing
+from semel.store.cluster import committing, loading
 from semel.store.cluster.commit_calls import Call
 from semel.store.cluster.contract import TermEnded
 from semel.store.cluster.ledger import PostgresLedger
@@ -79,9 +79,9 @@ async def test_lists_are_the_same_however_rows_are_read(
     at_once: int,
 ) -> None:
     """Few rows of a statement at a time, so that none is ended for its length; and by two plans."""
-    monkeypatch.setattr(listing, "_MOST_ARE_OLD", f"SELECT {skips} WHERE $1 <> ''")
-    monkeypatch.setattr(listing, "READ_AT_ONCE", at_once)
-    monkeypatch.setattr(listing, "SKIPPED_AT_ONCE", at_once)
+    monkeypatch.setattr(loading, "_MOST_ARE_OLD", f"SELECT {skips} WHERE $1 <> ''")
+    monkeypatch.setattr(loading, "READ_AT_ONCE", at_once)
+    monkeypatch.setattr(loading, "SKIPPED_AT_ONCE", at_once)
     states = (TransactionState.ONGOING, TransactionState.COMPLETE_COMMIT)
     names = [f"id\0{number}" for number in range(10)]
     transactions = [Transaction(name, at, 0, 1, states[at % 3 > 0]) for at, name in enumerate(names)]

@@ -20,7 +20,7 @@ from semel.config import Settings
 from semel.store.cluster.bytes.objects import Objects
 from semel.store.cluster.inspection import cluster_status
 from semel.store.cluster.ledger import PostgresLedger
-from semel.store.cluster.postgres import opening, servers, watching
+from semel.store.cluster.postgres import opening, servers, terms
 from semel.store.cluster.postgres.reaching import connect
 from semel.store.cluster.postgres.servers import Seen, addresses, why_refused
 from semel.store.cluster.postgres.sessions import Server, server_of
@@ -74,9 +74,9 @@ async def test_a_server_that_does_not_keep_commits_is_refused(
 async def test_a_setting_that_is_turned_off_later_stops_the_broker(
     server: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watching, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(terms, "LOOK_SECONDS", 0.05)
     store = await store_at(server.dsn, tmp_path)
-    watch = asyncio.create_task(watching.watch(store.ledger.database, store.ledger.committer.terms))
+    watch = asyncio.create_task(terms.watch(store.ledger.database, store.ledger.committer.terms))
     try:
         await asyncio.to_thread(configure, server, full_page_writes="off")
         with pytest.raises(StoreMisconfigured, match="full_page_writes"):
@@ -129,9 +129,9 @@ async def test_a_session_that_commits_too_early_stops_the_broker(
     server: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing does that to a session. If something did after all, it would not be seen otherwise."""
-    monkeypatch.setattr(watching, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(terms, "LOOK_SECONDS", 0.0)
     store = await store_at(server.dsn, tmp_path)
-    watch = watching.watch(store.ledger.database, store.ledger.committer.terms)
+    watch = terms.watch(store.ledger.database, store.ledger.committer.terms)
     try:
         async with store.ledger.database.connection() as connection:
             await connection.execute("SET synchronous_commit = local")

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from semel.core.entities import ABSENT
 from semel.core.facts import (
     BatchAppended,
     FeatureChanged,
@@ -21,7 +22,6 @@ from semel.core.facts import (
     TopicDeleted,
 )
 from semel.core.groups import ClassicGroup
-from semel.core.placement import ABSENT
 from semel.core.shares.partition import SharePartition
 from semel.core.types import (
     ClusterKey,

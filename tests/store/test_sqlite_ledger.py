@@ -22,7 +22,7 @@ from semel.core.types import (
     TopicKey,
     Transaction,
 )
-from semel.store.cluster import copying
+from semel.store.cluster import migration
 from semel.store.contract import BatchLocation, StoreBroken, StoreFull
 from semel.store.embedded import ledger_writer, row_writer
 from semel.store.embedded.ledger import SqliteLedger
@@ -74,7 +74,7 @@ def test_every_query_is_described_and_used_and_every_used_one_exists() -> None:
     text = (STORE / "queries.sql").read_text()
     assert len(QUERIES) == text.count("-- name: ")
     used: set[str] = set()
-    for path in (*STORE.rglob("*.py"), Path(copying.__file__)):
+    for path in (*STORE.rglob("*.py"), Path(migration.__file__)):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and node.args:
                 name = getattr(node.func, "attr", getattr(node.func, "id", ""))

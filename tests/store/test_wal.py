@@ -24,8 +24,7 @@ from semel.store.embedded import files, wal, wal_reading
 from semel.store.embedded import store as embedded
 from semel.store.embedded.files import Files
 from semel.store.embedded.wal import WriteAheadLog, paths_in
-from semel.store.embedded.wal_frame import END_BYTES
-from semel.store.embedded.wal_reading import Frame, Readout, read_wal
+from semel.store.embedded.wal_reading import END_BYTES, Frame, Readout, read_wal
 from semel.store.fact_codec import FORMAT, pack_facts
 from semel.store.opening import open_store
 

@@ -17,7 +17,7 @@ from transcripts.printing import (
 from transcripts.session import Client, Session, answer_line
 
 from semel.core.facts import Put
-from semel.core.log.replacing import ReplaceBatches
+from semel.core.log.compaction import ReplaceBatches
 from semel.core.topics import CreateTopic
 from semel.core.types import Decision, PendingKey, Rewritten, TransactionKey
 

@@ -11,8 +11,7 @@ from transcripts.parsing import Call, TranscriptError
 from transcripts.printing import error_text, given_text, name_of
 from transcripts.session import Client, Session, answer_line
 
-from semel.core.groups.commit_checks import Committer
-from semel.core.groups.offsets import CommitOffsets, FetchOffsets
+from semel.core.groups.offsets import CommitOffsets, Committer, FetchOffsets
 from semel.core.log.partition import AllocateProducerId, Append, Appended, DeleteRecords, TransactionContext
 from semel.core.transactions.attempts import BeginAttempt, CommitTransactions, Producer, TransactionsCommitted
 from semel.core.transactions.commands import (

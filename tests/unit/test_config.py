@@ -2,8 +2,7 @@
 
 import pytest
 
-from semel.config import Settings, UnknownSetting
-from semel.setting_values import ELSEWHERE, connections_by_host, principals
+from semel.config import ELSEWHERE, Settings, UnknownSetting, connections_by_host, principals
 
 
 def test_settings_are_given_by_dotted_names_and_as_text() -> None:

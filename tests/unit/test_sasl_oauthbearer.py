@@ -19,7 +19,7 @@ from semel.broker.clock import Clock
 from semel.config import Settings
 from semel.server.sasl import Authenticators, SaslExchange
 from semel.server.sasl.oauthbearer import TOKEN_BYTES_MAX, oauth_problem
-from semel.server.sasl.token_keys import PAUSE_MS
+from semel.server.sasl.tokens import PAUSE_MS
 from semel.wire.errors import ErrorCode
 from semel.wire.messages import SaslAuthenticateResponse
 
@@ -255,7 +255,7 @@ def test_cve_2025_27817_nothing_that_a_token_names_is_read(
         read.append(url)
         return b"{}"
 
-    monkeypatch.setattr("semel.server.sasl.token_keys.read_url", read_url)
+    monkeypatch.setattr("semel.server.sasl.tokens.read_url", read_url)
     mine = OTHER_RSA.as_dict(private=False)
     for header in (
         {"jku": "https://mallory/keys"},
@@ -315,7 +315,7 @@ def test_a_new_key_is_found_at_once(issuer: Issuer) -> None:
 def test_unknown_keys_cannot_make_the_broker_read_all_the_time(
     issuer: Issuer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from semel.server.sasl import token_keys
+    from semel.server.sasl import tokens
 
     read: list[str] = []
 
@@ -323,7 +323,7 @@ def test_unknown_keys_cannot_make_the_broker_read_all_the_time(
         read.append(url)
         return issuer.file.read_bytes()
 
-    monkeypatch.setattr(token_keys, "read_url", reading)
+    monkeypatch.setattr(tokens, "read_url", reading)
     for _ in range(5):
         refused(issuer, signed(header={"kid": "unknown"}), caplog)
     assert read == [], "the keys were read a moment ago"
@@ -334,7 +334,7 @@ def test_unknown_keys_cannot_make_the_broker_read_all_the_time(
 
 
 def test_tokens_that_come_together_wait_for_one_read(issuer: Issuer, monkeypatch: pytest.MonkeyPatch) -> None:
-    from semel.server.sasl import token_keys
+    from semel.server.sasl import tokens
 
     new = ECKey.generate_key("P-256", {"kid": "new"})
     issuer.publish(new)
@@ -345,7 +345,7 @@ def test_tokens_that_come_together_wait_for_one_read(issuer: Issuer, monkeypatch
         read.append(url)
         return issuer.file.read_bytes()
 
-    monkeypatch.setattr(token_keys, "read_url", read_url)
+    monkeypatch.setattr(tokens, "read_url", read_url)
     message = f"n,,\x01auth=Bearer {signed(new, 'ES256')}\x01\x01".encode()
 
     async def main() -> list[str | None]:

@@ -16,9 +16,9 @@ from semel.server.throttling import (
     Mutated,
     Rate,
     Throttling,
+    Timed,
     with_throttle_time,
 )
-from semel.server.timed import Timed
 from semel.wire.messages import APIS
 from semel.wire.schema import Encoded
 

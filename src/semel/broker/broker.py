@@ -28,24 +28,20 @@ from semel.broker.catalog import Catalog
 from semel.broker.clock import Clock
 from semel.broker.cluster.announcing import NoPeers, NoticeSender, Peers
 from semel.broker.cluster.commit_loop import SharedCommitLoop
-from semel.broker.cluster.member import ClusterMember
-from semel.broker.cluster.metrics import register
+from semel.broker.cluster.member import ClusterMember, register
 from semel.broker.cluster.shard_ownership import ShardOwnership
 from semel.broker.commit.loop import CommitLoop
 from semel.broker.commit.pending_commands import CLIENT
 from semel.broker.commit.promise import Promise, Work
-from semel.broker.dynamic_configs import migration_of
 from semel.broker.metrics import Metrics
 from semel.broker.ownership import Alone, Endpoint, Ownership
-from semel.broker.policies import Policies
-from semel.broker.reads.listings import Listings
+from semel.broker.policies import Policies, migration_of
 from semel.broker.reads.published_log import PublishedLog, Publisher
-from semel.broker.reads.reads import Reads
+from semel.broker.reads.reads import Listings, Reads
 from semel.broker.slices import Slices
-from semel.broker.upkeep.compaction_holds import Holds
-from semel.broker.upkeep.damage import Damage
+from semel.broker.upkeep.compaction import Holds
+from semel.broker.upkeep.damage import Damage, Scrub
 from semel.broker.upkeep.housekeeping import Housekeeping
-from semel.broker.upkeep.scrub import Scrub
 from semel.config import Settings
 from semel.core.groups.commands import DescribeGroup
 from semel.core.log.partition import DeleteRecords, RecordsDeleted
@@ -147,6 +143,7 @@ class Broker:
         sender = NoticeSender(store.membership, ownership, connect(store.membership.secret))
         loop = SharedCommitLoop(store, settings, clock, metrics, publisher, ownership, sender)
         loop.unannounced.fatal = lambda error: self.fatal(error)
+        ownership.changed = lambda: self.reads.owners_changed()
         self.ownership = ownership
         self.member = ClusterMember(
             store.membership, ownership, sender, loop, self.catalog, self.policies, clock

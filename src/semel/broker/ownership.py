@@ -1,7 +1,7 @@
 """Ownership: which broker leads a partition, and coordinates a group or a transactional id.
 
 An embedded broker is alone and owns everything (``Alone``). In a cluster every entity belongs to a shard, and
-every shard has one owner (``core.placement``); ``shard_ownership`` keeps that up to date.
+every shard has one owner (``core.entities``); ``shard_ownership`` keeps that up to date.
 
 Ownership is an optimisation: the owner keeps entities in memory and serves reads without asking the ledger. A
 write by another broker is still correct, because the ledger compares versions.

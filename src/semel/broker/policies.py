@@ -7,22 +7,95 @@ In a cluster, a change is answered when every broker has it (`catch_up`), so a r
 everywhere. That also holds if the answer is lost, the client repeats the request at another broker, and this
 one finds nothing to change: before it answers, all brokers, itself included, look up everything
 (`notice.is_confirming`). Changes are decided by what the ledger has, not by a copy.
+
+`DynamicConfigs` has the configs of groups and brokers, and the settings that follow from them: ``settings``
+are those in force at this broker, and ``changed`` is called with new ones, for components that keep copies.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
-from semel.broker.dynamic_configs import DynamicConfigs
-from semel.config import Settings
-from semel.core.dynamic_configs import CONFIG, config_of, value_of
-from semel.core.security.acls import Acls
+from semel.config import Settings, in_force, principals
+from semel.core.dynamic_configs import ALL_BROKERS, BROKER, CONFIG, GROUP, config_of, value_of
+from semel.core.groups import Migration
+from semel.core.groups.configs import SETTINGS, GroupTimeouts, ShareConfigs, share_configs, timeouts
+from semel.core.security.acls import Acls, Rights
 from semel.core.security.policies import ACL, QUOTA, SALTS, USER, acl_of, credential_of, quota_of, user_key
 from semel.core.security.quotas import Quotas
-from semel.core.security.rights import Rights
 from semel.core.security.users import ScramCredential
 from semel.core.types import PolicyKey
-from semel.setting_values import principals
 from semel.store.contract import Ledger
+
+_NONE: Final[Mapping[str, str]] = {}
+
+
+class DynamicConfigs:
+    """The configs of all groups and brokers."""
+
+    def __init__(self, static: Settings) -> None:
+        self.static: Final = static
+        """The settings at the start of the broker."""
+        self.settings = static
+        """The settings in force."""
+        self.changed: Callable[[Settings], None] = lambda settings: None
+        """Called with new settings."""
+        self._own: Final = str(static.node_id)
+        self._configs: dict[tuple[int, str], dict[str, str]] = {}
+        self._group_limits = _group_limits(static)
+
+    def of(self, kind: int, resource: str) -> Mapping[str, str]:
+        """The configs that were set for a resource."""
+        return self._configs.get((kind, resource), _NONE)
+
+    def of_broker(self) -> Mapping[str, str]:
+        """The configs that were set for this broker alone."""
+        return self.of(BROKER, self._own)
+
+    def of_all_brokers(self) -> Mapping[str, str]:
+        """The configs that were set for all brokers."""
+        return self.of(BROKER, ALL_BROKERS)
+
+    def resources(self, kind: int) -> list[str]:
+        """The resources of a kind that have configs."""
+        return sorted(name for each, name in self._configs if each == kind)
+
+    @property
+    def group_limits(self) -> Mapping[str, int]:
+        """The settings that the configs of groups depend on."""
+        return self._group_limits
+
+    def group(self, group_id: str) -> GroupTimeouts:
+        """The timeouts of a group of the consumer protocol."""
+        return timeouts(self.of(GROUP, group_id), self._group_limits)
+
+    def share_group(self, group_id: str) -> ShareConfigs:
+        """The configs of a share group."""
+        return share_configs(self.of(GROUP, group_id), self._group_limits)
+
+    def set(self, kind: int, resource: str, name: str, value: str | None) -> None:
+        """Apply a committed change of one config; the value None removes it."""
+        configs = self._configs.setdefault((kind, resource), {})
+        if value is None:
+            configs.pop(name, None)
+        else:
+            configs[name] = value
+        if not configs:
+            del self._configs[kind, resource]
+        if kind == BROKER and resource in (ALL_BROKERS, self._own):
+            self.settings = in_force(self.static, self.of_all_brokers(), self.of_broker())
+            self._group_limits = _group_limits(self.settings)
+            self.changed(self.settings)
+
+
+def _group_limits(settings: Settings) -> dict[str, int]:
+    return {name: settings.value(name) for name in SETTINGS}
+
+
+def migration_of(settings: Settings) -> Migration:
+    """Return which changes of a group's protocol the settings allow."""
+    policy = settings.group_consumer_migration_policy
+    return Migration.by_policy(policy, settings.group_max_size, settings.group_consumer_max_size)
+
 
 PRINCIPALS_MAX: Final = 10_000
 """Principals whose decisions are remembered."""

@@ -4,7 +4,6 @@ It does not depend on Semel: histories of any Kafka-compatible broker can be che
 """
 
 from semel.check.catalogue import DEFINITIONS, Anomaly
-from semel.check.checker import check
 from semel.check.history import (
     FAIL,
     INFO,
@@ -15,6 +14,7 @@ from semel.check.history import (
     Claim,
     Commit,
     Ends,
+    HistoryError,
     Init,
     OffsetCommit,
     OffsetFetch,
@@ -24,10 +24,13 @@ from semel.check.history import (
     SendOffsets,
     Topic,
     Trim,
+    read_history,
+    read_lines,
+    write_lines,
 )
-from semel.check.lines import HistoryError, read_history, read_lines, write_lines
-from semel.check.outcomes import outcome_of
 from semel.check.recorder import Process, Recorder
+from semel.check.stages import check
+from semel.check.transactions import outcome_of
 from semel.check.verdict import Verdict
 
 __all__ = [

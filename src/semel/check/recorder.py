@@ -12,8 +12,8 @@ start, so that the history has the request even if the client is killed, and aga
     with process.commit(transaction):
         producer.commit_transaction()
 
-A block that ends normally is `ok`. If it raises, `semel.check.outcomes` decides by the error, which is raised
-again. Programs that keep operations in memory, such as simulations, create them directly.
+A block that ends normally is `ok`. If it raises, `semel.check.transactions` decides by the error, which is
+raised again. Programs that keep operations in memory, such as simulations, create them directly.
 """
 
 import itertools
@@ -48,9 +48,9 @@ from semel.check.history import (
     Produce,
     SendOffsets,
     Timed,
+    to_line,
 )
-from semel.check.lines import to_line
-from semel.check.outcomes import outcome_of
+from semel.check.transactions import outcome_of
 
 #: An operation that lasts as long as the block.
 Block: TypeAlias = "AbstractContextManager[Told]"

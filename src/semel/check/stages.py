@@ -10,17 +10,22 @@
 
 `check` runs them in one process over a dictionary; `semel.spark.pipeline.check` runs the same functions on
 Spark.
+
+`check` holds the history in memory and visits every operation a fixed number of times: a million operations
+take some tens of seconds. Use Spark for larger histories.
 """
 
 from array import array
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Set
 from typing import NamedTuple, TypeAlias
 
-from semel.check import groups, places, polls, reads, watermarks, writes
+from semel.check import groups, places, reads, writes
 from semel.check.catalogue import Anomaly
-from semel.check.cycles import Edge, edges
+from semel.check.cycles import Edge, cycles, edges
 from semel.check.groups import GroupHistory, GroupOperation
 from semel.check.history import (
+    NAMES,
     Abort,
     Assign,
     Begin,
@@ -48,6 +53,7 @@ from semel.check.transactions import (
     incomplete,
     two_outcomes,
 )
+from semel.check.verdict import Tally, Verdict
 from semel.check.zombies import Owners, needless_fences, zombies
 
 TRANSACTION = "transaction"
@@ -66,12 +72,12 @@ PARTITION_CHECKS = (
     places.nonmonotonic_sends,
     places.offset_inversions,
     places.split_transactions,
-    polls.nonmonotonic_polls,
-    polls.skipped_polls,
+    reads.nonmonotonic_polls,
+    reads.skipped_polls,
     writes.lost_writes,
-    watermarks.watermark_regresses,
-    watermarks.watermark_orders,
-    watermarks.hanging_transactions,
+    places.watermark_regresses,
+    places.watermark_orders,
+    places.hanging_transactions,
 )
 GROUP_CHECKS = (
     groups.double_claims,
@@ -165,3 +171,84 @@ def judge_groups(given: Input, fates: Mapping[Name, Fate]) -> list[Anomaly]:
         for name, operations in by_group.items()
     ]
     return [each for history in histories for check in GROUP_CHECKS for each in check(history)]
+
+
+def check(operations: Iterable[Operation]) -> Verdict:
+    """Search for every anomaly of the catalogue."""
+    history = _Grouped(operations)
+    tally = Tally()
+    fates: dict[Name, Fate] = {}
+    for name, steps in history.by(TRANSACTION):
+        fates[name], found = judge_transaction(name, steps)
+        tally.add(found)
+    traces, edges, inputs = _partitions(history, fates, tally)
+    for name, fate in fates.items():
+        fates[name], found = judge_whole(fate, traces.get(name, []))
+        tally.add(found)
+    by_owner: dict[str, list[Fate]] = {}
+    for fate in fates.values():
+        if fate.transactional_id is not None:
+            by_owner.setdefault(fate.transactional_id, []).append(fate)
+    for name, steps in history.by(OWNER):
+        inits = [each for each in steps if isinstance(each, Init)]
+        tally.add(judge_owners(str(name), inits, by_owner.get(str(name), [])))
+    for given in inputs:
+        tally.add(judge_groups(given, fates))
+    tally.add(cycles(edges))
+    return Verdict.of(history.counts, Counter(each.outcome for each in fates.values()), tally)
+
+
+def _partitions(
+    history: "_Grouped", fates: dict[Name, Fate], tally: Tally
+) -> tuple[dict[Name, list[Trace]], list[Edge], list[Input]]:
+    traces: dict[Name, list[Trace]] = {}
+    edges: list[Edge] = []
+    inputs: list[Input] = []
+    for key, steps in history.partitions():
+        topic = declared(history.topics, history.written, key[0])
+        result = judge_partition(key, steps, fates, topic)
+        tally.add(result.anomalies)
+        edges += result.edges
+        for trace in result.traces:
+            traces.setdefault(trace.transaction, []).append(trace)
+        if result.input is not None:
+            inputs.append(result.input)
+    return traces, edges, inputs
+
+
+class _Grouped:
+    """The operations of a history, grouped by their subject."""
+
+    def __init__(self, operations: Iterable[Operation]) -> None:
+        self.topics: list[Topic] = []
+        self.written: set[str] = set()
+        self.counts: Counter[tuple[str, str]] = Counter()
+        self._groups: dict[Key, list[Operation]] = {}
+        for operation in operations:
+            self._take(operation)
+
+    def _take(self, operation: Operation) -> None:
+        if isinstance(operation, Topic):
+            self.topics.append(operation)
+            return
+        self.counts[NAMES[type(operation)], operation.outcome] += 1
+        if isinstance(operation, Produce):
+            self.written.add(operation.topic)
+        for key in routes(operation):
+            group = self._groups.get(key)
+            if group is None:
+                self._groups[key] = [operation]
+            else:
+                group.append(operation)
+
+    def by(self, kind: str) -> list[tuple[Name, list[Operation]]]:
+        """Return all transactions, or all transactional ids, with their operations."""
+        return [(key[1], steps) for key, steps in self._groups.items() if key[0] == kind]
+
+    def partitions(self) -> list[tuple[tuple[str, int], list[Operation]]]:
+        """Return all partitions with their operations."""
+        return [
+            ((str(key[1]), key[2]), steps)
+            for key, steps in self._groups.items()
+            if key[0] == PARTITION and len(key) == 3
+        ]

@@ -1,12 +1,57 @@
-"""Verdicts: what was checked and what was found, for people and for programs."""
+"""Verdicts: what was checked and what was found, for people and for programs.
+
+A `Tally` counts the anomalies found so far, and keeps the first few of each as examples.
+"""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from semel.check.catalogue import DEFINITIONS, Anomaly
 from semel.check.history import NAMES, Operation, Topic
-from semel.check.tally import Tally
+
+#: How many of each anomaly are kept with their proof; the others are only counted.
+EXAMPLES = 3
+
+
+def order(anomaly: Anomaly) -> tuple[int, str, str]:
+    """Return the sort key of an anomaly: earlier ones first, in the same order in every run."""
+    times = [each.started for each in anomaly.proof if not isinstance(each, Topic)]
+    return (min(times, default=0), anomaly.where, anomaly.says)
+
+
+class Tally:
+    """Counts and examples, which can be merged."""
+
+    def __init__(self, anomalies: Iterable[Anomaly] = ()) -> None:
+        self.counts: Counter[str] = Counter()
+        self._examples: dict[str, list[Anomaly]] = {}
+        self.add(anomalies)
+
+    def add(self, anomalies: Iterable[Anomaly]) -> None:
+        """Add anomalies."""
+        for each in anomalies:
+            self.counts[each.name] += 1
+            self._keep(each)
+
+    def merge(self, other: "Tally") -> None:
+        """Add another tally."""
+        self.counts.update(other.counts)
+        for examples in other._examples.values():
+            for each in examples:
+                self._keep(each)
+
+    def _keep(self, anomaly: Anomaly) -> None:
+        kept = self._examples.setdefault(anomaly.name, [])
+        kept.append(anomaly)
+        if len(kept) > EXAMPLES:
+            kept.sort(key=order)
+            kept.pop()
+
+    def examples(self, name: str) -> list[Anomaly]:
+        """Return the examples of an anomaly."""
+        return sorted(self._examples.get(name, ()), key=order)
+
 
 #: Fields that a line of a proof does not show by name.
 _PLAIN = frozenset({"process", "started", "ended", "outcome"})

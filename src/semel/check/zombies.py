@@ -5,8 +5,7 @@ from collections.abc import Iterable, Iterator
 
 from semel.check.catalogue import Anomaly, anomaly
 from semel.check.history import FAIL, OK, Commit, Init, Name, Produce, SendOffsets
-from semel.check.outcomes import FENCED
-from semel.check.transactions import COMMITTED, Fate, settled
+from semel.check.transactions import COMMITTED, FENCED, Fate, settled
 
 
 class Owners:

@@ -166,7 +166,7 @@ def _serve(
     console: "BesideBroker | None",
 ) -> int:
     from semel.allocator import keep_memory
-    from semel.server import descriptors
+    from semel.server import sockets
     from semel.server.logs import configure
     from semel.server.run import run, serve
     from semel.wire.addresses import write_address
@@ -184,7 +184,7 @@ def _serve(
 
     configure(logs[0].value, logs[1].value)
     keep_memory()
-    descriptors.take_all()
+    sockets.take_all()
     # All requests wait for the thread that commits, so a busy event loop must release the interpreter soon.
     sys.setswitchinterval(SWITCH_SECONDS)
     with console or nullcontext():

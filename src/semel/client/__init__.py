@@ -66,7 +66,7 @@ from semel.client.produce.prepared import PreparedTransaction, complete_transact
 from semel.client.produce.producer import Producer
 from semel.client.produce.transactional_producer import TransactionalProducer
 from semel.client.shares.consumer import ShareConsumer
-from semel.client.shares.records import AcknowledgeType, ShareRecord
+from semel.client.shares.session import AcknowledgeType, ShareRecord
 from semel.wire.compression import Codec
 from semel.wire.producer_id import ProducerIdAndEpoch
 from semel.wire.records import Header

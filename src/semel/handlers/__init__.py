@@ -22,14 +22,12 @@ from semel.handlers import (
     produce,
     refused,
     sasl,
-    share_acknowledge,
     share_fetch,
     share_groups,
     share_offsets,
     topics,
     transaction_admin,
     transaction_offsets,
-    transaction_shares,
     transactions,
     users,
 )
@@ -59,9 +57,7 @@ HANDLERS: Final[dict[int, Handler]] = {
     **commit_transactions.HANDLERS,
     **share_groups.HANDLERS,
     **share_fetch.HANDLERS,
-    **share_acknowledge.HANDLERS,
     **share_offsets.HANDLERS,
-    **transaction_shares.HANDLERS,
 }
 
 

@@ -32,7 +32,7 @@ from semel.wire.messages.metadata import (
     FindCoordinatorRequest,
     FindCoordinatorResponse,
 )
-from semel.wire.messages.quorum import UnregisterBrokerRequest, UnregisterBrokerResponse
+from semel.wire.messages.placement import UnregisterBrokerRequest, UnregisterBrokerResponse
 
 _ENDPOINT_BROKERS, _ENDPOINT_CONTROLLERS = 1, 2
 _KEY_TYPES: Final = {0: (GROUP, GROUP_DENIED), 1: (TRANSACTIONAL_ID, ID_DENIED)}

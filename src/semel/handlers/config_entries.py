@@ -10,14 +10,13 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from semel.broker.broker import Broker
-from semel.broker.dynamic_configs import DynamicConfigs
-from semel.config import SETTINGS
+from semel.broker.policies import DynamicConfigs
+from semel.config import SETTINGS, text_of
 from semel.core.configs import LIST, STRING, Config
 from semel.core.dynamic_configs import GROUP
 from semel.core.groups.configs import GROUP_CONFIGS
 from semel.core.topic_configs import TOPIC_CONFIGS
 from semel.core.types import Topic
-from semel.setting_values import text_of
 from semel.wire.addresses import write_address
 
 SOURCE_TOPIC: Final = 1

@@ -11,8 +11,14 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple, TypeVar
 
 from semel.broker.broker import Broker
-from semel.core.groups.commit_checks import Committer
-from semel.core.groups.offsets import CommitOffsets, DeleteOffsets, Fetched, FetchOffsets, OffsetsDeleted
+from semel.core.groups.offsets import (
+    CommitOffsets,
+    Committer,
+    DeleteOffsets,
+    Fetched,
+    FetchOffsets,
+    OffsetsDeleted,
+)
 from semel.core.types import CommittedOffset, ErrorCode, OffsetKey, Topic
 from semel.handlers.context import Handler, RequestContext
 from semel.handlers.leadership import coordination_error, refused_by_store

@@ -16,8 +16,12 @@ from semel.core.types import ErrorCode
 from semel.handlers.context import Handler, RequestContext
 from semel.handlers.rights import ALTER, CLUSTER_DENIED, DESCRIBE, MESSAGES, rights_of
 from semel.wire.api_key import ApiKey
-from semel.wire.messages.quorum import AddRaftVoterResponse, DescribeQuorumResponse, RemoveRaftVoterResponse
-from semel.wire.messages.tokens import (
+from semel.wire.messages.placement import (
+    AddRaftVoterResponse,
+    DescribeQuorumResponse,
+    RemoveRaftVoterResponse,
+)
+from semel.wire.messages.security import (
     CreateDelegationTokenRequest,
     CreateDelegationTokenResponse,
     DescribeDelegationTokenResponse,

@@ -1,13 +1,11 @@
-"""ShareFetch: acquire records for a member of a share group, and acknowledge earlier ones (KIP-932).
+"""ShareFetch and ShareAcknowledge (KIP-932): acquire records for a member, and acknowledge them.
 
-The handler keeps the share session (``share_sessions``) and builds the response. ``share_reading`` finds
-available records and waits for them; ``semel.core.shares`` decides which member gets a record.
-
-Reading for share groups: find what is available, read it, and acquire it.
+The handler keeps the share session (``share_partitions``) and builds the response. ``semel.core.shares``
+decides which member gets a record.
 
 A fetch looks up the first available record of each share-partition, reads from there, and then acquires what
 it has read. If another member acquired it in between, the fetch starts again. If nothing is available, the
-fetch waits until records arrive or become available again (``broker/reads/share_waits.py``).
+fetch waits until records arrive or become available again (``broker/reads/waiting.py``).
 """
 
 import asyncio
@@ -18,7 +16,7 @@ from typing import Any, Final, NamedTuple
 from semel.broker.broker import Broker
 from semel.broker.reads.offset_search import EARLIEST, LATEST
 from semel.broker.reads.reads import FetchRange, FetchResult, Isolation
-from semel.broker.reads.share_waits import ShareWait
+from semel.broker.reads.waiting import ShareWait
 from semel.core.groups.configs import ShareConfigs
 from semel.core.shares.commands import (
     Acquirable,
@@ -35,26 +33,79 @@ from semel.handlers.context import Handler, RequestContext
 from semel.handlers.leadership import MOVED, LeaderHints, leadership_error
 from semel.handlers.rights import GROUP_DENIED, READ, rights_of
 from semel.handlers.share_partitions import (
+    BEGIN,
+    END,
     FIRST_WITH_RENEWAL,
     Acknowledgements,
+    Place,
+    SessionKey,
+    ShareSession,
+    Turn,
     acknowledge,
+    answered,
     batches_of,
     check_places,
     end_session,
     identified,
     sessions_of,
 )
-from semel.handlers.share_sessions import BEGIN, END, Place, SessionKey, ShareSession, Turn
 from semel.store.contract import StoreRefused
 from semel.wire.api_key import ApiKey
 from semel.wire.messages.shares import (
     AcquiredRecords,
+    ShareAcknowledgeRequest,
+    ShareAcknowledgeResponse,
     ShareFetchRequest,
     ShareFetchResponse,
     ShareFetchTopicResponse,
     SharePartitionData,
 )
 from semel.wire.records import iter_batches
+
+
+async def share_acknowledge(
+    broker: Broker, request: ShareAcknowledgeRequest, context: RequestContext
+) -> ShareAcknowledgeResponse:
+    """ShareAcknowledge v1–v2: accept, release, reject or renew acquired records (KIP-932).
+
+    Behaviour: the acknowledgements of a partition are accepted as a whole or not at all, and are durable when
+        they are answered. INVALID_RECORD_STATE if the member does not, or no longer, hold one of the records.
+        Epoch -1 also ends the share session, which releases what the member still holds.
+    Versions:  v2 renews locks (KIP-1222).
+    """
+    rights = rights_of(broker, request, context)
+    if request.group_id and not rights.group(READ, request.group_id):
+        return ShareAcknowledgeResponse(error_code=GROUP_DENIED)
+    key = identified(request.group_id, request.member_id)
+    if isinstance(key, str):
+        return ShareAcknowledgeResponse(error_code=ErrorCode.INVALID_REQUEST, error_message=key)
+    epoch = request.share_session_epoch
+    if epoch == BEGIN:
+        return ShareAcknowledgeResponse(error_code=ErrorCode.INVALID_SHARE_SESSION_EPOCH)
+    sessions = sessions_of(broker)
+    turn = sessions.go_on(key, epoch, context.principal, [], [])
+    if turn.session is None:
+        return ShareAcknowledgeResponse(error_code=turn.error)
+    wanted = batches_of(request.topics)
+    configs = broker.policies.configs.share_group(key[0])
+    errors = await check_places(broker, wanted, rights)
+    answers = await acknowledge(
+        broker,
+        turn.session,
+        [Acknowledgements(place, batches) for place, batches in wanted.items()],
+        errors,
+        configs,
+        knows_renewal=context.version >= FIRST_WITH_RENEWAL,
+        is_renewing=context.version >= FIRST_WITH_RENEWAL and request.is_renew_ack,
+    )
+    end_session(broker, sessions, key, epoch)
+    hints = LeaderHints(broker, context)
+    return ShareAcknowledgeResponse(
+        acquisition_lock_timeout_ms=configs.limits.lock_ms,
+        responses=answered(answers, hints),
+        node_endpoints=hints.endpoints,
+    )
+
 
 PARTITION_BYTES: Final = 1_048_576
 """Bytes read from a partition at once. Of a longer read, only few records could be acquired."""
@@ -416,4 +467,7 @@ def _responses(
     return list(topics.values())
 
 
-HANDLERS: dict[int, Handler] = {ApiKey.SHARE_FETCH: share_fetch}
+HANDLERS: dict[int, Handler] = {
+    ApiKey.SHARE_FETCH: share_fetch,
+    ApiKey.SHARE_ACKNOWLEDGE: share_acknowledge,
+}

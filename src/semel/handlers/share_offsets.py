@@ -25,7 +25,7 @@ from semel.handlers.rights import (
 )
 from semel.store.contract import StoreRefused
 from semel.wire.api_key import ApiKey
-from semel.wire.messages.share_offsets import (
+from semel.wire.messages.shares import (
     AlteredShareGroupOffsetsPartition,
     AlteredShareGroupOffsetsTopic,
     AlterShareGroupOffsetsRequest,

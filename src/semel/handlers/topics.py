@@ -10,6 +10,8 @@ Any broker accepts these requests. The store makes records durable, so any repli
 1 is reported. An assignment must have one live node for each partition, and is then ignored: the brokers
 divide the partitions among themselves. The timeout of a request is ignored: a commit takes milliseconds or
 the process ends.
+
+Created and deleted partitions count against a quota (KIP-599).
 """
 
 import uuid
@@ -23,7 +25,6 @@ from semel.core.types import AnyCommand, ErrorCode, Topic
 from semel.handlers import logs
 from semel.handlers.config_entries import topic_entries
 from semel.handlers.context import Handler, RequestContext
-from semel.handlers.mutation_quota import EXCEEDED, Mutation, within_quota
 from semel.handlers.rights import (
     ALTER,
     CLUSTER,
@@ -54,6 +55,40 @@ from semel.wire.messages.topics import (
     DeleteTopicsResponse,
     DeleteTopicState,
 )
+
+Mutation = CreateTopic | DeleteTopic | AddPartitions
+
+STRICT_SINCE: Final = {CreateTopic: 6, DeleteTopic: 5, AddPartitions: 3}
+"""From these versions on clients retry THROTTLING_QUOTA_EXCEEDED. Older clients are only throttled."""
+EXCEEDED: Final = TopicAnswer(
+    ErrorCode.THROTTLING_QUOTA_EXCEEDED, "The quota of created and deleted partitions is exceeded; try again."
+)
+
+
+async def within_quota(broker: Broker, commands: Sequence[Mutation], context: RequestContext) -> list[bool]:
+    """Whether the client's quota allows each command, in order."""
+    throttle = context.throttle
+    if throttle.is_idle:
+        return [True] * len(commands)
+    return [
+        throttle.may_change(
+            await _partitions_of(broker, each), strict=context.version >= STRICT_SINCE[type(each)]
+        )
+        for each in commands
+    ]
+
+
+async def _partitions_of(broker: Broker, command: Mutation) -> int:
+    """How many partitions a command creates or deletes."""
+    if isinstance(command, CreateTopic):
+        return 0 if command.validate_only else command.partitions
+    topic = await broker.catalog.topic(command.name)
+    if topic is None:
+        return 0
+    if isinstance(command, DeleteTopic):
+        return topic.partitions
+    return 0 if command.validate_only else max(0, command.partitions - topic.partitions)
+
 
 NO_TOPIC_ID = bytes(16)
 

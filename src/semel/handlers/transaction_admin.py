@@ -11,7 +11,7 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from semel.broker.broker import Broker
-from semel.broker.topic_limits import TopicLimits
+from semel.broker.catalog import TopicLimits
 from semel.core.groups.patterns import NamePattern, PatternError
 from semel.core.topics import name_problem
 from semel.core.transactions.commands import DescribeTransaction, WriteMarker

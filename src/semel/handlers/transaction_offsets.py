@@ -1,26 +1,43 @@
-"""TxnOffsetCommit: commits a group's offsets as part of a transaction.
+"""TxnOffsetCommit and TxnShareAcknowledge: what a group has read, as part of a transaction.
 
 The offsets are pending until the transaction commits. Until then OffsetFetch with RequireStable returns a
 retriable error (``offsets``). ``semel.core.transactions`` decides whether a client may commit: the producer
 must be the current one of the transactional id, and the member, if given, must be in the group's current
 generation.
+
+TxnShareAcknowledge acknowledges records of a share group. Only Semel serves it. ApiVersions lists it like
+Semel's other extensions (``commit_transactions``). The rules are in ``semel.core.shares.pending``.
 """
 
 from collections.abc import Iterable
 from typing import Final, cast
 
 from semel.broker.broker import Broker
-from semel.core.groups.commit_checks import Committer
-from semel.core.names import is_usable
+from semel.core.groups.offsets import Committer
+from semel.core.names import ID_CHARS_MAX, is_usable
+from semel.core.shares.commands import AcknowledgeInTransaction, AcknowledgeType
 from semel.core.transactions.commands import SUPERSEDED, CommitPending
-from semel.core.types import CommittedOffset, ErrorCode, OffsetKey
+from semel.core.types import CommittedOffset, ErrorCode, OffsetKey, ShareKey
 from semel.handlers.context import Handler, RequestContext
-from semel.handlers.leadership import coordination_error, refused_by_store
+from semel.handlers.leadership import LeaderHints, coordination_error, refused_by_store
 from semel.handlers.offsets import COMMITTED_AT_ONCE
-from semel.handlers.rights import GROUP_DENIED, ID_DENIED, READ, TOPIC_DENIED, WRITE, rights_of
+from semel.handlers.rights import GROUP_DENIED, ID_DENIED, MESSAGES, READ, TOPIC_DENIED, WRITE, rights_of
+from semel.handlers.share_partitions import (
+    Place,
+    answered,
+    are_valid,
+    batches_of,
+    check_places,
+    decided,
+    identified,
+    runs_of,
+    sessions_of,
+)
 from semel.handlers.transaction_errors import close_superseded, error_for_client
 from semel.store.contract import StoreRefused
 from semel.wire.api_key import ApiKey
+from semel.wire.messages.semel import TxnShareAcknowledgeRequest, TxnShareAcknowledgeResponse
+from semel.wire.messages.shares import AcknowledgementBatch
 from semel.wire.messages.transactions import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestPartition,
@@ -29,6 +46,70 @@ from semel.wire.messages.transactions import (
     TxnOffsetCommitResponsePartition,
     TxnOffsetCommitResponseTopic,
 )
+
+_FINAL: Final = frozenset({AcknowledgeType.GAP, AcknowledgeType.ACCEPT, AcknowledgeType.REJECT})
+"""The types that a transaction can decide. Releases and renewals take effect at once, outside of it."""
+
+
+async def txn_share_acknowledge(
+    broker: Broker, request: TxnShareAcknowledgeRequest, context: RequestContext
+) -> TxnShareAcknowledgeResponse:
+    """TxnShareAcknowledge v0: accept or reject acquired records when a transaction commits.
+
+    Behaviour: sent to the leaders of the partitions, like ShareAcknowledge. The acknowledgements of a
+        partition are accepted as a whole or not at all, and add it to the transaction. The member must hold
+        every record, even those below the start offset; otherwise INVALID_RECORD_STATE. The records are in
+        flight until the transaction ends; an abort makes them available again, and the delivery counts.
+        Repeating the request in the same transaction succeeds again. The producer id and
+        epoch must be current, else INVALID_PRODUCER_ID_MAPPING or PRODUCER_FENCED. A transaction of version 1
+        is INVALID_TXN_STATE. Other types than 0 (gap), 1 (accept) and 3 (reject) are INVALID_REQUEST.
+    Differs:   Kafka has no such API.
+    """
+    rights = rights_of(broker, request, context)
+    if not rights.transactional_id(WRITE, request.transactional_id):
+        return TxnShareAcknowledgeResponse(error_code=ID_DENIED, error_message=MESSAGES[ID_DENIED])
+    if not rights.group(READ, request.group_id):
+        return TxnShareAcknowledgeResponse(error_code=GROUP_DENIED, error_message=MESSAGES[GROUP_DENIED])
+    key = identified(request.group_id, request.member_id)
+    if isinstance(key, str):
+        return TxnShareAcknowledgeResponse(error_code=ErrorCode.INVALID_REQUEST, error_message=key)
+    if not is_usable(request.transactional_id):
+        return TxnShareAcknowledgeResponse(
+            error_code=ErrorCode.INVALID_REQUEST,
+            error_message=f"The transactional id is empty, or longer than {ID_CHARS_MAX} characters.",
+        )
+    if sessions_of(broker).is_foreign(key, context.principal):
+        return TxnShareAcknowledgeResponse(error_code=ErrorCode.SHARE_SESSION_NOT_FOUND)
+    wanted = batches_of(request.topics)
+    limits = broker.policies.configs.share_group(request.group_id).limits
+    answers = await check_places(broker, wanted, rights)
+    commands: dict[Place, AcknowledgeInTransaction] = {}
+    for place, batches in wanted.items():
+        if not answers[place] and not _are_valid(batches):
+            answers[place] = ErrorCode.INVALID_REQUEST
+        if not answers[place]:
+            commands[place] = AcknowledgeInTransaction(
+                ShareKey(*place, request.group_id),
+                request.member_id,
+                runs_of(batches),
+                request.transactional_id,
+                request.producer_id,
+                request.producer_epoch,
+                limits,
+            )
+    answers |= await decided(broker, commands)
+    hints = LeaderHints(broker, context)
+    return TxnShareAcknowledgeResponse(responses=answered(answers, hints), node_endpoints=hints.endpoints)
+
+
+def _are_valid(batches: list[AcknowledgementBatch]) -> bool:
+    types: Iterable[int] = {kind for each in batches for kind in each.acknowledge_types}
+    return (
+        bool(batches)
+        and are_valid(batches, knows_renewal=False, is_renewing=False)
+        and _FINAL.issuperset(types)
+    )
+
 
 SECOND_GENERATION: Final = 5
 """The version from which committing adds the group to the transaction (KIP-890)."""
@@ -135,4 +216,7 @@ async def _commit(
     return cast(tuple[ErrorCode, ...], errors)
 
 
-HANDLERS: dict[int, Handler] = {ApiKey.TXN_OFFSET_COMMIT: txn_offset_commit}
+HANDLERS: dict[int, Handler] = {
+    ApiKey.TXN_OFFSET_COMMIT: txn_offset_commit,
+    ApiKey.TXN_SHARE_ACKNOWLEDGE: txn_share_acknowledge,
+}

@@ -36,7 +36,7 @@ from semel.wire.schema import Buffer, Request, Response
 
 if TYPE_CHECKING:
     from semel.server.server_context import ServerContext
-    from semel.server.timed import Timed
+    from semel.server.throttling import Timed
 
 FRAME_COST: Final = 4 + FRAME_OVERHEAD_BYTES
 

@@ -6,7 +6,7 @@ from collections.abc import Coroutine, Iterator
 from typing import Any, Final, Protocol, TypeAlias
 
 from semel.handlers.context import CloseConnection
-from semel.server.timed import Timed
+from semel.server.throttling import Timed
 from semel.wire.api_key import ApiKey
 from semel.wire.messages import (
     ConsumerGroupHeartbeatRequest,

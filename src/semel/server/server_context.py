@@ -9,13 +9,14 @@ from itertools import count
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from semel.broker.broker import Broker
+from semel.config import connections_by_host
 from semel.core.dynamic_configs import CONFIG
 from semel.core.security.acls import ANONYMOUS
 from semel.core.security.policies import USER, user_of
 from semel.core.types import PolicyKey
 from semel.handlers.context import CloseConnection, RequestContext
 from semel.rate_limit import RateLimit
-from semel.server import descriptors
+from semel.server import sockets
 from semel.server.budgets import RequestBudget, ResponseBudget, decoded_bytes
 from semel.server.dispatch import Dispatch
 from semel.server.logs import event
@@ -24,7 +25,6 @@ from semel.server.sasl.certificate_names import distinguished_name, parse_rules
 from semel.server.sasl.mechanism import AuthenticationFailed, principal_of
 from semel.server.sockets import Address, address_of
 from semel.server.throttling import Throttling
-from semel.setting_values import connections_by_host
 from semel.store.contract import LedgerDamaged, StoreFull, StoreRefused
 from semel.wire.api_key import ApiKey
 from semel.wire.errors import ProtocolError
@@ -226,7 +226,7 @@ class ServerContext:
         return True
 
     def _connections_max(self) -> int:
-        wanted, possible = self.settings.max_connections, descriptors.for_connections()
+        wanted, possible = self.settings.max_connections, sockets.for_connections()
         return wanted if possible is None else min(wanted, possible)
 
     def dismiss(self, connection: "Connection", host: str) -> None:

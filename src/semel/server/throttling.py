@@ -15,15 +15,14 @@ A client over its quota is answered at once, with `throttle_time_ms`, and not re
 Without quotas, each of these costs one check. Only `ClientThrottle` and `Timed` read a clock, which is a
 parameter. Quotas apply per broker, as in Kafka.
 
-Measures what clients have done recently, for each entity that shares a quota.
-
-Meters read no clock: `now` is in seconds, of any steady clock. An idle meter measures the same as a new one,
-so it can be dropped at any time. `throttling` decides how long clients wait.
+Meters measure what clients have done recently, for each entity that shares a quota. They read no clock: `now`
+is in seconds, of any steady clock. An idle meter measures the same as a new one, so it can be dropped at any
+time. `Timed` measures the time for which a request occupies the event loop, for request quotas.
 """
 
 from collections import deque
-from collections.abc import Callable
-from typing import Final, Generic, NamedTuple, Protocol, TypeVar
+from collections.abc import Callable, Coroutine, Generator
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from semel.core.security.acls import ANONYMOUS
 from semel.core.security.quotas import (
@@ -39,6 +38,36 @@ from semel.core.security.quotas import (
 from semel.wire.api_key import ApiKey
 from semel.wire.messages import APIS
 from semel.wire.schema import Encoded, Response
+
+
+class Timed:
+    """Awaits a coroutine, and measures its time on the event loop, without the time for which it waits."""
+
+    def __init__(self, work: Coroutine[Any, Any, Any], clock: Callable[[], float]) -> None:
+        self._work = work
+        self._clock = clock
+        self.seconds = 0.0
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        step: Callable[[Any], Any] = self._work.send
+        value: Any = None
+        while True:
+            started = self._clock()
+            try:
+                waited_for = step(value)
+            except StopIteration as ended:
+                return ended.value
+            finally:
+                self.seconds += self._clock() - started
+            try:
+                step, value = self._work.send, (yield waited_for)
+            except BaseException as error:  # noqa: BLE001  passed on to the coroutine
+                step, value = self._work.throw, error
+
+    def close(self) -> None:
+        """Close the coroutine."""
+        self._work.close()
+
 
 WINDOWS: Final = 11
 WINDOW_SECONDS: Final = 1.0

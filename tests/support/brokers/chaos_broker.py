@@ -19,8 +19,8 @@ from typing import Any
 from semel.store import opening
 from semel.store.embedded import wal
 from semel.store.embedded.ledger import SqliteLedger
-from semel.store.embedded.recovery import recover
 from semel.store.embedded.wal import WriteAheadLog
+from semel.store.opening import recover
 from support.brokers.faulty import FaultyBroker, FaultyFiles
 from support.waiting import LIMIT_SECONDS
 
@@ -162,5 +162,5 @@ def install(switches: Path) -> ChaosFiles:
     SqliteLedger.checkpoint_now = points.around(  # type: ignore[method-assign]
         SqliteLedger.checkpoint_now, "checkpoint"
     )
-    opening.recover = points.around(recover, "recovery")  # type: ignore[attr-defined]  # patched where it is called
+    opening.recover = points.around(recover, "recovery")  # patched where it is called
     return ChaosFiles(switches, points)

@@ -6,7 +6,7 @@ requests alone, and nothing here depends on how a request is sent.
 """
 
 from semel.wire.errors import ErrorCode
-from semel.wire.messages import configs, fetch, metadata, placement, quorum, security, topics
+from semel.wire.messages import configs, fetch, metadata, placement, security, topics
 from semel.wire.messages import transactions as txn
 from support.models import rights_requests as ask
 from support.models.rights import (
@@ -265,7 +265,7 @@ CLUSTER = (
         "UnregisterBroker",
         64,
         0,
-        lambda w: quorum.UnregisterBrokerRequest(broker_id=999),
+        lambda w: placement.UnregisterBrokerRequest(broker_id=999),
         ERROR,
         (cluster(ALTER),),
         allowed=BROKER_ID_NOT_REGISTERED,
@@ -282,7 +282,7 @@ CLUSTER = (
         "AddRaftVoter",
         80,
         0,
-        lambda w: quorum.AddRaftVoterRequest(voter_id=9, timeout_ms=1_000),
+        lambda w: placement.AddRaftVoterRequest(voter_id=9, timeout_ms=1_000),
         ERROR,
         (cluster(ALTER),),
         allowed=UNSUPPORTED_VERSION,
@@ -291,7 +291,7 @@ CLUSTER = (
         "RemoveRaftVoter",
         81,
         0,
-        lambda w: quorum.RemoveRaftVoterRequest(voter_id=9),
+        lambda w: placement.RemoveRaftVoterRequest(voter_id=9),
         ERROR,
         (cluster(ALTER),),
         allowed=UNSUPPORTED_VERSION,

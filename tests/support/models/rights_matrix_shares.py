@@ -1,7 +1,7 @@
 """The part of the matrix of rights about share groups."""
 
 from semel.wire.errors import ErrorCode
-from semel.wire.messages import semel, share_offsets, shares
+from semel.wire.messages import semel, shares
 from support.models.rights import DELETE, DESCRIBE, ERROR, FETCHED, READ, WRITE, Case, group, topic, xid
 from support.models.rights_requests import IDLE_SHARE, SHARE, T, World, X, of, sharing
 
@@ -65,11 +65,11 @@ SHARES = (
         "DescribeShareGroupOffsets",
         90,
         1,
-        lambda w: share_offsets.DescribeShareGroupOffsetsRequest(
+        lambda w: shares.DescribeShareGroupOffsetsRequest(
             groups=[
-                share_offsets.DescribeShareGroupOffsetsGroup(
+                shares.DescribeShareGroupOffsetsGroup(
                     group_id=SHARE,
-                    topics=[share_offsets.DescribeShareGroupOffsetsTopic(topic_name=T, partitions=[0])],
+                    topics=[shares.DescribeShareGroupOffsetsTopic(topic_name=T, partitions=[0])],
                 )
             ]
         ),
@@ -80,14 +80,12 @@ SHARES = (
         "AlterShareGroupOffsets",
         91,
         0,
-        lambda w: share_offsets.AlterShareGroupOffsetsRequest(
+        lambda w: shares.AlterShareGroupOffsetsRequest(
             group_id=IDLE_SHARE,
             topics=[
-                share_offsets.AlterShareGroupOffsetsTopic(
+                shares.AlterShareGroupOffsetsTopic(
                     topic_name=T,
-                    partitions=[
-                        share_offsets.AlterShareGroupOffsetsPartition(partition_index=0, start_offset=1)
-                    ],
+                    partitions=[shares.AlterShareGroupOffsetsPartition(partition_index=0, start_offset=1)],
                 )
             ],
         ),
@@ -98,8 +96,8 @@ SHARES = (
         "DeleteShareGroupOffsets",
         92,
         0,
-        lambda w: share_offsets.DeleteShareGroupOffsetsRequest(
-            group_id=IDLE_SHARE, topics=[share_offsets.DeleteShareGroupOffsetsTopic(topic_name=T)]
+        lambda w: shares.DeleteShareGroupOffsetsRequest(
+            group_id=IDLE_SHARE, topics=[shares.DeleteShareGroupOffsetsTopic(topic_name=T)]
         ),
         "responses.0.error_code",
         (group(DELETE, IDLE_SHARE, path=ERROR), topic(READ)),

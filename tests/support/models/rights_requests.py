@@ -17,7 +17,7 @@ from semel.wire.messages import (
     shares,
     topics,
 )
-from semel.wire.messages import quorum as quorums
+from semel.wire.messages import placement as quorums
 from semel.wire.messages import transactions as txn
 from semel.wire.records import Record, encode_batch
 

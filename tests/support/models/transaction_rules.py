@@ -3,8 +3,7 @@
 from typing import Any, Protocol
 
 from semel.core.facts import BatchAppended, BatchStaged, Closing
-from semel.core.groups.commit_checks import Committer
-from semel.core.groups.offsets import CommitOffsets, FetchOffsets
+from semel.core.groups.offsets import CommitOffsets, Committer, FetchOffsets
 from semel.core.log.partition import Append, Appended, TransactionContext
 from semel.core.state import BrokerState
 from semel.core.topics import CreateTopic

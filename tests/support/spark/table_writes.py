@@ -12,7 +12,7 @@ from semel.spark.delta import batch_commit
 from semel.spark.delta.files import Added, TaskFiles
 from semel.spark.delta.leftovers import Attempt
 from semel.spark.delta.options import DeltaOptions
-from semel.spark.delta.plan import Plan
+from semel.spark.delta.position import Plan
 from semel.spark.delta.storage import Storage
 
 ROWS = StructType([StructField("id", LongType()), StructField("word", StringType())])

@@ -14,8 +14,7 @@ from support.clocks import TODAY_MS, TurnedClock
 from semel.broker.broker import Broker
 from semel.broker.clock import Clock
 from semel.config import Settings
-from semel.core.groups.commit_checks import Committer
-from semel.core.groups.offsets import CommitOffsets
+from semel.core.groups.offsets import CommitOffsets, Committer
 from semel.core.types import CommittedOffset, ErrorCode, OffsetKey, TransactionState
 from semel.wire.messages import ListOffsetsRequest
 from semel.wire.messages.fetch import ListOffsetsPartition, ListOffsetsTopic

@@ -5,7 +5,7 @@ from typing import Any
 
 from support.stores.compacting import Table, compacting
 
-from semel.broker.upkeep.compaction_holds import Holds
+from semel.broker.upkeep.compaction import Holds
 from semel.core.types import PartitionKey
 
 A, B, C = (PartitionKey(b"t" * 16, index) for index in range(3))

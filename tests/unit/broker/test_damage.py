@@ -10,15 +10,15 @@ import pytest
 from support.stores.commit_loop import Looping, create
 from support.stores.slow import ONE, PLENTY, ZERO, Reading, offsets
 
+from semel import rate_limit
 from semel.broker.broker import Broker
 from semel.broker.reads.reads import FetchRange, FetchResult, Isolation
-from semel.broker.upkeep.scrub import Scrub
+from semel.broker.upkeep.damage import Scrub
 from semel.config import Settings
 from semel.core.groups.commands import DescribeGroup
 from semel.core.log.partition import Append
 from semel.core.topics import CreateTopic
 from semel.core.types import ErrorCode, GroupKey, PartitionKey
-from semel.store import logged_once
 from semel.store.contract import LedgerDamaged
 from semel.store.embedded.chunk_header import path_of
 from semel.wire.records import Record, encode_batch, read_header
@@ -111,7 +111,7 @@ async def test_it_is_named_in_the_log_at_a_bounded_rate_and_counted(
             assert "offsets 4 to 5 of topic orders partition 0 is damaged: its checksum is wrong" in line
             assert log.broker.metrics.damaged_batches == 20
             # There is a bound on how many of them are named.
-            monkeypatch.setattr(logged_once, "LOGGED_MAX", 2)
+            monkeypatch.setattr(rate_limit, "LOGGED_MAX", 2)
             for number in (3, 4, 5):
                 await log.flip(number)
                 await log.fetch(2 * number)

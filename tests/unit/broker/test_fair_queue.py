@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 from support.stores.commit_loop import append
 
 from semel.broker.commit.pending_commands import CLIENT, COMMANDS_MAX, FairQueue, PendingCommands
-from semel.core.groups.commit_checks import Committer
-from semel.core.groups.offsets import CommitOffsets
+from semel.core.groups.offsets import CommitOffsets, Committer
 from semel.core.topics import CreateTopic
 from semel.core.types import CommittedOffset, OffsetKey
 

@@ -16,8 +16,7 @@ from semel.broker.broker import Broker
 from semel.broker.ownership import Node
 from semel.broker.upkeep import housekeeping
 from semel.config import Settings
-from semel.core.groups.commit_checks import Committer
-from semel.core.groups.offsets import CommitOffsets
+from semel.core.groups.offsets import CommitOffsets, Committer
 from semel.core.log.partition import Append
 from semel.core.transactions.commands import InitProducer
 from semel.core.types import CommittedOffset, ErrorCode, OffsetKey, PartitionKey

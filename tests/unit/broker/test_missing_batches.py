@@ -11,8 +11,7 @@ from support.stores.slow import PLENTY, ZERO, Reading, offsets
 from semel.broker.broker import Broker
 from semel.broker.reads.reads import FetchRange, FetchResult
 from semel.broker.upkeep import compaction
-from semel.broker.upkeep.damage import Gap, gaps_in
-from semel.broker.upkeep.scrub import Scrub
+from semel.broker.upkeep.damage import Gap, Scrub, gaps_in
 from semel.config import Settings
 from semel.core.log.partition import Append
 from semel.core.topics import CreateTopic

@@ -6,7 +6,7 @@ from typing import Any
 from support.stores.commit_loop import Looping, append, create
 
 from semel.broker.commit.pending_commands import PendingCommands
-from semel.broker.commit.replies import REPLIES_AT_ONCE, Replies
+from semel.broker.commit.tick import REPLIES_AT_ONCE, Replies
 from semel.store.contract import StoreFull
 
 

@@ -45,3 +45,18 @@ def test_a_broker_that_leads_nothing_any_more_is_not_named_as_a_leader() -> None
     ownership.update(view(1, 2))
     ownership.update(view(2))
     assert ownership.coordinator("name") == -1
+
+
+def test_who_waits_is_woken_by_every_change() -> None:
+    ownership = ShardOwnership(1, lambda: 100.0)
+    seen: list[int] = []
+    ownership.changed = lambda: seen.append(ownership.changes)
+    ownership.update(view(1, 2))
+    ownership.adopt([0, 1])
+    ownership.release([1])
+    ownership.moved({0: 2})
+    assert seen == [1, 2, 3, 4]
+    ownership.update(view(1, 2))
+    assert len(seen) == 5, "the view, in which nothing has moved"
+    ownership.update(view(1, 2))
+    assert len(seen) == 5

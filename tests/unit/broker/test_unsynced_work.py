@@ -11,8 +11,7 @@ from support.waiting import LIMIT_SECONDS
 from semel.broker.commit import unsynced_work
 from semel.core.facts import BatchAppended, BatchStaged, LogStartAdvanced
 from semel.core.groups import GroupTick
-from semel.core.groups.commit_checks import Committer
-from semel.core.groups.offsets import CommitOffsets
+from semel.core.groups.offsets import CommitOffsets, Committer
 from semel.core.transactions.commands import AbortOpen, AddPartitions, CommitPending
 from semel.core.types import CommittedOffset, ErrorCode, OffsetKey, PartitionKey, PendingKey, TransactionKey
 from semel.store.contract import StoreFull

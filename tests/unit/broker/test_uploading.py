@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from semel.broker.cluster.uploading import Uploads
+from semel.broker.cluster.commit_loop import Uploads
 from semel.broker.commit.pending_commands import PendingCommands, without_refused
 from semel.core.log.partition import Append
 from semel.core.types import Buffer, PartitionKey

@@ -11,8 +11,7 @@ from semel.client import Codec, Header
 from semel.client.errors import ProtocolError
 from semel.console.messages.filters import Filter
 from semel.console.messages.marks import Mark
-from semel.console.messages.opening import Opened, open_batch
-from semel.console.messages.reading import MarkedRecord
+from semel.console.messages.reading import MarkedRecord, Opened, open_batch
 from semel.wire.records import Record, decode_batch, encode_batch, read_header
 
 BYTES = st.none() | st.binary(max_size=20)

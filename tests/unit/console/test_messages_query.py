@@ -11,9 +11,8 @@ from semel.client import Header
 from semel.console.messages.filters import Filter
 from semel.console.messages.json_path import JsonPath, PathError
 from semel.console.messages.marks import Mark
-from semel.console.messages.opening import OpenRecord
 from semel.console.messages.query import QueryError, parse
-from semel.console.messages.reading import MarkedRecord
+from semel.console.messages.reading import MarkedRecord, OpenRecord
 
 ORDER = (
     b'{"order": {"id": 7, "total": 120.5, "paid": true, "items": [{"sku": "a-1"}, {"sku": "b 2"}]},'

@@ -15,8 +15,8 @@ from semel.core.security.acls import (
     PatternType,
     Permission,
     ResourceType,
+    Rights,
 )
-from semel.core.security.rights import Rights
 
 TOPIC, GROUP = ResourceType.TOPIC, ResourceType.GROUP
 LITERAL, PREFIXED = PatternType.LITERAL, PatternType.PREFIXED

@@ -6,9 +6,8 @@ import pytest
 from support.models.group_rules import GROUP, REBALANCE_MS, SESSION_MS, GroupRules, subscription
 
 from semel.core.groups.commands import ConsumerHeartbeat, LeavingMember, TopicsNeeded
-from semel.core.groups.commit_checks import Committer
 from semel.core.groups.model import ClassicGroup, ClassicState
-from semel.core.groups.offsets import CommitOffsets
+from semel.core.groups.offsets import CommitOffsets, Committer
 from semel.core.types import CommittedOffset, ErrorCode, OffsetKey
 from semel.wire.consumer_protocol import decode_assignment
 

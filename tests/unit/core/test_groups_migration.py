@@ -7,10 +7,9 @@ import pytest
 from support.models.group_rules import GROUP, REBALANCE_MS, SESSION_MS, GroupRules, indexes, subscription
 
 from semel.core.groups.commands import DeleteGroup, DescribeGroup, GroupTick, LeavingMember
-from semel.core.groups.commit_checks import Committer
 from semel.core.groups.migration import Migration, why_not_consumer
 from semel.core.groups.model import ClassicGroup, ClassicMember, ClassicState, MemberState
-from semel.core.groups.offsets import CommitOffsets
+from semel.core.groups.offsets import CommitOffsets, Committer
 from semel.core.types import CommittedOffset, ErrorCode, OffsetKey
 from semel.wire.consumer_protocol import decode_assignment, encode_assignment
 

@@ -5,14 +5,15 @@ from support.models.facts import kinds_of
 from support.models.group_rules import GROUP, SESSION_MS, GroupRules, subscription
 
 from semel.core.groups.commands import DeleteGroup, ExpireOffsets
-from semel.core.groups.commit_checks import Committer, check_commit
 from semel.core.groups.model import ClassicGroup
 from semel.core.groups.offsets import (
     IDLE_REFRESH_MS,
     CommitOffsets,
+    Committer,
     DeleteOffsets,
     FetchOffsets,
     OffsetsDeleted,
+    check_commit,
 )
 from semel.core.types import CommittedOffset, ErrorCode, GroupKey, OffsetKey
 

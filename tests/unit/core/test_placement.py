@@ -3,8 +3,16 @@
 from collections import Counter
 
 from semel.core import facts as f
-from semel.core.entities import SHARDS, name_shard, partition_shard
-from semel.core.placement import VERSIONED, entity_of, owner_of, shard_of, versioned_by
+from semel.core.entities import (
+    SHARDS,
+    VERSIONED,
+    entity_of,
+    name_shard,
+    owner_of,
+    partition_shard,
+    shard_of,
+    versioned_by,
+)
 from semel.core.types import (
     ClusterKey,
     GroupKey,

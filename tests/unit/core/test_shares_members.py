@@ -5,9 +5,8 @@ from support.models.share_rules import GROUP, ShareRules
 
 from semel.core.facts import TopicDeleted
 from semel.core.groups.commands import ConsumerHeartbeat, ExpireOffsets, JoinGroup
-from semel.core.groups.commit_checks import Committer
 from semel.core.groups.model import ClassicGroup, TopicShape
-from semel.core.groups.offsets import CommitOffsets
+from semel.core.groups.offsets import CommitOffsets, Committer
 from semel.core.shares.members import assign
 from semel.core.shares.offsets import AlterShareOffsets, DeleteShareOffsets
 from semel.core.shares.partition import SharePartition

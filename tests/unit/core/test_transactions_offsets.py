@@ -5,8 +5,7 @@ from support.models.group_rules import subscription
 from support.models.transaction_rules import GROUP, ID, M0, Producer, TransactionRules, holds_together
 
 from semel.core.groups.commands import DeleteGroup, ExpireOffsets, JoinGroup
-from semel.core.groups.commit_checks import Committer
-from semel.core.groups.offsets import CommitOffsets, DeleteOffsets
+from semel.core.groups.offsets import CommitOffsets, Committer, DeleteOffsets
 from semel.core.topics import DeleteTopic
 from semel.core.types import CommittedOffset, ErrorCode, GroupKey, OffsetKey, TransactionState
 

@@ -3,7 +3,7 @@
 import pytest
 
 from semel.core.types import ErrorCode
-from semel.handlers.fetch_sessions import EPOCH_MAX, IDLE_MS, FetchSessions, SessionFetch
+from semel.handlers.fetch import EPOCH_MAX, IDLE_MS, FetchSessions, SessionFetch
 from semel.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic, PartitionData
 
 

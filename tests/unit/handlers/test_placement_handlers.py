@@ -19,24 +19,22 @@ from semel.wire.messages.configs import (
     ListConfigResourcesRequest,
 )
 from semel.wire.messages.placement import (
+    AddRaftVoterRequest,
     AlterPartitionReassignmentsRequest,
     AlterReplicaLogDir,
     AlterReplicaLogDirsRequest,
     AlterReplicaLogDirTopic,
+    DescribeQuorumRequest,
     ElectionTopicPartitions,
     ElectLeadersRequest,
-    ReassignablePartition,
-    ReassignableTopic,
-)
-from semel.wire.messages.quorum import (
-    AddRaftVoterRequest,
-    DescribeQuorumRequest,
     QuorumPartitionRequest,
     QuorumTopicRequest,
+    ReassignablePartition,
+    ReassignableTopic,
     RemoveRaftVoterRequest,
     UnregisterBrokerRequest,
 )
-from semel.wire.messages.tokens import (
+from semel.wire.messages.security import (
     CreateDelegationTokenRequest,
     DescribeDelegationTokenRequest,
     ExpireDelegationTokenRequest,

@@ -23,8 +23,7 @@ from semel.broker.broker import Broker
 from semel.config import Settings
 from semel.core.shares.commands import Acquire
 from semel.core.types import Command, ErrorCode
-from semel.handlers.share_partitions import sessions_of
-from semel.handlers.share_sessions import ShareSessions
+from semel.handlers.share_partitions import ShareSessions, sessions_of
 from semel.wire.messages import (
     AlterShareGroupOffsetsPartition,
     AlterShareGroupOffsetsRequest,

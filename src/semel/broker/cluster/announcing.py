@@ -1,12 +1,16 @@
-"""Sends the notices of a commit to the owners of the entities that it changed.
+"""Sends the notices of a commit to the owners of the entities that it changed, and delays answers until then.
 
 A notice is sent to the owner directly. If the owner does not answer, the sender deposits the notice in the
 ledger. The owner reads it there when it renews its lease, before it serves clients again. If the shard gets
 another owner meanwhile, the notice goes to that broker.
+
+The answers to a commit wait until other brokers have its notices. A later tick that read one of the entities
+of such a commit is answered after it: its client must not learn what other brokers do not know yet.
 """
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from typing import Any, Final, Protocol
 
 from msgspec import DecodeError, msgpack
@@ -14,8 +18,99 @@ from msgspec import DecodeError, msgpack
 from semel.broker.cluster.notice import Notice, Notices, Recipient, pack_notice, unpack_notice
 from semel.broker.cluster.shard_ownership import ShardOwnership
 from semel.broker.commit.promise import Work
+from semel.core.types import Key
 from semel.store.cluster.contract import Membership, Peer
 from semel.store.contract import StoreRefused
+
+CATCH_UP_SECONDS: Final = 0.1
+"""How long to wait before the ledger is queried again. Without the ledger nothing can be confirmed."""
+
+
+class Announcer(Protocol):
+    """Sends notices to other brokers."""
+
+    async def announce(self, notices: Notices) -> None:
+        """Return when every recipient has its notice, or will have it before it serves clients."""
+
+    def announce_later(self, notices: Notices) -> None:
+        """Send notices in the background. No answer waits for them, and they may be lost."""
+
+
+class Unannounced:
+    """Commits whose notices are in flight."""
+
+    def __init__(self, announcer: Announcer, catch_up: Callable[[], Awaitable[None]]) -> None:
+        self._announcer = announcer
+        self._catch_up = catch_up
+        """Loads into this broker what it is about to confirm. Raises StoreRefused."""
+        self._by_key: dict[Key, asyncio.Task[None]] = {}
+        """Entities whose owners do not have the notice of the newest commit yet."""
+        self._tasks: dict[asyncio.Task[None], None] = {}
+        self.fatal: Callable[[BaseException], None] = _raise
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    def answer(
+        self, reads: Iterable[Key], notices: Notices, revealing: Iterable[Key], answer: Callable[[], None]
+    ) -> None:
+        """Announce a commit, then answer; at once if there is nothing to wait for.
+
+        A later tick that reads one of the ``revealing`` entities is answered after this one.
+        """
+        earlier = {self._by_key[key] for key in reads if key in self._by_key}
+        if not notices and not earlier:
+            answer()
+            return
+        task = asyncio.get_running_loop().create_task(self._answer_later(notices, earlier, answer))
+        self._tasks[task] = None
+        keys = list(revealing)
+        self._by_key.update(dict.fromkeys(keys, task))
+        task.add_done_callback(lambda _: self._ended(keys, task))
+
+    async def _answer_later(
+        self, notices: Notices, earlier: "Collection[asyncio.Task[None]]", answer: Callable[[], None]
+    ) -> None:
+        if notices:
+            await self._announcer.announce(notices)
+            await self._know()
+        if earlier:
+            await asyncio.wait(earlier)
+        answer()
+
+    async def _know(self) -> None:
+        while True:
+            try:
+                return await self._catch_up()
+            except StoreRefused:
+                await asyncio.sleep(CATCH_UP_SECONDS)
+
+    def _ended(self, keys: Iterable[Key], task: "asyncio.Task[None]") -> None:
+        del self._tasks[task]
+        for key in keys:
+            if self._by_key.get(key) is task:
+                del self._by_key[key]
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.fatal(error)
+
+    async def wait(self, seconds: float) -> None:
+        """Wait until other brokers have all notices. Raises StoreRefused if that takes longer."""
+        if self._tasks:
+            _, waiting = await asyncio.wait(self._tasks, timeout=seconds)
+            if waiting:
+                raise StoreRefused("other brokers do not know the latest commits yet")
+
+    async def stop(self) -> None:
+        """Cancel the answers that wait, because this broker ends."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _raise(error: BaseException) -> None:
+    raise error
+
 
 log = logging.getLogger("semel.cluster")
 

@@ -9,9 +9,13 @@
   have it (``announce``). A later tick that read one of these entities is answered after it.
 - A notice from another broker is applied between two ticks, if its facts replace the copies in memory. Copies
   that they do not replace are forgotten.
-- Large batches are uploaded before they are decided (``uploading``).
+- Large batches are uploaded before they are decided.
 - Work inside open transactions may be unsynced, in PostgreSQL too. If PostgreSQL crashes, the term ends and
   all copies are forgotten, because they may be ahead of the ledger.
+
+An object store may take a tenth of a second. So no tick waits for it, and a tick that is decided again does
+not upload the same bytes again. Later requests of the same client wait for the upload, because the queue
+keeps their order; those of other clients do not.
 """
 
 import asyncio
@@ -21,6 +25,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from typing import Final
 
 from semel.broker.clock import Clock
+from semel.broker.cluster.announcing import Announcer, Unannounced
 from semel.broker.cluster.notice import (
     Notice,
     Notices,
@@ -29,11 +34,9 @@ from semel.broker.cluster.notice import (
     is_confirming,
     outgoing,
     revealing,
+    take_notice,
 )
 from semel.broker.cluster.state import SharedState
-from semel.broker.cluster.taking_notices import take_notice
-from semel.broker.cluster.unannounced import Announcer, Unannounced
-from semel.broker.cluster.uploading import Uploads
 from semel.broker.commit.loop import CommitLoop
 from semel.broker.commit.pending_commands import PendingCommands, without_moved, without_refused
 from semel.broker.commit.tick import Tick, keys_of
@@ -41,10 +44,11 @@ from semel.broker.metrics import Metrics
 from semel.broker.ownership import Ownership
 from semel.broker.reads.published_log import Publisher
 from semel.config import Settings
-from semel.core.entities import name_shard
+from semel.core.entities import entity_of, name_shard, shard_of
 from semel.core.facts import Put
-from semel.core.placement import entity_of, shard_of
+from semel.core.log.partition import Append
 from semel.core.types import (
+    Buffer,
     ClusterKey,
     GroupKey,
     Key,
@@ -55,6 +59,49 @@ from semel.core.types import (
 )
 from semel.store.cluster.contract import Conflict, SharedStore, TermEnded
 from semel.store.contract import LedgerDamaged, StoreRefused
+
+
+class Uploads:
+    """Owned by the commit loop of a broker in a cluster."""
+
+    def __init__(
+        self, store: SharedStore, inline_bytes_max: int, release: Callable[[PendingCommands], None]
+    ) -> None:
+        self._store = store
+        self._inline_bytes_max = inline_bytes_max
+        self._release = release
+        """Called when the hold of commands is over."""
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def begin(self, pending: PendingCommands) -> None:
+        """Hold commands with large batches, and upload these."""
+        if pending.room_bytes <= self._inline_bytes_max:
+            return
+        batches = [each.records for each in pending.commands if isinstance(each, Append)]
+        if sum(map(len, batches)) > self._inline_bytes_max:
+            pending.is_held = True
+            task = asyncio.get_running_loop().create_task(self._upload(pending, batches))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _upload(self, pending: PendingCommands, batches: Sequence[Buffer]) -> None:
+        try:
+            await self._store.put_ahead(batches)
+            pending.uploaded = batches
+        except StoreRefused as refused:
+            # The commit must not try again: the commands of other clients would wait for it.
+            pending.refused = refused
+            log.warning("records could not be uploaded: %s", refused)
+        finally:
+            # After any other error the commit meets the same error, which stops the broker.
+            self._release(pending)
+
+    def forget(self, answered: Iterable[PendingCommands]) -> None:
+        """Forget the uploads of commands that were answered."""
+        for each in answered:
+            if each.uploaded:
+                self._store.forget_ahead(each.uploaded)
+
 
 log = logging.getLogger("semel.broker")
 

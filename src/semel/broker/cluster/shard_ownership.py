@@ -9,8 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
 from semel.broker.ownership import Endpoint, Leader, Node
-from semel.core.entities import SHARDS, name_shard, partition_shard
-from semel.core.placement import owner_of, shard_of
+from semel.core.entities import SHARDS, name_shard, owner_of, partition_shard, shard_of
 from semel.core.types import Key, PartitionKey
 from semel.store.cluster.contract import ClusterView, Peer, Shard, lease_clock
 
@@ -29,6 +28,8 @@ class ShardOwnership:
     def __init__(self, node_id: int, clock: Callable[[], float] = lease_clock) -> None:
         self.node_id = node_id
         self.changes = 0
+        self.changed: Callable[[], None] = lambda: None
+        """Called after every change."""
         self.clock = clock
         self._until = 0.0
         self._adopted: frozenset[int] = frozenset()
@@ -46,7 +47,7 @@ class ShardOwnership:
         if past := [each for each, (_, at) in self._gone.items() if at < since]:
             for each in past:
                 del self._gone[each]
-            self.changes += 1
+            self._change()
         peers = {peer.broker_id: peer for peer in view.peers}
         if peers == self._peers and view.shards == self._shards:
             return
@@ -63,7 +64,11 @@ class ShardOwnership:
         }
         gone = {each: (node, now) for each, node in before.items()} | self._gone
         self._gone = {each: pair for each, pair in gone.items() if each not in self._nodes}
+        self._change()
+
+    def _change(self) -> None:
         self.changes += 1
+        self.changed()
 
     def serve_until(self, moment: float) -> None:
         """Serve until this moment of ``clock``, because the lease was renewed."""
@@ -72,12 +77,12 @@ class ShardOwnership:
     def adopt(self, shards: Collection[int]) -> None:
         """Begin to serve these shards."""
         self._adopted = self._adopted | frozenset(shards)
-        self.changes += 1
+        self._change()
 
     def release(self, shards: Collection[int]) -> None:
         """Stop serving these shards."""
         self._adopted = self._adopted - frozenset(shards)
-        self.changes += 1
+        self._change()
 
     def moved(self, owners: Mapping[int, int]) -> None:
         """Record new owners of shards, so that clients are sent there at once, before the next view."""
@@ -85,7 +90,7 @@ class ShardOwnership:
             Shard(owners[number], shard.epoch + 1) if number in owners else shard
             for number, shard in enumerate(self._shards)
         ]
-        self.changes += 1
+        self._change()
 
     # -- for the broker -----------------------------------------------------------------------------------
 

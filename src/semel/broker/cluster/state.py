@@ -7,7 +7,7 @@ replaces until the tick is committed (``keep``) or found to conflict with anothe
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from semel.core.entities import ENTITIES
+from semel.core.entities import ABSENT, ENTITIES, VERSIONED, versioned_by
 from semel.core.facts import (
     FeatureChanged,
     GroupDeleted,
@@ -20,7 +20,6 @@ from semel.core.facts import (
     TopicDeleted,
 )
 from semel.core.groups import Session
-from semel.core.placement import ABSENT, VERSIONED, versioned_by
 from semel.core.shares.partition import Locks
 from semel.core.state import BrokerState
 from semel.core.types import (

@@ -40,8 +40,7 @@ from typing import Any, TypeVar
 from semel.broker.clock import Clock
 from semel.broker.commit.pending_commands import FairQueue, PendingCommands, without_room
 from semel.broker.commit.promise import Promise, Work
-from semel.broker.commit.replies import Replies
-from semel.broker.commit.tick import Tick, newest_only
+from semel.broker.commit.tick import Replies, Tick, newest_only
 from semel.broker.commit.unsynced_work import FLUSH_AFTER_SECONDS, UnsyncedWork
 from semel.broker.metrics import Metrics
 from semel.broker.reads.published_log import Publisher

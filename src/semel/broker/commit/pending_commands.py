@@ -21,8 +21,8 @@ from typing import Final
 
 from semel.broker.commit.promise import Promise
 from semel.core.groups.commands import ConsumerHeartbeat, JoinGroup, SyncGroup
+from semel.core.log.compaction import ReplaceBatches
 from semel.core.log.partition import Append
-from semel.core.log.replacing import ReplaceBatches
 from semel.core.shares.commands import (
     Acknowledge,
     AcknowledgeInTransaction,

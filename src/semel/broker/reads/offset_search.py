@@ -30,7 +30,7 @@ EARLIEST_PENDING_UPLOAD: Final = -6
 COMPACTIONS: Final = -1001
 """Semel's own, far from values that Kafka may add: how often batches of the partition were replaced."""
 HOLD_COMPACTION: Final = -1002
-"""The same, and hold the partition (``compaction_holds``)."""
+"""The same, and hold the partition (``upkeep/compaction``)."""
 END_TOGETHER: Final = -1003
 """The high watermark, after the same commit as all others in the response, whichever brokers lead them."""
 

@@ -11,9 +11,8 @@ from typing import Final
 from semel.broker.catalog import Catalog
 from semel.broker.policies import Policies
 from semel.broker.reads.published_partitions import Isolation, PublishedPartitions
-from semel.broker.reads.share_waits import ShareWaits
 from semel.broker.reads.tail import Tail
-from semel.broker.reads.waiting import Waiting
+from semel.broker.reads.waiting import ShareWaits, Waiting
 from semel.config import Settings
 from semel.core.facts import (
     BatchAppended,

@@ -18,11 +18,14 @@ Invariants:
 
 Next: ``published_log`` (what readers may see), ``offset_search`` (offsets by time); above,
 ``handlers/fetch.py``.
+
+`Listings` lists transactions, groups and their offsets, and producers from the ledger. Unsynced work is not
+in the ledger yet, so a handler that must list acknowledged work flushes first (``Broker.flush``).
 """
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from semel.broker.cluster.commit_loop import SharedCommitLoop
@@ -37,9 +40,55 @@ from semel.broker.reads.waiting import gained
 from semel.broker.slices import SLICE_ITEMS, Slices
 from semel.broker.upkeep.damage import Damage
 from semel.config import Settings
-from semel.core.types import Buffer, ErrorCode, Partition, PartitionKey
+from semel.core.types import (
+    Buffer,
+    CommittedOffset,
+    ErrorCode,
+    OffsetKey,
+    Partition,
+    PartitionKey,
+    ProducerState,
+    Transaction,
+)
 from semel.store.cluster.contract import SharedStore
-from semel.store.contract import LedgerDamaged, Store, StoredBatch
+from semel.store.contract import GroupSummary, Ledger, LedgerDamaged, Store, StoredBatch
+
+PAGE: Final = 1_000
+"""Rows per query."""
+
+
+class Listings:
+    """Reads of the ledger that no cache serves."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+
+    async def catch_up(self) -> None:
+        """Wait until the ledger has all earlier commits."""
+        await self._ledger.load(())
+
+    async def transactions(self) -> AsyncIterator[list[Transaction]]:
+        """Every transactional id, page by page."""
+        after = ""
+        while page := await self._ledger.transactions(after=after, limit=PAGE):
+            after = page[-1].transactional_id
+            yield page
+
+    async def groups(self) -> AsyncIterator[list[GroupSummary]]:
+        """Every group, page by page."""
+        after = ""
+        while page := await self._ledger.groups(after=after, limit=PAGE):
+            after = page[-1].group_id
+            yield page
+
+    async def group_offsets(self, group_id: str) -> list[tuple[OffsetKey, CommittedOffset]]:
+        """All committed offsets of a group."""
+        return await self._ledger.group_offsets(group_id)
+
+    async def producers(self, partition: PartitionKey) -> list[tuple[int, ProducerState]]:
+        """The producers that a partition remembers."""
+        return await self._ledger.producers(partition)
+
 
 log = logging.getLogger("semel.reads")
 

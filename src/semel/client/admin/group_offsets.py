@@ -9,8 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from semel.client.consume.offsets import EARLIEST, LATEST, Partition, list_offsets
 from semel.client.errors import ErrorCode, KafkaError, check
-from semel.client.net.cluster import Client
-from semel.client.net.fanout import by_topic
+from semel.client.net.cluster import Client, by_topic
 from semel.client.net.retry import retrying
 from semel.wire.messages import (
     CommitTransactionsTopic,

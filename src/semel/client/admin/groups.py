@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from semel.client.admin.group_offsets import NO_OFFSET, CommittedOffset, commit_offsets, fetch_offsets
 from semel.client.consume.offsets import Partition
 from semel.client.errors import ErrorCode, KafkaError, check
-from semel.client.net.cluster import Client
-from semel.client.net.fanout import ask_every_broker, by_topic
+from semel.client.net.cluster import Client, ask_every_broker, by_topic
 from semel.wire.consumer_protocol import decode_assignment
 from semel.wire.messages import (
     ConsumerGroupDescribeAssignment,
@@ -29,17 +28,15 @@ from semel.wire.messages import (
     OffsetDeleteRequestTopic,
     OffsetDeleteResponse,
 )
-from semel.wire.messages.share_offsets import (
+from semel.wire.messages.shares import (
     AlterShareGroupOffsetsPartition,
     AlterShareGroupOffsetsRequest,
     AlterShareGroupOffsetsResponse,
     AlterShareGroupOffsetsTopic,
+    DescribedShareGroupAssignment,
     DescribeShareGroupOffsetsGroup,
     DescribeShareGroupOffsetsRequest,
     DescribeShareGroupOffsetsResponse,
-)
-from semel.wire.messages.shares import (
-    DescribedShareGroupAssignment,
     ShareGroupDescribeRequest,
     ShareGroupDescribeResponse,
 )

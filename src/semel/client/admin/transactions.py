@@ -15,8 +15,7 @@ from dataclasses import dataclass
 
 from semel.client.consume.offsets import Partition
 from semel.client.errors import ClientError, ErrorCode, check
-from semel.client.net.cluster import TRANSACTION, Client
-from semel.client.net.fanout import ask_every_broker, ask_leaders, leader_may_move
+from semel.client.net.cluster import TRANSACTION, Client, ask_every_broker, ask_leaders, leader_may_move
 from semel.client.net.retry import retrying
 from semel.wire.messages import (
     DescribeProducersRequest,

@@ -16,8 +16,7 @@ from typing import Any
 from semel.client.admin.group_offsets import NOBODY, CommitAs
 from semel.client.consume.offsets import Partition
 from semel.client.errors import ErrorCode, KafkaError, check, is_retriable
-from semel.client.net.cluster import UNKNOWN_TOPIC_WAIT_S, Client
-from semel.client.net.fanout import by_topic
+from semel.client.net.cluster import UNKNOWN_TOPIC_WAIT_S, Client, by_topic
 from semel.client.net.retry import retrying
 from semel.wire.consumer_protocol import (
     decode_assignment,

@@ -9,8 +9,7 @@ from enum import IntEnum
 from typing import NamedTuple, TypeAlias
 
 from semel.client.errors import UnsupportedRequest, check
-from semel.client.net.cluster import Client
-from semel.client.net.fanout import ask_leaders, by_node, leader_may_move
+from semel.client.net.cluster import Client, ask_leaders, by_node, leader_may_move
 from semel.client.net.retry import retrying
 from semel.wire.messages import (
     ListOffsetsPartition,

@@ -15,8 +15,7 @@ from typing import Any, NamedTuple
 from semel.client.admin.group_offsets import CommittedOffset, GroupMetadata, offset_topics
 from semel.client.consume.offsets import Partition
 from semel.client.errors import UnsupportedRequest, check
-from semel.client.net.cluster import GROUP, TRANSACTION, Client
-from semel.client.net.fanout import by_topic
+from semel.client.net.cluster import GROUP, TRANSACTION, Client, by_topic
 from semel.wire.messages import (
     AddOffsetsToTxnRequest,
     AddOffsetsToTxnResponse,

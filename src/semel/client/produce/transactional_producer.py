@@ -60,8 +60,7 @@ from semel.client.produce.prepared import PreparedTransaction
 from semel.client.produce.producer import TransactionWriter
 from semel.client.produce.transaction_coordinator import NOBODY_YET, Coordinator, transaction_version
 from semel.client.shares.consumer import ShareConsumer
-from semel.client.shares.records import AcknowledgeType, ShareRecord
-from semel.client.shares.session import Acknowledgements, acknowledged_topics
+from semel.client.shares.session import Acknowledgements, AcknowledgeType, ShareRecord, acknowledged_topics
 from semel.wire.columns import Packed
 from semel.wire.compression import Codec
 from semel.wire.messages.semel import (

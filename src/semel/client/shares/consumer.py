@@ -27,8 +27,14 @@ from semel.client.consume.membership import JOIN_EPOCH, LEAVE_EPOCH, LOST_MEMBER
 from semel.client.errors import ClientError, ErrorCode, KafkaError, UnsupportedRequest, check, close_after
 from semel.client.net.cluster import UNKNOWN_TOPIC_WAIT_S, Client
 from semel.client.net.retry import IDLE_PAUSE_S, Outage
-from semel.client.shares.records import AcknowledgeType, ShareRecord, TopicIdPartition, acquired
-from semel.client.shares.session import Acknowledgements, ShareSession
+from semel.client.shares.session import (
+    Acknowledgements,
+    AcknowledgeType,
+    ShareRecord,
+    ShareSession,
+    TopicIdPartition,
+    acquired,
+)
 from semel.wire.messages.groups import Assignment
 from semel.wire.messages.shares import (
     ShareAcknowledgeRequest,

@@ -13,9 +13,7 @@ from starlette.routing import Route
 
 from semel.client import Admin, Client
 from semel.console import events, forms
-from semel.console.checks.commands import run_command
-from semel.console.checks.hanging import find_hanging
-from semel.console.checks.records import check_records
+from semel.console.checks.records import check_records, find_hanging, run_command
 from semel.console.observing import Observer
 from semel.console.rendering import page
 from semel.console.settings import ConsoleSettings

@@ -19,7 +19,7 @@ from semel.client import (
     ResourceType,
     UnsupportedRequest,
 )
-from semel.client.admin.sizes import LogDirectory, log_directories
+from semel.client.admin.topics import LogDirectory, log_directories
 from semel.console import forms
 from semel.console.observing import Observer
 from semel.console.pages.configs import config_row

@@ -21,15 +21,18 @@ from semel.console.messages.limits import PRODUCED_BYTES_MAX, RECORDS_PRODUCED_M
 from semel.console.messages.producing import (
     NewRecord,
     Outcome,
+    Place,
     ProduceError,
+    copies,
     in_use,
     new_transactional_id,
     of_lines,
     parse_headers,
+    parse_places,
+    read_places,
     write,
 )
 from semel.console.messages.reading import MarkedRecord
-from semel.console.messages.replaying import Place, copies, parse_places, read_places
 from semel.console.pages.messages import registry_of
 from semel.console.rendering import now_iso, page, segment
 from semel.record_lines import InputFormat, LineError, read_line

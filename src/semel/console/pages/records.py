@@ -18,9 +18,8 @@ from semel.console.messages.decoding import Decoding, View
 from semel.console.messages.exporting import Missing, NoParquet, OrUnreadable, ndjson, parquet
 from semel.console.messages.filters import Filter
 from semel.console.messages.limits import EXPORT, HEADERS_COPIED_MAX, ScanLimits
-from semel.console.messages.producing import ProduceError
+from semel.console.messages.producing import Place, ProduceError, find, read_places
 from semel.console.messages.reading import MarkedRecord, Reader
-from semel.console.messages.replaying import Place, find, read_places
 from semel.console.messages.scanning import Order, Reason, Scan, Stop
 from semel.console.pages.messages import asked_of, filter_of, registry_of, resolved, state_of
 from semel.console.rendering import page, segment

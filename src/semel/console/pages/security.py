@@ -1,7 +1,14 @@
-"""Security: SCRAM users, ACLs, quotas, and the audit trail of a broker on this machine."""
+"""Security: SCRAM users, ACLs, quotas, and the audit trail of a broker on this machine.
+
+The audit trail are the newest lines of the logger `semel.audit` in the log of that broker. The log may be
+text or JSON (`--log-format`). Only the end of the file is read.
+"""
 
 import asyncio
-from collections.abc import Callable
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 from starlette.requests import Request
@@ -9,9 +16,81 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from semel.client import Admin, Client, ErrorCode, KafkaError, UnsupportedRequest
-from semel.console import audit_log, forms
+from semel.console import forms
 from semel.console.rendering import page
 from semel.console.settings import ConsoleSettings
+
+LOGGER = "semel.audit"
+READ_BYTES = 2 << 20
+_TEXT = re.compile(r"(\S+) (\w+) semel\.audit (.*)")
+_FIELD = re.compile(r'(\w+)=("(?:[^"\\]|\\.)*"|\S+)')
+
+
+def newest(file: Path, wanted: str, most: int) -> list[dict[str, Any]]:
+    """Return the newest lines that contain a text, newest first. OSError if the file cannot be read."""
+    found = []
+    for line in reversed(list(_lines(file))):
+        if wanted and wanted.lower() not in line.lower():
+            continue
+        entry = _parsed(line)
+        if entry is not None:
+            found.append(entry)
+            if len(found) >= most:
+                break
+    return found
+
+
+def _lines(file: Path) -> Iterator[str]:
+    with file.open("rb") as stream:
+        size = stream.seek(0, 2)
+        stream.seek(max(0, size - READ_BYTES))
+        text = stream.read(READ_BYTES).decode("utf-8", "replace")
+    lines = text.splitlines()
+    yield from lines[1:] if size > READ_BYTES else lines
+
+
+def _parsed(line: str) -> dict[str, Any] | None:
+    if LOGGER not in line:
+        return None
+    if line.startswith("{"):
+        try:
+            found = json.loads(line)
+        except ValueError:
+            return None
+        if not isinstance(found, dict) or found.get("logger") != LOGGER:
+            return None
+        fields = {
+            name: str(value)
+            for name, value in found.items()
+            if name not in ("time", "level", "logger", "event")
+        }
+        return _entry(str(found.get("time")), str(found.get("event")), fields)
+    parts = _TEXT.match(line)
+    if parts is None:
+        return None
+    fields = {name: _unquoted(value) for name, value in _FIELD.findall(parts[3])}
+    sentence = _FIELD.split(parts[3], maxsplit=1)[0].strip()
+    return _entry(parts[1], sentence, fields)
+
+
+def _entry(time: str, event: str, fields: dict[str, str]) -> dict[str, Any]:
+    return {
+        "time": time,
+        "event": event,
+        "principal": fields.pop("principal", None),
+        "client": fields.pop("client", None),
+        "fields": fields,
+    }
+
+
+def _unquoted(value: str) -> str:
+    if not value.startswith('"'):
+        return value
+    try:
+        return str(json.loads(value))
+    except ValueError:
+        return value
+
 
 AUDIT_SHOWN = 200
 
@@ -40,9 +119,7 @@ async def security(request: Request) -> Response:
         data["audit_problem"] = "It is shown to those who may list ACLs."
     else:
         try:
-            data["audit"] = await asyncio.to_thread(
-                audit_log.newest, settings.audit_file, wanted, AUDIT_SHOWN
-            )
+            data["audit"] = await asyncio.to_thread(newest, settings.audit_file, wanted, AUDIT_SHOWN)
         except OSError as error:
             data["audit_problem"] = f"{settings.audit_file} cannot be read: {error.strerror}."
     return page(request, "security.html", data)

@@ -16,7 +16,7 @@ from semel.client import (
     TopicInfo,
     UnsupportedRequest,
 )
-from semel.client.admin.sizes import partition_sizes
+from semel.client.admin.topics import partition_sizes
 from semel.client.consume.offsets import list_offsets
 from semel.console import forms
 from semel.console.access import changes

@@ -2,7 +2,7 @@
 
 A group has such members while it migrates from one protocol to the other (``migration``). The broker assigns
 their partitions like those of all other members; they see their member epoch as the generation. JoinGroup is
-one step of the member towards its target (``reconcile``) and is answered at once, without a leader. SyncGroup
+one step of the member towards its target (``targets``) and is answered at once, without a leader. SyncGroup
 returns what the member owns. Heartbeat answers REBALANCE_IN_PROGRESS when there is a reason to join again: a
 new group epoch, partitions to revoke, or partitions that have become free.
 
@@ -34,8 +34,7 @@ from semel.core.groups.model import (
     ConsumerMember,
     MemberState,
 )
-from semel.core.groups.reconcile import owned_by_others, reconcile
-from semel.core.groups.targets import refresh, wanted_names
+from semel.core.groups.targets import owned_by_others, reconcile, refresh, wanted_names
 from semel.core.types import PARKED, Decision, ErrorCode
 from semel.wire.consumer_protocol import Subscription
 from semel.wire.errors import ProtocolError

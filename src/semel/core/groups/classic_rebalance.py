@@ -11,7 +11,7 @@ changes them, so the state it read is unaffected; ``decision`` derives the facts
 A member always has a deadline, or a parked join, or a parked sync (newcomers with a parked join have a
 deadline too). So every member is eventually heard from, answered, or removed.
 
-Next: ``classic_join`` and ``classic_members`` use these steps.
+Next: ``classic_members`` uses these steps.
 """
 
 from collections import Counter

@@ -2,7 +2,7 @@
 
 The *group epoch* is bumped when a member joins, leaves or changes its subscription, and when one of the
 topics changes. The next heartbeat computes the *target assignment* for that epoch. Each member then moves
-towards its part of the target with its own heartbeats (``reconcile``); its *member epoch* says how far it has
+towards its part of the target with its own heartbeats (``targets``); its *member epoch* says how far it has
 come.
 
 A member with a wrong epoch is fenced: it drops its partitions and joins again with epoch 0. One mismatch is
@@ -40,9 +40,8 @@ from semel.core.groups.model import (
     ConsumerMember,
     MemberState,
 )
-from semel.core.groups.reconcile import reconcile
 from semel.core.groups.session import has_room_for_session
-from semel.core.groups.targets import refresh, wanted_names, wanted_regexes
+from semel.core.groups.targets import reconcile, refresh, wanted_names, wanted_regexes
 from semel.core.names import ID_CHARS_MAX
 from semel.core.shares.group import ShareGroup
 from semel.core.types import Decision, ErrorCode, Fact, GroupKey

@@ -44,7 +44,7 @@ from semel.core.facts import (
     StagedCommitted,
     StagedDropped,
 )
-from semel.core.log import replacing
+from semel.core.log import compaction
 from semel.core.transactions.joining import join_by_writing
 from semel.core.types import (
     Apply,
@@ -492,5 +492,5 @@ DECIDE: dict[type, Decide] = {
     DeleteRecords: _delete_records,
     AllocateProducerId: _allocate_producer_id,
     ExpireProducer: _expire_producer,
-    **replacing.DECIDE,
+    **compaction.DECIDE,
 }

@@ -74,7 +74,6 @@ class ShareTurn:
     ) -> None:
         self.key = key
         self._share_before = share
-        self._locks_before = locks
         self.share = share
         self.log = log
         self.now = now

@@ -88,7 +88,7 @@ class ShareGroup(Data):
 
     def pack(self) -> bytes:
         """Serialise the group for ``unpack_share_group``."""
-        from semel.core.groups.packing import pack_assignment, pack_topics
+        from semel.core.groups.model import pack_assignment, pack_topics
 
         fields = asdict(self)
         fields["members"] = [
@@ -118,8 +118,7 @@ def shares_of(group: object) -> list[ShareKey]:
 
 def unpack_share_group(data: bytes) -> ShareGroup:
     """Deserialise a share group. Unknown fields are ignored, missing ones take their default."""
-    from semel.core.groups.model import TopicShape
-    from semel.core.groups.packing import known, unpack_assignment
+    from semel.core.groups.model import TopicShape, known, unpack_assignment
 
     def topics(packed: dict[str, list[Any]]) -> dict[str, TopicShape]:
         return {name: TopicShape(b64decode(topic_id), count) for name, (topic_id, count) in packed.items()}

@@ -9,7 +9,7 @@ Housekeeping submits ``ShareTick()`` every ``SHARE_TICK_MS``.
 """
 
 from semel.core.facts import ShareLocksChanged
-from semel.core.groups.overdue import expiring
+from semel.core.groups.lifecycle import expiring
 from semel.core.shares import commands, delivery, members, offsets, pending
 from semel.core.types import Apply, Decide
 

@@ -6,7 +6,7 @@ Read in this order: ``states`` (the transitions), ``model`` (which producer and 
 """
 
 from semel.core.facts import FeatureChanged, LatestConnectionChanged, TransactionEnded
-from semel.core.groups.overdue import expiring
+from semel.core.groups.lifecycle import expiring
 from semel.core.transactions import attempts, beginning, coordinator, pending
 from semel.core.transactions.attempts import BeginAttempt, CommitTransactions, TransactionsCommitted
 from semel.core.transactions.commands import (

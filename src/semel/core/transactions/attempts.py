@@ -26,8 +26,7 @@ from typing import TYPE_CHECKING
 
 from semel.core.data import Data
 from semel.core.facts import Put
-from semel.core.groups.commit_checks import Committer
-from semel.core.groups.offsets import CommitOffsets
+from semel.core.groups.offsets import CommitOffsets, Committer
 from semel.core.transactions.beginning import init_producer
 from semel.core.transactions.commands import (
     NO_CONNECTION,

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 from semel.core.data import Data
-from semel.core.groups.commit_checks import Committer
+from semel.core.groups.offsets import Committer
 from semel.core.types import (
     NO_PRODUCER,
     Cluster,

@@ -11,8 +11,7 @@ Deleting a group or topic deletes its pending offsets; a later commit does not b
 from typing import TYPE_CHECKING
 
 from semel.core.facts import Put
-from semel.core.groups.commit_checks import check_commit, check_partition
-from semel.core.groups.offsets import keep_group
+from semel.core.groups.offsets import check_commit, check_partition, keep_group
 from semel.core.transactions.commands import SUPERSEDED, CommitPending
 from semel.core.transactions.joining import join_by_writing
 from semel.core.transactions.model import is_superseded, note_connection

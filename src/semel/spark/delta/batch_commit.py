@@ -44,10 +44,10 @@ from semel.spark.delta import leftovers
 from semel.spark.delta.files import Added
 from semel.spark.delta.group import Group, TableName, follow, read_group
 from semel.spark.delta.options import DeltaOptions
-from semel.spark.delta.plan import Plan
 from semel.spark.delta.position import (
     NOWHERE,
     Note,
+    Plan,
     Position,
     is_of_stream,
     is_of_versions,

@@ -22,6 +22,7 @@ searched for a RESTORE that has undone the last commit of the pipeline.
 """
 
 import json
+import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -29,8 +30,31 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from semel.client import Partition
 from semel.spark.partition_offsets import MARK as LOG_MARK
 from semel.spark.partition_offsets import PartitionOffsets, TopicIds, ids_of, of_json, to_json
-from semel.spark.sink.versions import BatchRead, Version, fingerprint
+from semel.spark.sink.versions import NO_BATCH, NO_QUERY, BatchRead, Version, fingerprint
 from semel.spark.source.log_marks import Mark
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The driver's plan for a batch, made before its tasks start. The tasks receive it and return it."""
+
+    app: str  # the name under which the table numbers commits
+    number: int
+    table_id: str
+    partition_by: tuple[str, ...]
+    required: tuple[str, ...]
+    query_id: str = NO_QUERY
+    batch_id: int = NO_BATCH
+    begin: PartitionOffsets = field(default_factory=dict)  # the position of the pipeline
+    end: PartitionOffsets = field(default_factory=dict)  # the position after this batch
+    starts: PartitionOffsets = field(default_factory=dict)  # where this batch starts
+    ids: TopicIds = field(default_factory=dict)
+    is_done: bool = False  # the table contains the batch, so nothing is written again
+    version: Version | None = None  # of a batch write that has one
+    mark: Mark | None = None  # of the log that was read
+    done_in: str | None = None  # the run of a streaming query that has written the version
+    run: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
+
 
 T = TypeVar("T")
 

@@ -18,7 +18,7 @@ from semel.spark.delta import batch_commit
 from semel.spark.delta.files import Added, TaskFiles
 from semel.spark.delta.leftovers import Attempt
 from semel.spark.delta.options import DeltaOptions
-from semel.spark.delta.plan import Plan
+from semel.spark.delta.position import Plan
 from semel.spark.delta.storage import Storage
 from semel.spark.edge import faces_spark
 from semel.spark.errors import PipelineError

@@ -21,8 +21,7 @@ from pyspark.sql.functions import col, input_file_name, monotonically_increasing
 
 from semel.check.catalogue import Anomaly
 from semel.check.cycles import Edge, cycles
-from semel.check.history import NAMES, Init, Name, Produce, Topic
-from semel.check.lines import HistoryError, from_line, read_history
+from semel.check.history import NAMES, HistoryError, Init, Name, Produce, Topic, from_line, read_history
 from semel.check.stages import (
     OWNER,
     PARTITION,
@@ -36,9 +35,8 @@ from semel.check.stages import (
     judge_whole,
     routes,
 )
-from semel.check.tally import Tally
 from semel.check.transactions import Fate, Trace
-from semel.check.verdict import Verdict
+from semel.check.verdict import Tally, Verdict
 
 ROWS_MAX = 1_000
 PART_BYTES = 32 << 20

@@ -15,8 +15,7 @@ from semel.client import EARLIEST, Client, ClientError, ErrorCode, KafkaError
 from semel.client.consume.fetch import FetchUnderWay, NoRecordsYet, begin_fetch, shown
 from semel.client.consume.offsets import list_offsets
 from semel.client.errors import check
-from semel.client.net.cluster import UNKNOWN_TOPIC_WAIT_S
-from semel.client.net.fanout import leader_may_move
+from semel.client.net.cluster import UNKNOWN_TOPIC_WAIT_S, leader_may_move
 from semel.client.net.retry import Attempts, retrying
 from semel.spark.columns import to_arrow
 from semel.spark.errors import DataLoss

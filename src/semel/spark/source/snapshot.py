@@ -38,7 +38,7 @@ from semel.client.consume.fetch import NoRecordsYet, fetch_batches
 from semel.client.consume.offsets import list_ends_together
 from semel.client.consume.spool import Spool
 from semel.client.errors import check
-from semel.client.net.fanout import leader_may_move
+from semel.client.net.cluster import leader_may_move
 from semel.client.net.retry import retrying
 from semel.spark.columns import to_arrow
 from semel.spark.errors import DataLoss, OptionError, SnapshotOvertaken

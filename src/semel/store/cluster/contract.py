@@ -1,6 +1,6 @@
 """Define the contract of a store that several brokers share.
 
-Entities have versions (``core.placement``): ``load`` returns them, and ``commit`` names those that its
+Entities have versions (``core.entities``): ``load`` returns them, and ``commit`` names those that its
 decisions were based on. If one has changed, nothing is written (``Conflict``). The same ledger records which
 broker owns which shard (``Membership``).
 """

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 import asyncpg
 
-from semel.store.cluster.leases import LEASE_RUNS
+from semel.store.cluster.membership import LEASE_RUNS
 from semel.store.cluster.postgres.database import ConnectionLost, confirmed
 from semel.store.cluster.postgres.opening import CONNECT_SECONDS
 from semel.store.cluster.postgres.reaching import connect

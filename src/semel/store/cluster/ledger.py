@@ -27,19 +27,21 @@ from semel.core.types import (
     Transaction,
     V,
 )
-from semel.store.cluster.bytes.runs import batches_of
+from semel.rate_limit import LoggedOnce
+from semel.store.cluster.bytes.merging import batches_of
 from semel.store.cluster.commit_calls import Bytes
 from semel.store.cluster.committing import Committer
 from semel.store.cluster.contract import Versioned
-from semel.store.cluster.listing import (
+from semel.store.cluster.loading import (
+    PARTITION,
     list_groups,
     list_open_transactions,
     list_transactions,
     list_unseen_producers,
     list_unused_transactions,
+    load,
 )
-from semel.store.cluster.loading import PARTITION, load
-from semel.store.cluster.place import Place, take_place
+from semel.store.cluster.membership import Place, take_place
 from semel.store.cluster.postgres.database import QUERY_PATIENCE_SECONDS, ConnectionLost, Database, patiently
 from semel.store.cluster.postgres.opening import open_database
 from semel.store.cluster.postgres.terms import Terms
@@ -54,7 +56,6 @@ from semel.store.contract import (
     StoredBatch,
     StoreRefused,
 )
-from semel.store.logged_once import LoggedOnce
 from semel.store.rows import batch_of, offset_of, producer_of, topic_of
 
 log = logging.getLogger("semel.damage")

@@ -1,25 +1,126 @@
 """Implement ``cluster.contract.Membership`` for the brokers that share a ledger in PostgreSQL.
 
 Each method calls one function of the database (``membership.sql``), which checks that this broker was not
-replaced. ``leases`` decides whether other brokers live.
+replaced.
 
 The ledger has a row for each shard. A shard whose row is lost counts as one without an owner, so every broker
 stops serving it with its next renewal, or when its lease is over. A broker that has missed the row for longer
 than a lease writes it again: no broker serves the shard then.
+
+**Places.** The place of a process in the ledger is the row of its broker, with a new epoch. A process that
+starts takes the place of the last one with the same id. It waits until the lease of that one is over. After a
+clean stop, it is over at once. Otherwise PostgreSQL's clock decides; if it was set back, the lease is over
+when a whole lease has passed since it was first seen. If the lease is renewed meanwhile, two processes have
+the same id.
+
+**Leases.** Whether the lease of another broker is over is decided by this broker's monotonic clock. A broker
+serves for one lease after it has sent a renewal. If another broker has seen a renewal in the ledger, and
+finds no later one when it looks again a whole lease afterwards, the lease is over, because the renewal was
+sent before it was seen. So setting PostgreSQL's clock does no harm.
 """
 
+import asyncio
 import json
 import logging
+import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from semel.core.entities import SHARDS
-from semel.store.cluster.contract import ClusterView, Peer, Shard
-from semel.store.cluster.leases import Leases
-from semel.store.cluster.place import Place
+from semel.store.cluster.contract import ClusterView, Peer, Shard, lease_clock
 from semel.store.cluster.postgres.database import Database
+from semel.store.contract import StoreLocked
+
+LEASE_RUNS: Final = "lease_until > clock_timestamp() AND lease_until <= clock_timestamp() + lease"
+"""Whether the lease of a row of ``brokers`` runs, for a single look on which no safety depends.
+
+Uses PostgreSQL's clock. If that was set back, a lease that ends later than a whole lease from now was not
+renewed since. So a live broker may be taken for dead until its next renewal, or a dead one for live for a
+lease.
+"""
+
+
+class _Renewal(NamedTuple):
+    """The newest renewal that was seen of a broker."""
+
+    epoch: int
+    number: int
+    over_at: float
+
+
+class Leases:
+    """What one broker knows about the leases of others."""
+
+    def __init__(self, clock: Callable[[], float] = lease_clock) -> None:
+        self.clock = clock
+        self._renewals: dict[int, _Renewal] = {}
+
+    def saw(self, broker_id: int, epoch: int, number: int, lease_seconds: float) -> None:
+        """Note the last renewal of a broker, which was just read from the ledger."""
+        known = self._renewals.get(broker_id)
+        if known is None or known[:2] != (epoch, number):
+            self._renewals[broker_id] = _Renewal(epoch, number, self.clock() + lease_seconds)
+
+    def over(self, broker_id: int, epoch: int, asked_at: float) -> int | None:
+        """Return the renewal whose lease is over, if the ledger has no later one. None if it may still run.
+
+        ``asked_at`` must be a time before the ledger was asked: if this process was paused, the answer is
+        older than it seems.
+        """
+        known = self._renewals.get(broker_id)
+        is_over = known is not None and known.epoch == epoch and known.over_at <= asked_at
+        return known.number if known is not None and is_over else None
+
+
+_ABANDON: Final = f"""
+    UPDATE objects SET state = 'abandoned', since = clock_timestamp()
+    WHERE state = 'uploading' AND NOT EXISTS (SELECT FROM brokers WHERE {LEASE_RUNS})
+"""
+"""No broker lives that could still commit these objects (``reconciling``). If one lives after all, because
+PostgreSQL's clock was set, its commit is refused, and the client sends the records again."""
+
+
+class Place(NamedTuple):
+    """The row of a broker, as this process took it."""
+
+    broker_id: int
+    slot: int
+    epoch: int
+    session: int
+    sequence: int
+
+
+async def take_place(database: Database, broker_id: int, lease_seconds: float) -> Place:
+    """Take the place of the last process with this id, and begin a lease. StoreLocked, StoreRefused."""
+    await database.row(_ABANDON)
+    instance = os.urandom(16)
+    lease = timedelta(seconds=lease_seconds)
+    seen: int | None = None
+    over_at = 0.0
+    while True:
+        over = seen if seen is not None and over_at <= lease_clock() else None
+        row = await database.row("SELECT * FROM take_place($1, $2, $3, $4)", broker_id, instance, lease, over)
+        is_taken, slot, epoch, session, sequence, renewals, whole_seconds, seconds_left, internal = row
+        if is_taken:
+            return Place(broker_id, slot, epoch, session, sequence)
+        if seen not in (None, renewals):
+            raise StoreLocked(
+                f"another process runs as broker {broker_id}{_address(internal)}:"
+                " stop it, or give this one another node.id"
+            )
+        if seen is None:
+            seen, over_at = renewals, lease_clock() + whole_seconds
+            seconds_left = min(seconds_left, whole_seconds)
+            log.warning("waiting %.1f s for the lease of the last broker %d", seconds_left, broker_id)
+        await asyncio.sleep(max(min(seconds_left, over_at - lease_clock()), 0.001))
+
+
+def _address(internal: str) -> str:
+    host, port = json.loads(internal)
+    return f" at {host}:{port}" if host else ""
+
 
 log = logging.getLogger("semel.store")
 

@@ -22,7 +22,7 @@ from semel.store.cluster.contract import SnapshotAge, Versioned
 from semel.store.cluster.ledger import LEASE_SECONDS, NO_BYTES, PostgresLedger
 from semel.store.cluster.membership import PostgresMembership
 from semel.store.cluster.postgres.snapshots import SnapshotWatch
-from semel.store.cluster.postgres.watching import watch
+from semel.store.cluster.postgres.terms import watch
 from semel.store.contract import BatchLocation, StoreRefused
 
 

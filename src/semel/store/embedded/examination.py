@@ -29,8 +29,7 @@ from semel.store.embedded.ledger_opening import LedgerLook, log_of, look_at
 from semel.store.embedded.ledger_pages import named, page_problems, was_written_elsewhere, wrong_pages
 from semel.store.embedded.page_checksums import is_damage, plain
 from semel.store.embedded.wal import paths_in
-from semel.store.embedded.wal_frame import short_id
-from semel.store.embedded.wal_reading import Frame, first_frame, read_wal
+from semel.store.embedded.wal_reading import Frame, first_frame, read_wal, short_id
 
 LEDGER = "ledger.db"
 CHUNKS = "chunks"

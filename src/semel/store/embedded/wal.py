@@ -18,7 +18,14 @@ from typing import Final
 
 from semel.core.types import Buffer
 from semel.store.embedded.files import FILE_MODE, Files, naming, write_all
-from semel.store.embedded.wal_frame import NOTE, OVERHEAD, WITH_BATCHES, WITHOUT_BATCHES, pack_frame, short_id
+from semel.store.embedded.wal_reading import (
+    NOTE,
+    OVERHEAD,
+    WITH_BATCHES,
+    WITHOUT_BATCHES,
+    pack_frame,
+    short_id,
+)
 
 FILE_BYTES: Final = 16 * 1024 * 1024
 """The size of each file. A commit takes some kilobytes, so checkpoints are rare; a start reads both files."""

@@ -2,7 +2,7 @@
 
 A frame counts if it carries the store's id and a correct checksum and is newer than what ledger and chunks
 have on disk. Older frames are history: files are reused from their beginning, and nothing is erased. Numbers
-are never reused (``recovery``), so history is never newer.
+are never reused, so history is never newer.
 
 The frames that count must be consecutive. The end of a WAL may be torn: after a power failure, frames that
 were written but not flushed exist in part or not at all. Anything else that is missing is *damage*. To tell
@@ -11,29 +11,65 @@ one from the other,
 - every frame records up to which commit everything was flushed when it was written: a gap below is damage;
 - every frame ends with a mark. If the operating system has not crashed, it has everything that was written,
   in order: then a frame, or the mark of one, after a gap is damage, and so is a mark without its frame.
+
+**The layout of a frame.** A header, a checksum of everything but itself and the mark, the facts, the batches,
+and a mark. The header begins with four magic bytes, names the format of the facts and the store, and gives
+the commit number, the number up to which everything was flushed when the frame was written, and the lengths.
+The mark repeats store and number. It is written last, so it proves that the frame was once complete.
 """
 
+import struct
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
 from semel.core.types import Buffer, Fact
 from semel.store.contract import BatchLocation, StoreBroken
-from semel.store.embedded.wal_frame import (
-    BODY_AT,
-    CHECKSUM,
-    END_MAGIC,
-    HEADER,
-    MAGIC,
-    NOTE,
-    OVERHEAD,
-    WITH_BATCHES,
-    read_mark,
-    short_id,
-)
 from semel.store.fact_codec import FORMAT, unpack_facts
+
+MAGIC: Final = b"SMLF"
+END_MAGIC: Final = b"SMLE"
+HEADER: Final = struct.Struct(">4sI8sqqIIB")
+"""Magic bytes, format, store, number, flushed, length of the facts, length of the batches, kind."""
+CHECKSUM: Final = struct.Struct(">I")
+_END: Final = struct.Struct(">4s8sq")
+END_BYTES: Final = _END.size + CHECKSUM.size
+"""Magic bytes, store, number, and a checksum of these."""
+BODY_AT: Final = HEADER.size + CHECKSUM.size
+OVERHEAD: Final = BODY_AT + END_BYTES
+
+WITHOUT_BATCHES: Final = 0
+"""The batches are too large for the WAL, and only in their chunk."""
+WITH_BATCHES: Final = 1
+NOTE: Final = 2
+"""Not a commit: only notes how far everything is flushed. Its number is that of the last commit."""
+
+
+def short_id(store_id: bytes) -> bytes:
+    """Return the part of a store's id that frames carry."""
+    return store_id[:8]
+
+
+def pack_frame(
+    owner: bytes, number: int, flushed: int, kind: int, packed: bytes, batches: Sequence[Buffer]
+) -> list[Buffer]:
+    """Encode a frame of the store with this short id, as parts to be written one after another."""
+    header = HEADER.pack(MAGIC, FORMAT, owner, number, flushed, len(packed), sum(map(len, batches)), kind)
+    checksum = crc32c(packed, crc32c(header))
+    for batch in batches:
+        checksum = crc32c(batch, checksum)
+    mark = _END.pack(END_MAGIC, owner, number)
+    return [header, CHECKSUM.pack(checksum), packed, *batches, mark, CHECKSUM.pack(crc32c(mark))]
+
+
+def read_mark(data: bytes, position: int) -> int | None:
+    """Return the number in the mark at a position; None if the mark is not intact."""
+    packed = data[position : position + _END.size]
+    if data[position + _END.size : position + END_BYTES] != CHECKSUM.pack(crc32c(packed)):
+        return None
+    return int(_END.unpack(packed)[2])
 
 
 class Frame(NamedTuple):

@@ -1,6 +1,6 @@
 """Merge old batches: move those of a partition side by side into large objects, with one row per run.
 
-A run is a row of the ledger for many batches (``runs``). Commits mix the bytes of many partitions, and every
+A run is a row of the ledger for many batches. Commits mix the bytes of many partitions, and every
 batch has a row. Without merging, a reader of one partition would read the others' bytes too, and the ledger
 would grow with every batch that is kept.
 
@@ -11,24 +11,90 @@ start may have moved, or compaction or another broker may have replaced them. It
 
 Topics with compaction are not merged, because compaction rewrites batches anyway. If a topic gets that policy
 later, compaction splits the runs that it changes.
+
+The batches of a run are adjacent, in offsets and in bytes. So arrays of their ends, lengths and timestamps
+suffice to locate each batch, and readers see batches, however they are stored.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from semel.config import Settings
 from semel.core.types import PartitionKey
 from semel.store.cluster.bytes.chunks import ClusterChunks
 from semel.store.cluster.bytes.roller import always
-from semel.store.cluster.bytes.runs import Merging, columns_of, runs_in
 from semel.store.cluster.postgres.database import Database
 from semel.store.cluster.sweeping import free
 from semel.store.contract import BatchLocation, StoredBatch, StoreRefused
 from semel.wire.batch import HEADER_BYTES, has_valid_crc, read_header
+
+
+def batches_of(row: Mapping[str, Any]) -> Iterator[StoredBatch]:
+    """Yield the batches of a row of ``batches``."""
+    chunk_id, position = row["chunk_id"], row["position"]
+    base_offset: int = row["base_offset"]
+    if row["run_ends"] is None:
+        location = BatchLocation(chunk_id, position, row["length"])
+        yield StoredBatch(base_offset, row["last_offset"], row["max_timestamp"], location)
+        return
+    start = base_offset
+    columns = (row["run_ends"], row["run_lengths"], row["run_timestamps"])
+    for end, length, max_timestamp in zip(*columns, strict=True):
+        location = BatchLocation(chunk_id, position, length)
+        yield StoredBatch(start, base_offset + end, max_timestamp, location)
+        start = base_offset + end + 1
+        position += length
+
+
+class Merging(NamedTuple):
+    """A row that is to become part of a run."""
+
+    batch: StoredBatch
+    peak_timestamp: int
+    source: BatchLocation
+    """Where its bytes are now: an object, and a range of it."""
+
+
+def columns_of(run: Sequence[Merging]) -> tuple[Any, ...]:
+    """Return the columns from run_ends on: None for a single batch."""
+    if len(run) == 1:
+        return None, None, None
+    base_offset = run[0].batch.base_offset
+    return (
+        [each.batch.last_offset - base_offset for each in run],
+        [each.batch.location.length for each in run],
+        [each.batch.max_timestamp for each in run],
+    )
+
+
+def runs_in(rows: Sequence[Merging | None], bytes_max: int, batches_max: int) -> list[list[Merging]]:
+    """Divide consecutive rows into runs. None stands for rows that are not merged.
+
+    The rows after the last complete run are left out, because more will follow.
+    """
+    runs: list[list[Merging]] = []
+    run: list[Merging] = []
+    size = 0
+    for row in rows:
+        if run and (
+            row is None
+            or row.batch.base_offset != run[-1].batch.last_offset + 1
+            or size + row.batch.location.length > bytes_max
+            or len(run) == batches_max
+        ):
+            runs.append(run)
+            run, size = [], 0
+        if row is not None:
+            run.append(row)
+            size += row.batch.location.length
+    if size >= bytes_max or len(run) == batches_max:
+        runs.append(run)
+    return runs
+
 
 log = logging.getLogger("semel.store")
 

@@ -1,6 +1,6 @@
 -- The members of the cluster, and the owners of shards.
 --
--- Brokers decide by their own clocks whether the lease of another broker is over (semel.store.cluster.leases), because the
+-- Brokers decide by their own clocks whether the lease of another broker is over (semel.store.cluster.membership), because the
 -- clock of the database may be set. over_renewals is the number of the renewal whose lease is over.
 
 CREATE TYPE member AS (

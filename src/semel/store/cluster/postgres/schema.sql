@@ -59,7 +59,7 @@ CREATE TABLE brokers (
     rack             text
 ) WITH (fillfactor = 10, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
 
--- The owners of shards (semel.core.placement). epoch counts the changes of the owner.
+-- The owners of shards (semel.core.entities). epoch counts the changes of the owner.
 CREATE TABLE shards (
     shard smallint NOT NULL PRIMARY KEY CHECK (shard BETWEEN 0 AND 255),
     owner integer REFERENCES brokers,

@@ -4,15 +4,18 @@ A crash or a promotion of PostgreSQL ends a term. The next term begins in the le
 object store before anything is committed in it. The object store accepts each number once. So an old primary
 that comes back after a failover cannot begin the term that the promoted standby has begun, whichever broker
 asks: the object store is a witness apart from both servers.
+
+`watch` checks at intervals whether the server still keeps what it confirms. The settings of a server may
+change while it runs, and the cluster may go on at another server without it.
 """
 
+import asyncio
 import logging
 from typing import Any, Final, Protocol
 
 from semel.store.cluster.postgres.database import FLUSH, QUERY_PATIENCE_SECONDS, Database, patiently
+from semel.store.cluster.postgres.sessions import UNSAFE
 from semel.store.contract import LedgerDamaged, StoreBroken, StoreMisconfigured, StoreRefused
-
-log = logging.getLogger("semel.store")
 
 HAS_TERM: Final = """
     SELECT EXISTS (SELECT FROM terms WHERE term_id = $2 OR (term > $1 AND term_id = 'skipped'))
@@ -120,3 +123,27 @@ class LeftBehind(StoreRefused):
         return cls(
             f"this PostgreSQL server was left behind: the cluster has gone on with term {term} elsewhere"
         )
+
+
+LOOK_SECONDS: Final = 1.0
+"""As often as a lease is renewed by default."""
+TERMS_EVERY: Final = 10
+"""Looks at the settings per look at other hosts, and at the terms in the object store."""
+
+
+async def watch(database: Database, terms: Terms) -> None:
+    """Check the server until cancelled. StoreMisconfigured if it must not be used any more."""
+    looks = 0
+    while True:
+        await asyncio.sleep(LOOK_SECONDS)
+        looks += 1
+        try:
+            database.servers.check_settings([name for (name,) in await database.fetch(UNSAFE)])
+            if looks % TERMS_EVERY == 0:
+                await database.servers.look_around()
+                await terms.begin()
+        except StoreRefused as refused:
+            log.warning("whether this is still the right PostgreSQL server is checked later: %s", refused)
+
+
+log = logging.getLogger("semel.store")

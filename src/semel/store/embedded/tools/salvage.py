@@ -37,8 +37,7 @@ from semel.store.embedded.files import Files, naming, write_all
 from semel.store.embedded.ledger_opening import log_of, look_at
 from semel.store.embedded.ledger_writer import LedgerWriter
 from semel.store.embedded.wal import paths_in
-from semel.store.embedded.wal_frame import short_id
-from semel.store.embedded.wal_reading import Frame, first_frame, whole_frames
+from semel.store.embedded.wal_reading import Frame, first_frame, short_id, whole_frames
 from semel.wire.batch import MAGIC, BatchHeader, has_valid_crc, read_header
 
 TOPIC: Final = "salvaged"

@@ -14,7 +14,7 @@ from semel.spark import PipelineMismatch
 from semel.spark.checkpoint import Checkpoint
 from semel.spark.partition_offsets import topic_ids
 from semel.spark.sink import batch_commit, planning
-from semel.spark.sink.broker_clock import BrokerClock
+from semel.spark.sink.writing import BrokerClock
 
 #: The largest difference of two processes' clocks on one machine, including everything in between.
 NEAR_MS = 60_000

@@ -167,7 +167,7 @@ ROT: tuple[Mutant, ...] = (
     ),
     _store(
         "pages of the ledger have no checksums",
-        "embedded.page_checksums",
+        "embedded.ledger_opening",
         "    if NAME in apsw.vfs_names():\n        return NAME",
         '    return ""',
         seed=8,

@@ -31,7 +31,7 @@ from support.workloads.transactional_load import transactional_load
 from support.workloads.transactional_workers import PARTITIONS, Noted
 
 from semel.server.run import EXIT_OK
-from semel.store.embedded import page_checksums
+from semel.store.embedded import ledger_opening
 from semel.wire.errors import ErrorCode
 
 from .conftest import FEW, GIVEN, MANY
@@ -120,7 +120,7 @@ def lose_power(broker: BrokerProcess) -> None:
 
 def change_boot(broker: BrokerProcess) -> None:
     """Let the ledger believe that the operating system was started since."""
-    ledger = apsw.Connection(str(broker.directory / "ledger.db"), vfs=page_checksums.available())
+    ledger = apsw.Connection(str(broker.directory / "ledger.db"), vfs=ledger_opening.available())
     try:
         ledger.execute("UPDATE meta SET value = 'another boot' WHERE name = 'boot_id'")
     finally:

@@ -25,8 +25,7 @@ from semel.cli.pipeline import Lines, Screen
 from semel.client import Admin, Client, Consumer, Producer, TransactionalProducer
 from semel.printable import as_json, printable, printable_lines
 from semel.spark.partition_offsets import Span
-from semel.spark.pipeline.progress import Progress
-from semel.spark.pipeline.running import Restarted
+from semel.spark.pipeline.running import Progress, Restarted
 from semel.spark.sink import decision as decisions
 from semel.spark.sink.decision import Decision
 

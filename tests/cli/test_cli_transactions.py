@@ -23,7 +23,7 @@ from support.clients.raw_transactions import Log, RawProducer, make_topic, new_n
 
 import semel
 from semel.client.net import cluster
-from semel.store.embedded import page_checksums
+from semel.store.embedded import ledger_opening
 from semel.wire.errors import ErrorCode
 
 
@@ -256,7 +256,7 @@ def test_a_transaction_that_hangs_is_found_and_ended(cli: Any, tmp_path: Path) -
         left.write(topic, b"a", partition=1)
         kept.write(topic, b"b", partition=1)
     # No request can bring it about, so the ledger is made to forget the owner.
-    vfs = page_checksums.available()
+    vfs = ledger_opening.available()
     with closing(apsw.Connection(str(tmp_path / "ledger.db"), vfs=vfs)) as ledger, ledger:
         ledger.execute("DELETE FROM transactions WHERE transactional_id = ?", [left.transactional_id])
 

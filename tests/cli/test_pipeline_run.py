@@ -22,8 +22,7 @@ from semel.cli import pipeline as cli_pipeline
 from semel.cli.pipeline import Lines, Screen
 from semel.pipeline import Pipeline
 from semel.spark.pipeline import running
-from semel.spark.pipeline.progress import Progress
-from semel.spark.pipeline.running import Restarted
+from semel.spark.pipeline.running import Progress, Restarted
 
 FILE = """
 from semel.pipeline import Topic, pipeline

@@ -21,7 +21,7 @@ from support.workloads.cluster_load import loaded
 from semel.cli import cluster as cli
 from semel.client import Admin, Client, Consumer, NewTopic, Producer, TransactionalProducer
 from semel.store.cluster.checking import rows
-from semel.store.cluster.checking.findings import Checked
+from semel.store.cluster.checking.rows import Checked
 from semel.store.cluster.checking.run import check_cluster
 from semel.store.contract import StoreRefused
 from semel.wire.errors import ErrorCode

@@ -13,7 +13,7 @@ from support.clients.raw_transactions import RawProducer, make_topic
 import semel
 from semel.client import Admin, Client, NewTopic, Security
 from semel.client.admin.acls import Acl
-from semel.store.embedded import page_checksums
+from semel.store.embedded import ledger_opening
 
 
 def _result(reply: Reply) -> Any:
@@ -30,7 +30,7 @@ def test_a_hanging_transaction_is_ended_only_if_it_is_the_one_that_was_shown(tmp
         left = RawProducer(client)
         left.write(topic, b"a", partition=0)
     # No request can bring it about, so the ledger is made to forget the owner.
-    vfs = page_checksums.available()
+    vfs = ledger_opening.available()
     with closing(apsw.Connection(str(tmp_path / "ledger.db"), vfs=vfs)) as ledger, ledger:
         ledger.execute("DELETE FROM transactions WHERE transactional_id = ?", [left.transactional_id])
     with semel.embedded(tmp_path) as after, console(after.bootstrap_servers) as browsing:

@@ -15,8 +15,7 @@ import semel
 from semel.client import Client, TransactionalProducer
 from semel.embedded import Embedded
 from semel.spark import PipelineError
-from semel.spark.sink.broker_clock import BrokerClock
-from semel.spark.sink.writing import RowWriter
+from semel.spark.sink.writing import BrokerClock, RowWriter
 from verification.world.broker import HOUR_MS, MovedClock
 
 ROWS = pa.record_batch({"key": pa.array([b"a", b"b"]), "value": pa.array([b"a", b"b"])})

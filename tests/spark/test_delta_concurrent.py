@@ -14,12 +14,12 @@ from support.spark.lake import content
 from support.spark.table_writes import ROWS, batch_of, write
 
 from semel.spark.delta import batch_commit, table
+from semel.spark.delta.data_source import DeltaOptions
 from semel.spark.delta.leftovers import Attempt
-from semel.spark.delta.options import DeltaOptions
 from semel.spark.delta.position import Plan
 from semel.spark.delta.storage import Storage
 from semel.spark.errors import PipelineFenced, PipelineMismatch, TableChanged, TableUnreachable
-from semel.spark.pipeline.failures import is_passing
+from semel.spark.pipeline.running import is_passing
 
 Change = Callable[[Path], Any]
 

@@ -17,7 +17,7 @@ from semel.embedded import Embedded
 from semel.spark import PipelineMismatch
 from semel.spark.checkpoint import Checkpoint
 from semel.spark.delta import batch_commit
-from semel.spark.delta.options import DeltaOptions
+from semel.spark.delta.data_source import DeltaOptions
 from semel.spark.delta.position import RECENT, Note, Plan, read_position
 from semel.spark.delta.schema import delta_schema
 from semel.spark.delta.table import Table, open_for

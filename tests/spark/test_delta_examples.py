@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 from support.pages import blocks
 
 from semel.embedded import Embedded
-from semel.spark.delta import options
+from semel.spark.delta import data_source
 from semel.spark.sink.predecessors import RELATIONS
 
 ROOT = Path(__file__).parents[2]
@@ -48,5 +48,5 @@ def test_the_page_has_every_option() -> None:
     rows = re.findall(r"^\| (`.+?`) \|", PAGE.read_text(), re.MULTILINE)
     found = {name for names in rows for name in re.findall(r"`([\w.]+)`", names)}
     only_streams = {*RELATIONS, "checkpointLocation", "queryName", "kafka.bootstrap.servers"}
-    assert found == {*options.BATCH_SINK, *only_streams}
-    assert only_streams <= set(options.STREAM_SINK)
+    assert found == {*data_source.BATCH_SINK, *only_streams}
+    assert only_streams <= set(data_source.STREAM_SINK)

@@ -35,10 +35,10 @@ from semel.client.admin.group_offsets import commit_offsets
 from semel.embedded import Embedded
 from semel.spark import OptionError, PipelineFenced, PipelineMismatch
 from semel.spark.delta import files, leftovers, table
+from semel.spark.delta.data_source import DeltaOptions
 from semel.spark.delta.files import TaskFiles, directory_of, lower_bound, text_of, upper_bound
 from semel.spark.delta.group import read_group
 from semel.spark.delta.leftovers import Attempt
-from semel.spark.delta.options import DeltaOptions
 from semel.spark.delta.position import RECENT, Note, read_position
 from semel.spark.delta.resume import ResumingReader
 from semel.spark.delta.schema import delta_schema, in_utc, new_columns

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from semel.client import Codec, Isolation
 from semel.spark import OptionError
-from semel.spark.delta.options import DeltaOptions
+from semel.spark.delta.data_source import DeltaOptions
 from semel.spark.option_reader import IGNORED, REFUSED
 from semel.spark.options import (
     BATCH_SINK,

@@ -32,7 +32,7 @@ from semel.embedded import Embedded
 from semel.spark import DecidedTransactionLost, PipelineError, PipelineFenced, PipelineMismatch
 from semel.spark.errors import AttemptsLost
 from semel.spark.partition_offsets import Span
-from semel.spark.sink import batch_commit, fencing, planning
+from semel.spark.sink import batch_commit, planning
 from semel.spark.sink import decision as decisions
 from semel.spark.sink.batch_commit import Plan
 from semel.spark.sink.decision import Decision, Input
@@ -60,7 +60,7 @@ def client(semel_broker: Embedded, form: str) -> Iterator[Client]:
 def impatient(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the other copy decides nothing, there is nothing to wait for."""
     if request.function is not test_two_copies_on_one_checkpoint_are_told_so:
-        monkeypatch.setattr(fencing, "OTHER_DECIDES_S", 0.0)
+        monkeypatch.setattr(batch_commit, "OTHER_DECIDES_S", 0.0)
 
 
 def write(client: Client, plan: Plan, value: bytes, attempt: int = 0) -> PreparedTransaction:

@@ -19,10 +19,8 @@ from semel.embedded import Embedded
 from semel.pipeline import DeclarationError, Delta, Lookup, Pipeline, Sink, Topic, pipeline
 from semel.spark import PipelineError, errors, start
 from semel.spark.pipeline import running
-from semel.spark.pipeline.failures import explain, is_passing
 from semel.spark.pipeline.file import load
-from semel.spark.pipeline.progress import Progress
-from semel.spark.pipeline.running import Place, Restarted, Run
+from semel.spark.pipeline.running import Place, Progress, Restarted, Run, explain, is_passing
 
 HEAD = "from semel.pipeline import Delta, Lookup, Topic, pipeline\n"
 

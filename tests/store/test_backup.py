@@ -10,7 +10,7 @@ import pytest
 from support.stores.embedded import SETTINGS, Book, opened
 
 from semel.store.contract import StoreBroken, StoreDamaged, StoreFull
-from semel.store.embedded import page_checksums, wal_applier
+from semel.store.embedded import ledger_opening, wal_applier
 from semel.store.embedded.ledger_writer import LedgerWriter
 from semel.store.embedded.store import EmbeddedStore
 from semel.store.embedded.tools import backup
@@ -168,7 +168,7 @@ async def test_no_room_for_a_running_broker_s_ledger(tmp_path: Path, monkeypatch
     assert _names(tmp_path) == ["data"]
 
 
-@pytest.mark.skipif(not page_checksums.available(), reason="there are no page checksums")
+@pytest.mark.skipif(not ledger_opening.available(), reason="there are no page checksums")
 async def test_an_interrupted_backup_is_no_data_directory(tmp_path: Path) -> None:
     async with opened(tmp_path / "data") as store:
         await _filled(store)

@@ -34,7 +34,7 @@ from semel.store.cluster.commit_calls import Call
 from semel.store.cluster.contract import TermEnded
 from semel.store.cluster.ledger import PostgresLedger
 from semel.store.cluster.postgres import opening
-from semel.store.cluster.postgres.texts import original, stored
+from semel.store.cluster.postgres.database import original, stored
 from semel.store.contract import LedgerDamaged, StoreBroken, StoreDamaged, StoreFenced, StoreMisconfigured
 
 texts = st.text(st.sampled_from("\0\1\2ab\uffff\U0010ffff")) | st.text()

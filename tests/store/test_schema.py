@@ -7,7 +7,7 @@ import apsw
 import pytest
 
 from semel.store.contract import StoreBroken
-from semel.store.embedded import ledger_opening, page_checksums
+from semel.store.embedded import ledger_opening
 from semel.store.embedded.ledger import SqliteLedger
 
 STEPS = {
@@ -19,7 +19,7 @@ NOTES = "SELECT sql FROM sqlite_schema WHERE name = 'notes'"
 
 
 def _run(path: Path, statement: str) -> list[tuple[Any, ...]]:
-    connection = apsw.Connection(str(path), vfs=page_checksums.available())
+    connection = apsw.Connection(str(path), vfs=ledger_opening.available())
     rows = connection.execute(statement).fetchall()
     connection.close()
     return rows

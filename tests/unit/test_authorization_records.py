@@ -12,7 +12,7 @@ from support.models.rights import READ, WRITE, Right
 from support.models.rights_requests import batch
 from support.waiting import until_async
 
-from semel.broker.commit.promise import Promise
+from semel.broker.commit.pending_commands import Promise
 from semel.core.security.acls import CLUSTER_NAME, Operation, ResourceType
 from semel.core.types import ErrorCode, PartitionKey
 from semel.handlers import produce

@@ -14,7 +14,7 @@ import semel
 from semel.client import Admin, AuthenticationFailed, Client, Security
 from semel.client.net import connection, sasl
 from semel.client.net.sasl import rounds_of
-from semel.server import sasl_connection
+from semel.server import listener
 from semel.wire.errors import ErrorCode
 from semel.wire.messages import (
     ApiVersionsRequest,
@@ -89,7 +89,7 @@ def test_memory_before_authentication_cve_2022_34917(raw: RawClient, broker: sem
 
 
 def test_a_silent_client_is_closed(broker: semel.Embedded, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sasl_connection, "UNKNOWN_SECONDS_MAX", 0.2)
+    monkeypatch.setattr(listener, "UNKNOWN_SECONDS_MAX", 0.2)
     with socket.create_connection(("127.0.0.1", broker.port)) as silent:
         silent.settimeout(10)
         assert silent.recv(1) == b""
@@ -133,7 +133,7 @@ def test_the_end_of_a_refused_connection_does_not_come_with_the_answer(
     raw: RawClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """kafka-python drops the answer otherwise, and tries again for half a minute without saying why."""
-    monkeypatch.setattr(sasl_connection, "REFUSED_SECONDS", 600.0)
+    monkeypatch.setattr(listener, "REFUSED_SECONDS", 600.0)
     assert authenticate(raw, password="guessed") == ErrorCode.SASL_AUTHENTICATION_FAILED
     raw.send(MetadataRequest(topics=[]), 9)
     raw._socket.settimeout(0.2)

@@ -10,7 +10,7 @@ import pytest
 from support.clocks import later
 from support.faults.hostile_words import TOPIC, batch, error_codes, fetch, produce
 
-from semel.server import watch
+from semel.server import server
 from semel.wire.frames import decode_response_header, encode_request
 from semel.wire.messages import ApiVersionsRequest, CreateTopicsRequest, ListOffsetsRequest, MetadataRequest
 from semel.wire.messages.fetch import ListOffsetsPartition, ListOffsetsTopic
@@ -145,7 +145,7 @@ def test_a_client_that_comes_during_a_stop_is_not_waited_for(
 def test_a_silent_client_is_closed(serve_broker: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     with serve_broker(connections_max_idle_ms=600_000) as served, served.connect() as wire:
         assert wire.ask(MetadataRequest(topics=None), 9).brokers
-        monkeypatch.setattr(watch, "time", later(601))  # It looks every second.
+        monkeypatch.setattr(server, "time", later(601))  # It looks every second.
         assert wire.receive_frame() is None
 
 

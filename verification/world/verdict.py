@@ -8,7 +8,7 @@ from collections import Counter
 from dataclasses import dataclass
 from enum import Enum
 
-from semel.spark.pipeline.failures import explain
+from semel.spark.pipeline.running import explain
 from verification.world.truth import Expected
 
 #: Spark's errors when the committing process ends itself, and the error of a fault after the commit.

@@ -31,8 +31,7 @@ from semel.broker.cluster.commit_loop import SharedCommitLoop
 from semel.broker.cluster.member import ClusterMember, register
 from semel.broker.cluster.shard_ownership import ShardOwnership
 from semel.broker.commit.loop import CommitLoop
-from semel.broker.commit.pending_commands import CLIENT
-from semel.broker.commit.promise import Promise, Work
+from semel.broker.commit.pending_commands import CLIENT, Promise, Work
 from semel.broker.metrics import Metrics
 from semel.broker.ownership import Alone, Endpoint, Ownership
 from semel.broker.policies import Policies, migration_of

@@ -5,7 +5,7 @@ histogram is a list of integers; all code runs on the event loop's thread and ne
 formats them at a scrape.
 
 `server/connection.py` counts requests and bytes, the commit loop its ticks (`observe_tick`),
-`server/watch.py` the lag of the event loop. Components register a function for each gauge (`gauge`), and for
+`server/server.py` the lag of the event loop. Components register a function for each gauge (`gauge`), and for
 counters of their own (`counter`); it is called at the scrape.
 
 Logs transactions that were not ended by their own producer, on the logger ``semel.audit``.

@@ -12,7 +12,7 @@ from semel.cli.output import Answer, Columns, Pairs, Table, say, show
 from semel.times import span_text
 
 if TYPE_CHECKING:
-    from semel.store.cluster.checking.findings import Finding
+    from semel.store.cluster.checking.rows import Finding
     from semel.store.cluster.inspection import BrokerStatus, ClusterStatus
     from semel.store.cluster.postgres.snapshots import Snapshots
 
@@ -134,7 +134,7 @@ def check(ledger: RequiredLedger, chunks: Chunks = None, as_json: Json = False) 
     import asyncio
 
     _check_packages()
-    from semel.store.cluster.checking.findings import not_told
+    from semel.store.cluster.checking.rows import not_told
     from semel.store.cluster.checking.run import check_cluster
 
     tell = not_told if as_json else _show_finding

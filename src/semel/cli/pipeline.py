@@ -26,8 +26,7 @@ if TYPE_CHECKING:
 
     from semel.client import Client
     from semel.pipeline import Pipeline
-    from semel.spark.pipeline.progress import Progress
-    from semel.spark.pipeline.running import Restarted
+    from semel.spark.pipeline.running import Progress, Restarted
     from semel.spark.pipeline.status import Lag, OpenTransaction, Status
     from semel.spark.pipeline.verify import Answer as Comparison
 
@@ -55,7 +54,7 @@ class Lines:
 
     def show(self, event: "Progress | Restarted | None") -> None:
         """Print the event."""
-        from semel.spark.pipeline.progress import Progress
+        from semel.spark.pipeline.running import Progress
 
         if event is None or (isinstance(event, Progress) and event.rows == 0):
             return
@@ -96,7 +95,7 @@ class Screen:
 
     def show(self, event: "Progress | Restarted | None") -> None:
         """Keep the progress for the next drawing of the table; report a restart at once."""
-        from semel.spark.pipeline.progress import Progress
+        from semel.spark.pipeline.running import Progress
 
         if isinstance(event, Progress):
             row = self._rows[event.pipeline]

@@ -39,7 +39,7 @@ def spark_errors() -> Iterator[None]:
 
     from semel.pipeline import DeclarationError
     from semel.spark import DataLoss, JavaNotFound, OptionError, PipelineError
-    from semel.spark.pipeline.failures import explain
+    from semel.spark.pipeline.running import explain
 
     try:
         yield

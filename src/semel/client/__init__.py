@@ -67,8 +67,8 @@ from semel.client.produce.producer import Producer
 from semel.client.produce.transactional_producer import TransactionalProducer
 from semel.client.shares.consumer import ShareConsumer
 from semel.client.shares.session import AcknowledgeType, ShareRecord
+from semel.wire.batch import ProducerIdAndEpoch
 from semel.wire.compression import Codec
-from semel.wire.producer_id import ProducerIdAndEpoch
 from semel.wire.records import Header
 
 __all__ = [

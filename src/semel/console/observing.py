@@ -7,6 +7,10 @@ sampling a section takes at most `sample_share` of the time of the console and o
 
 Without a login, the observer runs as long as the console, so that the history of transactions has no gaps.
 With a login, it runs until `observed_seconds` after the last request of its user.
+
+Spark pipelines are sampled from the cluster, without Spark. The cluster has the newest decision of a
+pipeline, but not its time. So the console records when it first saw a decision, and how many offsets its
+batch has read.
 """
 
 import asyncio
@@ -16,15 +20,78 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from contextvars import ContextVar
+from dataclasses import dataclass, field
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
-from semel.client import AuthenticationFailed, ClientError, KafkaError, ProtocolError
+from semel.client import AuthenticationFailed, Client, ClientError, KafkaError, ProtocolError
 from semel.console.clients import StoppableClient
-from semel.console.pipeline_sampling import sample_pipelines
 from semel.console.sampling import sample_catalogue, sample_ends, sample_groups, sample_transactions
 from semel.console.sessions import Identity, Session
 from semel.console.settings import ConsoleSettings
 from semel.console.workers import OVER, Busy, SessionOver, TookTooLong, Workers
+from semel.spark.errors import PipelineError
+from semel.spark.pipeline.status import Status, status
+
+PIPELINES_MAX = 200
+DECISIONS_MAX = 300
+
+
+@dataclass(frozen=True, slots=True)
+class SeenDecision:
+    """A decision, and when it was first seen."""
+
+    at: float
+    number: int
+    batch_id: int
+    rows: int
+    behind: int
+
+
+@dataclass(slots=True)
+class PipelineSample:
+    """The status of a pipeline, or why it cannot be read, and the decisions seen so far."""
+
+    status: Status | None = None
+    problem: str | None = None
+    decisions: deque[SeenDecision] = field(default_factory=lambda: deque(maxlen=DECISIONS_MAX))
+
+
+async def sample_pipelines(observer: "Observer") -> dict[str, PipelineSample]:
+    """Read the status of every pipeline, one after the other."""
+    groups = await observer.groups.get()
+    if observer.groups.error is not None:
+        # The pipelines are found in the list of groups.
+        raise observer.groups.error.with_traceback(None)
+    before = observer.pipelines.value or {}
+    found: dict[str, PipelineSample] = {}
+    for name in sorted(groups.pipelines)[:PIPELINES_MAX]:
+        sample = found[name] = before.get(name) or PipelineSample()
+        sample.status, sample.problem = await observer.ask(_status, name)
+        if sample.status is not None:
+            _note(sample, sample.status)
+    return found
+
+
+def _status(client: Client, name: str) -> tuple[Status | None, str | None]:
+    try:
+        return status(client, name), None
+    except PipelineError as error:
+        return None, str(error)
+
+
+def _note(sample: PipelineSample, found: Status) -> None:
+    decision = found.decision
+    if decision is None or (sample.decisions and sample.decisions[-1].number == decision.number):
+        return
+    sample.decisions.append(
+        SeenDecision(time.time(), decision.number, decision.batch_id, rows_of(found), found.behind)
+    )
+
+
+def rows_of(found: Status) -> int:
+    """How many offsets the last batch has read."""
+    return sum(each.end - each.start for each in found.decision.spans.values()) if found.decision else 0
+
 
 LOG = logging.getLogger(__name__)
 

@@ -23,7 +23,7 @@ from semel.core.groups.commands import (
 from semel.core.groups.consumer import problem
 from semel.core.groups.model import NO_ASSIGNMENT, ConsumerGroup, ConsumerMember, Group, TopicShape
 from semel.core.groups.model import Assignment as OwnedPartitions
-from semel.core.groups.patterns import NamePattern, PatternError
+from semel.core.names import NamePattern, PatternError
 from semel.core.types import ErrorCode, Topic
 from semel.handlers.context import Handler, RequestContext
 from semel.handlers.group_admin import describe_each

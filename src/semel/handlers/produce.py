@@ -18,8 +18,7 @@ from typing import Final, NamedTuple
 
 from semel.broker.broker import Broker
 from semel.broker.catalog import TopicLimits
-from semel.broker.commit.pending_commands import Answers
-from semel.broker.commit.promise import Promise, Work
+from semel.broker.commit.pending_commands import Answers, Promise, Work
 from semel.broker.slices import SLICE_ITEMS
 from semel.core.log.partition import Append, Appended, TransactionContext
 from semel.core.types import ErrorCode, PartitionKey, Topic

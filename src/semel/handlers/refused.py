@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeAlias
 
 from semel.broker.broker import Broker
-from semel.broker.commit.promise import resolved
+from semel.broker.commit.pending_commands import resolved
 from semel.core.security.acls import Operation
 from semel.core.types import ErrorCode
 from semel.handlers.context import Handler, RequestContext

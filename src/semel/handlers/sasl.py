@@ -1,6 +1,6 @@
 """SaslHandshake and SaslAuthenticate on listeners without SASL.
 
-Listeners with SASL answer these requests themselves (`semel.server.sasl_connection`).
+Listeners with SASL answer these requests themselves (`semel.server.listener`).
 """
 
 from semel.broker.broker import Broker

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from semel.broker.broker import Broker
 from semel.broker.catalog import TopicLimits
-from semel.core.groups.patterns import NamePattern, PatternError
+from semel.core.names import NamePattern, PatternError
 from semel.core.topics import name_problem
 from semel.core.transactions.commands import DescribeTransaction, WriteMarker
 from semel.core.types import ErrorCode, PartitionKey, Topic, Transaction, TransactionState

@@ -16,8 +16,7 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from semel.broker.broker import Broker
-from semel.broker.commit.pending_commands import Answers
-from semel.broker.commit.promise import Promise, resolved
+from semel.broker.commit.pending_commands import Answers, Promise, resolved
 from semel.core.log.partition import AllocateProducerId
 from semel.core.names import is_usable
 from semel.core.security.acls import Operation

@@ -12,10 +12,10 @@ the half is paused until it holds less, and the kernel makes its client wait. So
 up the room of the others. Above the limit no connection is read. Incomplete frames could then hold all bytes
 for ever, so one connection at a time may read to the end of its frame. The next connection follows when that
 request is answered, or when it starts if it is not Produce. So the budget holds at most the limit, plus one
-frame, plus one read of each connection. `watch` closes a connection that is let through and is too slow.
+frame, plus one read of each connection. `server` closes a connection that is let through and is too slow.
 
 **Responses.** Bytes that the kernel has not accepted are charged to the connection. Over the limit, requests
-that may have a large response (all but Produce) do not start until clients have caught up. `watch` closes
+that may have a large response (all but Produce) do not start until clients have caught up. `server` closes
 clients that do not catch up (within seconds, not after the whole write timeout, because other clients wait).
 
 A Fetch is charged before its records are read, when the fetch plan has their size. Over the limit it waits

@@ -18,8 +18,7 @@ from enum import IntEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
-from semel.broker.commit.pending_commands import CLIENT
-from semel.broker.commit.promise import Promise
+from semel.broker.commit.pending_commands import CLIENT, Promise
 from semel.core.names import CLIENT_ID_CHARS_MAX
 from semel.handlers.context import Handler, RequestContext
 from semel.server.budgets import FRAME_OVERHEAD_BYTES, ResponseCharge

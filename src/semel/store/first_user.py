@@ -8,8 +8,8 @@ from semel.core.facts import Put
 from semel.core.security.policies import credential_policy
 from semel.core.security.users import ScramCredential
 from semel.core.types import PolicyKey
+from semel.store.cluster.postgres.database import stored
 from semel.store.cluster.postgres.opening import open_database
-from semel.store.cluster.postgres.texts import stored
 from semel.store.contract import StoreRefused
 from semel.store.opening import SCHEMA, check_packages, open_store
 

@@ -31,6 +31,14 @@ from semel.wire.compression import Codec
 from semel.wire.errors import ErrorCode, ProtocolError
 from semel.wire.schema import Buffer
 
+
+class ProducerIdAndEpoch(NamedTuple):
+    """Identifies one incarnation of a producer. A broker fences every epoch but the newest."""
+
+    producer_id: int = -1
+    epoch: int = -1
+
+
 MAGIC: Final = 2
 PREFIX_BYTES: Final = 12  # base offset and length: not counted by the length field
 HEADER_BYTES: Final = 61

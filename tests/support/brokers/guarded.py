@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from semel.broker.broker import Broker
-from semel.broker.commit.promise import Promise
+from semel.broker.commit.pending_commands import Promise
 from semel.core.security.acls import (
     CLUSTER_NAME,
     AclBinding,

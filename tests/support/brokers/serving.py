@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
-from semel.broker.commit.promise import Promise
+from semel.broker.commit.pending_commands import Promise
 from semel.broker.metrics import Metrics
 from semel.broker.policies import Policies
 from semel.broker.slices import Slices

@@ -13,7 +13,7 @@ from time import sleep
 from typing import Any
 
 from semel.spark.delta import DeltaDataSource, batch_commit
-from semel.spark.delta.options import DeltaOptions
+from semel.spark.delta.data_source import DeltaOptions
 from semel.spark.delta.sink import StreamWriter
 from semel.spark.delta.table import Table
 

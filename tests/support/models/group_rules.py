@@ -22,7 +22,7 @@ from semel.core.groups.commands import (
 )
 from semel.core.groups.migration import Migration
 from semel.core.groups.model import ClassicGroup, ConsumerGroup, Group, TopicShape, unpack_group
-from semel.core.groups.patterns import NamePattern
+from semel.core.names import NamePattern
 from semel.core.state import BrokerState
 from semel.core.types import PARKED, Command, Decision, ErrorCode, GroupKey
 from semel.wire.consumer_protocol import encode_assignment

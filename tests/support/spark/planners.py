@@ -8,7 +8,7 @@ from pathlib import Path
 from semel.client import Client, ProducerIdAndEpoch
 from semel.spark.checkpoint import Checkpoint
 from semel.spark.scratch import SCRATCH
-from semel.spark.sink import batch_commit, fencing, planning
+from semel.spark.sink import batch_commit, planning
 from support.waiting import LIMIT_SECONDS
 
 
@@ -40,7 +40,7 @@ class Planner:
 def _begin(scratch: str) -> None:
     os.environ[SCRATCH] = scratch
     # In these tests, another copy has decided before this one asks.
-    fencing.OTHER_DECIDES_S = 0.0
+    batch_commit.OTHER_DECIDES_S = 0.0
 
 
 def _plan(bootstrap: str, pipeline_id: str, checkpoint: Checkpoint, decides: bool) -> ProducerIdAndEpoch:

@@ -9,9 +9,9 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from semel.spark.checkpoint import Checkpoint
 from semel.spark.delta import batch_commit
+from semel.spark.delta.data_source import DeltaOptions
 from semel.spark.delta.files import Added, TaskFiles
 from semel.spark.delta.leftovers import Attempt
-from semel.spark.delta.options import DeltaOptions
 from semel.spark.delta.position import Plan
 from semel.spark.delta.storage import Storage
 

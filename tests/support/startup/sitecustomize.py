@@ -43,5 +43,5 @@ if DAEMON in sys.orig_argv:
             *(each for each in sys.orig_argv if each.startswith("pyspark.sql.")),
         ):
             importlib.import_module(name)
-        importlib.import_module("semel.spark.sink.fencing").OTHER_DECIDES_S = 0.0  # type: ignore[attr-defined]
+        importlib.import_module("semel.spark.sink.batch_commit").OTHER_DECIDES_S = 0.0  # type: ignore[attr-defined]
     gc.freeze()

@@ -10,7 +10,7 @@ from support.stores.slow import offsets
 from semel.broker.broker import Broker
 from semel.core.types import ErrorCode, PartitionKey, TransactionState
 from semel.store import opening
-from semel.store.embedded import page_checksums
+from semel.store.embedded import ledger_opening
 
 
 async def test_an_overdue_transaction_is_aborted_and_its_producer_fenced() -> None:
@@ -117,7 +117,7 @@ async def test_a_new_term_aborts_what_was_open(tmp_path: Path, monkeypatch: pyte
         producer = await Producer(broker, "id").init()
         await producer.send()
         term = broker.store.term
-    with apsw.Connection(str(tmp_path / "ledger.db"), vfs=page_checksums.available()) as ledger:
+    with apsw.Connection(str(tmp_path / "ledger.db"), vfs=ledger_opening.available()) as ledger:
         ledger.execute("UPDATE meta SET value = '0' WHERE name = 'clean_stop'")
     monkeypatch.setattr(opening, "_boot_id", lambda: "another start of the system")
     async with running(tmp_path) as broker:

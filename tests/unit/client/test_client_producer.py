@@ -7,6 +7,7 @@ import pytest
 from semel.client import Client, ClientError, Codec, KafkaError, Producer
 from semel.client.errors import ErrorCode
 from semel.client.produce.batches import Batch, Delivery, Outgoing
+from semel.wire.batch import ProducerIdAndEpoch
 from semel.wire.messages import (
     InitProducerIdRequest,
     InitProducerIdResponse,
@@ -16,7 +17,6 @@ from semel.wire.messages import (
     ProduceResponse,
     TopicProduceResponse,
 )
-from semel.wire.producer_id import ProducerIdAndEpoch
 from semel.wire.records import Record, decode_batch, read_header
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from semel.core.groups.patterns import NamePattern, PatternError
+from semel.core.names import NamePattern, PatternError
 
 SAME = [
     "orders",

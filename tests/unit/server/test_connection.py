@@ -11,7 +11,7 @@ import uvloop
 from support.brokers.serving import Client, Produces, serving
 from support.waiting import LIMIT_SECONDS, until_async
 
-from semel.broker.commit.promise import Promise
+from semel.broker.commit.pending_commands import Promise
 from semel.handlers.context import CloseConnection
 from semel.server.in_flight import InFlightRequest
 from semel.store.contract import StoreBroken, StoreFull

@@ -9,7 +9,7 @@ from support.brokers.in_memory import broker_in_memory, make_topic
 from support.brokers.serving import Client, Produces, ServerUnderTest, serving
 from support.waiting import until_async
 
-from semel.broker.commit.promise import Promise, resolved
+from semel.broker.commit.pending_commands import Promise, resolved
 from semel.server.listener import ListenerConfig
 from semel.server.server import Server
 from semel.wire.frames import decode_response_header

@@ -17,7 +17,7 @@ from msgspec import DecodeError, msgpack
 
 from semel.broker.cluster.notice import Notice, Notices, Recipient, pack_notice, unpack_notice
 from semel.broker.cluster.shard_ownership import ShardOwnership
-from semel.broker.commit.promise import Work
+from semel.broker.commit.pending_commands import Work
 from semel.core.types import Key
 from semel.store.cluster.contract import Membership, Peer
 from semel.store.contract import StoreRefused

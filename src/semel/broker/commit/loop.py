@@ -38,8 +38,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 from semel.broker.clock import Clock
-from semel.broker.commit.pending_commands import FairQueue, PendingCommands, without_room
-from semel.broker.commit.promise import Promise, Work
+from semel.broker.commit.pending_commands import FairQueue, PendingCommands, Promise, Work, without_room
 from semel.broker.commit.tick import Replies, Tick, newest_only
 from semel.broker.commit.unsynced_work import FLUSH_AFTER_SECONDS, UnsyncedWork
 from semel.broker.metrics import Metrics

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from semel.client.consume.offsets import Partition
 from semel.client.net.connection import Pending
+from semel.wire.batch import ProducerIdAndEpoch
 from semel.wire.columns import Packed, seal_packed
 from semel.wire.compression import Codec
-from semel.wire.producer_id import ProducerIdAndEpoch
 from semel.wire.records import Header, Record, encode_batch
 
 if TYPE_CHECKING:

@@ -24,6 +24,7 @@ from semel.client.errors import TransactionError, TransactionMisuse, check
 from semel.client.net.cluster import TRANSACTION, Client
 from semel.client.produce.prepared import PreparedTransaction
 from semel.client.produce.transactional_producer import TransactionalProducer
+from semel.wire.batch import ProducerIdAndEpoch
 from semel.wire.compression import Codec
 from semel.wire.messages.semel import (
     COMMIT_TRANSACTIONS,
@@ -35,7 +36,6 @@ from semel.wire.messages.semel import (
     CommitTransactionsTopic,
     CommitTransactionsTransaction,
 )
-from semel.wire.producer_id import ProducerIdAndEpoch
 
 #: The maximum number of transactions in one request.
 TRANSACTIONS_MAX = 1_000

@@ -27,7 +27,7 @@ from semel.client.errors import (
 )
 from semel.client.net.cluster import Client
 from semel.client.produce.transaction_coordinator import Coordinator, transaction_version
-from semel.wire.producer_id import ProducerIdAndEpoch
+from semel.wire.batch import ProducerIdAndEpoch
 
 TIMEOUT_S = 60.0
 ANY_TIMEOUT_MS = 60_000  # two-phase commit has no timeout, but the request needs one

@@ -49,6 +49,7 @@ from semel.client.produce.batches import (
     size_of,
 )
 from semel.client.produce.transaction_coordinator import FIRST_PRODUCE, NOBODY_YET, Coordinator
+from semel.wire.batch import ProducerIdAndEpoch
 from semel.wire.columns import Packed
 from semel.wire.compression import Codec
 from semel.wire.messages import (
@@ -61,7 +62,6 @@ from semel.wire.messages import (
     TopicProduceData,
 )
 from semel.wire.partitioner import partition_for
-from semel.wire.producer_id import ProducerIdAndEpoch
 
 ALL = -1
 PACKED_BYTES = 1 << 20  # of queued batches, from which `send_packed` waits for the round in flight

@@ -16,6 +16,7 @@ from semel.client.admin.group_offsets import CommittedOffset, GroupMetadata, off
 from semel.client.consume.offsets import Partition
 from semel.client.errors import UnsupportedRequest, check
 from semel.client.net.cluster import GROUP, TRANSACTION, Client, by_topic
+from semel.wire.batch import ProducerIdAndEpoch
 from semel.wire.messages import (
     AddOffsetsToTxnRequest,
     AddOffsetsToTxnResponse,
@@ -32,7 +33,6 @@ from semel.wire.messages import (
     TxnOffsetCommitRequestTopic,
     TxnOffsetCommitResponse,
 )
-from semel.wire.producer_id import ProducerIdAndEpoch
 from semel.wire.schema import Request
 
 NOBODY_YET = ProducerIdAndEpoch()

@@ -61,6 +61,7 @@ from semel.client.produce.producer import TransactionWriter
 from semel.client.produce.transaction_coordinator import NOBODY_YET, Coordinator, transaction_version
 from semel.client.shares.consumer import ShareConsumer
 from semel.client.shares.session import Acknowledgements, AcknowledgeType, ShareRecord, acknowledged_topics
+from semel.wire.batch import ProducerIdAndEpoch
 from semel.wire.columns import Packed
 from semel.wire.compression import Codec
 from semel.wire.messages.semel import (
@@ -68,7 +69,6 @@ from semel.wire.messages.semel import (
     TxnShareAcknowledgeRequest,
     TxnShareAcknowledgeResponse,
 )
-from semel.wire.producer_id import ProducerIdAndEpoch
 
 FENCED: Final = frozenset({ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH})
 

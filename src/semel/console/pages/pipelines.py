@@ -9,8 +9,7 @@ from starlette.routing import Route
 
 from semel.client import ErrorCode, KafkaError
 from semel.console import forms
-from semel.console.observing import Observer
-from semel.console.pipeline_sampling import PipelineSample, rows_of
+from semel.console.observing import Observer, PipelineSample, rows_of
 from semel.console.rendering import iso, now_iso, page
 from semel.spark.pipeline.status import Doing, Status
 

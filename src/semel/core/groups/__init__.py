@@ -2,7 +2,7 @@
 
 ``model`` is the durable part of a group, ``session`` the volatile part, ``commands`` the requests.
 ``classic_members`` and ``classic_rebalance`` are the classic protocol; ``consumer``, ``targets`` and
-``assignors`` are KIP-848; ``patterns`` matches topic names; ``lifecycle`` describes, deletes and expires
+``assignors`` are KIP-848; ``lifecycle`` describes, deletes and expires
 groups.
 
 A plain heartbeat writes nothing to the ledger: it is a ``SessionChanged`` and no ``Put``. Neither

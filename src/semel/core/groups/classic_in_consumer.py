@@ -23,7 +23,7 @@ from semel.core.groups.commands import (
     SyncGroup,
     TopicsNeeded,
 )
-from semel.core.groups.consumer_turn import ConsumerTurn
+from semel.core.groups.consumer import ConsumerTurn
 from semel.core.groups.layered import drop, put
 from semel.core.groups.migration import assignment_bytes, owned_in, subscription_of
 from semel.core.groups.model import (

@@ -39,7 +39,7 @@ from semel.core.groups.commands import (
     Synced,
     SyncGroup,
 )
-from semel.core.groups.consumer_turn import ConsumerTurn
+from semel.core.groups.consumer import ConsumerTurn
 from semel.core.groups.layered import drop, put
 from semel.core.groups.model import NOTHING, ClassicGroup, ClassicMember, ClassicState, ConsumerGroup
 from semel.core.groups.session import NEVER, Session, has_room_for_session

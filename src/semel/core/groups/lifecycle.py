@@ -12,7 +12,7 @@ from semel.core.facts import GroupDeleted, GroupGathered, Put, SessionChanged
 from semel.core.groups.classic_members import pass_time
 from semel.core.groups.classic_rebalance import ClassicTurn, as_classic
 from semel.core.groups.commands import DeleteGroup, DescribeGroup, GroupTick
-from semel.core.groups.consumer_turn import ConsumerTurn
+from semel.core.groups.consumer import ConsumerTurn
 from semel.core.groups.layered import K, Layered, V
 from semel.core.groups.model import ConsumerGroup, Group
 from semel.core.shares.group import ShareGroup, shares_of

@@ -28,7 +28,7 @@ from semel.core.groups.model import (
 )
 
 if TYPE_CHECKING:
-    from semel.core.groups.consumer_turn import ConsumerTurn
+    from semel.core.groups.consumer import ConsumerTurn
 
 
 def reconcile(group: ConsumerGroup, member: ConsumerMember, owned: Assignment | None) -> ConsumerMember:

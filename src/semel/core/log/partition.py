@@ -66,7 +66,7 @@ from semel.core.types import (
     Staged,
     TransactionKey,
 )
-from semel.wire.producer_id import ProducerIdAndEpoch
+from semel.wire.batch import ProducerIdAndEpoch
 from semel.wire.records import BatchHeader
 
 if TYPE_CHECKING:

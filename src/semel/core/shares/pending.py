@@ -23,7 +23,7 @@ from semel.core.shares.partition import UNSTARTED, Lock, Run, covers, within
 from semel.core.transactions.joining import join_by_writing
 from semel.core.transactions.model import is_open
 from semel.core.types import Decision, ErrorCode, Fact, TransactionKey
-from semel.wire.producer_id import ProducerIdAndEpoch
+from semel.wire.batch import ProducerIdAndEpoch
 
 if TYPE_CHECKING:
     from semel.core.state import BrokerState

@@ -56,7 +56,7 @@ from semel.core.types import (
     TransactionKey,
     TransactionState,
 )
-from semel.wire.producer_id import ProducerIdAndEpoch
+from semel.wire.batch import ProducerIdAndEpoch
 
 if TYPE_CHECKING:
     from semel.core.state import BrokerState

@@ -17,7 +17,7 @@ from semel.core.transactions.model import NEVER_MS, is_exhausted, is_open, note_
 from semel.core.transactions.states import Event, becomes
 from semel.core.transactions.update import TransactionUpdate
 from semel.core.types import NO_PRODUCER, Decision, ErrorCode, Fact, Transaction, TransactionKey
-from semel.wire.producer_id import ProducerIdAndEpoch
+from semel.wire.batch import ProducerIdAndEpoch
 
 if TYPE_CHECKING:
     from semel.core.state import BrokerState

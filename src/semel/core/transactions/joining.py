@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from semel.core.transactions.model import check_may_write, is_open
 from semel.core.transactions.states import Event, becomes
 from semel.core.types import ErrorCode, PartitionKey, ShareKey, Transaction, TransactionState
-from semel.wire.producer_id import ProducerIdAndEpoch
+from semel.wire.batch import ProducerIdAndEpoch
 
 if TYPE_CHECKING:
     from semel.core.state import BrokerState

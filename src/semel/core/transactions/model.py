@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final
 from semel.core.facts import LatestConnectionChanged
 from semel.core.transactions.commands import NO_CONNECTION
 from semel.core.types import NO_PRODUCER, ErrorCode, Fact, Transaction, TransactionState
-from semel.wire.producer_id import ProducerIdAndEpoch
+from semel.wire.batch import ProducerIdAndEpoch
 
 if TYPE_CHECKING:
     from semel.core.state import BrokerState

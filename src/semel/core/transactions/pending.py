@@ -25,7 +25,7 @@ from semel.core.types import (
     PendingOffset,
     TransactionKey,
 )
-from semel.wire.producer_id import ProducerIdAndEpoch
+from semel.wire.batch import ProducerIdAndEpoch
 
 if TYPE_CHECKING:
     from semel.core.state import BrokerState

@@ -41,9 +41,9 @@ from semel.client import Client, ClientError, KafkaError, Partition
 from semel.spark.checkpoint import Checkpoint, Step, describe
 from semel.spark.clients import connect
 from semel.spark.delta import leftovers
+from semel.spark.delta.data_source import DeltaOptions
 from semel.spark.delta.files import Added
 from semel.spark.delta.group import Group, TableName, follow, read_group
-from semel.spark.delta.options import DeltaOptions
 from semel.spark.delta.position import (
     NOWHERE,
     Note,

@@ -1,7 +1,13 @@
-"""The data source of format "semel-delta". It only writes; other tools read the tables."""
+"""The data source of format "semel-delta". It only writes; other tools read the tables.
 
-from collections.abc import MutableMapping
+Its options are checked before anything is written.
+"""
+
+import re
+from collections.abc import Mapping, MutableMapping
+from dataclasses import dataclass
 from types import ModuleType
+from typing import Self
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -12,9 +18,68 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from semel.spark.delta.options import DeltaOptions
+from semel.spark.delta.storage import location_of
 from semel.spark.edge import faces_spark
 from semel.spark.errors import OptionError
+from semel.spark.options import COMMON, VERSIONS, Address, missing_checkpoint, sink_reader, write_version
+from semel.spark.sink.predecessors import ALONE, RELATIONS, Relations
+from semel.spark.sink.versions import Version
+
+SINK = ("path", "pipeline.id", "partitionBy", "mergeSchema", "mode")
+BATCH_SINK = (*SINK, *VERSIONS, "checkpointLocation")
+STREAM_SINK = (
+    *SINK,
+    *(name for name in COMMON if name not in SINK),
+    *RELATIONS,
+    "checkpointLocation",
+    "queryName",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaOptions:
+    """The parsed options of the sink."""
+
+    location: str
+    pipeline_id: str
+    partition_by: tuple[str, ...]
+    merge_schema: bool
+    address: Address | None  # of the cluster whose group follows the table; None for a batch write
+    checkpoint: str
+    version: Version | None = None
+    relations: Relations = ALONE
+
+    @classmethod
+    def of(cls, options: Mapping[str, str], *, is_stream: bool) -> Self:
+        """Parse them; OptionError names an invalid one."""
+        given = sink_reader(options, STREAM_SINK, BATCH_SINK, is_stream=is_stream)
+        version = None if is_stream else write_version(given)
+        path = given.text("path")
+        pipeline_id = given.pipeline_id() or (version.app if version else None)
+        if path is None:
+            raise OptionError("the option path is missing: the table's directory, or a URL such as s3://…")
+        if pipeline_id is None:
+            raise OptionError(
+                "the option pipeline.id is missing: a name that stays the same as long as the pipeline "
+                "lives. The table records under it what it has of the pipeline"
+            )
+        given.choice("mode", "append", ("append",))
+        checkpoint = given.text("checkpointLocation") if is_stream else None
+        if is_stream and checkpoint is None:
+            raise OptionError(missing_checkpoint(given))
+        columns = [each for each in re.split(r"\s*,\s*", given.text("partitionBy") or "") if each]
+        if len(set(columns)) < len(columns):
+            raise OptionError(f"partitionBy names a column twice: {', '.join(columns)}")
+        return cls(
+            location=location_of(path),
+            pipeline_id=pipeline_id,
+            partition_by=tuple(columns),
+            merge_schema=given.flag("mergeSchema", False),
+            address=given.address() if is_stream else None,
+            checkpoint=checkpoint or "",
+            version=version,
+            relations=Relations.of(given) if is_stream else ALONE,
+        )
 
 
 @faces_spark

@@ -15,16 +15,15 @@ from pyspark.sql.types import StructType
 
 from semel.spark.checkpoint import Checkpoint
 from semel.spark.delta import batch_commit
+from semel.spark.delta.data_source import DeltaOptions
 from semel.spark.delta.files import Added, TaskFiles
 from semel.spark.delta.leftovers import Attempt
-from semel.spark.delta.options import DeltaOptions
 from semel.spark.delta.position import Plan
 from semel.spark.delta.storage import Storage
 from semel.spark.edge import faces_spark
 from semel.spark.errors import PipelineError
 from semel.spark.sink.foreach_batch import check_task
-from semel.spark.sink.remembered_writes import remember, skip
-from semel.spark.sink.versions import current_stream_run, refuse_second_write
+from semel.spark.sink.versions import current_stream_run, refuse_second_write, remember, skip
 
 
 @dataclass(frozen=True, slots=True)

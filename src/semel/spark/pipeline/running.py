@@ -2,8 +2,13 @@
 
 A query stops when the broker is unavailable for too long, and Spark does not restart it. This module does,
 because a restart is always safe: a decided batch is finished, and an undecided one is written again.
+
+`explain` extracts a short message for a failed query, because Spark embeds the error of a Python process in
+many pages. `News` reduces Spark's progress reports to the few numbers that show how a pipeline is doing.
 """
 
+import json
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -18,8 +23,121 @@ from pyspark.sql.streaming.query import StreamingQuery
 from semel.pipeline import DeclarationError, Delta, Lookup, Pipeline, Sink, Source
 from semel.spark.driver.first_start import prepare_first_start
 from semel.spark.errors import PipelineError
-from semel.spark.pipeline.failures import explain, is_passing
-from semel.spark.pipeline.progress import News, Progress
+from semel.spark.partition_offsets import PartitionOffsets, of_json
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """One batch of one query."""
+
+    pipeline: str
+    batch: int
+    at: str  # when it started
+    rows: int
+    rows_per_second: float
+    duration_ms: int
+    lag: int  # offsets that were still waiting after it
+
+    @classmethod
+    def of(cls, pipeline: str, report: Mapping[str, Any]) -> "Progress":
+        """Parse a report of Spark."""
+        ends: PartitionOffsets = {}
+        latest: PartitionOffsets = {}
+        for source in report["sources"]:
+            ends |= _vector(source.get("endOffset"))
+            latest |= _vector(source.get("latestOffset"))
+        return cls(
+            pipeline=pipeline,
+            batch=int(report["batchId"]),
+            at=str(report["timestamp"]),
+            rows=int(report["numInputRows"]),
+            rows_per_second=float(report.get("processedRowsPerSecond") or 0.0),
+            duration_ms=int(report["durationMs"].get("triggerExecution", 0)),
+            lag=sum(max(0, offset - ends.get(key, 0)) for key, offset in latest.items()),
+        )
+
+
+class News:
+    """The progress reports of one query; each is returned once."""
+
+    def __init__(self, pipeline: str) -> None:
+        self._pipeline = pipeline
+        self._last: tuple[int, str] | None = None
+
+    def of(self, query: StreamingQuery) -> Iterator[Progress]:
+        """Return what the query has reported since the last call."""
+        reports = [json.loads(each.json) for each in query.recentProgress]
+        keys = [(int(each["batchId"]), str(each["timestamp"])) for each in reports]
+        first = keys.index(self._last) + 1 if self._last in keys else 0
+        if keys:
+            self._last = keys[-1]
+        for report in reports[first:]:
+            yield Progress.of(self._pipeline, report)
+
+
+def _vector(found: Any) -> PartitionOffsets:
+    """Return the offsets of a Semel source; those of other sources cannot be counted here."""
+    try:
+        return of_json(json.loads(found) if isinstance(found, str) else found)
+    except (ValueError, AttributeError):
+        return {}
+
+
+#: What follows the message: Spark's description of the query, and the Java stack trace.
+_BEHIND = ("\n=== Streaming Query ===", "\n\tat ", "\nDriver stacktrace:", "\nJVM stacktrace:")
+_TRACEBACK = "Traceback (most recent call last):\n"
+_STATE = re.compile(r"\s*SQLSTATE: ")
+_OURS = "semel."
+#: How `edge` starts an error of ours, before any traceback.
+_HEADLINE = re.compile(r"\bsemel(?:\.\w+)+: (.+?)\n\nThe above exception was the direct cause", re.DOTALL)
+#: Failures that a restart may resolve: the broker, a table, or the storage of either was unavailable; the
+#: broker has aborted transactions that were not decided yet; another program has changed a table; compaction
+#: was faster than a lookup; a Python process of Spark died; or queries that started at the same time have
+#: damaged what they share, which `first_start` mends. Every message that says to start again is one of these.
+_PASSING = re.compile(
+    r"(?:^|: )semel\.client\.errors\.(BrokerUnreachable|ConnectionLost|RequestTimedOut): "
+    r"|(?:^|: )semel\.wire\.errors\.KafkaError: (COORDINATOR_NOT_AVAILABLE|NOT_COORDINATOR"
+    r"|LEADER_NOT_AVAILABLE|NOT_LEADER_OR_FOLLOWER|KAFKA_STORAGE_ERROR): "
+    r"|(?:^|: )semel\.spark\.errors\.(AttemptsLost|BatchUnfinished|SnapshotOvertaken|TableChanged"
+    r"|TableUnreachable): "
+    r"|Python worker (exited unexpectedly|failed to connect back)"
+    r"|Task not serializable",
+    re.MULTILINE,
+)
+
+
+def is_passing(error: BaseException) -> bool:
+    """Whether the same query is likely to succeed after a restart."""
+    return _PASSING.search(str(error)) is not None
+
+
+def explain(error: BaseException) -> str:
+    """Return why a query failed: its Python error if there is one, else Spark's own message.
+
+    The Python error is the headline of our data source, else the error at the end of the last traceback.
+    """
+    text = str(error)
+    headline = _HEADLINE.search(text.partition(_TRACEBACK)[0])
+    if headline is not None:
+        return headline[1]
+    for mark in _BEHIND:
+        text = text.partition(mark)[0]
+    _, found, trace = text.rpartition(_TRACEBACK)
+    lines = (trace if found else text).splitlines()
+    if found:
+        # The lines of a traceback are indented; the first that is not is the error.
+        while lines and (not lines[0].strip() or lines[0].startswith(" ")):
+            lines.pop(0)
+        said = "\n".join(lines)
+    else:
+        said = lines[0] if lines else type(error).__name__
+    said = _STATE.split(said)[0].strip()
+    name, colon, rest = said.partition(": ")
+    if not colon or not re.fullmatch(r"[\w.]+", name):
+        return said
+    # Semel's own errors are sentences. Others need their name to be understood.
+    return rest if name.startswith(_OURS) else f"{name.rpartition('.')[2]}: {rest}"
+
 
 TRIGGER = "1 second"
 PATIENCE_SECONDS = 300.0

@@ -17,9 +17,19 @@ forms write the same notes, so a pipeline may switch between them at any batch.
 
 Spark's checkpoint is not trusted, because it may be old or lost: a batch is written only if it starts where
 the last decision ended. Runs are ordered, so a run aborts only what is older than itself.
+
+**Fenced drivers.** A driver stops if another copy of its pipeline has taken over. A broker that fences a
+producer does not say which one replaces it. The notes of the last decision do, as soon as the other copy has
+made one. That takes a batch, so a driver waits a moment for it. Two copies that share a checkpoint are the
+same query to Spark, with the same query id.
+
+**Output topics** are compared by id, to find those that were deleted and created again. The output in the old
+topic is gone, while the pipeline's position says that it was written. Whether that was intended is unknown,
+so the pipeline stops.
 """
 
 import re
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -52,14 +62,98 @@ from semel.spark.errors import (
     DecidedTransactionLost,
     PipelineError,
     PipelineFenced,
+    PipelineMismatch,
 )
-from semel.spark.partition_offsets import Spans, TopicIds
+from semel.spark.partition_offsets import Spans, TopicIds, recreated, topic_ids
 from semel.spark.sink import decision as decisions
-from semel.spark.sink.decision import Decision, Input, remembered
-from semel.spark.sink.fencing import fenced_text
-from semel.spark.sink.outputs import check_written
+from semel.spark.sink.decision import BEGINNING, Decision, Input, remembered
 from semel.spark.sink.predecessors import Predecessor, check_origin, check_predecessors
+from semel.spark.sink.versions import NO_QUERY, WriteName, is_write
 from semel.wire.messages import ListTransactionsRequest
+
+
+def check_outputs(client: Client, pipeline_id: str, last: Decision, topic: str | None) -> None:
+    """Compare the outputs of the last decision with the current topics. PipelineMismatch if they differ."""
+    if last.number != BEGINNING and last.topic != topic:
+        raise PipelineMismatch(
+            f"pipeline {pipeline_id!r} has written to {_said(last.topic)} so far, and this query writes to "
+            f"{_said(topic)}, which lacks the output of earlier batches. Give this query a "
+            "pipeline.id of its own"
+        )
+    _check(client, pipeline_id, last.outputs, {})
+
+
+def check_written(client: Client, pipeline_id: str, known: TopicIds, written: TopicIds) -> None:
+    """Check the outputs again before a decision, with the topics that the tasks have written to."""
+    _check(client, pipeline_id, known, written)
+
+
+def merged(found: Iterable[TopicIds]) -> TopicIds:
+    """Merge the outputs of several tasks. The check finds one that differs from the current topic."""
+    return {topic: topic_id for each in found for topic, topic_id in each.items()}
+
+
+def _check(client: Client, pipeline_id: str, known: TopicIds, written: TopicIds) -> None:
+    names = sorted({*known, *written})
+    now = topic_ids(client.describe(names).topics) if names else {}
+    for topic in sorted(recreated(known, {**written, **now}) | recreated(written, now)):
+        raise PipelineMismatch(
+            f"the output topic {topic} was deleted and created again since pipeline {pipeline_id!r} wrote to "
+            "it, so what was written before is not there. Start with a new pipeline.id: with "
+            "startingOffsets=earliest to write everything again, or where the old one stopped"
+        )
+
+
+def _said(topic: str | None) -> str:
+    return "the topics that its rows name" if topic is None else f"topic {topic}"
+
+
+#: How long a driver waits for a decision of the other copy. The first batch of a driver takes seconds.
+OTHER_DECIDES_S, POLL_S = 10.0, 0.2
+
+
+def fenced_text(
+    client: Client, pipeline_id: str, run: ProducerIdAndEpoch | None, query_id: str, *, waits: bool = False
+) -> str:
+    """Return why this copy stops, and which one continues, as far as that is known."""
+    last = _decision_of_other(client, pipeline_id, run, OTHER_DECIDES_S if waits else 0.0)
+    who, other = f"another copy of pipeline {pipeline_id!r}", "It has decided nothing yet"
+    then = "the other one writes it"
+    if query_id == NO_QUERY or WriteName.of_query_id(query_id) is not None:
+        who = f"another write with pipeline.id {pipeline_id!r}"
+        then = (
+            "run it again when the other one has ended. Versions of one txnAppId are written one after "
+            "another: one that is not above the last is skipped"
+        )
+    if last is not None and is_write(last):
+        other = "It is another batch write"
+    elif last is not None and last.query_id == query_id:
+        who = f"another copy of this query runs on the same checkpoint, and as pipeline {pipeline_id!r} it"
+        other = f"It has decided batch {last.batch_id}"
+    elif last is not None:
+        other = f"It is query {last.query_id}, which has decided batch {last.batch_id}"
+    return (
+        f"{who} has taken over, so this one stops. {other}. What this one wrote in this batch does not "
+        f"count; {then}"
+    )
+
+
+def _decision_of_other(
+    client: Client, pipeline_id: str, run: ProducerIdAndEpoch | None, wait_s: float
+) -> Decision | None:
+    """Return the last decision of a newer run, if there is one within `wait_s`."""
+    deadline = time.monotonic() + wait_s
+    # The broker may be unavailable by now. The rest of the message is given all the same.
+    with suppress(KafkaError, ClientError, PipelineError):
+        while run is not None:
+            last = decisions.read_committed(client, pipeline_id, require_stable=False).decision
+            if last is not None and last.run > run and last.number != BEGINNING:
+                return last
+            if time.monotonic() >= deadline:
+                return None
+            time.sleep(POLL_S)
+    return None
+
 
 ONGOING = "Ongoing"
 

@@ -29,11 +29,9 @@ from semel.spark.errors import PipelineError, PipelineFenced, PipelineMismatch
 from semel.spark.partition_offsets import Span
 from semel.spark.scratch import forget_oldest, scratch_directory
 from semel.spark.sink import decision as decisions
-from semel.spark.sink.batch_commit import FENCED, ONGOING, Plan, finish, sweep
+from semel.spark.sink.batch_commit import FENCED, ONGOING, Plan, check_outputs, fenced_text, finish, sweep
 from semel.spark.sink.continuity import check_is_of_topics, check_source, inputs_after, is_done
 from semel.spark.sink.decision import BEGINNING, Committed, Decision
-from semel.spark.sink.fencing import fenced_text
-from semel.spark.sink.outputs import check_outputs
 from semel.spark.sink.predecessors import ALONE, Predecessor, Relations, find_predecessors
 from semel.spark.sink.versions import NO_BATCH, NO_QUERY, Version, WriteName, check_write
 from semel.wire.messages import DescribeTransactionsRequest

@@ -24,14 +24,11 @@ from semel.spark.edge import faces_spark
 from semel.spark.errors import OptionError, PipelineError
 from semel.spark.options import Guarantee, SinkOptions
 from semel.spark.partition_offsets import Span, TopicIds
-from semel.spark.sink import batch_commit, planning, remembered_writes
-from semel.spark.sink.batch_commit import Plan
-from semel.spark.sink.broker_clock import BrokerClock
+from semel.spark.sink import batch_commit, planning, versions
+from semel.spark.sink.batch_commit import Plan, merged
 from semel.spark.sink.foreach_batch import check_task, with_read
-from semel.spark.sink.outputs import merged
-from semel.spark.sink.remembered_writes import skip
-from semel.spark.sink.versions import BATCH_PROPERTY, WriteName, current_stream_run, refuse_second_write
-from semel.spark.sink.writing import PackedProducer, RowWriter
+from semel.spark.sink.versions import BATCH_PROPERTY, WriteName, current_stream_run, refuse_second_write, skip
+from semel.spark.sink.writing import BrokerClock, PackedProducer, RowWriter
 
 COLUMNS = {
     "key": ("binary", "string"),
@@ -230,7 +227,7 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
             if version is not None and plan.number == 1:
                 planning.note_write(self._client, plan.pipeline_id)
         if version is not None and run is not None:
-            remembered_writes.remember(plan.pipeline_id, version, run)
+            versions.remember(plan.pipeline_id, version, run)
 
     def _places(self, plan: Plan) -> set[Partition]:
         """Return the partitions that store the decision of a write without rows; none without a version.

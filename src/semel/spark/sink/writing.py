@@ -2,6 +2,14 @@
 
 Rows are packed by the columnar codec, one batch per partition at a time. A full batch goes to the producer at
 once, which sends it while the next rows are packed. No row becomes a Python object.
+
+`BrokerClock` refuses output that the broker would delete at once, because its clock is ahead of this
+machine's. The sink gives a record the time at which it is written, by the clock of the executor. The broker
+deletes it when that is `retention.ms` ago by its own clock. Kafka shows a client that clock in one place:
+DescribeTransactions returns when a transaction began. So when the first records of a topic are on the broker,
+and before anything is decided, a task asks for the start of its own transaction and compares it with the
+current time of the local clock. If the broker is ahead by half of the retention or more, the batch is
+refused.
 """
 
 import random
@@ -13,17 +21,68 @@ from typing import Any, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from semel.client import Admin, Client, ConfigValue, ErrorCode, KafkaError
+from semel.client import Admin, Client, ConfigValue, ErrorCode, KafkaError, TransactionalProducer
+from semel.client.admin.transactions import NO_TIME, describe_transactions
 from semel.client.consume.offsets import Partition
 from semel.client.errors import check
 from semel.client.net.cluster import UNKNOWN_TOPIC_WAIT_S
 from semel.spark.columns import binary_of, numbers_of
-from semel.spark.errors import OptionError
+from semel.spark.errors import OptionError, PipelineError
 from semel.spark.partition_offsets import TopicIds, topic_ids
-from semel.spark.sink.broker_clock import BrokerClock, retention_ms
 from semel.wire.batch import HEADER_BYTES
 from semel.wire.columns import Binary, Packed, Packer, choose, pack_headers
+from semel.wire.messages import DescribeTransactionsRequest
 from semel.wire.schema import Buffer
+
+#: Smaller differences are ignored, whatever the retention is.
+TOLERATED_MS = 1_000
+
+
+class BrokerClock:
+    """Compares the clock of the broker with that of this process, by the transaction of a producer."""
+
+    def __init__(self, client: Client, producer: TransactionalProducer) -> None:
+        self._client = client
+        self._producer = producer
+        self._ahead_ms: int | None = None
+
+    def check(self, topic: str, retention_ms: int) -> None:
+        """PipelineError if the broker would delete what is written to this topic too early.
+
+        The producer must have records to send, or have sent some.
+        """
+        if self._ahead_ms is None:
+            self._ahead_ms = self._measured_ms()
+        if self._ahead_ms >= max(TOLERATED_MS, retention_ms / 2):
+            raise PipelineError(
+                f"nothing was decided: topic {topic} keeps records for {retention_ms / 1000:.0f} s "
+                f"(retention.ms={retention_ms}), and the clock of the broker, which deletes them, is ahead "
+                f"of this one by {self._ahead_ms / 1000:.0f} s. What is written here would be deleted after "
+                f"{max(0, retention_ms - self._ahead_ms) / 1000:.0f} s. Set the clocks of both machines; or "
+                "set message.timestamp.type=LogAppendTime on the topic, so that the time of the broker counts"
+            )
+
+    def _measured_ms(self) -> int:
+        """Return how far the start of the transaction is ahead: the broker is ahead by at least as much."""
+        if not self._client.serves(DescribeTransactionsRequest.api_key):
+            return 0
+        self._producer.flush()
+        now_ms = int(time.time() * 1000)
+        name = self._producer.transactional_id
+        known = describe_transactions(self._client, [name]).get(name)
+        return 0 if known is None or known.started_ms == NO_TIME else max(0, known.started_ms - now_ms)
+
+
+def retention_ms(configs: Sequence[ConfigValue]) -> int | None:
+    """Return how long the broker keeps records by their timestamp; None if that does not matter."""
+    values = {each.name: each.value or "" for each in configs}
+    if values.get("message.timestamp.type") == "LogAppendTime":
+        return None
+    if "delete" not in values.get("cleanup.policy", "delete") or not values.get("retention.ms"):
+        return None
+    found = int(values["retention.ms"])
+    return None if found < 0 else found
+
 
 #: Half of what topics accept by default. Topics that accept less get smaller batches.
 BATCH_BYTES = 512 << 10

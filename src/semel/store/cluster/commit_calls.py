@@ -38,7 +38,7 @@ from semel.core.types import (
     Transaction,
     TransactionKey,
 )
-from semel.store.cluster.postgres.texts import stored
+from semel.store.cluster.postgres.database import stored
 from semel.store.contract import BatchLocation
 from semel.store.fact_batch import GATHERED, FactBatch
 from semel.store.rows import (

@@ -50,9 +50,9 @@ from semel.store.cluster.postgres.database import (
     confirmed,
     pauses,
     refusal,
+    stored,
 )
 from semel.store.cluster.postgres.terms import Terms
-from semel.store.cluster.postgres.texts import stored
 from semel.store.contract import (
     BatchLocation,
     LedgerDamaged,

@@ -42,10 +42,16 @@ from semel.store.cluster.loading import (
     load,
 )
 from semel.store.cluster.membership import Place, take_place
-from semel.store.cluster.postgres.database import QUERY_PATIENCE_SECONDS, ConnectionLost, Database, patiently
+from semel.store.cluster.postgres.database import (
+    QUERY_PATIENCE_SECONDS,
+    ConnectionLost,
+    Database,
+    original,
+    patiently,
+    stored,
+)
 from semel.store.cluster.postgres.opening import open_database
 from semel.store.cluster.postgres.terms import Terms
-from semel.store.cluster.postgres.texts import original, stored
 from semel.store.cluster.sweeping import leftovers, sweep
 from semel.store.contract import (
     BatchLocation,

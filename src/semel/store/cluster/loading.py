@@ -33,8 +33,7 @@ from semel.core.types import (
     TransactionState,
 )
 from semel.store.cluster.contract import Versioned
-from semel.store.cluster.postgres.database import Database
-from semel.store.cluster.postgres.texts import original, stored
+from semel.store.cluster.postgres.database import Database, original, stored
 from semel.store.contract import GroupSummary, LedgerDamaged
 from semel.store.rows import (
     offset_of,

@@ -25,9 +25,8 @@ from semel.store.embedded.chunk_header import ChunkOnDisk, chunks_in
 from semel.store.embedded.directory_lock import Witness
 from semel.store.embedded.files import Files
 from semel.store.embedded.files import boot_id as this_boot
-from semel.store.embedded.ledger_opening import LedgerLook, log_of, look_at
+from semel.store.embedded.ledger_opening import LedgerLook, is_damage, log_of, look_at, plain
 from semel.store.embedded.ledger_pages import named, page_problems, was_written_elsewhere, wrong_pages
-from semel.store.embedded.page_checksums import is_damage, plain
 from semel.store.embedded.wal import paths_in
 from semel.store.embedded.wal_reading import Frame, first_frame, read_wal, short_id
 

@@ -39,10 +39,9 @@ from semel.store.contract import (
     StoreDamaged,
     StoredBatch,
 )
-from semel.store.embedded.ledger_opening import Identity, open_reader
+from semel.store.embedded.ledger_opening import Identity, is_damage, open_reader
 from semel.store.embedded.ledger_reader import LedgerReader
 from semel.store.embedded.ledger_writer import LedgerWriter
-from semel.store.embedded.page_checksums import is_damage
 from semel.store.worker import StoreHealth, Worker
 
 log = logging.getLogger("semel.store")

@@ -5,6 +5,11 @@ database with SQLite's log (``ledger.db-wal``). SQLite does not: it applies the 
 ``cluster.sqlite_checkpoints`` is incremented in the log before a checkpoint moves the log into the database,
 and again by the first transaction after it. So a new log says which checkpoint it follows, and the database
 says which one it has seen.
+
+**Page checksums.** SQLite itself has none. SQLite's ``cksumvfs`` appends a checksum to every page that is
+written and verifies it on every read from disk. A page that does not match is an I/O error, so a flipped bit
+is never taken for an offset. The extension comes with apsw. If an installation lacks it, ledgers are created
+without page checksums, and a ledger that has them is read unverified.
 """
 
 import contextlib
@@ -20,9 +25,47 @@ from urllib.parse import quote
 import apsw
 
 from semel.store.contract import StoreBroken
-from semel.store.embedded import page_checksums
 from semel.store.embedded.files import FILE_MODE
 from semel.store.embedded.queries import SCHEMA, Statements
+
+NAME: Final = "cksmvfs"
+RESERVED_BYTES: Final = 8
+"""At the end of each page. A database that reserves this much has checksums."""
+
+
+def available() -> str:
+    """Register the VFS that verifies pages. Return its name; empty if there is none."""
+    if NAME in apsw.vfs_names():
+        return NAME
+    try:
+        from apsw import sqlite_extra
+
+        loader = apsw.Connection(":memory:")
+    except ImportError:
+        return ""
+    default = apsw.vfs_names()[0]
+    try:
+        sqlite_extra.load(loader, "cksumvfs")
+    except (LookupError, sqlite_extra.NotAvailable, apsw.Error, AttributeError):
+        return ""
+    finally:
+        loader.close()
+    # The extension makes itself the default for the whole process, but only the ledger should use it.
+    apsw.set_default_vfs(default)
+    return NAME if NAME in apsw.vfs_names() else ""
+
+
+def plain() -> str:
+    """Return the name of the VFS that does not verify pages."""
+    return next(name for name in apsw.vfs_names() if name != NAME)
+
+
+def is_damage(error: apsw.Error) -> bool:
+    """Whether SQLite reports that stored data has changed."""
+    if isinstance(error, apsw.CorruptError | apsw.NotADBError):
+        return True
+    return getattr(error, "extendedresult", 0) == apsw.SQLITE_IOERR_DATA
+
 
 SCHEMA_VERSION: Final = "1"
 _STEPS: Final[Mapping[str, str]] = {}
@@ -86,7 +129,7 @@ def connect(path: Path | None, *, vfs: str = "") -> apsw.Connection:
     name, checked = MEMORY, ""
     if path is not None:
         name = str(path)
-        checked = "" if vfs else page_checksums.available()
+        checked = "" if vfs else available()
         # SQLite would let all users read a file that it creates, and gives its log the same mode.
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE))
     is_new = path is not None and path.stat().st_size == 0
@@ -95,7 +138,7 @@ def connect(path: Path | None, *, vfs: str = "") -> apsw.Connection:
     )
     try:
         if is_new and checked:
-            connection.reserve_bytes("main", page_checksums.RESERVED_BYTES)
+            connection.reserve_bytes("main", RESERVED_BYTES)
         _set_up(connection)
     except BaseException:
         connection.close(True)
@@ -105,7 +148,7 @@ def connect(path: Path | None, *, vfs: str = "") -> apsw.Connection:
 
 def open_at_rest(path: Path, *, vfs: str = "") -> apsw.Connection:
     """Open a ledger that no process writes. If there is no log, no files are created beside it."""
-    vfs = vfs or page_checksums.available()
+    vfs = vfs or available()
     if _is_there(log_of(path)):
         connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE, vfs=vfs or None)
         connection.wal_autocheckpoint(0)
@@ -126,7 +169,7 @@ def open_reader(path: Path, *, vfs: str = "") -> apsw.Connection:
     connection = apsw.Connection(
         str(path),
         flags=apsw.SQLITE_OPEN_READONLY,
-        vfs=vfs or page_checksums.available() or None,
+        vfs=vfs or available() or None,
         statementcachesize=STATEMENTS_KEPT,
     )
     _set_up(connection)
@@ -139,7 +182,7 @@ def look_at(path: Path, *, vfs: str = "") -> LedgerLook | None:
         return None
     if path.is_dir():
         raise StoreBroken(f"{path} is a directory")
-    vfs = vfs or page_checksums.available()
+    vfs = vfs or available()
     connection = open_at_rest(path, vfs=vfs)
     try:
         sql = Statements(connection)

@@ -17,7 +17,7 @@ from typing import Final
 import apsw
 
 from semel.store.contract import StoreBroken, StoreFull
-from semel.store.embedded import page_checksums
+from semel.store.embedded import ledger_opening
 from semel.store.embedded.files import FILE_MODE, Files
 from semel.store.embedded.ledger_opening import log_of, open_at_rest
 from semel.store.embedded.queries import Statements
@@ -32,7 +32,7 @@ def wrong_pages(path: Path) -> list[int]:
     found: list[int] = []
     with path.open("rb") as file:
         first = file.read(100)
-        if len(first) < 100 or first[_RESERVED_AT] != page_checksums.RESERVED_BYTES:
+        if len(first) < 100 or first[_RESERVED_AT] != ledger_opening.RESERVED_BYTES:
             return []
         (size,) = struct.unpack_from(">H", first, _PAGE_SIZE_AT)
         size = 65_536 if size == 1 else size
@@ -70,13 +70,13 @@ def was_written_elsewhere(path: Path, pages: Sequence[int]) -> bool:
     if log.exists() and log.stat().st_size:
         return False
     try:
-        connection = open_at_rest(path, vfs=page_checksums.plain())
+        connection = open_at_rest(path, vfs=ledger_opening.plain())
         try:
             counters = Statements(connection).value("page_of_counters")
         finally:
             connection.close(True)
         is_likely = 1 in pages or (counters in pages and len(pages) > 1)
-        return is_likely and not read_all(path, vfs=page_checksums.plain())
+        return is_likely and not read_all(path, vfs=ledger_opening.plain())
     except (apsw.Error, LookupError):
         return False
 
@@ -95,7 +95,7 @@ def page_problems(path: Path) -> list[str]:
     try:
         found = [" ".join(text.split()) for text in read_all(path)]
     except apsw.Error as error:
-        if not page_checksums.is_damage(error):
+        if not ledger_opening.is_damage(error):
             raise
         found = [str(error)]
     pages = wrong_pages(path) if found else []
@@ -109,7 +109,7 @@ def copy_pages(source: apsw.Connection, path: Path, pages_at_once: int = 4096) -
     for each in (path, log_of(path), path.with_name(f"{path.name}-shm")):
         each.unlink(missing_ok=True)
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE))
-    target = apsw.Connection(str(path), vfs=page_checksums.available() or None)
+    target = apsw.Connection(str(path), vfs=ledger_opening.available() or None)
     sql = Statements(source)
     try:
         # The first read begins the transaction, so every page is of the same commit.
@@ -127,7 +127,7 @@ def copy_pages(source: apsw.Connection, path: Path, pages_at_once: int = 4096) -
 def write_renewed(path: Path, target: Path, files: Files) -> None:
     """Write a database to a new file with correct checksums. StoreFull, StoreBroken."""
     try:
-        source = open_at_rest(path, vfs=page_checksums.plain())
+        source = open_at_rest(path, vfs=ledger_opening.plain())
         try:
             copy_pages(source, target)
         finally:

@@ -9,7 +9,7 @@ from typing import Any, Final
 from semel.core.types import PartitionKey
 from semel.store.cluster.bytes.objects import Objects
 from semel.store.cluster.checking import rows
-from semel.store.cluster.checking.findings import TOLD_ROWS, Checked, Finding, Findings, Progress, not_told
+from semel.store.cluster.checking.rows import TOLD_ROWS, Checked, Finding, Findings, Progress, not_told
 from semel.store.cluster.checking.walk import Walk
 from semel.store.cluster.inspection import connected
 from semel.store.cluster.postgres.opening import SCHEMA_VERSION

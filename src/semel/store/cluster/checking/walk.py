@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from semel.core.types import PartitionKey
 from semel.store.cluster.bytes.merging import batches_of
-from semel.store.cluster.checking.findings import RESTORE, Finding
+from semel.store.cluster.checking.rows import RESTORE, Finding
 from semel.store.rows import unpack_open_transactions, unpack_staged
 
 PAGE: Final = 2_000

@@ -2,6 +2,10 @@
 
 A query whose connection was lost is repeated, because it changes nothing, or the same again. A commit is not
 repeated here, because its outcome is unknown (``committing``).
+
+PostgreSQL cannot store U+0000. So in clients' text U+0000 becomes U+0001 U+0001, and U+0001 becomes U+0001
+U+0002; all other text stays as it is. The order of two texts stays the same, so a page of a listing continues
+where the last one ended.
 """
 
 import asyncio
@@ -12,6 +16,23 @@ from typing import Any, Final, Protocol, TypeVar
 import asyncpg
 
 from semel.store.contract import LedgerDamaged, StoreFenced, StoreFull, StoreRefused
+
+_MARK: Final = "\x01"
+_STORED: Final = {0: _MARK + "\x01", 1: _MARK + "\x02"}
+
+
+def stored(text: str) -> str:
+    """Return the text as it is stored."""
+    # Fast, because almost no text has such a character.
+    return text if text.isprintable() else text.translate(_STORED)
+
+
+def original(text: str) -> str:
+    """Return the text that was stored."""
+    if _MARK not in text:
+        return text
+    return text.replace(_MARK + "\x01", "\x00").replace(_MARK + "\x02", _MARK)
+
 
 T = TypeVar("T")
 

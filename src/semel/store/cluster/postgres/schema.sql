@@ -1,7 +1,7 @@
 -- The tables of the ledger in PostgreSQL, in a schema of their own. They hold what the embedded ledger holds
 -- (semel/store/embedded/schema.sql). Partitions are named by topic id and index everywhere, so a writer needs no look-up.
 --
--- Text of clients may contain U+0000, which PostgreSQL does not store: see semel.store.cluster.postgres.texts. It is ordered by
+-- Text of clients may contain U+0000, which PostgreSQL does not store: see semel.store.cluster.postgres.database. It is ordered by
 -- code point, hence COLLATE "C". Rows that change all the time leave room in their pages (fillfactor), so that a new
 -- version of a row stays in the page of the old one and no index changes.
 --

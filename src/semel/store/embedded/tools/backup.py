@@ -26,7 +26,7 @@ from typing import Final, NamedTuple
 import apsw
 
 from semel.store.contract import BatchLocation, StoreBroken, StoreDamaged, StoreFull, StoreLocked
-from semel.store.embedded import page_checksums
+from semel.store.embedded import ledger_opening
 from semel.store.embedded.chunk_header import HEADER_BYTES, ChunkHeader, pack_slot, path_of
 from semel.store.embedded.directory_lock import LOCK, DirectoryLock
 from semel.store.embedded.examination import CHUNKS, LEDGER, LOST, WAL_BYTES, examine
@@ -102,7 +102,7 @@ def _copy(directory: Path, partial: Path, files: Files, progress: Progress) -> B
     except apsw.FullError as error:
         raise StoreFull(f"there is no room in {partial}: {error}") from error
     except apsw.Error as error:
-        kind = StoreDamaged if page_checksums.is_damage(error) else StoreBroken
+        kind = StoreDamaged if ledger_opening.is_damage(error) else StoreBroken
         raise kind(f"{directory / LEDGER} cannot be copied: {error}") from error
     finally:
         if lock is not None:

@@ -17,8 +17,7 @@ from semel.store.embedded.chunk_header import path_of
 from semel.store.embedded.directory_lock import DirectoryLock
 from semel.store.embedded.examination import CHECKSUMS, CHUNKS, LEDGER, PAGES, Examined, examine_all
 from semel.store.embedded.files import naming
-from semel.store.embedded.ledger_opening import open_at_rest
-from semel.store.embedded.page_checksums import plain
+from semel.store.embedded.ledger_opening import open_at_rest, plain
 from semel.store.embedded.queries import Statements
 from semel.wire.batch import MAGIC, has_valid_crc, read_header
 from semel.wire.errors import ProtocolError

@@ -19,7 +19,7 @@ module does not depend on Spark, so a test can inspect a declaration as data, an
 
 import inspect
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -55,11 +55,23 @@ class Lookup:
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """A Delta table to write to. Options are those of format `semel-delta`; `renamed_from` as for a topic."""
+    """A Delta table to write to. Options are those of format `semel-delta`; `renamed_from` as for a topic.
+
+    With `merge_on`, the names of one or more columns, a row replaces the one with the same values there. A
+    batch may have one row for each key; if it can have several, the one that is greatest in the column
+    `order_by` counts. A row whose other columns are all null deletes.
+    """
 
     path: str
     options: Mapping[str, str] = field(default_factory=dict)
     renamed_from: str | None = None
+    merge_on: str | Sequence[str] = ()
+    order_by: str | None = None
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The columns of `merge_on`."""
+        return (self.merge_on,) if isinstance(self.merge_on, str) else tuple(self.merge_on)
 
 
 Source: TypeAlias = Topic | Lookup

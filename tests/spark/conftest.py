@@ -14,6 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 from support.faults.proxy import Proxy
 from support.spark.jobs import Pipeline, create, start_spark
+from support.spark.outputs import TwoOutputs
 
 import semel
 from semel.embedded import Embedded
@@ -68,3 +69,12 @@ def proxied(spark: SparkSession, any_broker: str, proxy: Proxy, tmp_path: Path) 
     topics = (f"in-{mark}", f"out-{mark}")
     create(any_broker, (topics[0], 2), (topics[1], 3))
     return Pipeline(spark, proxy.bootstrap, tmp_path, f"copy-{mark}", topics)
+
+
+@pytest.fixture
+def two_outputs(spark: SparkSession, any_broker: str, proxy: Proxy, tmp_path: Path) -> TwoOutputs:
+    """A pipeline that reaches its broker by the proxy, and writes each batch to two topics."""
+    mark = f"{_run}-{next(_numbers)}"
+    topics = (f"in-{mark}", f"out-{mark}", f"more-{mark}")
+    create(any_broker, (topics[0], 2), (topics[1], 3), (topics[2], 2))
+    return TwoOutputs(spark, proxy.bootstrap, tmp_path, f"copy-{mark}", topics)

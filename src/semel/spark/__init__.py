@@ -39,8 +39,10 @@ if TYPE_CHECKING:
         TableUnreachable,
     )
     from semel.spark.pipeline.running import start
+    from semel.spark.sink.batch import Batch, batch
 
 __all__ = [
+    "Batch",
     "BatchUnfinished",
     "DataLoss",
     "DecidedTransactionLost",
@@ -55,11 +57,18 @@ __all__ = [
     "TableChanged",
     "TableTooLarge",
     "TableUnreachable",
+    "batch",
     "session",
     "start",
 ]
 
-_MODULES = {"SemelDataSource": "data_source", "session": "driver.spark_session", "start": "pipeline.running"}
+_MODULES = {
+    "Batch": "sink.batch",
+    "SemelDataSource": "data_source",
+    "batch": "sink.batch",
+    "session": "driver.spark_session",
+    "start": "pipeline.running",
+}
 
 
 def __getattr__(name: str) -> Any:

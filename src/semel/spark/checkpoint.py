@@ -123,7 +123,7 @@ class Checkpoint:
                     f"two sources of this query read topic {topic!r}, so there is not one offset up to which "
                     "the pipeline has read it. A DataFrame that is used twice, as in a union or a join with "
                     "itself, is two sources to Spark. Use it once: where a record becomes several rows, "
-                    "explode(array(…)) makes them; or write in foreachBatch, with txnAppId and txnVersion"
+                    "explode(array(…)) makes them; or write in foreachBatch, with semel.spark.batch"
                 )
             end.update(vector)
             began.update(began_of(found) or {})

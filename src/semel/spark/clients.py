@@ -1,4 +1,4 @@
-"""Keeps the clients of this process. Spark's Python workers outlive a batch, so connections are reused.
+"""Keeps the clients of each thread. Spark's Python workers outlive a batch, so connections are reused.
 
 A worker is forked from a process that may have clients of its own; those are not used. But all Python
 processes of a driver, and of an executor, share the list of clusters that they have reached, in a file in
@@ -8,6 +8,7 @@ may make its first contact just when the broker is restarting.
 
 import hashlib
 import os
+import threading
 from contextlib import suppress
 from pathlib import Path
 
@@ -16,25 +17,33 @@ from semel.spark.errors import OptionError
 from semel.spark.option_reader import Address
 from semel.spark.scratch import scratch_directory
 
-#: A process uses one cluster, or a few. A closed client is opened again when it is needed.
+#: A thread uses one cluster, or a few. A closed client is opened again when it is needed.
 CLIENTS_MAX = 16
 DIRECTORY = "semel-clusters"
 
-_clients: dict[tuple[int, Address], Client] = {}
+
+class _Clients(threading.local):
+    """The clients of a thread, each with the process that has opened it."""
+
+    def __init__(self) -> None:
+        self.known: dict[tuple[int, Address], Client] = {}
+
+
+_clients = _Clients()
 
 
 def connect(address: Address) -> Client:
-    """Return the client of this process for a cluster."""
-    key = (os.getpid(), address)
-    if key not in _clients:
-        if len(_clients) >= CLIENTS_MAX:
-            _clients.pop(next(iter(_clients))).close()
+    """Return the client of this thread for a cluster."""
+    known, key = _clients.known, (os.getpid(), address)
+    if key not in known:
+        if len(known) >= CLIENTS_MAX:
+            known.pop(next(iter(known))).close()
         try:
-            _clients[key] = _SharingClient(address)
+            known[key] = _SharingClient(address)
         except ValueError as error:
             # For example a missing file: it has to be on every machine of the Spark cluster.
             raise OptionError(f"the options kafka.* are invalid: {error}") from None
-    return _clients[key]
+    return known[key]
 
 
 class _SharingClient(Client):

@@ -32,6 +32,7 @@ CALLED_BY_SPARK = (
     "write",
     "commit",
     "abort",
+    "run",
     "__getstate__",
 )
 

@@ -44,6 +44,14 @@ class TableChanged(PipelineError):
     """Another program changed the table while a batch was written. A restart writes it again, or refuses."""
 
 
+class TableBusy(TableChanged):
+    """Other programs have committed to a table at every attempt. A restart tries it again."""
+
+
+class DecidedTableChanged(PipelineError):
+    """A table has changed between a decision and its commit, so that it cannot get the rows."""
+
+
 class TableUnreachable(PipelineError):
     """A table, or its storage, cannot be read or written. A restart tries it again."""
 

@@ -65,6 +65,8 @@ SINK = (*COMMON, "topic", "delivery.guarantee", "transaction.timeout.ms", "kafka
 STREAM_SINK = (*SINK, *RELATIONS, "checkpointLocation", "queryName")
 VERSIONS = ("txnAppId", "txnVersion", "txnCompare")
 BATCH_SINK = (*SINK, *VERSIONS, "checkpointLocation")
+#: The options that a source shares with the batches of its query, in lower case.
+BATCH = frozenset(name.lower() for name in COMMON)
 VERSIONS_ELSEWHERE = dict.fromkeys(
     VERSIONS, "batch writes; the batches of a streaming query are numbered by its checkpoint"
 )

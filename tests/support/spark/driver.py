@@ -43,6 +43,7 @@ class DriverProcess:
             "name": pipeline.name,
             "source_options": pipeline.source_options,
             "sink_options": pipeline.sink_options,
+            "kind": [type(pipeline).__module__, type(pipeline).__name__],
             "change": [pipeline.change.__module__, pipeline.change.__name__],
             "trigger": {"processingTime": "0 seconds"} if is_endless else {"availableNow": True},
         }
@@ -121,7 +122,9 @@ def _end(process: psutil.Process) -> None:
 def main(declared: str) -> None:
     asked = json.loads(declared)
     spark = start_spark(asked["master"], asked["settings"], is_remote=asked["is_remote"])
-    pipeline = Pipeline(spark, asked["bootstrap"], Path(asked["directory"]), asked["name"])
+    module, name = asked["kind"]
+    kind: type[Pipeline] = getattr(import_module(module), name)
+    pipeline = kind(spark, asked["bootstrap"], Path(asked["directory"]), asked["name"])
     pipeline.source_options = asked["source_options"]
     pipeline.sink_options = asked["sink_options"]
     module, name = asked["change"]

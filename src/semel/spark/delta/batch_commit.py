@@ -31,7 +31,7 @@ Delta does not compare the commits between the plan and the last opening. So eve
 found is checked once more: the table, its columns, the number of the commit, the version.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
 from deltalake.exceptions import CommitFailedError, DeltaError
@@ -63,6 +63,7 @@ from semel.spark.errors import (
     PipelineError,
     PipelineFenced,
     PipelineMismatch,
+    TableBusy,
     TableChanged,
     TableUnreachable,
 )
@@ -77,9 +78,17 @@ ATTEMPTS_MAX = 20
 
 
 def commit_to_table(
-    options: DeltaOptions, schema: StructType, plan: Plan, note: Note, added: Sequence[Added]
+    options: DeltaOptions,
+    schema: StructType,
+    plan: Plan,
+    note: Note,
+    added: Sequence[Added],
+    change: Callable[[Table], None] | None = None,
 ) -> Table:
-    """Commit to the current version of the table; retry if another program commits at the same moment."""
+    """Commit to the current version of the table; retry if another program commits at the same moment.
+
+    `change` makes the commit, if it does not just add the files.
+    """
     failure: DeltaError | None = None
     for _ in range(ATTEMPTS_MAX):
         table = _table_now(options, schema, plan)
@@ -88,7 +97,10 @@ def commit_to_table(
         _check_number(table, plan)
         _check_files(table, added)
         try:
-            table.commit(added, note)
+            if change is None:
+                table.commit(added, note)
+            else:
+                change(table)
         except CommitFailedError as error:
             failure = error
         except (DeltaError, OSError, TableUnreachable) as error:
@@ -98,7 +110,7 @@ def commit_to_table(
             raise TableUnreachable(f"the table {options.location} cannot be reached: {error}") from error
         else:
             return table
-    raise TableChanged(
+    raise TableBusy(
         f"nothing was committed: whenever this batch was, the table {options.location} was changed at the "
         f"same moment ({str(failure).partition(chr(10))[0]}) Start again"
     ) from failure

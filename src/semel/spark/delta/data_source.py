@@ -109,13 +109,15 @@ class DeltaDataSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Create a writer for a batch write."""
         _check_mode(overwrite)
-        found: DataSourceWriter = _sink().BatchWriter(DeltaOptions.of(self.options, is_stream=False), schema)
+        found: DataSourceWriter = import_sink().BatchWriter(
+            DeltaOptions.of(self.options, is_stream=False), schema
+        )
         return found
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
         """Create a writer for a streaming query."""
         _check_mode(overwrite)
-        found: DataSourceStreamWriter = _sink().StreamWriter(
+        found: DataSourceStreamWriter = import_sink().StreamWriter(
             DeltaOptions.of(self.options, is_stream=True), schema
         )
         return found
@@ -129,8 +131,11 @@ def _check_mode(overwrite: bool) -> None:
         raise OptionError("rows are only ever added to the table: use mode('append') or outputMode('append')")
 
 
-def _sink() -> ModuleType:
-    """Import the sink late: Spark also loads this module where deltalake is not installed."""
+def import_sink() -> ModuleType:
+    """Import the sink late: Spark also loads this module where deltalake is not installed.
+
+    OptionError if it is not.
+    """
     try:
         from semel.spark.delta import sink
     except ModuleNotFoundError as error:

@@ -120,6 +120,11 @@ class Note:
             content["version"] = [self.version.app, self.version.number, self.stream_run]
         return json.dumps(content, separators=(",", ":"))
 
+    @classmethod
+    def of_text(cls, text: str) -> "Note | None":
+        """Parse a note; None if another program wrote it."""
+        return _parse(text)
+
     def identifiers(self) -> dict[str, int]:
         """Return the transaction identifiers of the commit."""
         found = {self.app: self.number}

@@ -10,7 +10,9 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
+from urllib.parse import unquote
 
+import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Field, Schema, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
@@ -98,18 +100,65 @@ class Table:
             )
             for each in added
         ]
-        properties = CommitProperties(
-            custom_metadata={"userMetadata": note.to_text()},
-            app_transactions=[Transaction(name, version) for name, version in note.identifiers().items()],
-        )
         before = self._table.version()
         self._table.create_write_transaction(
-            actions, "append", self._table.schema(), list(columns), commit_properties=properties
+            actions, "append", self._table.schema(), list(columns), commit_properties=_properties(note)
         )
         self._table.update_incremental()
         for version in range(before + 1, self._table.version() + 1):
             self.storage.flush(_log_file(version))
         _keep(self.location, self._table)
+
+    def merge(self, rows: pa.Table, keys: Sequence[str], deleted: str, note: Note) -> None:
+        """Replace the rows with these keys, and delete those for which the column `deleted` is true.
+
+        CommitFailedError: another writer has changed what this commit builds on.
+        """
+        columns = {_quoted(name): f"source.{_quoted(name)}" for name in rows.column_names if name != deleted}
+        same = " AND ".join(f"target.{_quoted(key)} = source.{_quoted(key)}" for key in keys)
+        before = self._table.version()
+        (
+            self._table.merge(
+                rows,
+                same,
+                source_alias="source",
+                target_alias="target",
+                commit_properties=_properties(note),
+            )
+            .when_matched_delete(f"source.{_quoted(deleted)}")
+            .when_matched_update(columns)
+            .when_not_matched_insert(columns, predicate=f"NOT source.{_quoted(deleted)}")
+            .execute()
+        )
+        self._table.update_incremental()
+        if self._table.version() == before:
+            # Nothing has changed, and deltalake has not committed: record that the rows were merged.
+            self.commit((), note)
+            return
+        for version in range(before + 1, self._table.version() + 1):
+            for path in self._files_of(version):
+                self.storage.flush(path)
+            self.storage.flush(_log_file(version))
+        _keep(self.location, self._table)
+
+    def _files_of(self, version: int) -> list[str]:
+        """Return the files that a commit has added; only those that this process may have written matter."""
+        lines = (self.storage.read(_log_file(version)) or b"").splitlines()
+        added = (json.loads(line).get("add") for line in lines)
+        paths = [unquote(each["path"]) for each in added if each is not None]
+        missing = set(self.storage.missing(paths))
+        return [path for path in paths if path not in missing]
+
+
+def _properties(note: Note) -> CommitProperties:
+    return CommitProperties(
+        custom_metadata={"userMetadata": note.to_text()},
+        app_transactions=[Transaction(name, version) for name, version in note.identifiers().items()],
+    )
+
+
+def _quoted(name: str) -> str:
+    return "`{}`".format(name.replace("`", "``"))
 
 
 def open_table(location: str) -> Table | None:

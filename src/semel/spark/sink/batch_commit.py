@@ -66,7 +66,7 @@ from semel.spark.errors import (
 )
 from semel.spark.partition_offsets import Spans, TopicIds, recreated, topic_ids
 from semel.spark.sink import decision as decisions
-from semel.spark.sink.decision import BEGINNING, Decision, Input, remembered
+from semel.spark.sink.decision import BEGINNING, Decision, Input, TableState, remembered
 from semel.spark.sink.predecessors import Predecessor, check_origin, check_predecessors
 from semel.spark.sink.versions import NO_QUERY, WriteName, is_write
 from semel.wire.messages import ListTransactionsRequest
@@ -180,13 +180,19 @@ class Plan:
     outputs: TopicIds = field(default_factory=dict)  # topics that were written to before
     predecessors: tuple[Predecessor, ...] = ()  # whose output this batch must not write again
     checks_origin: bool = False  # check what is in the topics that the rows name, before the first decision
+    tables: Mapping[str, TableState] = field(default_factory=dict)  # that were written to before
 
     @property
     def prefix(self) -> str:
         """The prefix of the transactional ids of this run."""
         return f"{self.pipeline_id}/{self.run.producer_id}.{self.run.epoch}/"
 
-    def decision(self, winners: Iterable[PreparedTransaction], written: TopicIds) -> Decision:
+    def decision(
+        self,
+        winners: Iterable[PreparedTransaction],
+        written: TopicIds,
+        tables: Mapping[str, TableState] = {},
+    ) -> Decision:
         """Return the decision that commits these transactions for the batch."""
         return Decision(
             self.number,
@@ -198,6 +204,7 @@ class Plan:
             self.inputs,
             self.topic,
             remembered({**self.outputs, **written}),
+            {**{name: each._replace(prepared="") for name, each in self.tables.items()}, **tables},
         )
 
 
@@ -257,9 +264,13 @@ def decide(
     plan: Plan,
     winners: Sequence[PreparedTransaction],
     written: TopicIds | None = None,
+    tables: Mapping[str, TableState] | None = None,
 ) -> None:
-    """Decide a batch, and end its transactions. `written` are the topics that they wrote to."""
-    made = plan.decision(winners, written or {})
+    """Decide a batch, end its transactions, and complete the commits to its tables.
+
+    `written` are the topics that the transactions wrote to.
+    """
+    made = plan.decision(winners, written or {}, tables or {})
     check_written(client, plan.pipeline_id, plan.outputs, written or {})
     check_predecessors(plan.predecessors, plan.pipeline_id, written or {})
     if plan.checks_origin:
@@ -267,6 +278,7 @@ def decide(
     if serves_commit_transactions(client) and len(winners) <= TRANSACTIONS_MAX:
         _decide_together(client, plan, made)
         _fence(client, _open(client, plan.prefix))
+        complete_tables(plan.pipeline_id, made)
         return
     open_now = _open(client, plan.prefix)
     if lost := [each.transactional_id for each in winners if each.transactional_id not in open_now]:
@@ -279,6 +291,7 @@ def decide(
     finish(client, winners)
     losers = open_now - {each.transactional_id for each in winners}
     _fence(client, losers)
+    complete_tables(plan.pipeline_id, made)
 
 
 def _decide_together(client: Client, plan: Plan, made: Decision) -> None:
@@ -350,6 +363,14 @@ def finish(client: Client, winners: Iterable[PreparedTransaction]) -> None:
             ) from error
 
 
+def complete_tables(pipeline_id: str, decision: Decision) -> None:
+    """Make the commits to tables that were decided. Idempotent; must be repeated until it succeeds."""
+    if any(each.prepared for each in decision.tables.values()):
+        from semel.spark.delta.prepared import complete  # Late: deltalake may not be installed.
+
+        complete(pipeline_id, decision.tables)
+
+
 def discard(client: Client, plan: Plan, prepared: Iterable[PreparedTransaction]) -> None:
     """Abort a failed batch; if it was decided, finish it instead.
 
@@ -364,6 +385,19 @@ def discard(client: Client, plan: Plan, prepared: Iterable[PreparedTransaction])
             # The next start aborts any transaction that cannot be aborted now.
             with suppress(KafkaError, ClientError):
                 end_transaction(client, each.transactional_id, each.producer_id, each.epoch, commit=False)
+
+
+def abandon(client: Client, plan: Plan) -> None:
+    """Abort all transactions of a batch whose job has failed, unless the batch is decided.
+
+    What cannot be aborted now is aborted by the next start.
+    """
+    if plan.is_done:
+        return
+    with suppress(KafkaError, ClientError, PipelineError):
+        last = decisions.read_committed(client, plan.pipeline_id).decision
+        if last is None or (last.run, last.number) != (plan.run, plan.number):
+            _fence(client, _open(client, plan.prefix))
 
 
 # ---- leftovers of older runs

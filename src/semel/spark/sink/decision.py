@@ -59,6 +59,14 @@ class Input(NamedTuple):
     partitions: int  # how many of its partitions have a note
 
 
+class TableState(NamedTuple):
+    """A table that a pipeline writes to, after a decision."""
+
+    table_id: str
+    number: int  # of the pipeline's last commit there
+    prepared: str  # the file of that commit, if this decision made it count; else empty
+
+
 @dataclass(frozen=True, slots=True)
 class Decision:
     """A batch, its input, and the transactions that wrote it."""
@@ -72,6 +80,7 @@ class Decision:
     inputs: Mapping[str, Input] = field(default_factory=dict)
     topic: str | None = None  # the option of the sink; None if rows name their topic
     outputs: TopicIds = field(default_factory=dict)
+    tables: Mapping[str, TableState] = field(default_factory=dict)  # by location
 
 
 class Committed(NamedTuple):
@@ -186,7 +195,7 @@ def remembered(known: Mapping[str, Any]) -> dict[str, Any]:
 
 def _notes(pipeline_id: str, decision: Decision) -> dict[Partition, CommittedOffset]:
     prefix = len(pipeline_id) + 1
-    content = {
+    content: dict[str, Any] = {
         "run": decision.run,
         "query": decision.query_id,
         "batch": decision.batch_id,
@@ -197,6 +206,8 @@ def _notes(pipeline_id: str, decision: Decision) -> dict[Partition, CommittedOff
             f"{each.producer_id}:{each.epoch}:{each.transactional_id[prefix:]}" for each in decision.winners
         ],
     }
+    if decision.tables:
+        content["tables"] = decision.tables
     text = json.dumps(content, separators=(",", ":"))
     pieces = [text[at : at + PIECE_BYTES] for at in range(0, len(text), PIECE_BYTES)]
     spans, count = decision.spans, len(pieces)
@@ -253,6 +264,10 @@ def _read(pipeline_id: str, notes: Mapping[Partition, CommittedOffset]) -> Decis
         {str(topic): Input(str(each[0]), _whole(each[1])) for topic, each in content["inputs"].items()},
         None if content["topic"] is None else str(content["topic"]),
         {str(topic): str(each) for topic, each in content["outputs"].items()},
+        {
+            str(location): TableState(str(each[0]), _whole(each[1]), str(each[2]))
+            for location, each in content.get("tables", {}).items()
+        },
     )
 
 

@@ -16,6 +16,7 @@ forgotten, which is safe: a driver that remembers nothing takes over uncondition
 import hashlib
 import json
 import os
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -29,7 +30,16 @@ from semel.spark.errors import PipelineError, PipelineFenced, PipelineMismatch
 from semel.spark.partition_offsets import Span
 from semel.spark.scratch import forget_oldest, scratch_directory
 from semel.spark.sink import decision as decisions
-from semel.spark.sink.batch_commit import FENCED, ONGOING, Plan, check_outputs, fenced_text, finish, sweep
+from semel.spark.sink.batch_commit import (
+    FENCED,
+    ONGOING,
+    Plan,
+    check_outputs,
+    complete_tables,
+    fenced_text,
+    finish,
+    sweep,
+)
 from semel.spark.sink.continuity import check_is_of_topics, check_source, inputs_after, is_done
 from semel.spark.sink.decision import BEGINNING, Committed, Decision
 from semel.spark.sink.predecessors import ALONE, Predecessor, Relations, find_predecessors
@@ -101,8 +111,14 @@ def plan_stream(
     checkpoint: Checkpoint,
     topic: str | None = None,
     relations: Relations = ALONE,
+    *,
+    may_be_unfinished: Callable[[Decision], bool] = lambda last: False,
 ) -> Plan:
-    """Start a run for the current batch of the query. `topic` is the option of the sink."""
+    """Start a run for the current batch of the query. `topic` is the option of the sink.
+
+    Spark starts a batch only after the sink has ended the previous one. A function of `foreachBatch` may hide
+    that it has failed: then the previous batch `may_be_unfinished`.
+    """
     query_id, batch_id = checkpoint.query_id(), checkpoint.newest_batch()
     step = checkpoint.step(batch_id)
     if not step.end:
@@ -134,9 +150,9 @@ def plan_stream(
     check_outputs(client, pipeline_id, last, topic)
     if not done:
         _check_new_partitions(client, pipeline_id, query_id, committed, step)
-    # Within a query, Spark starts a batch only after the previous one ended: its winners are committed.
-    if done or last.query_id != query_id:
+    if done or last.query_id != query_id or may_be_unfinished(last):
         finish(client, last.winners)
+        complete_tables(pipeline_id, last)
     sweep(client, pipeline_id, run, last)
     return Plan(
         pipeline_id,
@@ -151,6 +167,7 @@ def plan_stream(
         last.outputs,
         predecessors,
         checks_origin=topic is None and last.number == BEGINNING and not relations.is_new,
+        tables=last.tables,
     )
 
 

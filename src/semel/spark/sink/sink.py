@@ -9,7 +9,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -28,7 +29,7 @@ from semel.spark.sink import batch_commit, planning, versions
 from semel.spark.sink.batch_commit import Plan, merged
 from semel.spark.sink.foreach_batch import check_task, with_read
 from semel.spark.sink.versions import BATCH_PROPERTY, WriteName, current_stream_run, refuse_second_write, skip
-from semel.spark.sink.writing import BrokerClock, PackedProducer, RowWriter
+from semel.spark.sink.writing import BrokerClock, RowWriter
 
 COLUMNS = {
     "key": ("binary", "string"),
@@ -63,6 +64,53 @@ def check_columns(schema: StructType, topic: str | None) -> None:
             raise OptionError(f"the column {name!r} is {' or '.join(types)}, not {found[name]}; cast it")
 
 
+class AttemptWriter:
+    """The transaction of a task attempt, and what it writes to one output.
+
+    `name` distinguishes the outputs of one attempt.
+    """
+
+    def __init__(self, plan: Plan, options: SinkOptions, name: str = "") -> None:
+        context = TaskContext.get()
+        assert context is not None, "a task has a context"
+        self._plan = plan
+        self._client = connect(options.address)
+        self._producer = batch_commit.begin_attempt(
+            self._client,
+            plan,
+            f"{context.partitionId()}.{context.taskAttemptId()}{name}",
+            transaction_timeout_ms=options.transaction_timeout_ms,
+            codec=options.codec,
+        )
+        clock = BrokerClock(self._client, self._producer)
+        self._rows = RowWriter(self._client, self._producer, options.topic, clock)
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Add rows."""
+        self._rows.write(batch)
+
+    def prepare(self) -> Written:
+        """Send all rows, and return the message to the driver. The transaction stays open."""
+        self._rows.finish()
+        prepared = self._producer.prepare()
+        return Written(self._plan, prepared, self._rows.where, self._rows.outputs, current_stream_run())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Abort the transaction after an error, and raise a more specific error if there is one."""
+        if error is None:
+            return
+        # Keep this error rather than that of a failed abort; the next start aborts the transaction.
+        with suppress(KafkaError, ClientError):
+            self._producer.close()
+        if isinstance(error, KafkaError):
+            batch_commit.check_attempt(self._client, self._plan, self._producer, error)
+
+
 class _Writer:
     """The common part of both writers."""
 
@@ -89,7 +137,10 @@ class _Writer:
         if plan is None:
             patience_s = self._options.address.patience_s
             with Producer(self._client, codec=self._options.codec, delivery_timeout_s=patience_s) as producer:
-                self._write_rows(producer, batches)
+                rows = RowWriter(self._client, producer, self._options.topic)
+                for batch in batches:
+                    rows.write(batch)
+                rows.finish()
             return Written(None)
         if plan.is_done:
             # Consume the rows anyway: the steps before the sink may keep state, so they must run again.
@@ -107,36 +158,10 @@ class _Writer:
         first = next(batches, None)
         if first is None:
             return Written(plan, stream_run=current_stream_run())
-        context = TaskContext.get()
-        assert context is not None, "a task has a context"
-        producer = batch_commit.begin_attempt(
-            self._client,
-            plan,
-            f"{context.partitionId()}.{context.taskAttemptId()}",
-            transaction_timeout_ms=self._options.transaction_timeout_ms,
-            codec=self._options.codec,
-        )
-        try:
-            clock = BrokerClock(self._client, producer)
-            rows = self._write_rows(producer, chain([first], batches), clock)
-            return Written(plan, producer.prepare(), rows.where, rows.outputs, current_stream_run())
-        except BaseException as error:
-            # Raise this error rather than that of a failed abort; the next start aborts the transaction.
-            with suppress(KafkaError, ClientError):
-                producer.close()
-            if isinstance(error, KafkaError):
-                batch_commit.check_attempt(self._client, plan, producer, error)
-            raise
-
-    def _write_rows(
-        self, producer: PackedProducer, batches: Iterable[pa.RecordBatch], clock: BrokerClock | None = None
-    ) -> RowWriter:
-        """Pass all rows to the producer."""
-        rows = RowWriter(self._client, producer, self._options.topic, clock)
-        for batch in batches:
-            rows.write(batch)
-        rows.finish()
-        return rows
+        with AttemptWriter(plan, self._options) as attempt:
+            for batch in chain([first], batches):
+                attempt.write(batch)
+            return attempt.prepare()
 
 
 @faces_spark
@@ -152,10 +177,7 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write the rows of one task."""
         if self._plan is not None:
-            context = TaskContext.get()
-            batch_id = context.getLocalProperty(BATCH_PROPERTY) if context is not None else None
-            if batch_id is not None and int(batch_id) != self._plan.batch_id:
-                raise PipelineError(_other_batch(self._plan, int(batch_id)))
+            check_batch(self._plan)
         return self._write(iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
@@ -164,8 +186,7 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
             return
         written = _written(messages)
         plan = next((each.plan for each in written if each.plan is not None), None) or self._make_plan()
-        if plan.batch_id != batchId:
-            raise PipelineError(_other_batch(plan, batchId))
+        check_batch(plan, batchId)
         if not plan.is_done:
             batch_commit.decide(
                 self._client, plan, _prepared(written), merged(each.outputs for each in written)
@@ -263,8 +284,14 @@ def _prepared(written: Iterable[Written]) -> list[PreparedTransaction]:
     return [each.prepared for each in written if each.prepared is not None]
 
 
-def _other_batch(plan: Plan, batch_id: int) -> str:
-    return (
-        f"batch {batch_id} was planned as batch {plan.batch_id}: the checkpoint that the sink was given, or "
-        "found, is not that of this query. Give both the same checkpointLocation"
-    )
+def check_batch(plan: Plan, batch_id: int | None = None) -> None:
+    """PipelineError if this is not the batch that was planned. A task learns from Spark which one it is."""
+    if batch_id is None:
+        context = TaskContext.get()
+        known = context.getLocalProperty(BATCH_PROPERTY) if context is not None else None
+        batch_id = None if known is None else int(known)
+    if batch_id not in (None, plan.batch_id):
+        raise PipelineError(
+            f"batch {batch_id} was planned as batch {plan.batch_id}: the checkpoint that the sink was given, "
+            "or found, is not that of this query. Give both the same checkpointLocation"
+        )

@@ -1,0 +1,100 @@
+"""A table as one of the outputs of a batch (`sink.batch`)."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import NamedTuple
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql import DataFrame
+
+from semel.client import Client
+from semel.spark.delta.data_source import DeltaOptions, import_sink
+from semel.spark.delta.files import Added, TaskFiles
+from semel.spark.delta.leftovers import Attempt
+from semel.spark.delta.merging import Merge
+from semel.spark.delta.position import Plan as TablePlan
+from semel.spark.delta.storage import Storage
+from semel.spark.sink.batch_commit import Plan
+from semel.spark.sink.decision import TableState
+
+
+def options_of(options: Mapping[str, str]) -> DeltaOptions:
+    """Parse the options of a table in a batch. OptionError if deltalake is not installed."""
+    import_sink()
+    return DeltaOptions.of(options, is_stream=True)
+
+
+class Message(NamedTuple):
+    """What a task tells the driver: its key, and the files that it has written."""
+
+    key: str
+    added: tuple[Added, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TableOutput:
+    """A table, as the driver sees it."""
+
+    rows: DataFrame
+    options: DeltaOptions
+    merge: Merge | None = None
+
+    def plan(self, client: Client, plan: Plan) -> "PlannedTable":
+        """Open or create the table, and plan its next commit."""
+        from semel.spark.delta.prepared import plan_table  # Late: it needs deltalake.
+
+        found = plan_table(client, self.options, self.rows.schema, plan)
+        # Rows that are to be merged are no part of the table yet, so their files have all columns.
+        parts = () if self.merge else found.partition_by
+        return PlannedTable(self.options.location, found, parts)
+
+    def prepare(self, planned: "PlannedTable", messages: Sequence[Message]) -> TableState:
+        """Store the commit that the decision will name."""
+        from semel.spark.delta.prepared import prepare
+
+        winners = [each.key for each in messages if each.added]
+        added = [file for each in messages for file in each.added]
+        return prepare(self.options, self.rows.schema, planned.plan, winners, added, self.merge)
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedTable:
+    """A table, as the tasks get it."""
+
+    location: str
+    plan: TablePlan
+    partition_by: tuple[str, ...]
+
+    def begin(self, plan: Plan, number: int) -> "TableWriter":
+        """Begin the files of this attempt."""
+        context = TaskContext.get()
+        assert context is not None, "a task has a context"
+        mine = self.plan
+        attempt = Attempt(mine.app, mine.number, mine.run, context.partitionId(), context.taskAttemptId())
+        files = TaskFiles(Storage(self.location), attempt, self.partition_by, mine.required)
+        return TableWriter(attempt.key, files)
+
+
+@dataclass(frozen=True, slots=True)
+class TableWriter:
+    """The files of one attempt."""
+
+    key: str
+    files: TaskFiles
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        """Add rows."""
+        self.files.write(rows)
+
+    def prepare(self) -> Message:
+        """Close the files; return the message to the driver."""
+        return Message(self.key, tuple(self.files.close()))
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Delete the files after an error."""
+        if error is not None:
+            self.files.discard()

@@ -1,0 +1,212 @@
+"""Commits to tables that are prepared before a decision and completed after it.
+
+A batch with several outputs counts by one decision, which is made in the Kafka cluster (`sink.batch`). So a
+table must not have the rows before, and has to get them afterwards, whatever happens in between. All that the
+commit needs is stored first: the rows in Parquet files that no commit names yet, the rest in a *prepared
+commit*, a small file below `_semel` that readers of Delta ignore. The decision names it. Then the table is
+committed to; after an interruption, the next start does it.
+
+The number of the commit is a transaction identifier of the table, as in `batch_commit`. So a commit that is
+completed twice is made once. A decision also remembers the id and the number of each table, so a table that
+was replaced or set back is noticed before anything more is written.
+"""
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from typing import Any
+
+from pyspark.sql.types import StructType
+
+from semel.client import Client
+from semel.spark.checkpoint import Step
+from semel.spark.delta import leftovers
+from semel.spark.delta.batch_commit import (
+    NEW_PIPELINE,
+    check_not_restored,
+    check_predecessors,
+    commit_to_table,
+)
+from semel.spark.delta.data_source import DeltaOptions
+from semel.spark.delta.files import Added
+from semel.spark.delta.leftovers import DIRECTORY
+from semel.spark.delta.merging import DELETED, Merge, check_keys, rows_of
+from semel.spark.delta.position import Note, Plan, is_of_versions, read_position
+from semel.spark.delta.schema import delta_schema, required_columns
+from semel.spark.delta.storage import Storage
+from semel.spark.delta.table import Table, open_for, open_table
+from semel.spark.errors import (
+    BatchUnfinished,
+    DecidedTableChanged,
+    PipelineMismatch,
+    TableBusy,
+    TableChanged,
+    TableUnreachable,
+)
+from semel.spark.sink.batch_commit import Plan as BatchPlan
+from semel.spark.sink.decision import TableState
+
+
+def plan_table(client: Client, options: DeltaOptions, schema: StructType, batch: BatchPlan) -> Plan:
+    """Plan what a batch writes to a table, which is created if there is none."""
+    app, known = batch.pipeline_id, batch.tables.get(options.location)
+    if known is not None and known.number > 0:
+        _check_known(app, options.location, known, open_table(options.location))
+    rows = delta_schema(schema, options.partition_by)
+    table = open_for(options.location, rows, options.partition_by, merges=options.merge_schema)
+    position = read_position(table, app, batch.query_id, batch.spans.keys())
+    check_not_restored(table, position, f"pipeline {app!r}", NEW_PIPELINE)
+    if position.number > 0 and position.number not in position.recent and is_of_versions(table, app):
+        raise PipelineMismatch(
+            f"the table {table.location} knows {app!r} as the txnAppId of batch writes. Give this query "
+            "another pipeline.id"
+        )
+    if position.number == 0 and known is None:
+        step = Step(
+            {key: span.start for key, span in batch.spans.items()},
+            {key: span.end for key, span in batch.spans.items()},
+            {topic: each.topic_id for topic, each in batch.inputs.items()},
+        )
+        check_predecessors(client, table, app, options.relations, step)
+    winners = {each.number: each.winners for each in position.recent.values()}
+    _clear(table.storage, app, position.number, winners)
+    return Plan(
+        app=app,
+        number=position.number + 1,
+        table_id=table.table_id,
+        query_id=batch.query_id,
+        batch_id=batch.batch_id,
+        end={key: span.end for key, span in batch.spans.items()},
+        starts={key: span.start for key, span in batch.spans.items()},
+        ids={topic: each.topic_id for topic, each in batch.inputs.items() if each.topic_id},
+        partition_by=table.partition_by,
+        required=tuple(required_columns(table.schema)),
+        is_done=batch.is_done,
+    )
+
+
+def _check_known(pipeline_id: str, location: str, known: TableState, table: Table | None) -> None:
+    """PipelineMismatch if the table is not the one that the pipeline has written to, or has lost commits."""
+    what, has = None, 0 if table is None else table.transaction_version(pipeline_id) or 0
+    if table is None:
+        what = "there is no table there any more"
+    elif table.table_id != known.table_id:
+        what = f"the table there is another one, {table.table_id}"
+    elif has < known.number:
+        what = f"the table has only commit {has} of it"
+    if what is not None:
+        raise PipelineMismatch(
+            f"pipeline {pipeline_id!r} has written commit {known.number} to the table {known.table_id} in "
+            f"{location}, and {what}. Put it back if that was a mistake; or start with a new pipeline.id and "
+            "a new checkpointLocation, and startingOffsets=earliest to write everything again"
+        )
+
+
+def prepare(
+    options: DeltaOptions,
+    schema: StructType,
+    plan: Plan,
+    winners: Sequence[str],
+    added: Sequence[Added],
+    merge: Merge | None = None,
+) -> TableState:
+    """Store the commit that the batch needs; return what the decision says about the table."""
+    if not added:
+        return TableState(plan.table_id, plan.number - 1, "")
+    storage = Storage(options.location)
+    if merge is not None:
+        check_keys(storage, [each.path for each in added], merge)
+    note = Note(
+        plan.app, plan.number, plan.run, plan.query_id, plan.batch_id, plan.end, tuple(winners), plan.starts,
+        plan.ids,
+    )  # fmt: skip
+    content = {
+        "note": note.to_text(),
+        "schema": schema.json(),
+        "partition_by": list(plan.partition_by),
+        "required": list(plan.required),
+        "added": [asdict(each) for each in added],
+        "merge": None if merge is None else asdict(merge),
+    }
+    name = f"{_directory(plan.app)}/{plan.number}-{plan.run}.json"
+    storage.write(name, json.dumps(content).encode())
+    storage.flush(name)
+    return TableState(plan.table_id, plan.number, name)
+
+
+def complete(pipeline_id: str, tables: Mapping[str, TableState]) -> None:
+    """Make the commits that a decision has named. Idempotent; must be repeated until it succeeds."""
+    for location, state in tables.items():
+        if state.prepared:
+            try:
+                _complete(pipeline_id, location, state)
+            except (TableUnreachable, TableBusy) as error:
+                raise BatchUnfinished(
+                    f"the batch is decided, but is not in the table {location} yet: {error} Start the query "
+                    "again; it finishes the batch"
+                ) from error
+            except TableChanged as error:
+                raise DecidedTableChanged(
+                    f"the batch is decided, and cannot be added to the table {location}: {error}. Undo that "
+                    "change, and start the query again; it finishes the batch"
+                ) from error
+
+
+def _complete(pipeline_id: str, location: str, state: TableState) -> None:
+    storage, table = Storage(location), open_table(location)
+    if table is None or table.table_id != state.table_id:
+        raise TableChanged(f"the table {state.table_id} is not there any more")
+    if (table.transaction_version(pipeline_id) or 0) >= state.number:
+        _clear(storage, pipeline_id, state.number, {})
+        return
+    text = storage.read(state.prepared)
+    if text is None:
+        raise TableChanged(f"its file {state.prepared} is gone")
+    content: dict[str, Any] = json.loads(text)
+    note = Note.of_text(content["note"])
+    if note is None:
+        raise TableChanged(f"its file {state.prepared} cannot be read")
+    plan = Plan(
+        app=note.app,
+        number=note.number,
+        table_id=state.table_id,
+        partition_by=tuple(content["partition_by"]),
+        required=tuple(content["required"]),
+        query_id=note.query_id,
+        batch_id=note.batch_id,
+        run=note.run,
+    )
+    added = [Added(**{**each, "values": tuple(each["values"])}) for each in content["added"]]
+    options = DeltaOptions(location, pipeline_id, (), False, None, "")
+    schema = StructType.fromJson(json.loads(content["schema"]))
+    if content["merge"] is None:
+        commit_to_table(options, schema, plan, note, added)
+        _clear(storage, pipeline_id, plan.number, {plan.number: note.winners})
+        return
+    merge = Merge(tuple(content["merge"]["keys"]), content["merge"]["order_by"])
+
+    def change(table: Table) -> None:
+        rows = rows_of(storage, [each.path for each in added], merge)
+        table.merge(rows, merge.keys, DELETED, note)
+
+    commit_to_table(options, schema, plan, note, added, change)
+    # The files are no part of the table: their rows were copied.
+    _clear(storage, pipeline_id, plan.number, {plan.number: ()})
+
+
+def _clear(storage: Storage, app: str, reached: int, winners: Mapping[int, Collection[str]]) -> None:
+    """Delete the files that no commit names, and the commits that were prepared, up to this number.
+
+    What cannot be deleted now is deleted later.
+    """
+    with suppress(TableUnreachable):
+        leftovers.clear(storage, app, reached, winners)
+        for name in storage.names(_directory(app)):
+            number = name.partition("-")[0]
+            if number.isdigit() and int(number) <= reached:
+                storage.delete(f"{_directory(app)}/{name}")
+
+
+def _directory(app: str) -> str:
+    return f"{DIRECTORY}/{app}/prepared"

@@ -39,7 +39,8 @@ LOOK_SECONDS = 1.0
 WAIT_SECONDS_MAX = 3600.0
 #: How long to wait for new totals before the query gets more input.
 NUDGE_SECONDS = 10.0
-TOTALS = f"{shop.id}.totals"
+#: The pipeline is one query.
+QUERIES = (shop.pipeline_id,)
 #: The driver may also stop by itself and is then restarted, as a supervisor would, but not forever.
 OWN_STOPS_MAX = 3
 
@@ -82,7 +83,7 @@ class Demo:
         self._driver = processes.driver(self._bootstrap, secured)
         self._victims = victims or [self._driver, *self._brokers]
         self._feeder = Feeder(self._bootstrap, secured.security(FEEDER), per_second)
-        self._watch = Watch(shop.sinks, time.monotonic())
+        self._watch = Watch(QUERIES, time.monotonic())
         self._own_stops = 0
 
     def run(self, kills: int) -> bool:
@@ -111,8 +112,8 @@ class Demo:
         self._start_driver()
         brokers = "a broker" if len(self._brokers) == 1 else f"{len(self._brokers)} brokers"
         self._report.say(f"{brokers}, a stream of orders and a pipeline on Spark were started")
-        self._until_past("the first batch of every query", dict.fromkeys(shop.sinks, 0))
-        self._report.say(f"{', '.join(shop.sinks)} have counted their first batch")
+        self._until_past("the first batch", dict.fromkeys(QUERIES, 0))
+        self._report.say(f"the pipeline has counted its first batch in {', '.join(shop.sinks)}")
 
     def _kill(self, program: Victim) -> Kill:
         open_, before = self._until("a batch", self._batch_under_way)
@@ -121,9 +122,9 @@ class Demo:
         self._report.say(f"killed [bold]{program.name}[/] with {open_} transactions open")
         program.start()
         self._watch.restart(time.monotonic())
-        self._until_past(f"a new batch of every query after {program.name} was killed", before)
+        self._until_past(f"a new batch after {program.name} was killed", before)
         took = time.monotonic() - clock
-        self._report.say(f"every query has counted a batch again, {took:.1f} s later")
+        self._report.say(f"the pipeline has counted a batch again, {took:.1f} s later")
         return Kill(program.name, at, open_, took)
 
     def _end(self) -> None:
@@ -140,7 +141,7 @@ class Demo:
 
     def _catch_up(self, what: str) -> None:
         end = self._until("the end of the orders", self._end_of_orders)
-        self._until_past(what, dict.fromkeys(shop.sinks, end - 1))
+        self._until_past(what, dict.fromkeys(QUERIES, end - 1))
 
     def _wait_for_totals(self, expected: int) -> None:
         """Wait until this many totals exist.
@@ -159,7 +160,7 @@ class Demo:
                 nudged_at = time.monotonic()
             return is_complete
 
-        self._until(f"{expected:,} totals", are_there, lambda: [TOTALS], LOOK_SECONDS)
+        self._until(f"{expected:,} totals", are_there, lambda: QUERIES, LOOK_SECONDS)
 
     def _stop_driver(self) -> None:
         code = self._driver.stop()
@@ -195,11 +196,11 @@ class Demo:
 
     def _positions(self) -> dict[str, int] | None:
         """Return how many orders each query has counted; None while the broker is away."""
-        return self._ask(lambda client: {name: _position(client, name) for name in shop.sinks})
+        return self._ask(lambda client: {name: _position(client, name) for name in QUERIES})
 
     def _batch_under_way(self) -> tuple[int, dict[str, int]] | None:
         """Return the number of open transactions of tasks, if any, and the position of each query."""
-        pattern = re.escape(f"{shop.id}.") + r".*/\d.*"
+        pattern = re.escape(f"{shop.pipeline_id}/") + r"\d.*"
         listed = self._ask(lambda client: list_transactions(client, ["Ongoing"], pattern=pattern))
         positions = self._positions() if listed else None
         return None if not listed or positions is None else (len(listed), positions)
@@ -227,7 +228,7 @@ class Demo:
         self,
         what: str,
         ask: Callable[[], T | None],
-        lacking: Callable[[], Sequence[str]] = lambda: list(shop.sinks),
+        lacking: Callable[[], Sequence[str]] = lambda: QUERIES,
         pause_seconds: float = PAUSE_SECONDS,
     ) -> T:
         """Return the first true answer. `lacking` names the queries that still have work to do.
@@ -242,7 +243,7 @@ class Demo:
                 looked_at = now
                 self._look(what, lacking, now)
             if now - began_at > WAIT_SECONDS_MAX:
-                raise Failed(f"waited {now - began_at:.0f} s for {what}. {self._account(shop.sinks)}")
+                raise Failed(f"waited {now - began_at:.0f} s for {what}. {self._account(QUERIES)}")
             time.sleep(pause_seconds)
         return answer
 
@@ -280,7 +281,7 @@ class Demo:
         counted = self._positions()
         if counted is None:
             return None
-        return {name: Step.of(self._directory / "checkpoints" / name, counted[name]) for name in shop.sinks}
+        return {name: Step.of(self._directory / "checkpoints" / name, counted[name]) for name in QUERIES}
 
     def _account(self, names: Iterable[str]) -> str:
         """Return where these queries are, and the last words of all processes."""

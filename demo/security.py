@@ -121,8 +121,8 @@ def least_rights() -> Sequence[Acl]:
         Acl.of(pipeline, "Read", topic="products"),
         Acl.of(pipeline, "Write", topic="invoices"),
         Acl.of(pipeline, "Write", topic="totals"),
-        Acl.of(pipeline, "Read", group="shop.", is_prefix=True),
-        Acl.of(pipeline, "Write", transactional_id="shop.", is_prefix=True),
+        Acl.of(pipeline, "Read", group="shop"),
+        Acl.of(pipeline, "Write", transactional_id="shop/", is_prefix=True),
     )
 
 

@@ -9,12 +9,12 @@
 
 `semel pipeline run` runs the file with the declaration, and `semel.spark.start` runs it in a program. Several
 sources are passed as a mapping, and the function has a parameter with the name of each. Several sinks are
-passed as a mapping too, and the function returns a dict with a DataFrame for each name. Every sink is a query
-of its own: it is exactly-once independently of the others, under its own id, `<pipeline>.<sink>`. With
-`renamed_from`, a renamed sink keeps its id, and with the id its position.
+passed as a mapping too, and the function returns a dict with a DataFrame for each name. A pipeline is one
+streaming query: a batch is read once, and counts in all sinks or in none.
 
-The function is called once for every sink, on the driver, and only describes what to do with the rows. This
-module does not depend on Spark, so a test can inspect a declaration as data, and call the function directly.
+The function is called on the driver, for the query and again for every batch, and only describes what to do
+with the rows. This module does not depend on Spark, so a test can inspect a declaration as data, and call the
+function directly.
 """
 
 import inspect
@@ -22,6 +22,8 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
+
+OUTPUT_MODES = ("append", "update", "complete")
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,200}")
 
@@ -32,14 +34,10 @@ class DeclarationError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic, to read as a stream or to write to. Options are those of format `semel`.
-
-    For a renamed sink, `renamed_from` is its former name or its former id.
-    """
+    """A topic, to read as a stream or to write to. Options are those of format `semel`."""
 
     name: str
     options: Mapping[str, str] = field(default_factory=dict)
-    renamed_from: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +53,7 @@ class Lookup:
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """A Delta table to write to. Options are those of format `semel-delta`; `renamed_from` as for a topic.
+    """A Delta table to write to. Options are those of format `semel-delta`.
 
     With `merge_on`, the names of one or more columns, a row replaces the one with the same values there. A
     batch may have one row for each key; if it can have several, the one that is greatest in the column
@@ -64,7 +62,6 @@ class Delta:
 
     path: str
     options: Mapping[str, str] = field(default_factory=dict)
-    renamed_from: str | None = None
     merge_on: str | Sequence[str] = ()
     order_by: str | None = None
 
@@ -88,21 +85,30 @@ class Pipeline:
         source: Source | Mapping[str, Source],
         sink: Sink | Mapping[str, Sink],
         renamed_from: str | None = None,
+        output_mode: str = "append",
     ) -> None:
         _check_name("the id of a pipeline", pipeline_id)
         _check_name(f"renamed_from of pipeline {pipeline_id!r}", renamed_from or pipeline_id)
         self.id = pipeline_id
-        self._first_id = renamed_from or pipeline_id
+        #: The id under which the position is stored: the first one that the pipeline had.
+        self.pipeline_id = renamed_from or pipeline_id
+        if output_mode not in OUTPUT_MODES:
+            raise DeclarationError(
+                f"output_mode of {self} must be {' or '.join(OUTPUT_MODES)}, not {output_mode!r}"
+            )
+        self.output_mode = output_mode
         self.function = function
         parameters = list(inspect.signature(function).parameters)
         #: By the name of the function's parameter.
         self.sources: dict[str, Source] = self._sources(source, parameters)
         self._has_named_sinks = isinstance(sink, Mapping)
-        sinks = sink if isinstance(sink, Mapping) else {self.id: sink}
-        #: The pipeline ids of the sinks, by their names.
-        self._ids: dict[str, str] = self._sink_ids(sinks)
-        #: By pipeline id.
-        self.sinks: dict[str, Sink] = {self._ids[name]: each for name, each in sinks.items()}
+        #: By name; a single sink has that of the pipeline.
+        self.sinks: dict[str, Sink] = dict(sink) if isinstance(sink, Mapping) else {self.id: sink}
+        _check_kinds(f"a sink of {self}", self.sinks, (Topic, Delta))
+        if not self.sinks:
+            raise DeclarationError(f"{self} has no sink")
+        for name in self.sinks:
+            _check_name(f"the name of a sink of {self}", name)
         self._check_options()
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
@@ -113,7 +119,7 @@ class Pipeline:
         return f"pipeline {self.id!r}"
 
     def results(self, sources: Mapping[str, Any]) -> dict[str, Any]:
-        """Call the function; return its results by the pipeline id of their sinks."""
+        """Call the function; return its results by the names of their sinks."""
         returned = self.function(**sources)
         if not self._has_named_sinks:
             return dict.fromkeys(self.sinks, returned)
@@ -122,11 +128,11 @@ class Pipeline:
                 f"{self} has named sinks, so its function must return a dict with a DataFrame for each, "
                 f"not {type(returned).__name__}"
             )
-        if returned.keys() != self._ids.keys():
+        if returned.keys() != self.sinks.keys():
             raise DeclarationError(
-                f"the function of {self} returned {_list(returned)}; its sinks are {_list(self._ids)}"
+                f"the function of {self} returned {_list(returned)}; its sinks are {_list(self.sinks)}"
             )
-        return {self._ids[name]: result for name, result in returned.items()}
+        return {name: returned[name] for name in self.sinks}
 
     def _sources(self, source: Source | Mapping[str, Source], parameters: list[str]) -> dict[str, Source]:
         if isinstance(source, Mapping):
@@ -143,53 +149,20 @@ class Pipeline:
                 )
             found = {parameters[0]: source}
         _check_kinds(f"a source of {self}", found, (Topic, Lookup))
-        for name, each in found.items():
-            if isinstance(each, Topic) and each.renamed_from is not None:
-                raise DeclarationError(
-                    f"renamed_from is for sinks, and {name!r} is a source of {self}. Nothing is stored under "
-                    "the name of a source, so it may change"
-                )
         if not any(isinstance(each, Topic) for each in found.values()):
             raise DeclarationError(f"{self} reads no stream: one of its sources must be a Topic")
         return found
 
     def _check_options(self) -> None:
-        """Check that no option gives a Topic source a pipeline.id other than that of its sink."""
-        for sink_id, sink in self.sinks.items():
-            wanted = _id_option(sink, sink_id)
-            for name, source in self.sources.items():
-                given = _id_option(source, sink_id)
-                if isinstance(source, Topic) and given != wanted:
-                    raise DeclarationError(
-                        f"the source {name!r} of {self} has pipeline.id {given!r}, and the sink that it is "
-                        f"read for has {wanted!r}. The position is stored under the id of the sink: leave "
-                        "the option out, and say renamed_from if the pipeline had another id"
-                    )
-
-    def _sink_ids(self, sinks: Mapping[str, Sink]) -> dict[str, str]:
-        _check_kinds(f"a sink of {self}", sinks, (Topic, Delta))
-        if not sinks:
-            raise DeclarationError(f"{self} has no sink")
-        found = {name: self._sink_id(name, each) for name, each in sinks.items()}
-        for sink_id in found.values():
-            if list(found.values()).count(sink_id) > 1:
+        """Check that no option names another pipeline: the position is stored under the id."""
+        for name, each in {**self.sources, **self.sinks}.items():
+            given = {option.lower(): value for option, value in each.options.items()}.get("pipeline.id")
+            if given not in (None, self.pipeline_id):
                 raise DeclarationError(
-                    f"two sinks of {self} have the id {sink_id!r}. renamed_from is for a sink whose former "
-                    "name no other sink has"
+                    f"{name!r} of {self} has pipeline.id {given!r}. The position is stored under "
+                    f"{self.pipeline_id!r}: leave the option out, and say renamed_from if the pipeline had "
+                    "another id"
                 )
-        return found
-
-    def _sink_id(self, name: str, sink: Sink) -> str:
-        """Return the pipeline id of a sink: derived from its name, or its former id if it was renamed."""
-        if self._has_named_sinks:
-            _check_name(f"the name of a sink of {self}", name)
-        former = sink.renamed_from
-        if former is None:
-            return f"{self._first_id}.{name}" if self._has_named_sinks else self._first_id
-        _check_name(f"renamed_from of a sink of {self}", former)
-        # Otherwise `former` is the former name of a sink of this pipeline.
-        is_id = "." in former or former == self._first_id or not self._has_named_sinks
-        return former if is_id else f"{self._first_id}.{former}"
 
 
 def pipeline(
@@ -198,12 +171,14 @@ def pipeline(
     source: Source | Mapping[str, Source],
     sink: Sink | Mapping[str, Sink],
     renamed_from: str | None = None,
+    output_mode: str = "append",
 ) -> Callable[[Callable[..., Any]], Pipeline]:
     """Declare a function as a pipeline.
 
-    Its position is stored under the id. If you change the id, set `renamed_from` to the first id.
+    Its position is stored under the id. If you change the id, set `renamed_from` to the first id. With
+    `output_mode` "update", an aggregation returns the rows that a batch has changed; with "complete", all.
     """
-    return lambda function: Pipeline(pipeline_id, function, source, sink, renamed_from)
+    return lambda function: Pipeline(pipeline_id, function, source, sink, renamed_from, output_mode)
 
 
 def _check_name(what: str, name: str) -> None:
@@ -216,10 +191,6 @@ def _check_kinds(what: str, found: Mapping[str, object], kinds: tuple[type, ...]
         if not isinstance(each, kinds):
             known = " or ".join(kind.__name__ for kind in kinds)
             raise DeclarationError(f"{what} must be a {known}; {name!r} is {each!r}")
-
-
-def _id_option(of: Source | Sink, default: str) -> str:
-    return {name.lower(): value for name, value in of.options.items()}.get("pipeline.id", default)
 
 
 def _list(names: Iterable[str]) -> str:

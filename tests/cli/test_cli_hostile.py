@@ -288,7 +288,7 @@ def test_the_screens_of_a_pipeline(capsys: pytest.CaptureFixture[str]) -> None:
         with Lines(as_json=as_json_lines) as lines:
             lines.show(batch)
             lines.show(restarted)
-    screen = Screen(WITH_MARKUP, [WITH_MARKUP, f"{WITH_MARKUP}2"])
+    screen = Screen(WITH_MARKUP)
     screen.show(batch)
     screen.show(restarted)
     console = Console(width=300, no_color=True, force_terminal=False)

@@ -115,7 +115,7 @@ def test_a_query_that_fails_ends_with_a_sentence(
     _, said = ran.communicate()
     assert ran.returncode == 1
     assert said.splitlines()[-1] == (
-        "Error: Query copy has stopped: there is no topic gone. Check the name, or create it with "
+        "Error: Pipeline 'copy' has stopped: there is no topic gone. Check the name, or create it with "
         "'semel topics create'."
     )
 
@@ -140,14 +140,14 @@ def test_a_file_that_is_wrong(cli: Any, tmp_path: Path, text: str, message: str)
 
 
 @pytest.mark.parametrize("flags", [(), ("--new",)])
-def test_the_flag_new_gets_to_the_sinks(
+def test_the_flag_new_gets_to_the_query(
     cli: Any, file: Path, monkeypatch: pytest.MonkeyPatch, flags: tuple[str, ...]
 ) -> None:
-    starts: list[dict[str, str]] = []
+    starts: list[bool] = []
 
     class Run:
         def __init__(self, spark: object, pipeline: Pipeline, place: running.Place, patience: float) -> None:
-            starts.append(running._relations(pipeline, "copy", place))
+            starts.append(place.is_new)
 
         def watch(self, is_stopping: object) -> Iterator[None]:
             return iter(())
@@ -156,7 +156,7 @@ def test_the_flag_new_gets_to_the_sinks(
     monkeypatch.setattr(cli_pipeline, "running_spark", lambda *_: nullcontext())
     monkeypatch.setattr(cli_pipeline, "_Stop", lambda: SimpleNamespace(is_asked=False))
     cli("pipeline", "run", str(file), *flags)
-    assert starts == [{"pipeline.new": "true" if flags else "false", "pipeline.beside": ""}]
+    assert starts == [bool(flags)]
 
 
 def test_a_file_that_is_not_there(cli: Any, tmp_path: Path) -> None:
@@ -186,28 +186,31 @@ def test_spark_submit_has_the_package(
     assert printed.splitlines()[-1:] == ["local[1] 5"], said
 
 
-BATCH = Progress("shop.invoices", 7, "2026-11-15T12:00:00Z", 1200, 3870.5, 310, 50)
+BATCH = Progress("shop", 7, "2026-11-15T12:00:00Z", 1200, 3870.5, 310, 50)
 
 
 def test_what_a_terminal_shows() -> None:
-    screen = Screen("shop", ["shop.invoices", "shop.totals"])
+    screen = Screen("shop")
     screen.show(BATCH)
     screen.show(BATCH)
     file = io.StringIO()
     console = Console(file=file, width=120)
     console.print(screen.table())
-    _, _, *rows = [line.split() for line in file.getvalue().splitlines() if line.strip()]
-    invoices, totals = rows[-2:]
-    assert invoices[:7] == ["shop.invoices", "7", "2,400", "3,870", "50", "310", "ms"]
-    assert totals[0] == "shop.totals"
-    assert totals[-1] == "starting"
+    *_, batch = [line.split() for line in file.getvalue().splitlines() if line.strip()]
+    assert batch[:6] == ["7", "2,400", "3,870", "50", "310", "ms"]
+
+
+def test_what_a_terminal_shows_before_the_first_batch() -> None:
+    file = io.StringIO()
+    Console(file=file, width=120).print(Screen("shop").table())
+    assert file.getvalue().split()[-1] == "starting"
 
 
 def test_what_a_file_gets(capsys: pytest.CaptureFixture[str]) -> None:
     lines = Lines(as_json=False)
-    for event in (BATCH, None, Restarted("shop.totals", "no broker answers")):
+    for event in (BATCH, None, Restarted("shop", "no broker answers")):
         lines.show(event)
     assert capsys.readouterr().out.splitlines() == [
-        "shop.invoices  batch 7: 1,200 rows in 310 ms, 3,870 rows/s, 50 behind",
-        "shop.totals  restarted: no broker answers",
+        "shop  batch 7: 1,200 rows in 310 ms, 3,870 rows/s, 50 behind",
+        "shop  restarted: no broker answers",
     ]

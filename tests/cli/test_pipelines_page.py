@@ -52,7 +52,7 @@ def test_the_page(broker: semel.Embedded, tmp_path: Path) -> None:
     identity = commands[-1][0].partition("--input-identity")[2]
     commands.append(
         (
-            "semel pipeline verify billing.large --output large-orders --json --input-identity"
+            "semel pipeline verify billing --output large-orders --json --input-identity"
             f"{identity} {large[1]}",
             "",
         )

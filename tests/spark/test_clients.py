@@ -1,14 +1,15 @@
 """Clients of Spark's Python processes: all of a driver are patient with a cluster that one has reached."""
 
+import gc
 import multiprocessing
-from collections.abc import Iterator
+import threading
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from support.brokers.process import free_port
 
-from semel.client import BrokerUnreachable
+from semel.client import BrokerUnreachable, Client
 from semel.embedded import Embedded
 from semel.spark import clients
 from semel.spark.option_reader import Address
@@ -16,15 +17,13 @@ from semel.spark.scratch import SCRATCH
 
 
 @pytest.fixture
-def address(semel_broker: Embedded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Address]:
+def address(semel_broker: Embedded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Address:
     """A cluster, in a driver of its own."""
     scratch = tmp_path / "blockmgr-1"
     scratch.mkdir()
     monkeypatch.setenv(SCRATCH, str(scratch))
-    monkeypatch.setattr(clients, "_clients", {})
-    yield Address(semel_broker.bootstrap_servers, timeout_s=5.0, patience_s=60.0)
-    for client in clients._clients.values():
-        client.close()
+    monkeypatch.setattr(clients._clients, "known", clients._Known())
+    return Address(semel_broker.bootstrap_servers, timeout_s=5.0, patience_s=60.0)
 
 
 def reach(address: Address) -> None:
@@ -56,7 +55,22 @@ def test_another_driver_has_to_reach_it_itself(
 ) -> None:
     reach(address)
     monkeypatch.setenv(SCRATCH, str(tmp_path / "blockmgr-2"))
-    clients._clients.popitem()[1].close()
+    clients._clients.known.popitem()[1].close()
     assert not clients.connect(address).is_known
     reach(address)
     assert clients.connect(address).is_known, "also where the directory is missing"
+
+
+def test_a_thread_has_a_client_of_its_own_which_is_closed_when_it_ends(address: Address) -> None:
+    found: list[Client] = []
+
+    def work() -> None:
+        reach(address)
+        found.append(clients.connect(address))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert found[0] is not clients.connect(address)
+    gc.collect()
+    assert not found[0]._connections

@@ -153,15 +153,15 @@ def test_the_account_of_a_stalled_query(tmp_path: Path) -> None:
     step = Step.of(tmp_path, 1200)
     assert step == Step(counted=1200, planned=1, committed=0)
     log = [
-        '{"event": "restart", "pipeline": "shop.lake", "why": "the disk is full"}',
-        '{"event": "restart", "pipeline": "shop.totals", "why": "no broker answers"}',
-        '{"event": "batch", "pipeline": "shop.lake", "batch": 7}',
+        '{"event": "restart", "pipeline": "shop", "why": "the disk is full"}',
+        '{"event": "restart", "pipeline": "other", "why": "no broker answers"}',
+        '{"event": "batch", "pipeline": "shop", "batch": 7}',
         "Killed",
     ]
-    said = account("shop.lake", step, 1700, log)
+    said = account("shop", step, 1700, log)
     assert "1,200 orders and has 500 waiting" in said
     assert "the disk is full" in said
-    assert "no failure" in account("shop.invoices", step, None, log)
+    assert "no failure" in account("third", step, None, log)
 
 
 def test_the_last_error_of_spark(tmp_path: Path) -> None:

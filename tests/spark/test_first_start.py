@@ -4,16 +4,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
+from support.spark import jobs
 from support.spark.jobs import committed, create, fill, values
 
 from semel.embedded import Embedded
 from semel.pipeline import Pipeline, Topic
 from semel.spark import start
 from semel.spark.driver.first_start import FORMAT, NAMES, prepare_first_start
-from semel.spark.pipeline import running
-from semel.spark.pipeline.running import Place, Restarted, Run
+from semel.spark.pipeline.running import Place, Run
 
 pytestmark = pytest.mark.spark
 
@@ -32,13 +34,15 @@ def miscount(spark: SparkSession) -> None:
     size.setInt(shared, shared.size() + 1)
 
 
-def both() -> Pipeline:
-    return Pipeline(
-        "copy",
-        lambda rows: dict.fromkeys(("one", "two"), rows.select("key", "value")),
-        Topic("in"),
-        {"one": Topic("one"), "two": Topic("two")},
-    )
+def copying(name: str) -> Pipeline:
+    return Pipeline(f"copy-{name}", lambda rows: rows.select("key", "value"), Topic("in"), Topic(name))
+
+
+def start_both(spark: SparkSession, bootstrap: str, checkpoint: Path) -> list[StreamingQuery]:
+    return [
+        start(spark, copying(name), bootstrap_servers=bootstrap, checkpoint=str(checkpoint), once=True)
+        for name in ("one", "two")
+    ]
 
 
 @pytest.fixture
@@ -49,23 +53,24 @@ def bootstrap(semel_broker: Embedded) -> str:
 
 
 def test_a_driver_that_two_queries_have_damaged_is_mended(
-    spark: SparkSession, bootstrap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, bootstrap: str, tmp_path: Path
 ) -> None:
-    """They fail, and their restart succeeds in the same driver."""
-    original = running.start_query
-    damages = [miscount]
-
-    def damage_and_start(*args: Any) -> Any:
-        if damages:
-            damages.pop()(spark)
-        return original(*args)
-
-    monkeypatch.setattr(running, "start_query", damage_and_start)
-    one = Pipeline("copy", lambda rows: rows.select("key", "value"), Topic("in"), Topic("one"))
-    events = list(Run(spark, one, Place(bootstrap, str(tmp_path), once=True)).watch(lambda: False))
-    restarts = [each for each in events if isinstance(each, Restarted)]
-    assert [each.pipeline for each in restarts] == ["copy"], restarts
+    plain = jobs.Pipeline(spark, bootstrap, tmp_path, "plain", ("in", "one"))
+    miscount(spark)
+    with pytest.raises(PySparkException, match=r"Task not serializable|Task serialization failed"):
+        plain.run()
+    prepare_first_start(spark)
+    plain.run()
     assert committed(bootstrap, "one") == values(range(10))
+
+
+def test_a_declared_pipeline_starts_in_a_damaged_driver(
+    spark: SparkSession, bootstrap: str, tmp_path: Path
+) -> None:
+    miscount(spark)
+    list(Run(spark, copying("one"), Place(bootstrap, str(tmp_path), once=True)).watch(lambda: False))
+    assert committed(bootstrap, "one") == values(range(10))
+    assert variables(spark).underlying().size() == len(list(variables(spark).keySet()))
 
 
 @pytest.mark.slow
@@ -76,9 +81,8 @@ def test_two_queries_start_at_once_again_and_again(
     for number in range(4):
         for name in NAMES:
             variables(spark).remove(name)
-        place = Place(bootstrap, str(tmp_path), once=True)
-        events = list(Run(spark, both(), place).watch(lambda: False))
-        assert not any(isinstance(each, Restarted) for each in events)
+        for query in start_both(spark, bootstrap, tmp_path):
+            query.awaitTermination()
         count = 10 * number + 10
         assert committed(bootstrap, "one") == committed(bootstrap, "two") == values(range(count))
         fill(bootstrap, "in", range(count, count + 10))
@@ -99,9 +103,7 @@ def test_no_query_adds_to_what_all_of_them_share(
         return original(self, *args, **options)
 
     monkeypatch.setattr(DataStreamWriter, "start", start_and_look)
-    for query in start(
-        spark, both(), bootstrap_servers=bootstrap, checkpoint=str(tmp_path), once=True
-    ).values():
+    for query in start_both(spark, bootstrap, tmp_path):
         query.awaitTermination()
     assert committed(bootstrap, "one") == committed(bootstrap, "two") == values(range(10))
     assert before == [set(shared.keySet())] * 2

@@ -250,14 +250,13 @@ def test_every_batch_of_a_pipeline_looks_up_what_is_newest(
                 producer.send(topic, value, key=key)
 
     write("customers", (b"a", b"CH"), (b"b", b"CH"), (b"c", b"CH"))
-    queries = start(
+    query = start(
         spark,
         billing,
         bootstrap_servers=servers,
         checkpoint=str(tmp_path),
         trigger="100 milliseconds",
     )
-    (query,) = queries.values()
     expected: Counter[bytes] = Counter()
     changes: list[Callable[[], None]] = [
         lambda: None,

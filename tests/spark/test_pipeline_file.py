@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession, functions
 from support.spark.jobs import committed, create, fill, values
+from support.spark.lake import content
 
 from semel.client import Client, Producer
 from semel.client.admin.transactions import fence_producer, list_transactions
 from semel.embedded import Embedded
-from semel.pipeline import DeclarationError, Delta, Lookup, Pipeline, Sink, Topic, pipeline
+from semel.pipeline import DeclarationError, Delta, Lookup, Pipeline, Topic, pipeline
 from semel.spark import PipelineError, errors, start
 from semel.spark.pipeline import running
 from semel.spark.pipeline.file import load
@@ -52,8 +53,8 @@ def test_sources_and_sinks_by_name() -> None:
     def found(a: int, b: int) -> dict[str, int]:
         return {"c": a, "d": b}
 
-    assert set(found.sinks) == {"p.c", "p.d"}
-    assert found.results({"a": 1, "b": 2}) == {"p.c": 1, "p.d": 2}
+    assert set(found.sinks) == {"c", "d"}
+    assert found.results({"a": 1, "b": 2}) == {"c": 1, "d": 2}
 
 
 @pytest.mark.parametrize(
@@ -105,46 +106,26 @@ def test_functions_that_do_not_fit() -> None:
         named.results({"a": {"y": 1}})
 
 
-def declared(sink: Sink | dict[str, Sink], pipeline_id: str = "p") -> dict[str, Sink]:
-    return Pipeline(pipeline_id, lambda a: a, Topic("a"), sink).sinks
+def test_a_pipeline_that_gets_another_name_keeps_its_position() -> None:
+    found = Pipeline("new", lambda a: a, Topic("a"), Topic("b"), renamed_from="p")
+    assert (found.id, found.pipeline_id) == ("new", "p")
+    with pytest.raises(DeclarationError, match=r"renamed_from .*'new' .*200"):
+        Pipeline("new", lambda a: a, Topic("a"), Topic("b"), renamed_from="a/b")
 
 
-def test_a_sink_that_gets_another_name_keeps_its_id() -> None:
-    dead = Topic("dead", renamed_from="dead")
-    assert declared({"deadletters": dead}) == {"p.dead": dead}
-    # From one sink to several, and back.
-    assert set(declared({"a": Topic("a", renamed_from="p"), "b": Delta("/b")})) == {"p", "p.b"}
-    assert set(declared(Delta("/a", renamed_from="p.a"))) == {"p.a"}
-    assert set(declared({"a": Topic("a", renamed_from="old.a")}, "new")) == {"old.a"}
-    renamed = Pipeline("new", lambda a: a, Topic("a"), {"b": dead, "c": Topic("c")}, renamed_from="p")
-    assert set(renamed.sinks) == {"p.dead", "p.c"}
-    assert set(Pipeline("new", lambda a: a, Topic("a"), Topic("b"), renamed_from="p").sinks) == {"p"}
-    found = Pipeline("p", lambda a: {"deadletters": a}, Topic("a"), {"deadletters": dead})
-    assert found.results({"a": 1}) == {"p.dead": 1}
-    with pytest.raises(DeclarationError, match=r"'dead'.*'deadletters'"):
-        Pipeline("p", lambda a: {"dead": a}, Topic("a"), {"deadletters": dead}).results({"a": 1})
-
-
-def test_a_source_and_its_sink_have_one_id() -> None:
+def test_all_sources_and_sinks_have_one_id() -> None:
     """Else the position would be stored where the source does not look for it."""
     other = {"Pipeline.ID": "other"}
     for source, sink in ((Topic("a", other), Topic("b")), (Topic("a"), Delta("/b", other))):
-        with pytest.raises(DeclarationError, match=r"the source 'a' of pipeline 'p' has pipeline\.id '"):
+        with pytest.raises(DeclarationError, match=r"of pipeline 'p' has pipeline\.id 'other'"):
             Pipeline("p", lambda a: a, source, sink)
-    with pytest.raises(DeclarationError, match=r"has 'p\.two'"):
-        Pipeline(
-            "p", lambda a: {}, Topic("a", {"pipeline.id": "p.one"}), {"one": Topic("b"), "two": Topic("b")}
-        )
-    Pipeline("p", lambda a: a, Topic("a", other), Topic("b", other))
+    Pipeline("other", lambda a: a, Topic("a", other), Topic("b", other))
 
 
-def test_what_cannot_be_renamed() -> None:
-    with pytest.raises(DeclarationError, match=r"'p\.dead'"):
-        declared({"dead": Topic("x"), "deadletters": Topic("dead", renamed_from="dead")})
-    with pytest.raises(DeclarationError, match=r"renamed_from .*'p' .*200"):
-        declared({"a": Topic("a", renamed_from="a/b")})
-    with pytest.raises(DeclarationError, match=r"renamed_from .*'a'"):
-        Pipeline("p", lambda a: a, Topic("a", renamed_from="b"), Topic("c"))
+def test_output_modes() -> None:
+    assert Pipeline("p", lambda a: a, Topic("a"), Topic("b"), output_mode="update").output_mode == "update"
+    with pytest.raises(DeclarationError, match="append or update or complete, not 'upsert'"):
+        Pipeline("p", lambda a: a, Topic("a"), Topic("b"), output_mode="upsert")
 
 
 FILE = """
@@ -182,20 +163,22 @@ def test_a_file_runs_with_what_is_beside_it(
         for number in range(20):
             producer.send("table", b"more", key=b"key %d" % number)
     for _ in range(2):
-        queries = start(spark, found, bootstrap_servers=bootstrap, checkpoint=str(tmp_path / "c"), once=True)
-        assert set(queries) == {"shouting.loud", "shouting.plain"}
-        for query in queries.values():
-            query.awaitTermination()
+        query = start(spark, found, bootstrap_servers=bootstrap, checkpoint=str(tmp_path / "c"), once=True)
+        query.awaitTermination()
     assert committed(bootstrap, "out") == Counter(b"VALUE %d!" % number for number in range(20))
     assert committed(bootstrap, "plain") == Counter(b"value %d more" % number for number in range(20))
-    assert {path.name for path in (tmp_path / "c").iterdir()} == {"shouting.loud", "shouting.plain"}
+    assert [path.name for path in (tmp_path / "c").iterdir()] == ["shouting"]
+
+
+def copied(rows: DataFrame) -> DataFrame:
+    return rows.select("key", "value")
 
 
 def copying(**options: str) -> Pipeline:
-    return Pipeline("copy", lambda rows: rows.select("key", "value"), Topic("in", options), Topic("out"))
+    return Pipeline("copy", copied, Topic("in", options), Topic("out"))
 
 
-def dividing(**sinks: Topic) -> Pipeline:
+def dividing(**sinks: Topic | Delta) -> Pipeline:
     """To every sink the rows of its own remainder."""
 
     def divide(rows: DataFrame) -> dict[str, DataFrame]:
@@ -207,27 +190,98 @@ def dividing(**sinks: Topic) -> Pipeline:
     return Pipeline("divide", divide, Topic("in"), sinks)
 
 
+def run(spark: SparkSession, declared: Pipeline, place: Place) -> list[Any]:
+    return [each for each in Run(spark, declared, place).watch(lambda: False) if each is not None]
+
+
 @pytest.mark.spark
-def test_a_sink_is_renamed(spark: SparkSession, semel_broker: Embedded, tmp_path: Path) -> None:
+def test_all_sinks_are_written_from_one_read(
+    spark: SparkSession, semel_broker: Embedded, tmp_path: Path
+) -> None:
+    bootstrap = semel_broker.bootstrap_servers
+    create(bootstrap, ("in", 2), ("out", 1), ("dead", 1))
+    place = Place(bootstrap, str(tmp_path), once=True)
+    fill(bootstrap, "in", range(10))
+    (report,) = run(spark, dividing(one=Topic("out"), dead=Topic("dead")), place)
+    assert (report.pipeline, report.rows) == ("divide", 10)
+    assert committed(bootstrap, "out") + committed(bootstrap, "dead") == values(range(10))
+
+
+@pytest.mark.spark
+def test_sinks_are_renamed_added_and_removed(
+    spark: SparkSession, semel_broker: Embedded, tmp_path: Path
+) -> None:
+    """The position is that of the pipeline, so nothing is written again."""
+    bootstrap = semel_broker.bootstrap_servers
+    create(bootstrap, ("in", 1), ("out", 1), ("dead", 1))
+    place = Place(bootstrap, str(tmp_path), once=True)
+    fill(bootstrap, "in", range(10))
+    run(spark, dividing(one=Topic("out"), dead=Topic("dead")), place)
+    fill(bootstrap, "in", range(10, 20))
+    run(spark, dividing(first=Topic("out"), deadletters=Topic("dead")), place)
+    assert committed(bootstrap, "out") == values(range(0, 20, 2))
+    fill(bootstrap, "in", range(20, 30))
+    run(spark, dividing(first=Topic("out")), place)
+    assert committed(bootstrap, "out") == values([*range(0, 20, 2), *range(20, 30)])
+    fill(bootstrap, "in", range(30, 40))
+    run(spark, dividing(first=Topic("out"), table=Delta(str(tmp_path / "table"))), place)
+    assert committed(bootstrap, "out") == values([*range(0, 20, 2), *range(20, 30), *range(30, 40, 2)])
+    assert Counter(bytes(each) for each in content(tmp_path / "table")["value"]) == values(range(31, 40, 2))
+
+
+@pytest.mark.spark
+def test_results_with_and_without_state(spark: SparkSession, semel_broker: Embedded, tmp_path: Path) -> None:
+    """Counts of keys beside the records themselves: what has state stays in the streaming query."""
+    bootstrap = semel_broker.bootstrap_servers
+    create(bootstrap, ("in", 2), ("more", 1), ("out", 1), ("counts", 1), ("unique", 1))
+
+    def count(rows: DataFrame, more: DataFrame) -> dict[str, DataFrame]:
+        both = rows.select("key", "value").union(more.select("key", "value"))
+        counts = rows.groupBy(functions.substring("key", 1, 5).alias("key")).count()
+        return {
+            "out": both.where("value != 'value 3'"),
+            "counts": counts.selectExpr("key", "CAST(count AS STRING) AS value"),
+            "unique": rows.dropDuplicates(["value"]).select("key", "value"),
+        }
+
+    counting = Pipeline(
+        "counting",
+        count,
+        {"rows": Topic("in"), "more": Topic("more")},
+        {name: Topic(name) for name in ("out", "counts", "unique")},
+        output_mode="update",
+    )
+    place = Place(bootstrap, str(tmp_path), once=True)
+    fill(bootstrap, "in", range(10))
+    fill(bootstrap, "more", range(3, 5))
+    (report,) = run(spark, counting, place)
+    assert report.rows == 12
+    assert committed(bootstrap, "counts") == {b"1": 10}
+    fill(bootstrap, "in", range(8, 12))
+    run(spark, counting, place)
+    assert committed(bootstrap, "counts") == {b"1": 10, b"2": 2, b"3": 1}
+    assert committed(bootstrap, "unique") == values(range(12))
+    assert committed(bootstrap, "out") == values([*range(3), *range(4, 10), 4, *range(8, 12)])
+
+
+@pytest.mark.spark
+def test_the_new_start_of_a_pipeline_is_meant(
+    spark: SparkSession, semel_broker: Embedded, tmp_path: Path
+) -> None:
     bootstrap = semel_broker.bootstrap_servers
     create(bootstrap, ("in", 1), ("out", 1))
-    place = Place(bootstrap, str(tmp_path), once=True)
-
-    def run(declared: Pipeline, place: Place = place) -> None:
-        list(Run(spark, declared, place).watch(lambda: False))
-
     fill(bootstrap, "in", range(10))
-    # Two sinks of one declaration are no former selves of each other.
-    run(dividing(one=Topic("out"), dead=Topic("out")))
+    place = Place(bootstrap, str(tmp_path), once=True)
+    run(spark, copying(), place)
+    other = Pipeline("other", copied, Topic("in"), Topic("out"))
+    with pytest.raises(
+        PipelineError, match=r"renamed_from='copy'.*pipeline\.new=true.*semel pipeline run --new"
+    ):
+        run(spark, other, place)
+    run(spark, Pipeline("other", copied, Topic("in"), Topic("out"), renamed_from="copy"), place)
     assert committed(bootstrap, "out") == values(range(10))
-    fill(bootstrap, "in", range(10, 20))
-    ways = r"renamed_from='divide\.dead'.*pipeline\.new=true.*semel pipeline run --new"
-    with pytest.raises(PipelineError, match=rf"divide\.deadletters .*{ways}"):
-        run(dividing(one=Topic("out"), deadletters=Topic("out")))
-    run(dividing(one=Topic("out"), deadletters=Topic("out", renamed_from="dead")))
-    assert committed(bootstrap, "out") == values(range(20))
-    run(dividing(one=Topic("out"), deadletters=Topic("out")), replace(place, is_new=True))
-    assert committed(bootstrap, "out") == values(range(20)) + values(range(1, 20, 2))
+    run(spark, other, replace(place, is_new=True))
+    assert committed(bootstrap, "out") == values([*range(10), *range(10)])
 
 
 @pytest.mark.spark
@@ -236,8 +290,7 @@ def test_a_run_reports_its_batches(spark: SparkSession, semel_broker: Embedded, 
     create(bootstrap, ("in", 1), ("out", 1))
     fill(bootstrap, "in", range(50))
     place = Place(bootstrap, str(tmp_path), once=True)
-    run = Run(spark, copying(maxOffsetsPerTrigger="20"), place)
-    reports: list[Any] = [each for each in run.watch(lambda: False) if each is not None]
+    reports = run(spark, copying(maxOffsetsPerTrigger="20"), place)
     rows = [(each.pipeline, each.batch, each.rows, each.lag) for each in reports if each.rows]
     assert rows == [("copy", 0, 20, 30), ("copy", 1, 20, 10), ("copy", 2, 10, 0)]
     assert committed(bootstrap, "out") == values(range(50))
@@ -317,12 +370,10 @@ def test_what_is_wrong_for_good_is_not_tried_again(
     spark: SparkSession, semel_broker: Embedded, tmp_path: Path
 ) -> None:
     place = Place(semel_broker.bootstrap_servers, str(tmp_path), once=True)
-    with pytest.raises(PipelineError, match=r"copy .*topic gone"):
-        list(
-            Run(spark, Pipeline("copy", lambda a: a, Topic("gone"), Topic("out")), place).watch(lambda: False)
-        )
+    with pytest.raises(PipelineError, match=r"'copy' .*topic gone"):
+        run(spark, Pipeline("copy", lambda a: a, Topic("gone"), Topic("out")), place)
     with pytest.raises(PipelineError, match="'maxoffset'"):
-        list(Run(spark, copying(maxOffset="1"), place).watch(lambda: False))
+        run(spark, copying(maxOffset="1"), place)
     with pytest.raises(DeclarationError, match=r"copy .*int"):
         start(
             spark,

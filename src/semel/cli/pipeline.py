@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import TYPE_CHECKING, Annotated, Any, Self
+from typing import TYPE_CHECKING, Annotated, Self
 
 import typer
 
@@ -36,7 +36,7 @@ BAR_WIDTH = 24
 def view(pipeline: "Pipeline", *, with_json: bool) -> "Lines | Screen":
     """Return the view for what standard output is, or for programs."""
     if not with_json and sys.stdout.isatty():
-        return Screen(pipeline.id, list(pipeline.sinks))
+        return Screen(pipeline.id)
     return Lines(as_json=with_json)
 
 
@@ -74,14 +74,16 @@ class Lines:
 
 
 class Screen:
-    """A table on the terminal with a row for every query."""
+    """A table on the terminal with the last batch."""
 
-    def __init__(self, pipeline_id: str, names: list[str]) -> None:
+    def __init__(self, pipeline_id: str) -> None:
         from rich.console import Console
         from rich.live import Live
 
         self._title = pipeline_id
-        self._rows: dict[str, dict[str, Any]] = {name: {"total": 0} for name in names}
+        self._rows = 0
+        self._last: Progress | None = None
+        self._seen_at = 0.0
         self._live = Live(console=Console(), get_renderable=self.table, refresh_per_second=4)
 
     def __enter__(self) -> Self:
@@ -98,56 +100,48 @@ class Screen:
         from semel.spark.pipeline.running import Progress
 
         if isinstance(event, Progress):
-            row = self._rows[event.pipeline]
-            row["total"] += event.rows
-            row["last"], row["seen_at"] = event, time.monotonic()
+            self._rows += event.rows
+            self._last, self._seen_at = event, time.monotonic()
         elif event is not None:
             say(f"{event.pipeline} was restarted: {event.why}")
 
     def table(self) -> "Table":
-        """Return the current table of all queries."""
+        """Return the current table."""
         from rich import box
         from rich.progress_bar import ProgressBar
         from rich.table import Table
         from rich.text import Text
 
-        table = Table(
-            title=Text(printable(self._title)), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False
-        )
-        table.add_column("query")
+        # As a Text, so that rich finds no markup in it.
+        title = Text(printable(self._title))
+        table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
         for name in ("batch", "rows", "rows/s", "lag", "took", "age"):
             table.add_column(name, justify="right")
         table.add_column("read", width=BAR_WIDTH)
-        for query, row in self._rows.items():
-            shown = Text(printable(query))  # as a Text, so that rich finds no markup in it
-            last: Progress | None = row.get("last")
-            if last is None:
-                table.add_row(shown, "-", "-", "-", "-", "-", "-", "starting")
-                continue
-            age_ms = int((time.monotonic() - row["seen_at"]) * 1000)
-            bar = ProgressBar(
-                total=max(1, row["total"] + last.lag), completed=max(row["total"], 1 - last.lag)
-            )
-            table.add_row(
-                shown,
-                str(last.batch),
-                f"{row['total']:,}",
-                f"{last.rows_per_second:,.0f}",
-                f"{last.lag:,}",
-                span_text(last.duration_ms),
-                span_text(age_ms),
-                bar,
-            )
+        if (last := self._last) is None:
+            table.add_row(*"-" * 6, "starting")
+            return table
+        age_ms = int((time.monotonic() - self._seen_at) * 1000)
+        bar = ProgressBar(total=max(1, self._rows + last.lag), completed=max(self._rows, 1 - last.lag))
+        table.add_row(
+            str(last.batch),
+            f"{self._rows:,}",
+            f"{last.rows_per_second:,.0f}",
+            f"{last.lag:,}",
+            span_text(last.duration_ms),
+            span_text(age_ms),
+            bar,
+        )
         return table
 
 
 app = group("Run exactly-once pipelines on Spark, and show their status.")
 
-PipelineId = Annotated[str, argument("PIPELINE", "The id of a pipeline; with several sinks, PIPELINE.SINK.")]
+PipelineId = Annotated[str, argument("PIPELINE", "The id of a pipeline.")]
 PIPELINES: "Columns[Status]" = Columns(
     cells={"batch_age_ms": span_text},
     pipeline=lambda found: found.pipeline,
-    writes_to=lambda found: found.table or found.kind.value,
+    writes_to=lambda found: found.writes_to,
     batch=lambda found: None if (made := found.decision) is None or made.batch_id < 0 else made.batch_id,
     decision=lambda found: None if found.decision is None else found.decision.number,
     run=lambda found: (
@@ -179,7 +173,9 @@ def run(
     ],
     checkpoint: Annotated[
         str,
-        Option("Where Spark keeps its checkpoints, one directory for every sink. A path or a URL.", "DIR"),
+        Option(
+            "Where Spark keeps its checkpoints, one directory for every pipeline. A path or a URL.", "DIR"
+        ),
     ] = "semel-checkpoints",
     once: Annotated[bool, Option("Read what is there now, and stop.")] = False,
     new: Annotated[
@@ -285,7 +281,7 @@ def verify(
     output: Annotated[
         list[str] | None,
         Option(
-            "A topic that it writes to; may be repeated. Not needed if it writes to a table.", "-o", "TOPIC"
+            "A topic or table that it writes to; may be repeated. Not needed if there is one.", "-o", "OUTPUT"
         ),
     ] = None,
     identity: Annotated[str, Option("The identity of a record, on both sides.", "SQL")] = "key",

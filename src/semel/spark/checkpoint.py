@@ -19,6 +19,7 @@ from semel.spark.errors import PipelineError
 from semel.spark.partition_offsets import (
     MARK,
     PIPELINE,
+    READER,
     PartitionOffsets,
     Span,
     Spans,
@@ -115,15 +116,17 @@ class Checkpoint:
         ids: TopicIds = {}
         mark: Mark | None = None
         pipeline_ids = set()
+        readers: set[object] = set()
         for found in _sources(self._read(f"{OFFSETS}/{batch_id}")):
-            vector = of_json(found)
+            vector, reader = of_json(found), found.get(READER)
+            if reader is not None and reader in readers:
+                continue  # the same source, which the query uses in several places
+            readers.add(reader)
             if twice := end.keys() & vector.keys():
                 topic = min(twice)[0]
                 raise PipelineError(
                     f"two sources of this query read topic {topic!r}, so there is not one offset up to which "
-                    "the pipeline has read it. A DataFrame that is used twice, as in a union or a join with "
-                    "itself, is two sources to Spark. Use it once: where a record becomes several rows, "
-                    "explode(array(…)) makes them; or write in foreachBatch, with semel.spark.batch"
+                    "the pipeline has read it. Load the topic once, and use that DataFrame in all places"
                 )
             end.update(vector)
             began.update(began_of(found) or {})

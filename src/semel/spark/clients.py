@@ -22,11 +22,19 @@ CLIENTS_MAX = 16
 DIRECTORY = "semel-clusters"
 
 
-class _Clients(threading.local):
+class _Known(dict[tuple[int, Address], Client]):
     """The clients of a thread, each with the process that has opened it."""
 
+    def __del__(self) -> None:
+        """Close them when the thread ends."""
+        for (process, _), client in self.items():
+            if process == os.getpid():
+                client.close()
+
+
+class _Clients(threading.local):
     def __init__(self) -> None:
-        self.known: dict[tuple[int, Address], Client] = {}
+        self.known = _Known()
 
 
 _clients = _Clients()

@@ -1,7 +1,7 @@
 """Partition offsets: how far a query has read, for every partition.
 
 In Spark's logs, in options and in progress reports a vector is JSON as Spark's Kafka source writes it:
-`{"orders": {"0": 23, "1": 42}}`. Four more entries have names that no topic can have:
+`{"orders": {"0": 23, "1": 42}}`. Five more entries have names that no topic can have:
 
 - `began:` is in the end of a query's first batch and says where the query started. Spark does not log that,
   and a first batch that is repeated must read the same records, even if `latest` has moved on.
@@ -9,6 +9,8 @@ In Spark's logs, in options and in progress reports a vector is JSON as Spark's 
 - `pipeline:` is the option `pipeline.id`. It shows that a checkpoint was copied to another pipeline, even
   while there is no input and the sink has nothing to do.
 - `mark:` is what was at the last offset of one partition, by which the log is recognised (`log_marks`).
+- `reader:` is the reader that has planned the end. Spark logs a source once for each place where a query uses
+  it, and these have one reader; two sources that read the same topic have two.
 """
 
 import json
@@ -36,6 +38,7 @@ BEGAN = "began:"
 IDS = "ids:"
 PIPELINE = "pipeline:"
 MARK = "mark:"
+READER = "reader:"
 
 
 def to_json(
@@ -45,6 +48,7 @@ def to_json(
     ids: Mapping[str, str] | None = None,
     pipeline_id: str | None = None,
     mark: Sequence[Any] | None = None,
+    reader: str | None = None,
 ) -> dict[str, Any]:
     """Format offsets for Spark. Equal offsets give equal JSON, which is what Spark compares."""
     found: dict[str, Any] = {}
@@ -58,6 +62,8 @@ def to_json(
         found[PIPELINE] = pipeline_id
     if mark is not None:
         found[MARK] = list(mark)
+    if reader is not None:
+        found[READER] = reader
     return found
 
 
@@ -65,7 +71,7 @@ def of_json(found: Mapping[str, Any]) -> PartitionOffsets:
     """Parse what `to_json` wrote. ValueError if it is something else."""
     vector: PartitionOffsets = {}
     for topic, partitions in found.items():
-        if topic in (BEGAN, IDS, PIPELINE, MARK):
+        if topic in (BEGAN, IDS, PIPELINE, MARK, READER):
             continue
         if not isinstance(partitions, dict):
             raise ValueError(f"{found!r} are not partition offsets")

@@ -42,7 +42,7 @@ def _summary(name: str, sample: PipelineSample) -> dict[str, Any]:
     decision = found.decision
     seen = sample.decisions[-1] if len(sample.decisions) > 1 else None
     return row | {
-        "writes_to": found.table or found.kind.value,
+        "writes_to": found.writes_to,
         "batch": None if decision is None or decision.batch_id < 0 else decision.batch_id,
         "decision": None if decision is None else decision.number,
         "run": None if decision is None else f"{decision.run.producer_id}.{decision.run.epoch}",

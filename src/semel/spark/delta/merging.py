@@ -69,7 +69,7 @@ def rows_of(storage: Storage, paths: Sequence[str], merge: Merge) -> pa.Table:
     """Return one row for each key, with the column `DELETED`."""
     found = _read(storage, paths, None)
     if merge.order_by is not None:
-        order = pc.sort_indices(found, [(merge.order_by, "ascending")], null_placement="at_start")
+        order = pc.sort_indices(found, [(merge.order_by, "ascending", "at_start")])
         found = found.take(order)
         found = found.append_column(_PLACE, pa.array(range(found.num_rows), pa.int64()))
         last = found.group_by(list(merge.keys)).aggregate([(_PLACE, "max")])

@@ -149,7 +149,7 @@ def complete(pipeline_id: str, tables: Mapping[str, TableState]) -> None:
             except TableChanged as error:
                 raise DecidedTableChanged(
                     f"the batch is decided, and cannot be added to the table {location}: {error}. Undo that "
-                    "change, and start the query again; it finishes the batch"
+                    "change; the next start finishes the batch"
                 ) from error
 
 

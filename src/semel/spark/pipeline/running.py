@@ -1,4 +1,4 @@
-"""Runs a declared pipeline: one streaming query per sink, watched until it ends or is stopped.
+"""Runs a declared pipeline: one streaming query, watched until it ends or is stopped.
 
 A query stops when the broker is unavailable for too long, and Spark does not restart it. This module does,
 because a restart is always safe: a decided batch is finished, and an undecided one is written again.
@@ -20,10 +20,12 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from semel.pipeline import DeclarationError, Delta, Lookup, Pipeline, Sink, Source
+from semel.pipeline import Lookup, Pipeline, Topic
 from semel.spark.driver.first_start import prepare_first_start
 from semel.spark.errors import PipelineError
 from semel.spark.partition_offsets import PartitionOffsets, of_json
+from semel.spark.pipeline.query import OneQuery
+from semel.spark.sink.batch import Batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,20 +41,24 @@ class Progress:
     lag: int  # offsets that were still waiting after it
 
     @classmethod
-    def of(cls, pipeline: str, report: Mapping[str, Any]) -> "Progress":
-        """Parse a report of Spark."""
+    def of(cls, pipeline: str, report: Mapping[str, Any], reads: Mapping[str, int]) -> "Progress":
+        """Parse a report of Spark. `reads` says how often a batch reads each topic, if more than once."""
         ends: PartitionOffsets = {}
         latest: PartitionOffsets = {}
+        rows = 0
         for source in report["sources"]:
-            ends |= _vector(source.get("endOffset"))
+            end = _vector(source.get("endOffset"))
+            rows += int(source["numInputRows"]) // max((reads.get(topic, 1) for topic, _ in end), default=1)
+            ends |= end
             latest |= _vector(source.get("latestOffset"))
+        duration_ms = int(report["durationMs"].get("triggerExecution", 0))
         return cls(
             pipeline=pipeline,
             batch=int(report["batchId"]),
             at=str(report["timestamp"]),
-            rows=int(report["numInputRows"]),
-            rows_per_second=float(report.get("processedRowsPerSecond") or 0.0),
-            duration_ms=int(report["durationMs"].get("triggerExecution", 0)),
+            rows=rows,
+            rows_per_second=rows * 1000 / max(1, duration_ms),
+            duration_ms=duration_ms,
             lag=sum(max(0, offset - ends.get(key, 0)) for key, offset in latest.items()),
         )
 
@@ -60,8 +66,9 @@ class Progress:
 class News:
     """The progress reports of one query; each is returned once."""
 
-    def __init__(self, pipeline: str) -> None:
+    def __init__(self, pipeline: str, reads: Mapping[str, int]) -> None:
         self._pipeline = pipeline
+        self._reads = reads
         self._last: tuple[int, str] | None = None
 
     def of(self, query: StreamingQuery) -> Iterator[Progress]:
@@ -72,7 +79,7 @@ class News:
         if keys:
             self._last = keys[-1]
         for report in reports[first:]:
-            yield Progress.of(self._pipeline, report)
+            yield Progress.of(self._pipeline, report, self._reads)
 
 
 def _vector(found: Any) -> PartitionOffsets:
@@ -92,16 +99,15 @@ _OURS = "semel."
 _HEADLINE = re.compile(r"\bsemel(?:\.\w+)+: (.+?)\n\nThe above exception was the direct cause", re.DOTALL)
 #: Failures that a restart may resolve: the broker, a table, or the storage of either was unavailable; the
 #: broker has aborted transactions that were not decided yet; another program has changed a table; compaction
-#: was faster than a lookup; a Python process of Spark died; or queries that started at the same time have
-#: damaged what they share, which `first_start` mends. Every message that says to start again is one of these.
+#: was faster than a lookup; or a Python process of Spark died. Every message that says to start again is one
+#: of these.
 _PASSING = re.compile(
     r"(?:^|: )semel\.client\.errors\.(BrokerUnreachable|ConnectionLost|RequestTimedOut): "
     r"|(?:^|: )semel\.wire\.errors\.KafkaError: (COORDINATOR_NOT_AVAILABLE|NOT_COORDINATOR"
     r"|LEADER_NOT_AVAILABLE|NOT_LEADER_OR_FOLLOWER|KAFKA_STORAGE_ERROR): "
     r"|(?:^|: )semel\.spark\.errors\.(AttemptsLost|BatchUnfinished|SnapshotOvertaken|TableBusy|TableChanged"
     r"|TableUnreachable): "
-    r"|Python worker (exited unexpectedly|failed to connect back)"
-    r"|Task not serializable",
+    r"|Python worker (exited unexpectedly|failed to connect back)",
     re.MULTILINE,
 )
 
@@ -152,7 +158,7 @@ class Place:
     """Where a pipeline runs, and how."""
 
     bootstrap_servers: str
-    checkpoint: str  # the directory below which every query has its own
+    checkpoint: str  # the directory below which the query has its own
     once: bool = False  # read what is there, and end
     trigger: str = TRIGGER
     client: Mapping[str, str] = field(default_factory=dict)  # other settings of the client, by Kafka's names
@@ -183,79 +189,65 @@ def start(
     trigger: str = TRIGGER,
     client: Mapping[str, str] | None = None,
     new: bool = False,
-) -> dict[str, StreamingQuery]:
-    """Start the queries of a pipeline; return them by pipeline id, which are those of its sinks.
+) -> StreamingQuery:
+    """Start the query of a pipeline.
 
-    Each has its checkpoint in a directory of its own below `checkpoint`. With `once` they read what is there
-    now, and end; else they start a batch every `trigger`. `client` has further settings of the client, such
-    as `{"security.protocol": "SSL"}`. With `new`, a pipeline without a position begins even if one with
-    another id has written the same to its output.
+    Its checkpoint is in a directory of its own below `checkpoint`. With `once` it reads what is there now and
+    ends; else it starts a batch every `trigger`. `client` has further settings of the client, such as
+    `{"security.protocol": "SSL"}`. With `new`, a pipeline without a position begins even if one with another
+    id has written the same to its output.
     """
     place = Place(bootstrap_servers, checkpoint, once, trigger, client or {}, new)
-    started: dict[str, StreamingQuery] = {}
+    query, _ = start_query(spark, pipeline, place)
+    return query
+
+
+def start_query(
+    spark: SparkSession, pipeline: Pipeline, place: Place
+) -> tuple[StreamingQuery, dict[str, int]]:
+    """Start the query of a pipeline. Return also how often a batch reads each topic."""
     prepare_first_start(spark)
-    try:
-        for pipeline_id in pipeline.sinks:
-            started[pipeline_id] = start_query(spark, pipeline, pipeline_id, place)
-    except BaseException:
-        for query in started.values():
-            query.stop()
-        raise
-    return started
+    shared = {
+        **place.cluster,
+        "pipeline.id": pipeline.pipeline_id,
+        "pipeline.new": str(place.is_new).lower(),
+        "checkpointLocation": _below(place.checkpoint, pipeline.pipeline_id),
+    }
+    streams = {
+        name: _stream(spark, source, place, pipeline.pipeline_id)
+        for name, source in pipeline.sources.items()
+        if isinstance(source, Topic)
+    }
+    query = OneQuery(pipeline, streams, _tables(spark, pipeline, place))
+    reads = {pipeline.sources[name].name: times for name, times in query.reads.items()}
 
+    def write(frame: DataFrame, batch_id: int) -> None:
+        # The session of a batch is a copy of that of the query.
+        results = query.divide(frame, _tables(frame.sparkSession, pipeline, place))
+        with Batch(frame, batch_id, shared) as batch:
+            for name, rows in results.items():
+                batch.write(rows, pipeline.sinks[name])
 
-def start_query(spark: SparkSession, pipeline: Pipeline, pipeline_id: str, place: Place) -> StreamingQuery:
-    """Start the query of one sink."""
-    sink = pipeline.sinks[pipeline_id]
-    cluster = {**place.cluster, "pipeline.id": pipeline_id}
-    frame = _result(spark, pipeline, pipeline_id, place)
     when: dict[str, Any] = {"availableNow": True} if place.once else {"processingTime": place.trigger}
-    return (
-        frame.writeStream.format("semel-delta" if isinstance(sink, Delta) else "semel")
-        .options(**{**cluster, **_where(sink), **_relations(pipeline, pipeline_id, place), **sink.options})
-        .option("checkpointLocation", _below(place.checkpoint, pipeline_id))
-        .trigger(**when)
-        .start()
-    )
+    writer = query.rows.writeStream.foreachBatch(write).outputMode(pipeline.output_mode)
+    writer = writer.option("checkpointLocation", shared["checkpointLocation"])
+    return writer.trigger(**when).start(), reads
 
 
-def _result(spark: SparkSession, pipeline: Pipeline, pipeline_id: str, place: Place) -> DataFrame:
-    """Return the input of one sink. Every sink has its own readers, since they start at its position."""
-    sources = {name: _load(spark, source, place, pipeline_id) for name, source in pipeline.sources.items()}
-    frame = pipeline.results(sources)[pipeline_id]
-    if not isinstance(frame, DataFrame):
-        raise DeclarationError(
-            f"the function of {pipeline} returns a DataFrame for every sink; for {pipeline_id} it was "
-            f"{type(frame).__name__}"
-        )
-    if not frame.isStreaming:
-        raise DeclarationError(f"what {pipeline} returns for {pipeline_id} does not come from a stream")
-    return frame
+def _stream(spark: SparkSession, source: Topic, place: Place, pipeline_id: str) -> DataFrame:
+    options = {**place.cluster, "subscribe": source.name, "pipeline.id": pipeline_id, **source.options}
+    return spark.readStream.format("semel").options(**options).load()
 
 
-def _load(spark: SparkSession, source: Source, place: Place, pipeline_id: str) -> DataFrame:
-    options = {**place.cluster, "subscribe": source.name, **source.options}
-    if isinstance(source, Lookup):
-        return spark.read.format("semel").options(**{"newestByKey": "true", **options}).load()
-    return spark.readStream.format("semel").options(**{"pipeline.id": pipeline_id, **options}).load()
-
-
-def _where(sink: Sink) -> dict[str, str]:
-    return {"path": sink.path} if isinstance(sink, Delta) else {"topic": sink.name}
-
-
-def _relations(pipeline: Pipeline, pipeline_id: str, place: Place) -> dict[str, str]:
-    """Return the options about pipelines with the same output: the sinks of one declaration may share it."""
-    output = _output(pipeline.sinks[pipeline_id])
-    beside = (
-        name for name, each in pipeline.sinks.items() if name != pipeline_id and _output(each) == output
-    )
-    return {"pipeline.new": str(place.is_new).lower(), "pipeline.beside": ",".join(beside)}
-
-
-def _output(sink: Sink) -> dict[str, str]:
-    options = {name.lower(): value for name, value in {**_where(sink), **sink.options}.items()}
-    return {name: options[name] for name in ("path", "topic") if name in options}
+def _tables(spark: SparkSession, pipeline: Pipeline, place: Place) -> dict[str, DataFrame]:
+    """Return the lookups. Every batch reads them again."""
+    return {
+        name: spark.read.format("semel")
+        .options(**{**place.cluster, "subscribe": source.name, "newestByKey": "true", **source.options})
+        .load()
+        for name, source in pipeline.sources.items()
+        if isinstance(source, Lookup)
+    }
 
 
 def _below(checkpoint: str, name: str) -> str:
@@ -265,7 +257,7 @@ def _below(checkpoint: str, name: str) -> str:
 
 
 class Run:
-    """All queries of a pipeline, from their start to their end."""
+    """The query of a pipeline, from its start to its end."""
 
     def __init__(
         self,
@@ -278,65 +270,50 @@ class Run:
         self._pipeline = pipeline
         self._place = place
         self._patience_seconds = patience_seconds
-        self._queries: dict[str, StreamingQuery] = {}
-        self._news: dict[str, News] = {}
-        self._failing_since: dict[str, float] = {}
+        self._failing_since: float | None = None
 
     def watch(self, is_stopping: Callable[[], bool]) -> Iterator[Progress | Restarted | None]:
-        """Start the queries and report their progress, until all have ended or a stop is requested.
+        """Start the query and report its progress, until it has ended or a stop is requested.
 
-        Yields None if nothing is new. PipelineError if one of them fails for good. However it ends, no query
-        is left running; after a requested stop, batches were given time to finish.
+        Yields None if nothing is new. PipelineError if it fails for good. However it ends, no query is left
+        running; after a requested stop, a batch was given time to finish.
         """
+        query, news = self._start()
         try:
-            for name in self._pipeline.sinks:
-                self._start(name)
-            while self._is_any_active() and not is_stopping():
-                for name in self._pipeline.sinks:
-                    yield from self._look_at(name)
+            while (query.isActive or query.exception() is not None) and not is_stopping():
+                error = query.exception()
+                for each in news.of(query):
+                    self._failing_since = None
+                    yield each
+                if error is not None:
+                    yield self._failed(error)
+                    time.sleep(RESTART_PAUSE_SECONDS)
+                    query, news = self._start()
                 yield None
                 time.sleep(POLL_SECONDS)
-            yield from self._let_batches_end()
+            yield from self._let_batch_end(query, news)
         finally:
-            for query in self._queries.values():
-                query.stop()
+            query.stop()
 
-    def _start(self, name: str) -> None:
-        prepare_first_start(self._spark)
+    def _start(self) -> tuple[StreamingQuery, News]:
         try:
-            self._queries[name] = start_query(self._spark, self._pipeline, name, self._place)
+            query, reads = start_query(self._spark, self._pipeline, self._place)
         except PySparkException as error:
-            raise PipelineError(f"query {name} was not started: {explain(error)}") from error
-        self._news[name] = News(name)
+            raise PipelineError(f"{self._pipeline} was not started: {explain(error)}") from error
+        return query, News(self._pipeline.pipeline_id, reads)
 
-    def _is_any_active(self) -> bool:
-        return any(query.isActive or query.exception() for query in self._queries.values())
+    def _failed(self, error: BaseException) -> Restarted:
+        if self._failing_since is None:
+            self._failing_since = time.monotonic()
+        if not is_passing(error) or time.monotonic() - self._failing_since > self._patience_seconds:
+            raise PipelineError(f"{self._pipeline} has stopped: {explain(error)}") from error
+        return Restarted(self._pipeline.pipeline_id, explain(error))
 
-    def _look_at(self, name: str) -> Iterator[Progress | Restarted]:
-        query = self._queries[name]
-        error = query.exception()
-        for each in self._news[name].of(query):
-            self._failing_since.pop(name, None)
-            yield each
-        if error is None:
-            return
-        since = self._failing_since.setdefault(name, time.monotonic())
-        if not is_passing(error) or time.monotonic() - since > self._patience_seconds:
-            raise PipelineError(f"query {name} has stopped: {explain(error)}") from error
-        yield Restarted(name, explain(error))
-        time.sleep(RESTART_PAUSE_SECONDS)
-        self._start(name)
-
-    def _let_batches_end(self) -> Iterator[Progress | None]:
+    def _let_batch_end(self, query: StreamingQuery, news: News) -> Iterator[Progress | None]:
         deadline = time.monotonic() + STOP_SECONDS
-        waiting = dict(self._queries)
-        while waiting and time.monotonic() < deadline:
-            for name, query in list(waiting.items()):
-                if not (query.isActive and query.status["isTriggerActive"]):
-                    # Stop it before it starts another batch.
-                    query.stop()
-                    del waiting[name]
+        while query.isActive and query.status["isTriggerActive"] and time.monotonic() < deadline:
             yield None
             time.sleep(POLL_SECONDS / 4)
-        for name, query in self._queries.items():
-            yield from self._news[name].of(query)
+        # Stop it before it starts another batch.
+        query.stop()
+        yield from news.of(query)

@@ -77,6 +77,18 @@ class Status:
     open: tuple[OpenTransaction, ...]
 
     @property
+    def outputs(self) -> tuple[str, ...]:
+        """The topics and tables that it has written to, as far as its last decision remembers them."""
+        if self.table is not None:
+            return (self.table,)
+        return () if self.decision is None else (*self.decision.outputs, *self.decision.tables)
+
+    @property
+    def writes_to(self) -> str:
+        """The outputs in words."""
+        return ", ".join(self.outputs) or self.kind.value
+
+    @property
     def behind(self) -> int:
         """The number of offsets still to be read."""
         return sum(each.behind for each in self.lags)

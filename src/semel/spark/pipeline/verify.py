@@ -15,12 +15,14 @@ import json
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import reduce
 
 from pyspark.sql import Column, DataFrame, SparkSession, functions
 
 from semel.client import LATEST, Client, Isolation, Partition
 from semel.client.consume.offsets import list_offsets
 from semel.spark.checkpoint import Checkpoint
+from semel.spark.delta.storage import location_of
 from semel.spark.errors import OptionError, PipelineError
 from semel.spark.partition_offsets import PartitionOffsets, to_json
 from semel.spark.pipeline.status import Doing, Kind, Status, status
@@ -37,7 +39,7 @@ class Question:
 
     bootstrap_servers: str
     pipeline_id: str
-    outputs: tuple[str, ...] = ()  # topics; a pipeline to a table knows its own
+    outputs: tuple[str, ...] = ()  # topics and tables; not needed if the pipeline has one
     input_identity: str = "key"
     output_identity: str = "key"
     expect: str = "1"
@@ -71,10 +73,8 @@ def check(client: Client, question: Question) -> None:
     found = status(client, question.pipeline_id)
     if found.kind is Kind.WRITE:
         raise OptionError(f"pipeline {found.pipeline!r} is a batch write, which has no input to compare")
-    if found.kind is Kind.TOPICS:
-        if not question.outputs:
-            raise OptionError("name the topics that the pipeline writes to with --output")
-        _partitions(client, question.outputs)
+    topics, _ = _chosen(question, found)
+    _partitions(client, topics)
 
 
 def verify(spark: SparkSession, client: Client, question: Question) -> Answer:
@@ -113,17 +113,30 @@ def _settled(client: Client, pipeline_id: str) -> tuple[Status, tuple[str, ...]]
 
 def _outputs(spark: SparkSession, client: Client, question: Question, found: Status) -> DataFrame:
     """Return the output up to its current end."""
-    if found.table is not None:
-        records = _table(spark, found.table)
-    else:
-        ends = list_offsets(
-            client,
-            dict.fromkeys(_partitions(client, question.outputs), LATEST),
-            isolation=Isolation.READ_COMMITTED,
-        )
+    topics, tables = _chosen(question, found)
+    records = [_table(spark, each) for each in tables]
+    if topics:
+        keys = dict.fromkeys(_partitions(client, topics), LATEST)
+        ends = list_offsets(client, keys, isolation=Isolation.READ_COMMITTED)
         vector = {key: each.offset for key, each in ends.items()}
-        records = _read(spark, question, question.outputs, "earliest", vector)
-    return records.select(functions.expr(question.output_identity).alias("id"))
+        records.append(_read(spark, question, topics, "earliest", vector))
+    identity = functions.expr(question.output_identity).alias("id")
+    outputs = [each.select(identity) for each in records]
+    return reduce(DataFrame.unionAll, outputs)
+
+
+def _chosen(question: Question, found: Status) -> tuple[list[str], list[str]]:
+    """Return the topics and the tables to compare. OptionError if they have to be named."""
+    if found.table is not None:
+        return [], [found.table]
+    known = {} if found.decision is None else found.decision.tables
+    outputs = question.outputs or found.outputs
+    if not question.outputs and len(outputs) != 1:
+        raise OptionError("name the topics and tables that the pipeline writes to with --output")
+    tables = [each for each in outputs if each in known or location_of(each) in known]
+    return [each for each in outputs if each not in tables], [
+        each if each in known else location_of(each) for each in tables
+    ]
 
 
 def _table(spark: SparkSession, location: str) -> DataFrame:

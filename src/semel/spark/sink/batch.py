@@ -35,6 +35,7 @@ from semel.spark.sink import batch_commit, planning
 from semel.spark.sink.batch_commit import Plan, merged
 from semel.spark.sink.decision import Decision, TableState
 from semel.spark.sink.foreach_batch import QUERY_PROPERTY
+from semel.spark.sink.predecessors import Relations
 from semel.spark.sink.sink import COLUMNS, AttemptWriter, check_batch, check_columns
 
 #: The column with the number of the output that a row is for.
@@ -173,7 +174,7 @@ class Batch:
             self._shared.pipeline_id or "",
             Checkpoint(self._shared.checkpoint or ""),
             None,
-            self._shared.relations,
+            self._relations(),
             may_be_unfinished=self._may_be_unfinished,
         )
         check_batch(plan, self._batch_id)
@@ -197,6 +198,12 @@ class Batch:
             prepared = [each.prepared for each in written if each.prepared is not None]
             batch_commit.decide(client, plan, prepared, merged(each.outputs for each in written), tables)
         _finished[plan.pipeline_id] = (plan.run, plan.number)
+
+    def _relations(self) -> Relations:
+        """What the options of the batch, and of its writes to topics, say about other pipelines."""
+        found = [self._shared.relations, *(each.options.relations for each in self._topics.values())]
+        beside = frozenset().union(*(each.beside for each in found))
+        return Relations(any(each.is_new for each in found), beside)
 
     def _may_be_unfinished(self, last: Decision) -> bool:
         """Whether a decision may not have been completed, because the function has hidden an error."""

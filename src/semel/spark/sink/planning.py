@@ -120,13 +120,7 @@ def plan_stream(
     that it has failed: then the previous batch `may_be_unfinished`.
     """
     query_id, batch_id = checkpoint.query_id(), checkpoint.newest_batch()
-    step = checkpoint.step(batch_id)
-    if not step.end:
-        raise PipelineError(
-            "exactly-once needs an input whose offsets can be committed: a source of format 'semel' in this "
-            "query. For others set delivery.guarantee=at-least-once"
-        )
-    check_source(pipeline_id, step)
+    step = _input(pipeline_id, checkpoint, batch_id)
     # Checked before and after the takeover: a copy that is behind must stop without fencing the other one.
     before = decisions.read_committed(client, pipeline_id, require_stable=False)
     is_done(before, pipeline_id, query_id, batch_id, step)
@@ -141,10 +135,7 @@ def plan_stream(
     done = is_done(committed, pipeline_id, query_id, batch_id, step)
     last = committed.decision
     if last is None:
-        # Record where the pipeline starts. If the group is deleted later, the driver's transactional id still
-        # shows that the pipeline has started (`_has_lived`).
-        first = {key: Span(start, start) for key, (start, _) in step.spans.items()}
-        last = Decision(BEGINNING, run, query_id, NO_BATCH, (), first, inputs_after(committed, step), topic)
+        last = _first_decision(run, query_id, committed, step, topic)
         _begin(client, pipeline_id, last)
         run = _begin_run(client, pipeline_id, query_id, last)
     check_outputs(client, pipeline_id, last, topic)
@@ -169,6 +160,29 @@ def plan_stream(
         checks_origin=topic is None and last.number == BEGINNING and not relations.is_new,
         tables=last.tables,
     )
+
+
+def _input(pipeline_id: str, checkpoint: Checkpoint, batch_id: int) -> Step:
+    step = checkpoint.step(batch_id)
+    if not step.end:
+        raise PipelineError(
+            "exactly-once needs an input whose offsets can be committed: a source of format 'semel' in this "
+            "query. For others set delivery.guarantee=at-least-once"
+        )
+    check_source(pipeline_id, step)
+    return step
+
+
+def _first_decision(
+    run: ProducerIdAndEpoch, query_id: str, committed: Committed, step: Step, topic: str | None
+) -> Decision:
+    """Return the decision that records where the pipeline starts.
+
+    If the group is deleted later, the driver's transactional id still shows that the pipeline has started
+    (`_has_lived`).
+    """
+    first = {key: Span(start, start) for key, (start, _) in step.spans.items()}
+    return Decision(BEGINNING, run, query_id, NO_BATCH, (), first, inputs_after(committed, step), topic)
 
 
 def _predecessors(

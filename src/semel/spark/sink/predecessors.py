@@ -93,13 +93,12 @@ class Predecessor(NamedTuple):
     def refusal(self, pipeline_id: str, output: str) -> str:
         """Return the message that names both ways out."""
         name = self.writer.pipeline_id
-        declared = "the sink" if "." in name else "the pipeline, or at its sink"
         return (
             f"pipeline {name!r} has read {describe(self.where)} up to offset "
             f"{self.writer.positions[self.where]} and has written to {output}. Pipeline {pipeline_id!r} is "
             f"new, and would write what is there from offset {self.start} on a second time. If it is the "
             f"same pipeline under another name, let it keep its id: pipeline.id={name}, or in a declaration "
-            f"renamed_from={name!r} at {declared}. If it is to begin on purpose: pipeline.new=true, or "
+            f"renamed_from={name!r}. If it is to begin on purpose: pipeline.new=true, or "
             f"'semel pipeline run --new'; if both are to run, pipeline.beside={name}"
         )
 

@@ -20,6 +20,7 @@ again is read from its start.
 """
 
 import math
+import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import replace
@@ -264,6 +265,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._admission = Admission(options.portions)
         self._initial: dict[str, Any] | None = None
         self._has_checked_mark = False
+        self._reader = secrets.token_hex(4)
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Return where a query without a checkpoint starts."""
@@ -271,7 +273,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._positions.settle()
         partitions, ids = self._positions.layout()
         start = self._positions.resolve(self._options.start, partitions, "startingOffsets")
-        self._initial = to_json(start, ids=ids, pipeline_id=self._options.pipeline_id)
+        self._initial = to_json(start, ids=ids, pipeline_id=self._options.pipeline_id, reader=self._reader)
         return self._initial
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
@@ -295,7 +297,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return start
         mark = self._mark(begin, end) or _kept(Mark.of_json(start.get(MARK)), begin, end)
         pipeline_id = self._options.pipeline_id
-        return to_json(end, began=begin if is_first else None, ids=ids, pipeline_id=pipeline_id, mark=mark)
+        began = begin if is_first else None
+        return to_json(end, began=began, ids=ids, pipeline_id=pipeline_id, mark=mark, reader=self._reader)
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
         """Return the current end of the log, for progress reports."""

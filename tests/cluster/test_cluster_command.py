@@ -26,8 +26,6 @@ from semel.store.cluster.postgres import reaching
 from semel.store.cluster.postgres.opening import open_database
 from semel.store.contract import StoreRefused
 from semel.wire.errors import ErrorCode
-from semel.wire.frames import decode_response_header
-from semel.wire.messages import FetchResponse
 
 HOUR_MS = 3_600_000
 
@@ -146,10 +144,9 @@ def test_a_fetch_that_waits_is_answered_when_its_partition_moves(ledger: str, br
         request = Log(raw, "followed", moving).request(max_wait_ms=HOUR_MS, min_bytes=1)
         raw.send(request, 11)
         semel("cluster", "drain", "2", "--ledger", ledger)
-        frame = raw.receive_frame()
-        assert frame is not None
-        _, at = decode_response_header(frame, request.api_key, 11)
-        (topic,) = FetchResponse.decode(frame, 11, at).responses
+        # Every change of owners ends the wait, and the first of them may be one of other partitions.
+        assert raw.receive_frame() is not None
+        (topic,) = raw.ask(request, 11).responses
         assert topic.partitions[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
     semel("cluster", "undrain", "2", "--ledger", ledger)
     until(lambda: all_own_some(ledger), what="a balance")

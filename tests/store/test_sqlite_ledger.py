@@ -82,7 +82,9 @@ def test_every_query_is_described_and_used_and_every_used_one_exists() -> None:
                 chosen = node.args[0]
                 named = [chosen.body, chosen.orelse] if isinstance(chosen, ast.IfExp) else [chosen]
                 if name in ("run", "rows", "each", "value", "ManyRows"):
-                    used.update(str(each.value) for each in named if isinstance(each, ast.Constant))
+                    texts = (str(each.value) for each in named if isinstance(each, ast.Constant))
+                    # Others than names are the SQL of clusters.
+                    used.update(text for text in texts if " " not in text)
     assert used == set(QUERIES)
 
 

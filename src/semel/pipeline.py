@@ -24,6 +24,8 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 OUTPUT_MODES = ("append", "update", "complete")
+#: What happens to bad records, if they do not go to a topic.
+FAIL, SKIP = "fail", "skip"
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,200}")
 
@@ -33,11 +35,30 @@ class DeclarationError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class Json:
+    """How values are parsed: as JSON objects with these columns, in Spark's notation.
+
+    With `record`, rows have a column of that name too, with the key, topic, partition, offset and timestamp
+    of the record.
+    """
+
+    schema: str
+    record: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic, to read as a stream or to write to. Options are those of format `semel`."""
+    """A topic, to read as a stream or to write to. Options are those of format `semel`.
+
+    A source with `parse` has the columns of the schema. `bad` says what happens to records that cannot be
+    parsed: "fail" stops the pipeline, "skip" leaves them out and counts them, and any other word is the name
+    of a topic that gets them, with the reason.
+    """
 
     name: str
     options: Mapping[str, str] = field(default_factory=dict)
+    parse: Json | None = None
+    bad: str = FAIL
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +128,10 @@ class Pipeline:
         _check_kinds(f"a sink of {self}", self.sinks, (Topic, Delta))
         if not self.sinks:
             raise DeclarationError(f"{self} has no sink")
-        for name in self.sinks:
+        for name, each in self.sinks.items():
             _check_name(f"the name of a sink of {self}", name)
+            if isinstance(each, Topic) and (each.parse is not None or each.bad != FAIL):
+                raise DeclarationError(f"parse and bad are for sources, and {name!r} is a sink of {self}")
         self._check_options()
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
@@ -149,6 +172,12 @@ class Pipeline:
                 )
             found = {parameters[0]: source}
         _check_kinds(f"a source of {self}", found, (Topic, Lookup))
+        for name, each in found.items():
+            if isinstance(each, Topic) and each.parse is None and each.bad != FAIL:
+                raise DeclarationError(
+                    f"the source {name!r} of {self} has bad={each.bad!r}, and nothing is parsed. Add "
+                    "parse=Json(…)"
+                )
         if not any(isinstance(each, Topic) for each in found.values()):
             raise DeclarationError(f"{self} reads no stream: one of its sources must be a Topic")
         return found

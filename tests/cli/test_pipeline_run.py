@@ -187,6 +187,7 @@ def test_spark_submit_has_the_package(
 
 
 BATCH = Progress("shop", 7, "2026-11-15T12:00:00Z", 1200, 3870.5, 310, 50)
+BAD = Progress("shop", 8, "2026-11-15T12:00:00Z", 10, 100.0, 100, 0, late=3, dead={"orders": 2})
 
 
 def test_what_a_terminal_shows() -> None:
@@ -197,7 +198,7 @@ def test_what_a_terminal_shows() -> None:
     console = Console(file=file, width=120)
     console.print(screen.table())
     *_, batch = [line.split() for line in file.getvalue().splitlines() if line.strip()]
-    assert batch[:6] == ["7", "2,400", "3,870", "50", "310", "ms"]
+    assert batch[:8] == ["7", "2,400", "3,870", "50", "0", "0", "310", "ms"]
 
 
 def test_what_a_terminal_shows_before_the_first_batch() -> None:
@@ -208,9 +209,10 @@ def test_what_a_terminal_shows_before_the_first_batch() -> None:
 
 def test_what_a_file_gets(capsys: pytest.CaptureFixture[str]) -> None:
     lines = Lines(as_json=False)
-    for event in (BATCH, None, Restarted("shop", "no broker answers")):
+    for event in (BATCH, None, BAD, Restarted("shop", "no broker answers")):
         lines.show(event)
     assert capsys.readouterr().out.splitlines() == [
         "shop  batch 7: 1,200 rows in 310 ms, 3,870 rows/s, 50 behind",
+        "shop  batch 8: 10 rows in 100 ms, 100 rows/s, 0 behind, 2 dead, 3 late",
         "shop  restarted: no broker answers",
     ]

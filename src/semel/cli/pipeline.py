@@ -67,6 +67,9 @@ class Lines:
                 f"{event.pipeline}  batch {event.batch}: {event.rows:,} rows in {took}, "
                 f"{event.rows_per_second:,.0f} rows/s, {event.lag:,} behind"
             )
+            dead = sum(event.dead.values())
+            text += f", {dead:,} dead" if dead else ""
+            text += f", {event.late:,} late" if event.late else ""
         else:
             text = f"{event.pipeline}  restarted: {event.why}"
         sys.stdout.write(printable_lines(text) + "\n")
@@ -81,7 +84,7 @@ class Screen:
         from rich.live import Live
 
         self._title = pipeline_id
-        self._rows = 0
+        self._rows = self._dead = self._late = 0
         self._last: Progress | None = None
         self._seen_at = 0.0
         self._live = Live(console=Console(), get_renderable=self.table, refresh_per_second=4)
@@ -101,6 +104,8 @@ class Screen:
 
         if isinstance(event, Progress):
             self._rows += event.rows
+            self._dead += sum(event.dead.values())
+            self._late += event.late
             self._last, self._seen_at = event, time.monotonic()
         elif event is not None:
             say(f"{event.pipeline} was restarted: {event.why}")
@@ -115,11 +120,11 @@ class Screen:
         # As a Text, so that rich finds no markup in it.
         title = Text(printable(self._title))
         table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-        for name in ("batch", "rows", "rows/s", "lag", "took", "age"):
+        for name in ("batch", "rows", "rows/s", "lag", "dead", "late", "took", "age"):
             table.add_column(name, justify="right")
         table.add_column("read", width=BAR_WIDTH)
         if (last := self._last) is None:
-            table.add_row(*"-" * 6, "starting")
+            table.add_row(*"-" * 8, "starting")
             return table
         age_ms = int((time.monotonic() - self._seen_at) * 1000)
         bar = ProgressBar(total=max(1, self._rows + last.lag), completed=max(self._rows, 1 - last.lag))
@@ -128,6 +133,8 @@ class Screen:
             f"{self._rows:,}",
             f"{last.rows_per_second:,.0f}",
             f"{last.lag:,}",
+            f"{self._dead:,}",
+            f"{self._late:,}",
             span_text(last.duration_ms),
             span_text(age_ms),
             bar,

@@ -25,6 +25,10 @@ class PipelineError(Exception):
     """The sink cannot continue without risking exactly-once, so the query stops."""
 
 
+class BadRecords(PipelineError):
+    """Records of the input cannot be parsed, and the declaration says that this stops the pipeline."""
+
+
 class PipelineFenced(PipelineError):
     """Another copy of the pipeline has taken over; this one has to stop."""
 

@@ -17,7 +17,8 @@ from typing import Any, Final
 
 from pyspark.sql import DataFrame, functions
 
-from semel.pipeline import DeclarationError, Pipeline
+from semel.pipeline import DeclarationError, Pipeline, Topic
+from semel.spark.pipeline.parsing import Parsing
 
 #: The column with the number of the branch that a row is of, and the start of the columns with the rows.
 BRANCH: Final = "branch"
@@ -64,14 +65,25 @@ class OneQuery:
     ) -> None:
         """`streams` are the sources that are topics, `tables` the lookups, both by name."""
         self._pipeline = pipeline
-        self._schemas = {name: frame.schema for name, frame in streams.items()}
-        results = results_of(pipeline, {**streams, **tables})
+        self.parsing = {
+            name: Parsing(name, source.parse, source.bad)
+            for name, source in pipeline.sources.items()
+            if isinstance(source, Topic) and source.parse is not None
+        }
+        streams = {
+            name: self.parsing[name].parsed(frame) if name in self.parsing else frame
+            for name, frame in streams.items()
+        }
+        given = self._given(streams)
+        self._schemas = {name: frame.schema for name, frame in given.items()}
+        results = results_of(pipeline, {**given, **tables})
         for name, frame in results.items():
             if not frame.isStreaming:
                 raise DeclarationError(f"what {pipeline} returns for {name} does not come from a stream")
         kept = {name: frame for name, frame in results.items() if keeps_state(frame)}
         self._stateless = [name for name in results if name not in kept]
-        needed = _used(streams, [results[name] for name in self._stateless])
+        used = _used(streams, [results[name] for name in self._stateless])
+        needed = [name for name in streams if name in used or name in self.parsing]
         self._branches = [Branch(name, streams[name], is_source=True) for name in needed]
         self._branches += [Branch(name, frame, is_source=False) for name, frame in kept.items()]
         #: How many branches read each stream. Spark counts the rows that all of them read.
@@ -96,8 +108,17 @@ class OneQuery:
             found = found.unionAll(frame)
         return found
 
-    def divide(self, batch: DataFrame, tables: Mapping[str, DataFrame]) -> dict[str, DataFrame]:
-        """Return what a batch has for each sink, by the name of the sink."""
+    def _given(self, streams: Mapping[str, DataFrame]) -> dict[str, DataFrame]:
+        """Return what the function of the pipeline gets of these sources."""
+        return {
+            name: self.parsing[name].good(frame) if name in self.parsing else frame
+            for name, frame in streams.items()
+        }
+
+    def divide(
+        self, batch: DataFrame, tables: Mapping[str, DataFrame]
+    ) -> tuple[dict[str, DataFrame], dict[str, DataFrame]]:
+        """Return what a batch has for each sink, and the bad records of each source that is parsed."""
         if len(self._branches) == 1:
             parts = [batch]
         else:
@@ -110,11 +131,13 @@ class OneQuery:
             for branch, part in zip(self._branches, parts, strict=True)
             if not branch.is_source
         }
-        if not self._stateless:
-            return found
-        sources = {
+        records = {
             branch.name: part for branch, part in zip(self._branches, parts, strict=True) if branch.is_source
         }
+        bad = {name: each.bad(records[name]) for name, each in self.parsing.items()}
+        if not self._stateless:
+            return found, bad
+        sources = self._given(records)
         # The function takes all sources. Those that no result without state needs were not read for this.
         empty = {
             name: batch.sparkSession.createDataFrame([], schema)
@@ -122,7 +145,7 @@ class OneQuery:
             if name not in sources
         }
         results = results_of(self._pipeline, {**empty, **sources, **tables})
-        return {**found, **{name: results[name] for name in self._stateless}}
+        return {**found, **{name: results[name] for name in self._stateless}}, bad
 
 
 def results_of(pipeline: Pipeline, sources: Mapping[str, DataFrame]) -> dict[str, DataFrame]:

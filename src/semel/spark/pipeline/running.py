@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from pyspark.errors import PySparkException
@@ -39,9 +39,15 @@ class Progress:
     rows_per_second: float
     duration_ms: int
     lag: int  # offsets that were still waiting after it
+    late: int = 0  # rows that came after the watermark and were dropped
+    state_rows: int = 0
+    written: Mapping[str, int] = field(default_factory=dict)  # rows by sink
+    dead: Mapping[str, int] = field(default_factory=dict)  # records that could not be parsed, by source
 
     @classmethod
-    def of(cls, pipeline: str, report: Mapping[str, Any], reads: Mapping[str, int]) -> "Progress":
+    def of(
+        cls, pipeline: str, report: Mapping[str, Any], reads: Mapping[str, int], counted: "Counted | None"
+    ) -> "Progress":
         """Parse a report of Spark. `reads` says how often a batch reads each topic, if more than once."""
         ends: PartitionOffsets = {}
         latest: PartitionOffsets = {}
@@ -60,26 +66,46 @@ class Progress:
             rows_per_second=rows * 1000 / max(1, duration_ms),
             duration_ms=duration_ms,
             lag=sum(max(0, offset - ends.get(key, 0)) for key, offset in latest.items()),
+            late=sum(int(each.get("numRowsDroppedByWatermark", 0)) for each in report["stateOperators"]),
+            state_rows=sum(int(each.get("numRowsTotal", 0)) for each in report["stateOperators"]),
+            written=counted.written if counted else {},
+            dead=counted.dead if counted else {},
         )
+
+
+class Counted(NamedTuple):
+    """What one batch has written, as its function has counted it."""
+
+    written: Mapping[str, int]
+    dead: Mapping[str, int]
+
+
+class Started(NamedTuple):
+    """A query that was started, and what is known of its batches besides Spark's reports."""
+
+    query: StreamingQuery
+    reads: Mapping[str, int]  # how often a batch reads each topic
+    counted: dict[int, Counted]  # by batch; the newest ones
 
 
 class News:
     """The progress reports of one query; each is returned once."""
 
-    def __init__(self, pipeline: str, reads: Mapping[str, int]) -> None:
+    def __init__(self, pipeline: str, started: Started) -> None:
         self._pipeline = pipeline
-        self._reads = reads
+        self._started = started
         self._last: tuple[int, str] | None = None
 
-    def of(self, query: StreamingQuery) -> Iterator[Progress]:
+    def new(self) -> Iterator[Progress]:
         """Return what the query has reported since the last call."""
-        reports = [json.loads(each.json) for each in query.recentProgress]
+        reports = [json.loads(each.json) for each in self._started.query.recentProgress]
         keys = [(int(each["batchId"]), str(each["timestamp"])) for each in reports]
         first = keys.index(self._last) + 1 if self._last in keys else 0
         if keys:
             self._last = keys[-1]
         for report in reports[first:]:
-            yield Progress.of(self._pipeline, report, self._reads)
+            counted = self._started.counted.get(int(report["batchId"]))
+            yield Progress.of(self._pipeline, report, self._started.reads, counted)
 
 
 def _vector(found: Any) -> PartitionOffsets:
@@ -151,6 +177,8 @@ POLL_SECONDS = 0.2
 RESTART_PAUSE_SECONDS = 1.0
 #: How long a batch may take to finish after a stop was requested. Then it is cancelled, and repeated later.
 STOP_SECONDS = 20.0
+#: Batches whose counts are kept until Spark has reported them.
+COUNTED_MAX = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,14 +226,11 @@ def start(
     id has written the same to its output.
     """
     place = Place(bootstrap_servers, checkpoint, once, trigger, client or {}, new)
-    query, _ = start_query(spark, pipeline, place)
-    return query
+    return start_query(spark, pipeline, place).query
 
 
-def start_query(
-    spark: SparkSession, pipeline: Pipeline, place: Place
-) -> tuple[StreamingQuery, dict[str, int]]:
-    """Start the query of a pipeline. Return also how often a batch reads each topic."""
+def start_query(spark: SparkSession, pipeline: Pipeline, place: Place) -> Started:
+    """Start the query of a pipeline."""
     prepare_first_start(spark)
     shared = {
         **place.cluster,
@@ -220,18 +245,25 @@ def start_query(
     }
     query = OneQuery(pipeline, streams, _tables(spark, pipeline, place))
     reads = {pipeline.sources[name].name: times for name, times in query.reads.items()}
+    counted: dict[int, Counted] = {}
 
     def write(frame: DataFrame, batch_id: int) -> None:
         # The session of a batch is a copy of that of the query.
-        results = query.divide(frame, _tables(frame.sparkSession, pipeline, place))
+        results, bad = query.divide(frame, _tables(frame.sparkSession, pipeline, place))
         with Batch(frame, batch_id, shared) as batch:
             for name, rows in results.items():
                 batch.write(rows, pipeline.sinks[name])
+            for name, rows in bad.items():
+                batch.set_aside(rows, query.parsing[name].bad_go_to, query.parsing[name].types)
+        of_sinks = dict(zip(results, batch.rows, strict=False))
+        of_sources = dict(zip(bad, batch.rows[len(results) :], strict=False))
+        counted[batch_id] = Counted(of_sinks, {name: rows for name, rows in of_sources.items() if rows})
+        counted.pop(batch_id - COUNTED_MAX, None)
 
     when: dict[str, Any] = {"availableNow": True} if place.once else {"processingTime": place.trigger}
     writer = query.rows.writeStream.foreachBatch(write).outputMode(pipeline.output_mode)
     writer = writer.option("checkpointLocation", shared["checkpointLocation"])
-    return writer.trigger(**when).start(), reads
+    return Started(writer.trigger(**when).start(), reads, counted)
 
 
 def _stream(spark: SparkSession, source: Topic, place: Place, pipeline_id: str) -> DataFrame:
@@ -282,7 +314,7 @@ class Run:
         try:
             while (query.isActive or query.exception() is not None) and not is_stopping():
                 error = query.exception()
-                for each in news.of(query):
+                for each in news.new():
                     self._failing_since = None
                     yield each
                 if error is not None:
@@ -297,10 +329,10 @@ class Run:
 
     def _start(self) -> tuple[StreamingQuery, News]:
         try:
-            query, reads = start_query(self._spark, self._pipeline, self._place)
+            started = start_query(self._spark, self._pipeline, self._place)
         except PySparkException as error:
             raise PipelineError(f"{self._pipeline} was not started: {explain(error)}") from error
-        return query, News(self._pipeline.pipeline_id, reads)
+        return started.query, News(self._pipeline.pipeline_id, started)
 
     def _failed(self, error: BaseException) -> Restarted:
         if self._failing_since is None:
@@ -316,4 +348,4 @@ class Run:
             time.sleep(POLL_SECONDS / 4)
         # Stop it before it starts another batch.
         query.stop()
-        yield from news.of(query)
+        yield from news.new()

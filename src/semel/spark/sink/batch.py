@@ -13,6 +13,7 @@ a batch that was decided, nothing is written a second time.
 """
 
 import pickle
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import TracebackType
@@ -25,7 +26,7 @@ from pyspark.sql import Column, DataFrame, SparkSession, functions
 from pyspark.sql.types import StructType
 
 from semel.client import Client, ProducerIdAndEpoch
-from semel.pipeline import Delta, Topic
+from semel.pipeline import FAIL, SKIP, Delta, Topic
 from semel.spark.checkpoint import Checkpoint
 from semel.spark.clients import connect
 from semel.spark.edge import faces_spark
@@ -33,10 +34,11 @@ from semel.spark.errors import OptionError
 from semel.spark.options import BATCH, SinkOptions
 from semel.spark.sink import batch_commit, planning
 from semel.spark.sink.batch_commit import Plan, merged
+from semel.spark.sink.dead_letters import BadOutput
 from semel.spark.sink.decision import Decision, TableState
 from semel.spark.sink.foreach_batch import QUERY_PROPERTY
 from semel.spark.sink.predecessors import Relations
-from semel.spark.sink.sink import COLUMNS, AttemptWriter, check_batch, check_columns
+from semel.spark.sink.sink import COLUMNS, AttemptWriter, Written, check_batch, check_columns
 
 #: The column with the number of the output that a row is for.
 NUMBER = "output"
@@ -118,6 +120,9 @@ class Batch:
         self._shared = SinkOptions.of(self._options, is_stream=True)
         self._topics: dict[int, _TopicOutput] = {}
         self._tables: dict[int, Any] = {}  # Any: `TableOutput` is imported late
+        self._bad: dict[int, BadOutput] = {}
+        #: After the decision: the rows of each write, in the order of the writes.
+        self.rows: list[int] = []
 
     def write(self, rows: DataFrame, sink: Topic | Delta) -> None:
         """Write rows to a topic or a table when the context ends.
@@ -126,7 +131,7 @@ class Batch:
         """
         if rows.isStreaming:
             raise OptionError("the rows of a batch come from the DataFrame that Spark passes to the function")
-        number = len(self._topics) + len(self._tables)
+        number = self._next_number
         if isinstance(sink, Topic):
             topic = SinkOptions.of({**self._options, "topic": sink.name, **sink.options}, is_stream=True)
             self._check_shared(f"topic {sink.name!r}", topic.pipeline_id, topic.address, topic.checkpoint)
@@ -147,6 +152,20 @@ class Batch:
                 f"two writes of this batch go to the table {table.location}. Write the union of their rows"
             )
         self._tables[number] = TableOutput(rows, table, merge_of(sink, rows.schema))
+
+    def set_aside(self, rows: DataFrame, bad: str, types: Mapping[str, str]) -> None:
+        """Stop the batch if there are such rows, count them, or write them to a topic as dead letters.
+
+        The rows have a record each: `value`, `key`, `topic`, `partition`, `offset`, `timestamp`.
+        """
+        options = None
+        if bad not in (FAIL, SKIP):
+            options = SinkOptions.of({**self._options, "topic": bad}, is_stream=True)
+        self._bad[self._next_number] = BadOutput(rows, bad, types, options)
+
+    @property
+    def _next_number(self) -> int:
+        return len(self._topics) + len(self._tables) + len(self._bad)
 
     def _check_shared(self, what: str, *found: object) -> None:
         shared = self._shared
@@ -181,6 +200,7 @@ class Batch:
         outputs: dict[int, Output] = {}
         outputs.update(self._topics)
         outputs.update(self._tables)
+        outputs.update(self._bad)
         planned: dict[int, PlannedOutput] = {}
         if not plan.is_done:
             planned = {number: each.plan(client, plan) for number, each in sorted(outputs.items())}
@@ -190,14 +210,15 @@ class Batch:
             batch_commit.abandon(client, plan)
             raise
         if not plan.is_done:
-            written = [each for number, each in messages if number in self._topics]
+            written = [each for _, _, each in messages if isinstance(each, Written)]
             tables: dict[str, TableState] = {}
             for number, each in self._tables.items():
-                of_table = [message for of, message in messages if of == number]
+                of_table = [message for of, _, message in messages if of == number]
                 tables[each.options.location] = each.prepare(planned[number], of_table)
             prepared = [each.prepared for each in written if each.prepared is not None]
             batch_commit.decide(client, plan, prepared, merged(each.outputs for each in written), tables)
         _finished[plan.pipeline_id] = (plan.run, plan.number)
+        self.rows = [sum(count for of, count, _ in messages if of == number) for number in sorted(outputs)]
 
     def _relations(self) -> Relations:
         """What the options of the batch, and of its writes to topics, say about other pipelines."""
@@ -211,14 +232,14 @@ class Batch:
 
     def _run(
         self, plan: Plan, outputs: Mapping[int, Output], planned: Mapping[int, PlannedOutput]
-    ) -> list[tuple[int, Any]]:
-        """Run the job that writes all rows; return the messages of its tasks, with their outputs."""
+    ) -> list[tuple[int, int, Any]]:
+        """Run the job that writes all rows; return its outputs, their rows and messages, by task."""
         if not outputs:
             return []
         task = _Task(plan, dict(planned))
         topics = {number: each.rows for number, each in self._topics.items()}
-        tables = {number: each.rows for number, each in self._tables.items()}
-        job = _union(topics, tables).mapInArrow(lambda batches: task.run(batches), "message binary")
+        others = {number: each.rows for number, each in {**self._tables, **self._bad}.items()}
+        job = _union(topics, others).mapInArrow(lambda batches: task.run(batches), "message binary")
         # Without this, each output would read the input of the batch again.
         is_shared = len(outputs) > 1 and not self._frame.is_cached
         if is_shared:
@@ -268,18 +289,21 @@ class _Task:
                 pass
             return
         writers: dict[int, OutputWriter] = {}
+        counts: Counter[int] = Counter()
         try:
             for rows in batches:
                 for number, part in _by_output(rows):
                     if number not in writers:
                         writers[number] = self.outputs[number].begin(self.plan, number)
                     writers[number].write(part)
-            messages = [pickle.dumps((number, each.prepare())) for number, each in writers.items()]
+                    counts[number] += part.num_rows
+            found = [(number, counts[number], each.prepare()) for number, each in writers.items()]
         except BaseException as error:
             for each in writers.values():
                 each.__exit__(type(error), error, error.__traceback__)
             raise
-        yield pa.RecordBatch.from_arrays([pa.array(messages, pa.binary())], ["message"])
+        messages = pa.array([pickle.dumps(each) for each in found], pa.binary())
+        yield pa.RecordBatch.from_arrays([messages], ["message"])
 
 
 def _by_output(rows: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
@@ -295,17 +319,17 @@ def _by_output(rows: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
             yield number, part.select([each for each in part.schema.names if each in COLUMNS])
 
 
-def _union(topics: Mapping[int, DataFrame], tables: Mapping[int, DataFrame]) -> DataFrame:
-    """Return the rows of all outputs. Those of topics share columns; each table has a column of its own."""
+def _union(topics: Mapping[int, DataFrame], others: Mapping[int, DataFrame]) -> DataFrame:
+    """Return the rows of all outputs. Those of topics share columns; others have a column of their own."""
     of_records = [name for name in COLUMNS if any(name in frame.schema.names for frame in topics.values())]
     frames = []
-    for number, frame in sorted({**topics, **tables}.items()):
+    for number, frame in sorted({**topics, **others}.items()):
         columns = [functions.lit(number).alias(NUMBER)]
         columns += [_record_column(frame.schema, name, number in topics) for name in of_records]
-        for table, rows in tables.items():
+        for other, rows in others.items():
             kind = rows.schema
-            row = functions.struct(*(_named(name) for name in kind.names)) if table == number else None
-            columns.append((functions.lit(None).cast(kind) if row is None else row).alias(f"{ROW}{table}"))
+            row = functions.struct(*(_named(name) for name in kind.names)) if other == number else None
+            columns.append((functions.lit(None).cast(kind) if row is None else row).alias(f"{ROW}{other}"))
         frames.append(frame.select(*columns))
     found = frames[0]
     for each in frames[1:]:

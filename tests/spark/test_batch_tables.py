@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from support.faults.proxy import Proxy
 from support.faults.spark_points import await_caught, catch, points
 from support.spark.driver import DriverProcess
-from support.spark.jobs import BATCH, Pipeline, committed, create, fill, values
+from support.spark.jobs import BATCH, Pipeline, committed, create, fill, open_transactions, values
 from support.spark.lake import content, unnamed_files
 from support.spark.outputs import TopicAndTable, TopicAndTableNumbers
 
@@ -240,6 +240,7 @@ def test_rows_without_a_single_key_are_refused_before_the_decision(
     with pytest.raises(PySparkException, match=f"PipelineError: .*{why}"):
         merging(pipeline, tmp_path / "table", [rows])
     assert committed(pipeline.bootstrap, "out") == {}
+    assert open_transactions(pipeline.bootstrap) == [], "they would hold readers back until the next start"
 
 
 @pytest.mark.parametrize(

@@ -206,19 +206,29 @@ class Batch:
             planned = {number: each.plan(client, plan) for number, each in sorted(outputs.items())}
         try:
             messages = self._run(plan, outputs, planned)
+            if not plan.is_done:
+                self._decide(client, plan, planned, messages)
         except BaseException:
             batch_commit.abandon(client, plan)
             raise
-        if not plan.is_done:
-            written = [each for _, _, each in messages if isinstance(each, Written)]
-            tables: dict[str, TableState] = {}
-            for number, each in self._tables.items():
-                of_table = [message for of, _, message in messages if of == number]
-                tables[each.options.location] = each.prepare(planned[number], of_table)
-            prepared = [each.prepared for each in written if each.prepared is not None]
-            batch_commit.decide(client, plan, prepared, merged(each.outputs for each in written), tables)
         _finished[plan.pipeline_id] = (plan.run, plan.number)
         self.rows = [sum(count for of, count, _ in messages if of == number) for number in sorted(outputs)]
+
+    def _decide(
+        self,
+        client: Client,
+        plan: Plan,
+        planned: Mapping[int, PlannedOutput],
+        messages: list[tuple[int, int, Any]],
+    ) -> None:
+        """Prepare the commits of the tables, and decide."""
+        written = [each for _, _, each in messages if isinstance(each, Written)]
+        tables: dict[str, TableState] = {}
+        for number, each in self._tables.items():
+            of_table = [message for of, _, message in messages if of == number]
+            tables[each.options.location] = each.prepare(planned[number], of_table)
+        prepared = [each.prepared for each in written if each.prepared is not None]
+        batch_commit.decide(client, plan, prepared, merged(each.outputs for each in written), tables)
 
     def _relations(self) -> Relations:
         """What the options of the batch, and of its writes to topics, say about other pipelines."""

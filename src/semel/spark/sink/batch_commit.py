@@ -388,7 +388,7 @@ def discard(client: Client, plan: Plan, prepared: Iterable[PreparedTransaction])
 
 
 def abandon(client: Client, plan: Plan) -> None:
-    """Abort all transactions of a batch whose job has failed, unless the batch is decided.
+    """Abort all transactions of a batch that has failed, unless it is decided.
 
     What cannot be aborted now is aborted by the next start.
     """

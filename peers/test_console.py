@@ -11,7 +11,7 @@ from peers.brokers import Broker
 from semel.client import Admin, Client, Consumer, GroupMetadata, NewTopic, Producer, TransactionalProducer
 from semel.spark.partition_offsets import Span
 from semel.spark.sink import decision as decisions
-from semel.spark.sink.decision import Decision
+from semel.spark.sink.decision import BatchDecision
 
 PAGES = ("/", "/topics", "/groups", "/transactions", "/pipelines", "/cluster", "/security", "/checks")
 
@@ -119,7 +119,7 @@ def test_a_pipeline_by_its_decision(browsing: Browsing, client: Client, topic: s
     name = f"{topic}-pipeline"
     run = decisions.take_over(client, name)
     spans = {(topic, 0): Span(0, 4), (topic, 1): Span(0, 6)}
-    decisions.make(client, name, Decision(3, run, "query", 2, (), spans))
+    decisions.make(client, name, BatchDecision(3, run, "query", 2, (), spans))
     (row,) = until(lambda: browsing.get(f"/pipelines.json?q={name}").json["pipelines"], seconds=60)
     assert (row["batch"], row["rows"], row["lag"]) == (2, 10, 10)
 

@@ -19,7 +19,7 @@ from semel.console.serving import Beside
 from semel.console.settings import ConsoleSettings
 from semel.spark.partition_offsets import Span
 from semel.spark.sink import decision as decisions
-from semel.spark.sink.decision import Decision
+from semel.spark.sink.decision import BatchDecision
 
 FOLDER = Path(__file__).parent.parent / "docs" / "console"
 WIDE, PHONE = {"width": 1280, "height": 860}, {"width": 390, "height": 844}
@@ -143,7 +143,7 @@ def _decide(bootstrap: str, stop: threading.Event) -> None:
         for number in range(1, 1000):
             first, last = 20 * number, 20 * number + 15 + number % 5
             spans = {("orders", partition): Span(first, last) for partition in range(4)}
-            decisions.make(client, "invoicing", Decision(number, run, "query", number - 1, (), spans))
+            decisions.make(client, "invoicing", BatchDecision(number, run, "query", number - 1, (), spans))
             task = TransactionalProducer(client, f"invoicing/{run.producer_id}.{run.epoch + 1}/0.{number}")
             task.begin()
             task.send("journal", b"{}", key=b"new")

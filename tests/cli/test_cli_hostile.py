@@ -27,7 +27,7 @@ from semel.printable import as_json, printable, printable_lines
 from semel.spark.partition_offsets import Span
 from semel.spark.pipeline.running import Progress, Restarted
 from semel.spark.sink import decision as decisions
-from semel.spark.sink.decision import Decision
+from semel.spark.sink.decision import BatchDecision
 
 EVIL = "\x1b]0;owned\x07\x1b[2J\x1b[31m\x9b1m\x90q\x9c\u202egnp\u2066\x7f\r\x08"
 """Window title, clear, colour, the same in C1, text from right to left, and what wipes what is on a line."""
@@ -157,7 +157,7 @@ def client(broker: semel.Embedded) -> Iterator[Client]:
         transactional.flush()
         run = decisions.take_over(client, PIPELINE)
         spans = {(TOPIC, 0): Span(0, 1)}
-        decisions.make(client, PIPELINE, Decision(7, run, EVIL, 6, (), spans))
+        decisions.make(client, PIPELINE, BatchDecision(7, run, EVIL, 6, (), spans))
         with Consumer(client, TOPIC, group_id=EVIL + "members") as member:
             member.poll(1.0)
             yield client

@@ -146,8 +146,10 @@ def test_the_flag_new_gets_to_the_query(
     starts: list[bool] = []
 
     class Run:
-        def __init__(self, spark: object, pipeline: Pipeline, place: running.Place, patience: float) -> None:
-            starts.append(place.is_new)
+        def __init__(
+            self, spark: object, pipeline: Pipeline, settings: running.RunSettings, patience: float
+        ) -> None:
+            starts.append(settings.is_new)
 
         def watch(self, is_stopping: object) -> Iterator[None]:
             return iter(())

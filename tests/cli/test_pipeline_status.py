@@ -11,7 +11,7 @@ from semel.client import Admin, Client, TransactionalProducer
 from semel.spark.delta.group import TableName, follow
 from semel.spark.partition_offsets import Span
 from semel.spark.sink import decision as decisions
-from semel.spark.sink.decision import Decision
+from semel.spark.sink.decision import BatchDecision
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +28,7 @@ def client(broker: semel.Embedded) -> Iterator[Client]:
         prepared = winner.prepare()
         assert prepared is not None
         spans = {("orders", 0): Span(1, 3), ("orders", 1): Span(1, 4)}
-        decisions.make(client, "billing", Decision(7, run, "query", 6, (prepared,), spans))
+        decisions.make(client, "billing", BatchDecision(7, run, "query", 6, (prepared,), spans))
         later = decisions.take_over(client, "billing")
         task = TransactionalProducer(client, f"billing/{later.producer_id}.{later.epoch}/0.2")
         task.begin()

@@ -16,7 +16,7 @@ from semel.client import Admin, Client, NewTopic, Producer, TransactionalProduce
 from semel.console.pages import security
 from semel.spark.partition_offsets import Span
 from semel.spark.sink import decision as decisions
-from semel.spark.sink.decision import Decision
+from semel.spark.sink.decision import BatchDecision
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +29,7 @@ def pipeline(bootstrap: str) -> Iterator[str]:
                 producer.send("orders", b"%d" % number, partition=number % 2)
         run = decisions.take_over(client, "billing")
         spans = {("orders", 0): Span(1, 3), ("orders", 1): Span(1, 4)}
-        decisions.make(client, "billing", Decision(7, run, "query", 6, (), spans))
+        decisions.make(client, "billing", BatchDecision(7, run, "query", 6, (), spans))
         later = decisions.take_over(client, "billing")
         task = TransactionalProducer(client, f"billing/{later.producer_id}.{later.epoch}/0.2")
         task.begin()

@@ -18,7 +18,7 @@ from support.waiting import until, until_async
 import semel
 from semel.client import Admin, Client, TransactionalProducer
 from semel.console.observing import Observer, Section
-from semel.console.sessions import Session
+from semel.console.sessions import LoginSession
 from semel.console.settings import ConsoleSettings
 from semel.console.workers import TookTooLong
 
@@ -142,7 +142,7 @@ def test_a_page_does_not_wait_for_ever_for_the_first_sample() -> None:
 
 
 def _observer() -> Observer:
-    return Observer(Session("a", None), SimpleNamespace(), ConsoleSettings(), lambda _: None)  # type: ignore[arg-type]
+    return Observer(LoginSession("a", None), SimpleNamespace(), ConsoleSettings(), lambda _: None)  # type: ignore[arg-type]
 
 
 def test_sampling_stops_although_a_section_waits_for_another() -> None:
@@ -199,14 +199,14 @@ def test_a_change_does_not_wait_for_the_rests_of_a_sample_in_the_background() ->
             await observer.ask(question)
         return begun
 
-    async def run_as(session: Session, function: Any) -> None:
+    async def run_as(session: LoginSession, function: Any) -> None:
         function(None)
 
     async def run() -> None:
         # After each question it rests for 30 seconds, which is the longest.
         settings = ConsoleSettings(sample_seconds=0.05, sample_share=1e-12)
         workers: Any = SimpleNamespace(run_as=run_as)
-        observer = Observer(Session("a", None), workers, settings, lambda _: None)
+        observer = Observer(LoginSession("a", None), workers, settings, lambda _: None)
         section = Section(sample, 5.0)
         observer.sections = {"it": section}
         observer.start()

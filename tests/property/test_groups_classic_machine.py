@@ -9,7 +9,7 @@ from support.models.group_rules import GROUP, REBALANCE_MS, SESSION_MS, GroupRul
 
 from semel.core.groups.commands import GroupTick, LeavingMember
 from semel.core.groups.model import ClassicGroup, ClassicState
-from semel.core.groups.session import NEVER, NEW_MEMBER_TIMEOUT_MS, Session
+from semel.core.groups.session import NEVER, NEW_MEMBER_TIMEOUT_MS, GroupSession
 from semel.core.types import ErrorCode, GroupKey
 
 PROTOCOLS = [
@@ -103,8 +103,8 @@ class ClassicMachine(RuleBasedStateMachine):
         return found
 
     @property
-    def session(self) -> Session:
-        return self.rules.state.sessions.get(GROUP) or Session()
+    def session(self) -> GroupSession:
+        return self.rules.state.sessions.get(GROUP) or GroupSession()
 
     @invariant()
     def generations_only_rise(self) -> None:

@@ -22,7 +22,7 @@ from semel.pipeline import Delta, Topic
 from semel.spark import OptionError
 from semel.spark.delta.merging import merge_of
 from semel.spark.sink import batch_commit
-from semel.spark.sink.decision import Decision
+from semel.spark.sink.decision import BatchDecision
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
@@ -98,7 +98,7 @@ def test_a_function_that_hides_the_error_loses_nothing(
     complete, calls = batch_commit.complete_tables, [0]
     write, hidden = both.write, list[int]()
 
-    def fail_once(pipeline_id: str, decision: Decision) -> None:
+    def fail_once(pipeline_id: str, decision: BatchDecision) -> None:
         calls[0] += 1
         if calls[0] == 1:
             raise RuntimeError("the table cannot be reached")

@@ -11,7 +11,7 @@ import semel
 from semel.client import Admin, Client, NewTopic, Producer
 from semel.spark.partition_offsets import Span
 from semel.spark.sink import decision as decisions
-from semel.spark.sink.decision import Decision, Input
+from semel.spark.sink.decision import BatchDecision, Input
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
@@ -31,7 +31,7 @@ def browsing(monkeypatch: pytest.MonkeyPatch) -> Iterator[Browsing]:
         run = decisions.take_over(client, "billing")
         spans = {("orders", 0): Span(0, 10), ("orders", 1): Span(0, 10)}
         inputs = {"orders": Input("", 2)}
-        decisions.make(client, "billing", Decision(1, run, "query", 0, (), spans, inputs, "invoices"))
+        decisions.make(client, "billing", BatchDecision(1, run, "query", 0, (), spans, inputs, "invoices"))
         with console(broker.bootstrap_servers) as made:
             yield made
 

@@ -24,7 +24,7 @@ from semel.spark.options import SourceOptions
 from semel.spark.partition_offsets import Span, of_json, topic_ids
 from semel.spark.sink import batch_commit, planning
 from semel.spark.sink import decision as decisions
-from semel.spark.sink.batch_commit import Plan
+from semel.spark.sink.batch_commit import BatchPlan
 from semel.spark.sink.versions import Version
 from semel.spark.source.source import BatchReader, StreamReader
 
@@ -48,7 +48,7 @@ def batch(query: Query, number: int, ends: dict[str, Any], **more: Any) -> Check
     return Checkpoint(str(query.directory))
 
 
-def count(client: Client, checkpoint: Checkpoint, topic: str | None = None) -> Plan:
+def count(client: Client, checkpoint: Checkpoint, topic: str | None = None) -> BatchPlan:
     """Plan a batch and decide it, unless it is done."""
     plan = planning.plan_stream(client, NAME, checkpoint, topic)
     if not plan.is_done:

@@ -12,7 +12,7 @@ from semel.client import Client, Consumer, Producer
 from semel.embedded import Embedded
 from semel.pipeline import DeclarationError, Delta, Json, Pipeline, Topic
 from semel.spark import PipelineError
-from semel.spark.pipeline.running import Place, Run
+from semel.spark.pipeline.running import Run, RunSettings
 from semel.spark.sink.dead_letters import why_bad
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
@@ -45,7 +45,7 @@ def reading(bad: str) -> Pipeline:
 
 
 def run(spark: SparkSession, pipeline: Pipeline, bootstrap: str, directory: Path) -> list[Any]:
-    place = Place(bootstrap, str(directory), once=True)
+    place = RunSettings(bootstrap, str(directory), once=True)
     return [each for each in Run(spark, pipeline, place).watch(lambda: False) if each is not None]
 
 

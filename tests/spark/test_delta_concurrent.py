@@ -16,7 +16,7 @@ from support.spark.table_writes import ROWS, batch_of, write
 from semel.spark.delta import batch_commit, table
 from semel.spark.delta.data_source import DeltaOptions
 from semel.spark.delta.leftovers import Attempt
-from semel.spark.delta.position import Plan
+from semel.spark.delta.position import TablePlan
 from semel.spark.delta.storage import Storage
 from semel.spark.errors import PipelineFenced, PipelineMismatch, TableChanged, TableUnreachable
 from semel.spark.pipeline.running import is_passing
@@ -30,7 +30,7 @@ class Load:
     def __init__(self, at: Path, number: int, **options: str) -> None:
         given = {"path": str(at), "pipeline.id": "load", **options}
         self.options = DeltaOptions.of(given, is_stream=False)
-        self.plan: Plan = batch_commit.plan_batch(self.options, ROWS)
+        self.plan: TablePlan = batch_commit.plan_batch(self.options, ROWS)
         who = Attempt(self.plan.app, self.plan.number, self.plan.run, 0, 0)
         self.added = write(at, batch_of(id=[number], word=["w"]), *self.plan.partition_by, who=who)
 

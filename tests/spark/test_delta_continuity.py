@@ -18,7 +18,7 @@ from semel.spark import PipelineMismatch
 from semel.spark.checkpoint import Checkpoint
 from semel.spark.delta import batch_commit
 from semel.spark.delta.data_source import DeltaOptions
-from semel.spark.delta.position import RECENT, Note, Plan, read_position
+from semel.spark.delta.position import RECENT, Note, TablePlan, read_position
 from semel.spark.delta.schema import delta_schema
 from semel.spark.delta.table import Table, open_for
 from semel.spark.partition_offsets import topic_ids
@@ -58,7 +58,7 @@ class Query:
         (self.directory / "offsets").mkdir(parents=True)
         (self.directory / "metadata").write_text(json.dumps({"id": query_id}))
 
-    def plan(self, number: int, ends: dict[str, int], **more: Any) -> Plan:
+    def plan(self, number: int, ends: dict[str, int], **more: Any) -> TablePlan:
         """Plan a batch with these ends of the one partition of each topic."""
         entries = {f"{name}:": value for name, value in more.items()}
         offsets = {topic: {"0": end} for topic, end in ends.items()}

@@ -15,7 +15,7 @@ from semel.embedded import Embedded
 from semel.pipeline import Pipeline, Topic
 from semel.spark import start
 from semel.spark.driver.first_start import FORMAT, NAMES, prepare_first_start
-from semel.spark.pipeline.running import Place, Run
+from semel.spark.pipeline.running import Run, RunSettings
 
 pytestmark = pytest.mark.spark
 
@@ -68,7 +68,7 @@ def test_a_declared_pipeline_starts_in_a_damaged_driver(
     spark: SparkSession, bootstrap: str, tmp_path: Path
 ) -> None:
     miscount(spark)
-    list(Run(spark, copying("one"), Place(bootstrap, str(tmp_path), once=True)).watch(lambda: False))
+    list(Run(spark, copying("one"), RunSettings(bootstrap, str(tmp_path), once=True)).watch(lambda: False))
     assert committed(bootstrap, "one") == values(range(10))
     assert variables(spark).underlying().size() == len(list(variables(spark).keySet()))
 

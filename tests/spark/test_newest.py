@@ -23,7 +23,7 @@ from semel.spark.data_source import SemelDataSource
 from semel.spark.edge import Headline
 from semel.spark.source import newest
 from semel.spark.source.newest import NewestReader
-from semel.spark.source.reading import Range
+from semel.spark.source.reading import OffsetRange
 
 pytestmark = pytest.mark.spark
 
@@ -135,7 +135,7 @@ def after_planning(monkeypatch: pytest.MonkeyPatch, act: Callable[[], None]) -> 
     """Do something when a task knows what to read, and has read nothing."""
     plan = NewestReader._ranges
 
-    def gated(reader: NewestReader) -> Sequence[Range]:
+    def gated(reader: NewestReader) -> Sequence[OffsetRange]:
         ranges = plan(reader)
         act()
         return ranges

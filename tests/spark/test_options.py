@@ -25,7 +25,7 @@ from semel.spark.options import (
 )
 from semel.spark.partition_offsets import admit, began_of, of_json, to_json
 from semel.spark.sink.versions import Version
-from semel.spark.source.reading import Range
+from semel.spark.source.reading import OffsetRange
 from semel.spark.source.source import Admission, StreamReader, split
 
 SOURCE = {"kafka.bootstrap.servers": "localhost:9092", "subscribe": "in"}
@@ -308,7 +308,7 @@ def test_a_batch_waits_for_enough_but_not_for_ever() -> None:
 def test_ranges_are_cut_without_loss(
     ranges: list[tuple[int, int]], min_partitions: int | None, max_records: int | None
 ) -> None:
-    whole = [Range("t", number, start, start + size) for number, (start, size) in enumerate(ranges)]
+    whole = [OffsetRange("t", number, start, start + size) for number, (start, size) in enumerate(ranges)]
     pieces = split(whole, min_partitions, max_records)
     for each in whole:
         mine = [piece for piece in pieces if piece.partition == each.partition]
@@ -335,7 +335,7 @@ def test_ranges_are_cut_without_loss(
 def test_large_ranges_are_cut_by_their_size(
     sizes: list[int], min_partitions: int, expected: list[int]
 ) -> None:
-    whole = [Range("t", number, 0, size) for number, size in enumerate(sizes)]
+    whole = [OffsetRange("t", number, 0, size) for number, size in enumerate(sizes)]
     assert [piece.end - piece.start for piece in split(whole, min_partitions, None)] == expected
 
 
@@ -354,6 +354,6 @@ def test_a_first_batch_that_is_done_again_begins_where_it_did_and_no_other_does(
     def ranges(start: dict[str, Any], end: dict[str, Any]) -> list[Any]:
         return [each.value for each in reader.partitions(start, end)]
 
-    assert ranges(begun_now, first) == [Range("in", 0, 2, 5)]
+    assert ranges(begun_now, first) == [OffsetRange("in", 0, 2, 5)]
     assert ranges(first, first) == []
-    assert ranges(first, later) == [Range("in", 0, 5, 7), Range("in", 1, 0, 1)]
+    assert ranges(first, later) == [OffsetRange("in", 0, 5, 7), OffsetRange("in", 1, 0, 1)]

@@ -34,8 +34,8 @@ from semel.spark.errors import AttemptsLost
 from semel.spark.partition_offsets import Span
 from semel.spark.sink import batch_commit, planning
 from semel.spark.sink import decision as decisions
-from semel.spark.sink.batch_commit import Plan
-from semel.spark.sink.decision import Decision, Input
+from semel.spark.sink.batch_commit import BatchPlan
+from semel.spark.sink.decision import BatchDecision, Input
 
 NAME = "copy"
 TOGETHER, PORTABLE = "together", "portable"
@@ -63,7 +63,7 @@ def impatient(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
         monkeypatch.setattr(batch_commit, "OTHER_DECIDES_S", 0.0)
 
 
-def write(client: Client, plan: Plan, value: bytes, attempt: int = 0) -> PreparedTransaction:
+def write(client: Client, plan: BatchPlan, value: bytes, attempt: int = 0) -> PreparedTransaction:
     producer = batch_commit.begin_attempt(
         client, plan, f"0.{attempt}", transaction_timeout_ms=60_000, codec=Codec.NONE
     )
@@ -257,7 +257,7 @@ def test_a_long_decision_is_spread_over_the_partitions(client: Client) -> None:
     run = decisions.take_over(client, NAME)
     spans = {("in", 0): Span(2, 7), ("in", 1): Span(3, 8)}
     winners = tuple(PreparedTransaction(f"{NAME}/1.2/{number}.0", number, 3) for number in range(350))
-    made = Decision(5, run, "q", 9, winners, spans, {"in": Input("", 2)}, "out", {"out": "some id"})
+    made = BatchDecision(5, run, "q", 9, winners, spans, {"in": Input("", 2)}, "out", {"out": "some id"})
     decisions.make(client, NAME, made)
     assert decisions.read_committed(client, NAME)[:2] == ({("in", 0): 7, ("in", 1): 8}, made)
     with pytest.raises(PipelineError, match="fewer tasks"):

@@ -21,7 +21,7 @@ from semel.pipeline import DeclarationError, Delta, Lookup, Pipeline, Topic, pip
 from semel.spark import PipelineError, errors, start
 from semel.spark.pipeline import running
 from semel.spark.pipeline.file import load
-from semel.spark.pipeline.running import Place, Progress, Restarted, Run, explain, is_passing
+from semel.spark.pipeline.running import Progress, Restarted, Run, RunSettings, explain, is_passing
 
 HEAD = "from semel.pipeline import Delta, Lookup, Topic, pipeline\n"
 
@@ -190,7 +190,7 @@ def dividing(**sinks: Topic | Delta) -> Pipeline:
     return Pipeline("divide", divide, Topic("in"), sinks)
 
 
-def run(spark: SparkSession, declared: Pipeline, place: Place) -> list[Any]:
+def run(spark: SparkSession, declared: Pipeline, place: RunSettings) -> list[Any]:
     return [each for each in Run(spark, declared, place).watch(lambda: False) if each is not None]
 
 
@@ -200,7 +200,7 @@ def test_all_sinks_are_written_from_one_read(
 ) -> None:
     bootstrap = semel_broker.bootstrap_servers
     create(bootstrap, ("in", 2), ("out", 1), ("dead", 1))
-    place = Place(bootstrap, str(tmp_path), once=True)
+    place = RunSettings(bootstrap, str(tmp_path), once=True)
     fill(bootstrap, "in", range(10))
     (report,) = run(spark, dividing(one=Topic("out"), dead=Topic("dead")), place)
     assert (report.pipeline, report.rows) == ("divide", 10)
@@ -214,7 +214,7 @@ def test_sinks_are_renamed_added_and_removed(
     """The position is that of the pipeline, so nothing is written again."""
     bootstrap = semel_broker.bootstrap_servers
     create(bootstrap, ("in", 1), ("out", 1), ("dead", 1))
-    place = Place(bootstrap, str(tmp_path), once=True)
+    place = RunSettings(bootstrap, str(tmp_path), once=True)
     fill(bootstrap, "in", range(10))
     run(spark, dividing(one=Topic("out"), dead=Topic("dead")), place)
     fill(bootstrap, "in", range(10, 20))
@@ -251,7 +251,7 @@ def test_results_with_and_without_state(spark: SparkSession, semel_broker: Embed
         {name: Topic(name) for name in ("out", "counts", "unique")},
         output_mode="update",
     )
-    place = Place(bootstrap, str(tmp_path), once=True)
+    place = RunSettings(bootstrap, str(tmp_path), once=True)
     fill(bootstrap, "in", range(10))
     fill(bootstrap, "more", range(3, 5))
     (report,) = run(spark, counting, place)
@@ -271,7 +271,7 @@ def test_the_new_start_of_a_pipeline_is_meant(
     bootstrap = semel_broker.bootstrap_servers
     create(bootstrap, ("in", 1), ("out", 1))
     fill(bootstrap, "in", range(10))
-    place = Place(bootstrap, str(tmp_path), once=True)
+    place = RunSettings(bootstrap, str(tmp_path), once=True)
     run(spark, copying(), place)
     other = Pipeline("other", copied, Topic("in"), Topic("out"))
     with pytest.raises(
@@ -289,7 +289,7 @@ def test_a_run_reports_its_batches(spark: SparkSession, semel_broker: Embedded, 
     bootstrap = semel_broker.bootstrap_servers
     create(bootstrap, ("in", 1), ("out", 1))
     fill(bootstrap, "in", range(50))
-    place = Place(bootstrap, str(tmp_path), once=True)
+    place = RunSettings(bootstrap, str(tmp_path), once=True)
     reports = run(spark, copying(maxOffsetsPerTrigger="20"), place)
     rows = [(each.pipeline, each.batch, each.rows, each.lag) for each in reports if each.rows]
     assert rows == [("copy", 0, 20, 30), ("copy", 1, 20, 10), ("copy", 2, 10, 0)]
@@ -310,7 +310,7 @@ def test_a_broker_that_comes_back(
     create(bootstrap, ("in", 1), ("out", 1))
     fill(bootstrap, "in", range(10))
     stop, state = threading.Event(), "there"
-    place = Place(bootstrap, str(tmp_path / "checkpoint"), trigger="100 milliseconds")
+    place = RunSettings(bootstrap, str(tmp_path / "checkpoint"), trigger="100 milliseconds")
     second = Embedded(tmp_path / "log", port=port)
     short = {f"kafka.{name}.timeout.ms": "1000" for name in ("request", "default.api")}
     for event in Run(spark, copying(**short), place).watch(stop.is_set):
@@ -348,7 +348,7 @@ def test_transactions_that_the_broker_has_aborted_are_written_again(
     aborting = threading.Thread(target=abort)
     aborting.start()
     try:
-        place = Place(bootstrap, str(tmp_path), trigger="100 milliseconds")
+        place = RunSettings(bootstrap, str(tmp_path), trigger="100 milliseconds")
         count = 10
         for event in Run(spark, copying(), place).watch(stop.is_set):
             if isinstance(event, Restarted):
@@ -369,7 +369,7 @@ def test_transactions_that_the_broker_has_aborted_are_written_again(
 def test_what_is_wrong_for_good_is_not_tried_again(
     spark: SparkSession, semel_broker: Embedded, tmp_path: Path
 ) -> None:
-    place = Place(semel_broker.bootstrap_servers, str(tmp_path), once=True)
+    place = RunSettings(semel_broker.bootstrap_servers, str(tmp_path), once=True)
     with pytest.raises(PipelineError, match=r"'copy' .*topic gone"):
         run(spark, Pipeline("copy", lambda a: a, Topic("gone"), Topic("out")), place)
     with pytest.raises(PipelineError, match="'maxoffset'"):

@@ -23,7 +23,7 @@ from semel.spark.checkpoint import Checkpoint
 from semel.spark.partition_offsets import topic_ids
 from semel.spark.sink import batch_commit, planning
 from semel.spark.sink import decision as decisions
-from semel.spark.sink.batch_commit import Plan
+from semel.spark.sink.batch_commit import BatchPlan
 from semel.spark.sink.predecessors import ALONE, Relations
 
 HIDDEN = pytest.mark.semel_settings({"semel.extensions.enable": False})
@@ -59,7 +59,7 @@ def count(
     topic: str | None = "out",
     written: str | None = "out",
     relations: Relations = ALONE,
-) -> Plan:
+) -> BatchPlan:
     """Plan the batch of a pipeline, and decide it."""
     plan = planning.plan_stream(client, name, checkpoint, topic, relations)
     outputs = {} if written is None else topic_ids(client.describe([written]).topics)

@@ -14,7 +14,7 @@ from semel.spark.errors import DataLoss, OptionError
 from semel.spark.options import SourceOptions
 from semel.spark.sink.writing import RowWriter
 from semel.spark.source import reading
-from semel.spark.source.reading import Range, read_range
+from semel.spark.source.reading import OffsetRange, read_range
 from semel.wire.partitioner import partition_for
 
 
@@ -43,7 +43,9 @@ def read(client: Client, end: int, *columns: str, start: int = 0, **options: str
     servers = ",".join(f"{node.host}:{node.port}" for node in client.describe().nodes)
     given = {"kafka.bootstrap.servers": servers, "subscribe": "other", **options}
     source = SourceOptions.of(given, is_stream=False)
-    return list(read_range(client, Range("other", 0, start, end), source, columns or tuple(ARROW_TYPES)))
+    return list(
+        read_range(client, OffsetRange("other", 0, start, end), source, columns or tuple(ARROW_TYPES))
+    )
 
 
 def test_a_leader_that_lags_behind_the_plan_loses_nothing(

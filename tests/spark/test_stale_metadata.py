@@ -18,7 +18,7 @@ from semel.spark.errors import DataLoss
 from semel.spark.options import SourceOptions
 from semel.spark.partition_offsets import topic_ids
 from semel.spark.sink.writing import RowWriter
-from semel.spark.source.reading import Range, read_range
+from semel.spark.source.reading import OffsetRange, read_range
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def send(client: Client, *values: bytes, partition: int = 0) -> None:
             producer.send("t", value, partition=partition)
 
 
-def read(client: Client, servers: str, wanted: Range, **options: str) -> list[Any]:
+def read(client: Client, servers: str, wanted: OffsetRange, **options: str) -> list[Any]:
     given = {"kafka.bootstrap.servers": servers, "subscribe": "t", **options}
     source = SourceOptions.of(given, is_stream=False)
     return [
@@ -66,7 +66,7 @@ def test_a_task_reads_a_topic_that_was_created_again(
     """The plan knows the new topic; a worker that remembers the old one asks before it calls that a loss."""
     create_again(other)
     send(other, b"1", b"2")
-    wanted = Range("t", 0, 0, 2, topic_ids(other.describe(["t"]).topics)["t"])
+    wanted = OffsetRange("t", 0, 0, 2, topic_ids(other.describe(["t"]).topics)["t"])
     servers = semel_broker.bootstrap_servers
     assert read(old, servers, wanted, failOnDataLoss=strict) == [b"1", b"2"]
 
@@ -74,7 +74,7 @@ def test_a_task_reads_a_topic_that_was_created_again(
 def test_a_task_does_not_read_another_topic_than_the_planned_one(
     semel_broker: semel.Embedded, old: Client, other: Client
 ) -> None:
-    wanted = Range("t", 0, 0, 1, topic_ids(other.describe(["t"]).topics)["t"])
+    wanted = OffsetRange("t", 0, 0, 1, topic_ids(other.describe(["t"]).topics)["t"])
     create_again(other)
     send(other, b"1")
     with pytest.raises(DataLoss, match="was deleted and created again"):
@@ -87,7 +87,7 @@ def test_a_task_reads_a_partition_that_is_new(
 ) -> None:
     Admin(other).topics.add_partitions("t", 3)
     send(other, b"new", partition=2)
-    wanted = Range("t", 2, 0, 1, topic_ids(other.describe(["t"]).topics)["t"])
+    wanted = OffsetRange("t", 2, 0, 1, topic_ids(other.describe(["t"]).topics)["t"])
     assert read(old, semel_broker.bootstrap_servers, wanted) == [b"new"]
 
 

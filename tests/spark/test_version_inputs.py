@@ -18,7 +18,7 @@ from support.spark.lake import content
 from semel.client import ProducerIdAndEpoch
 from semel.embedded import Embedded
 from semel.spark.errors import PipelineError
-from semel.spark.sink.decision import Committed, Decision, check_untouched
+from semel.spark.sink.decision import BatchDecision, Committed, check_untouched
 from semel.spark.sink.foreach_batch import is_repeated
 from semel.spark.sink.versions import BatchRead, Version, WriteName
 
@@ -305,7 +305,7 @@ def test_versions_are_equal_by_their_names_and_a_write_keeps_what_it_read() -> N
 
 
 def test_a_decision_that_was_replaced_by_an_offset_is_missed() -> None:
-    last = Decision(0, ProducerIdAndEpoch(1, 0), 'write ["app","out",null]', -1, ())
+    last = BatchDecision(0, ProducerIdAndEpoch(1, 0), 'write ["app","out",null]', -1, ())
     check_untouched(Committed({("out", 0): 0}, last), "app")
     check_untouched(Committed({}, None, {("out", 1): 0}), "app")
     with pytest.raises(PipelineError, match="out/1"):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from support.examples import examples
 
 from semel.store.cluster.bytes import chunks
-from semel.store.cluster.bytes.chunks import BlockCache, Range
+from semel.store.cluster.bytes.chunks import BlockCache, ObjectRange
 from semel.store.cluster.bytes.objects import Objects
 from semel.store.contract import BatchLocation
 
@@ -57,12 +57,16 @@ async def test_neighbouring_blocks_are_one_request(objects: Objects) -> None:
     data = os.urandom(SIZE)
     await objects.put(1, [data])
     cache, recorder = cached(objects)
-    wanted = [Range(1, 5_100, 300, SIZE), Range(1, 5_900, 1_200, SIZE), Range(1, 7_500, 10, SIZE)]
+    wanted = [
+        ObjectRange(1, 5_100, 300, SIZE),
+        ObjectRange(1, 5_900, 1_200, SIZE),
+        ObjectRange(1, 7_500, 10, SIZE),
+    ]
     found = await cache.read([wanted[2], *wanted[:2]])
     assert found == [data[7_500:7_510], data[5_100:5_400], data[5_900:7_100]]
     assert recorder.asked == [BatchLocation(1, 5_000, 3_000)]
     # From memory by now.
-    assert await cache.read([Range(1, 5_000, 3_000, SIZE)]) == [data[5_000:8_000]]
+    assert await cache.read([ObjectRange(1, 5_000, 3_000, SIZE)]) == [data[5_000:8_000]]
     assert recorder.asked == [BatchLocation(1, 5_000, 3_000)]
     await cache.close()
 
@@ -72,7 +76,7 @@ async def test_readers_of_the_same_block_share_a_request(objects: Objects) -> No
     await objects.put(1, [data])
     cache, recorder = cached(objects)
     recorder.may_answer.clear()
-    readers = [asyncio.create_task(cache.read([Range(1, 9_000 + at, 5, SIZE)])) for at in range(5)]
+    readers = [asyncio.create_task(cache.read([ObjectRange(1, 9_000 + at, 5, SIZE)])) for at in range(5)]
     await asyncio.sleep(0)
     readers[0].cancel()
     recorder.may_answer.set()
@@ -88,7 +92,7 @@ async def test_a_reader_in_order_is_awaited(objects: Objects) -> None:
     await objects.put(1, [data])
     cache, recorder = cached(objects)
     for start in range(0, SIZE, 500):
-        assert await cache.read([Range(1, start, min(500, SIZE - start), SIZE)]) == [
+        assert await cache.read([ObjectRange(1, start, min(500, SIZE - start), SIZE)]) == [
             data[start : start + 500]
         ]
         await cache.close()
@@ -102,7 +106,7 @@ async def test_a_reader_out_of_order_gets_what_it_asks_for(objects: Objects) -> 
     await objects.put(1, [os.urandom(SIZE)])
     cache, recorder = cached(objects)
     for start in (15_000, 4_000, 11_000):
-        await cache.read([Range(1, start, 10, SIZE)])
+        await cache.read([ObjectRange(1, start, 10, SIZE)])
     assert [each.length for each in recorder.asked] == [1_000] * 3
     await cache.close()
 
@@ -111,7 +115,7 @@ async def test_memory_is_bounded(objects: Objects) -> None:
     data = os.urandom(SIZE)
     await objects.put(1, [data])
     cache, _ = cached(objects, bytes_max=5_000)
-    assert await cache.read([Range(1, 0, SIZE, SIZE)]) == [data]
+    assert await cache.read([ObjectRange(1, 0, SIZE, SIZE)]) == [data]
     assert cache.size_bytes <= 5_000
     cache.keep("other", bytes(4_900))
     assert cache.get("other") == bytes(4_900)
@@ -119,7 +123,7 @@ async def test_memory_is_bounded(objects: Objects) -> None:
     cache.drop("other")
     cache.drop("other")
     assert cache.size_bytes <= 100
-    assert await cache.read([Range(1, 0, SIZE, SIZE)]) == [data]
+    assert await cache.read([ObjectRange(1, 0, SIZE, SIZE)]) == [data]
     await cache.close()
 
 
@@ -127,7 +131,7 @@ async def test_nothing_is_kept_without_memory(objects: Objects) -> None:
     data = os.urandom(SIZE)
     await objects.put(1, [data])
     cache, _ = cached(objects, bytes_max=0)
-    assert await cache.read([Range(1, 300, 9_000, SIZE)]) == [data[300:9_300]]
+    assert await cache.read([ObjectRange(1, 300, 9_000, SIZE)]) == [data[300:9_300]]
     assert cache.size_bytes == 0
     await cache.close()
 
@@ -135,14 +139,14 @@ async def test_nothing_is_kept_without_memory(objects: Objects) -> None:
 async def test_what_is_gone_is_a_lookup_error_for_all_who_wait(objects: Objects) -> None:
     cache, recorder = cached(objects)
     found = await asyncio.gather(
-        *(cache.read([Range(7, 0, 10, SIZE)]) for _ in range(3)), return_exceptions=True
+        *(cache.read([ObjectRange(7, 0, 10, SIZE)]) for _ in range(3)), return_exceptions=True
     )
     assert [type(each) for each in found] == [LookupError] * 3
     assert len(recorder.asked) == 1
     await objects.put(7, [bytes(SIZE)])
-    assert await cache.read([Range(7, 0, 10, SIZE)]) == [bytes(10)]
+    assert await cache.read([ObjectRange(7, 0, 10, SIZE)]) == [bytes(10)]
     with pytest.raises(LookupError):
-        await cache.read([Range(7, SIZE - 5, 10, SIZE)])
+        await cache.read([ObjectRange(7, SIZE - 5, 10, SIZE)])
     await cache.close()
 
 
@@ -153,7 +157,7 @@ async def test_many_small_ranges_do_not_hold_as_many_blocks(
     data = os.urandom(SIZE)
     await objects.put(1, [data])
     cache, recorder = cached(objects, bytes_max=0)
-    wanted = [Range(1, start, 10, SIZE) for start in range(0, SIZE - 10, 900)]
+    wanted = [ObjectRange(1, start, 10, SIZE) for start in range(0, SIZE - 10, 900)]
     assert await cache.read(wanted) == [data[each.position : each.position + 10] for each in wanted]
     assert max(each.length for each in recorder.asked) <= 3 * BLOCK
     await cache.close()
@@ -177,7 +181,7 @@ def test_every_range_is_read_as_it_was_written(
         cache = BlockCache(objects, bytes_max)
         for wanted in reads:
             places = [(number, start, min(length, SIZE - start)) for number, start, length in wanted]
-            found = await cache.read([Range(*each, SIZE) for each in places])
+            found = await cache.read([ObjectRange(*each, SIZE) for each in places])
             assert found == [contents[number][start : start + length] for number, start, length in places]
         await cache.close()
         objects.close()

@@ -51,7 +51,7 @@ class Read(NamedTuple):
 
 
 @dataclass(slots=True)
-class Session:
+class ReadSession:
     """What a process read of the partition in one session."""
 
     start: int | None
@@ -88,7 +88,7 @@ class View:
     """What readers of one kind received, and which ranges of the log they covered."""
 
     is_committed: bool
-    sessions: list[Session] = field(default_factory=list)
+    sessions: list[ReadSession] = field(default_factory=list)
     found: dict[Name, Read] = field(default_factory=dict)
     """The first read of each value."""
     places: dict[int, Name] = field(default_factory=dict)
@@ -123,10 +123,10 @@ class View:
         return index >= 0 and offset < ends[index]
 
     @cached_property
-    def _furthest(self) -> tuple[list[int], list[Session]]:
+    def _furthest(self) -> tuple[list[int], list[ReadSession]]:
         """The starts of sessions in order and, for each, the session that went furthest of those up to it."""
         starts: list[int] = []
-        best: list[Session] = []
+        best: list[ReadSession] = []
         begun = [(each.start, number) for number, each in enumerate(self.sessions) if each.start is not None]
         for start, number in sorted(begun):
             session = self.sessions[number]
@@ -251,18 +251,18 @@ class PartitionHistory:
     def _add_sessions(self, views: dict[bool, View]) -> None:
         steps: list[Assign | Poll] = [*self._assigns, *self.polls]
         steps.sort(key=_moment)
-        current: dict[Name, tuple[Session, bool | None]] = {}
+        current: dict[Name, tuple[ReadSession, bool | None]] = {}
         for step in steps:
             if isinstance(step, Assign):
                 if step.outcome == OK:
-                    current[step.process] = (Session(step.position, step), None)
+                    current[step.process] = (ReadSession(step.position, step), None)
                 continue
             if not self.is_ordered(step):
                 continue
             kind = self.is_committed_view(step)
-            session, had = current.get(step.process, (Session(None, None), None))
+            session, had = current.get(step.process, (ReadSession(None, None), None))
             if had is not None and had is not kind:
-                session, had = Session(None, None), None
+                session, had = ReadSession(None, None), None
             if had is None:
                 views[kind].sessions.append(session)
             current[step.process] = (session, kind)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from semel.check.catalogue import Anomaly, anomaly
 from semel.check.history import FAIL, Name, Poll
-from semel.check.partitions import PartitionHistory, Read, Session, View
+from semel.check.partitions import PartitionHistory, Read, ReadSession, View
 from semel.check.transactions import ABORTED
 
 
@@ -19,7 +19,7 @@ def nonmonotonic_polls(partition: PartitionHistory) -> Iterator[Anomaly]:
             yield from _going_back(partition, session)
 
 
-def _going_back(partition: PartitionHistory, session: Session) -> Iterator[Anomaly]:
+def _going_back(partition: PartitionHistory, session: ReadSession) -> Iterator[Anomaly]:
     last: Read | None = None
     for poll in session.polls:
         for offset, value in poll.records:
@@ -50,7 +50,7 @@ def skipped_polls(partition: PartitionHistory) -> Iterator[Anomaly]:
             yield from _going_past(partition, view, session)
 
 
-def _going_past(partition: PartitionHistory, view: View, session: Session) -> Iterator[Anomaly]:
+def _going_past(partition: PartitionHistory, view: View, session: ReadSession) -> Iterator[Anomaly]:
     expected, before = session.start, None
     for poll in session.polls:
         for offset, value in poll.records:
@@ -68,7 +68,7 @@ def _going_past(partition: PartitionHistory, view: View, session: Session) -> It
 def _missed(
     partition: PartitionHistory,
     view: View,
-    session: Session,
+    session: ReadSession,
     before: Read | None,
     step: tuple[int, int, Read | None],
 ) -> Iterator[Anomaly]:

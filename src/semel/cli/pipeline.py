@@ -218,8 +218,8 @@ def run(
         pipeline = load(file)
         with running_spark(pipeline.id, spark) as session:
             stop = _Stop()
-            place = running.Place(bootstrap, checkpoint, once, trigger, client_settings(), new)
-            watched = running.Run(session, pipeline, place, patience_seconds)
+            settings = running.RunSettings(bootstrap, checkpoint, once, trigger, client_settings(), new)
+            watched = running.Run(session, pipeline, settings, patience_seconds)
             with view(pipeline, with_json=as_json) as shown:
                 for event in watched.watch(lambda: stop.is_asked):
                     shown.show(event)

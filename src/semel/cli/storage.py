@@ -11,7 +11,7 @@ from semel.cli.output import Answer, ByteProgress, Columns, say, show
 
 if TYPE_CHECKING:
     from semel.store.embedded.tools.check_storage import DamagedBatch
-    from semel.store.embedded.tools.repair import Plan
+    from semel.store.embedded.tools.repair import RepairPlan
 
 FOUND = 1
 
@@ -167,7 +167,7 @@ def repair(
     show("Repaired. Start the broker, and see 'semel check-storage' for batches that are damaged.")
 
 
-def _show(plan: "Plan") -> None:
+def _show(plan: "RepairPlan") -> None:
     for problem in plan.problems:
         show(f"Found: {problem}.")
     for action in plan.actions:

@@ -21,7 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from semel.console.failures import of_bug
 from semel.console.rendering import byte_size, failure
-from semel.console.sessions import COOKIE, Session, Sessions
+from semel.console.sessions import COOKIE, LoginSession, Sessions
 from semel.console.settings import ConsoleSettings
 from semel.console.workers import SessionOver
 
@@ -86,7 +86,7 @@ class Access:
         app: ASGIApp,
         settings: ConsoleSettings,
         sessions: Sessions,
-        everyone: Session | None,
+        everyone: LoginSession | None,
     ) -> None:
         """`everyone` is the session of all browsers if the console requires no login, else None."""
         self._app = app

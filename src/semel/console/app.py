@@ -33,7 +33,7 @@ from semel.console.pages import (
     transactions,
     waiting,
 )
-from semel.console.sessions import Session, Sessions
+from semel.console.sessions import LoginSession, Sessions
 from semel.console.settings import ConsoleSettings
 from semel.console.workers import Workers
 
@@ -68,7 +68,7 @@ def routes() -> Sequence[BaseRoute]:
 def create_app(settings: ConsoleSettings) -> Starlette:
     """Return the console. ValueError if the settings are invalid or would admit unauthenticated users."""
     settings.checked()
-    everyone = None if settings.needs_login else Session("", Security.of(settings.client))
+    everyone = None if settings.needs_login else LoginSession("", Security.of(settings.client))
     sessions = Sessions(settings.sessions_max, settings.session_seconds)
     app = Starlette(
         routes=routes(),
@@ -97,7 +97,7 @@ async def _lifespan(app: Starlette) -> AsyncIterator[None]:
     if state.everyone is not None:
         state.observers.of(state.everyone)
 
-    def retire(over: list[Session]) -> None:
+    def retire(over: list[LoginSession]) -> None:
         """Stop the work of ended sessions, and close their connections."""
         state.workers.end(over)
         state.workers.pool.forget(over)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from semel.client import Client, Connection
-from semel.console.sessions import Session
+from semel.console.sessions import LoginSession
 from semel.console.settings import ConsoleSettings
 
 
@@ -41,11 +41,11 @@ class ClientPool:
 
     def __init__(self, settings: ConsoleSettings) -> None:
         self._settings = settings
-        self._idle: dict[Session, list[tuple[float, StoppableClient]]] = {}
+        self._idle: dict[LoginSession, list[tuple[float, StoppableClient]]] = {}
         self._lock = threading.Lock()
         self._is_closed = False
 
-    def take(self, session: Session) -> StoppableClient:
+    def take(self, session: LoginSession) -> StoppableClient:
         """Return a client for one thread. It connects when it is first used."""
         with self._lock:
             idle = self._idle.get(session)
@@ -58,7 +58,7 @@ class ClientPool:
             security=session.security,
         )
 
-    def give_back(self, session: Session, client: StoppableClient) -> None:
+    def give_back(self, session: LoginSession, client: StoppableClient) -> None:
         """Keep a client for the next request, or close it if there are enough."""
         client.stop = None
         with self._lock:
@@ -68,7 +68,7 @@ class ClientPool:
                 return
         client.close()
 
-    def forget(self, sessions: Iterable[Session]) -> None:
+    def forget(self, sessions: Iterable[LoginSession]) -> None:
         """Close the clients of sessions that are over."""
         with self._lock:
             gone = [pair for session in sessions for pair in self._idle.pop(session, [])]

@@ -16,7 +16,7 @@ from semel.client import AuthenticationFailed
 from semel.console import forms
 from semel.console.clients import StoppableClient
 from semel.console.rendering import as_json, is_json, page
-from semel.console.sessions import COOKIE, Session
+from semel.console.sessions import COOKIE, LoginSession
 
 WINDOW_SECONDS = 60.0
 COUNTED_MAX = 10_000
@@ -81,7 +81,7 @@ async def log_in(request: Request) -> Response:
     if not state.attempts.begin(address, user):
         return _again(request, user, target, 429, "too many failed logins; wait a minute, and try again.")
     security = state.settings.security_of(user, fields["password"])
-    trial = Session(user, security)
+    trial = LoginSession(user, security)
     request.state.session = trial
     is_wrong = False
     try:

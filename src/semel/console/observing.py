@@ -26,7 +26,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 from semel.client import AuthenticationFailed, Client, ClientError, KafkaError, ProtocolError
 from semel.console.clients import StoppableClient
 from semel.console.sampling import sample_catalogue, sample_ends, sample_groups, sample_transactions
-from semel.console.sessions import Identity, Session
+from semel.console.sessions import Identity, LoginSession
 from semel.console.settings import ConsoleSettings
 from semel.console.workers import OVER, Busy, SessionOver, TookTooLong, Workers
 from semel.spark.errors import PipelineError
@@ -206,10 +206,10 @@ class Observer:
 
     def __init__(
         self,
-        session: Session,
+        session: LoginSession,
         workers: Workers,
         settings: ConsoleSettings,
-        on_refused: Callable[[Session], None],
+        on_refused: Callable[[LoginSession], None],
     ) -> None:
         """`on_refused` is called when the broker rejects the credentials of the session."""
         self.session = session
@@ -321,9 +321,9 @@ class Observers:
         self,
         workers: Workers,
         settings: ConsoleSettings,
-        everyone: Session | None,
-        on_refused: Callable[[Session], None],
-        is_here: Callable[[Session], bool],
+        everyone: LoginSession | None,
+        on_refused: Callable[[LoginSession], None],
+        is_here: Callable[[LoginSession], bool],
     ) -> None:
         """`is_here` returns whether the user of a session is still logged in."""
         self._on_refused = on_refused
@@ -334,7 +334,7 @@ class Observers:
         self._by_identity: dict[Identity, Observer] = {}
         self._stopping: set[asyncio.Task[None]] = set()
 
-    def of(self, session: Session) -> Observer:
+    def of(self, session: LoginSession) -> Observer:
         """Return the observer of a session. SessionOver if its user has logged out."""
         found = self._by_identity.get(session.identity)
         if found is None:

@@ -14,7 +14,7 @@ Identity: TypeAlias = tuple[str, Security | None]
 
 
 @dataclass(eq=False, slots=True)
-class Session:
+class LoginSession:
     """A user of the console, and the security settings with which the console acts for them."""
 
     principal: str
@@ -34,16 +34,16 @@ class Sessions:
     def __init__(self, sessions_max: int, session_seconds: float) -> None:
         self._max = sessions_max
         self._seconds = session_seconds
-        self._by_token: dict[str, Session] = {}
+        self._by_token: dict[str, LoginSession] = {}
 
-    def begin(self, principal: str, security: Security) -> Session:
+    def begin(self, principal: str, security: Security) -> LoginSession:
         """Start a session with a new, unguessable token. First drops the sessions that `ended` drops."""
         self.ended()
-        session = Session(principal, security, secrets.token_urlsafe(32))
+        session = LoginSession(principal, security, secrets.token_urlsafe(32))
         self._by_token[session.token] = session
         return session
 
-    def find(self, token: str) -> Session | None:
+    def find(self, token: str) -> LoginSession | None:
         """Return the session of a cookie, and renew it; None if it is unknown or expired."""
         session = self._by_token.get(token)
         if session is None or time.monotonic() - session.used > self._seconds:
@@ -55,18 +55,18 @@ class Sessions:
         """Whether there is a session with these credentials."""
         return any(each.identity == identity for each in self._by_token.values())
 
-    def end(self, token: str) -> Session | None:
+    def end(self, token: str) -> LoginSession | None:
         """Drop the session of a token, and return it."""
         return self._by_token.pop(token, None)
 
-    def end_all(self, identity: Identity) -> list[Session]:
+    def end_all(self, identity: Identity) -> list[LoginSession]:
         """Drop all sessions with these credentials, and return them."""
         over = [each for each in self._by_token.values() if each.identity == identity]
         for each in over:
             self._by_token.pop(each.token, None)
         return over
 
-    def ended(self) -> list[Session]:
+    def ended(self) -> list[LoginSession]:
         """Drop expired sessions, and the least recently used ones beyond the maximum.
 
         Returns them, so that the caller can close their connections.

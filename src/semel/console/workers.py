@@ -16,7 +16,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 from starlette.requests import Request
 
 from semel.console.clients import ClientPool, StoppableClient, WorkStopped
-from semel.console.sessions import Identity, Session
+from semel.console.sessions import Identity, LoginSession
 from semel.console.settings import ConsoleSettings
 
 P = ParamSpec("P")
@@ -63,7 +63,7 @@ class Workers:
         self._running: Counter[Identity] = Counter()
         self._streams: Counter[tuple[Identity, str]] = Counter()
         self._stops: set[Stop] = set()
-        self._ends: dict[Callable[[], object], Session] = {}
+        self._ends: dict[Callable[[], object], LoginSession] = {}
 
     async def run(
         self,
@@ -73,7 +73,7 @@ class Workers:
         **kwargs: P.kwargs,
     ) -> T:
         """Call `function(client, ...)` on a thread. Busy if the user has too much running already."""
-        session: Session = request.state.session
+        session: LoginSession = request.state.session
         # Without a login, all browsers are one user.
         is_one = self._settings.needs_login
         most = self._settings.requests_per_user if is_one else self._settings.live_per_user
@@ -88,7 +88,7 @@ class Workers:
 
     async def run_as(
         self,
-        session: Session,
+        session: LoginSession,
         function: Callable[Concatenate[StoppableClient, P], T],
         *args: P.args,
         **kwargs: P.kwargs,
@@ -139,7 +139,7 @@ class Workers:
 
     def _call(
         self,
-        session: Session,
+        session: LoginSession,
         stop: Stop,
         function: Callable[Concatenate[StoppableClient, P], T],
         *args: P.args,
@@ -165,7 +165,7 @@ class Workers:
         is closed. `kind` is `LIVE` for views that wait most of the time, and `SCAN` for those that read as
         fast as they can. Busy if there are too many already.
         """
-        session: Session = request.state.session
+        session: LoginSession = request.state.session
         self._admit(session.identity, kind)
         return self._iterate(session, kind, function, args)
 
@@ -178,7 +178,7 @@ class Workers:
             raise Busy("too many live views are open. Try again later.")
 
     async def _iterate(
-        self, session: Session, kind: str, function: Callable[..., Generator[T, None, None]], args: Any
+        self, session: LoginSession, kind: str, function: Callable[..., Generator[T, None, None]], args: Any
     ) -> AsyncGenerator[T, None]:
         bridge: _Bridge[T] = _Bridge(asyncio.get_running_loop())
         with self._counted(session, kind, bridge.cut):
@@ -199,11 +199,11 @@ class Workers:
 
     def watch(self, request: Request, items: AsyncGenerator[T, None]) -> AsyncGenerator[T, None]:
         """Pass `items` on, counted and ended like a stream, but without a thread and a client."""
-        session: Session = request.state.session
+        session: LoginSession = request.state.session
         self._admit(session.identity, CHANGES)
         return self._watch(session, items)
 
-    async def _watch(self, session: Session, items: AsyncGenerator[T, None]) -> AsyncGenerator[T, None]:
+    async def _watch(self, session: LoginSession, items: AsyncGenerator[T, None]) -> AsyncGenerator[T, None]:
         over = asyncio.ensure_future((ended := asyncio.Event()).wait())
         pending: asyncio.Future[T] | None = None
         with self._counted(session, CHANGES, ended.set):
@@ -226,7 +226,7 @@ class Workers:
                 await items.aclose()
 
     @contextmanager
-    def _counted(self, session: Session, kind: str, end: Callable[[], object]) -> Iterator[None]:
+    def _counted(self, session: LoginSession, kind: str, end: Callable[[], object]) -> Iterator[None]:
         """Count a stream. `end` is called when its session is over."""
         counted = (session.identity, kind)
         self._admit(*counted)
@@ -240,14 +240,14 @@ class Workers:
             if not self._streams[counted]:
                 del self._streams[counted]
 
-    def end(self, sessions: Container[Session]) -> None:
+    def end(self, sessions: Container[LoginSession]) -> None:
         """End the streams of sessions that are over."""
         for end in [end for end, session in self._ends.items() if session in sessions]:
             end()
 
     def _pump(
         self,
-        session: Session,
+        session: LoginSession,
         bridge: "_Bridge[T]",
         function: Callable[..., Generator[T, None, None]],
         args: Any,

@@ -27,7 +27,7 @@ from semel.core.types import (
 
 if TYPE_CHECKING:
     from semel.core.groups.model import Group
-    from semel.core.groups.session import Session
+    from semel.core.groups.session import GroupSession
     from semel.core.shares.partition import Locks
 
 
@@ -191,7 +191,7 @@ class SessionChanged(Fact):
     """The volatile state of a group has changed: deadlines, parked requests. A restart may lose it."""
 
     group_id: str
-    session: "Session | None"
+    session: "GroupSession | None"
 
 
 class ShareLocksChanged(Fact):

@@ -84,7 +84,7 @@ class BrokerState:
         self.policies: dict[PolicyKey, str | None] = self.tables[PolicyKey]
         self.shares: dict[ShareKey, SharePartition | None] = self.tables[ShareKey]
         # Not entities: volatile state, see SessionChanged.
-        self.sessions: dict[str, groups.Session] = {}
+        self.sessions: dict[str, groups.GroupSession] = {}
         # The records that members of share groups hold, see ShareLocksChanged.
         self.share_locks: dict[ShareKey, Locks] = {}
         # The deadline of every open transaction (-1: none).

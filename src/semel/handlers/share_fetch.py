@@ -37,9 +37,9 @@ from semel.handlers.share_partitions import (
     END,
     FIRST_WITH_RENEWAL,
     Acknowledgements,
-    Place,
     SessionKey,
     ShareSession,
+    TopicIdPartition,
     Turn,
     acknowledge,
     answered,
@@ -382,7 +382,7 @@ async def share_fetch(
         knows_renewal=context.version >= FIRST_WITH_RENEWAL,
         is_renewing=is_renewing,
     )
-    got: dict[Place, Got] = {}
+    got: dict[TopicIdPartition, Got] = {}
     if epoch != END and not is_renewing:
         reader = ShareReader(broker, request, context, configs, session)
         readable = [place for place in partitions if not errors[place]]
@@ -424,8 +424,8 @@ def _begin(broker: Broker, request: ShareFetchRequest, context: RequestContext, 
 
 
 async def _fetch(
-    broker: Broker, reader: ShareReader, session: ShareSession, readable: list[Place]
-) -> dict[Place, Got]:
+    broker: Broker, reader: ShareReader, session: ShareSession, readable: list[TopicIdPartition]
+) -> dict[TopicIdPartition, Got]:
     """Acquire records of the partitions that can be read."""
     places = {ShareKey(*place, session.key[0]): place for place in readable}
     try:
@@ -442,7 +442,7 @@ async def _fetch(
 
 
 def _responses(
-    acknowledged: dict[Place, ErrorCode], got: dict[Place, Got], hints: LeaderHints
+    acknowledged: dict[TopicIdPartition, ErrorCode], got: dict[TopicIdPartition, Got], hints: LeaderHints
 ) -> list[ShareFetchTopicResponse]:
     """The partitions with acknowledgements, acquired records or errors."""
     topics: dict[bytes, ShareFetchTopicResponse] = {}

@@ -33,7 +33,7 @@ BEGIN: Final = 0
 END: Final = -1
 EPOCH_MAX: Final = 2**31 - 1
 
-Place: TypeAlias = tuple[bytes, int]
+TopicIdPartition: TypeAlias = tuple[bytes, int]
 """A partition: topic id and index."""
 SessionKey: TypeAlias = tuple[str, str]
 """A group and a member of it."""
@@ -52,13 +52,13 @@ class ShareSession:
         self.epoch = 1
         self.is_ended = False
         """When true, a fetch that still waits must not acquire: the member would not learn of it."""
-        self.partitions: dict[Place, None] = {}
-        self.seen: dict[Place, None] = {}
+        self.partitions: dict[TopicIdPartition, None] = {}
+        self.seen: dict[TopicIdPartition, None] = {}
         """Includes removed partitions, because the member may still hold records of them."""
         self.acquiring: set[ShareKey] = set()
         """The share-partitions with an ``Acquire`` in progress."""
 
-    def change(self, added: list[Place], forgotten: list[Place]) -> None:
+    def change(self, added: list[TopicIdPartition], forgotten: list[TopicIdPartition]) -> None:
         """Add and remove partitions."""
         for each in added:
             self.partitions.setdefault(each)
@@ -66,7 +66,7 @@ class ShareSession:
         for each in forgotten:
             self.partitions.pop(each, None)
 
-    def move_to_end(self, place: Place) -> None:
+    def move_to_end(self, place: TopicIdPartition) -> None:
         """Serve this partition last next time, so that it cannot starve the others."""
         if place in self.partitions:
             del self.partitions[place]
@@ -105,7 +105,7 @@ class ShareSessions:
         key: SessionKey,
         connection_id: int,
         owner: str,
-        partitions: list[Place],
+        partitions: list[TopicIdPartition],
         locked: Container[ShareKey] = (),
     ) -> Turn:
         """Begin a session, replacing the member's older one. ``locked``: share-partitions with locks."""
@@ -136,8 +136,8 @@ class ShareSessions:
         key: SessionKey,
         epoch: int,
         owner: str,
-        added: list[Place],
-        forgotten: list[Place],
+        added: list[TopicIdPartition],
+        forgotten: list[TopicIdPartition],
     ) -> Turn:
         """Check the epoch of a request, advance it, and change the list of partitions."""
         session = self._sessions.get(key)
@@ -223,7 +223,7 @@ def identified(group_id: str | None, member_id: str | None) -> SessionKey | str:
 
 def batches_of(
     topics: Iterable[ShareAcknowledgeTopic | ShareFetchTopic],
-) -> dict[Place, list[AcknowledgementBatch]]:
+) -> dict[TopicIdPartition, list[AcknowledgementBatch]]:
     """The acknowledgements in a request, by partition."""
     return {
         (topic.topic_id, each.partition_index): each.acknowledgement_batches
@@ -233,10 +233,10 @@ def batches_of(
 
 
 async def check_places(
-    broker: Broker, places: Iterable[Place], rights: RequestRights
-) -> dict[Place, ErrorCode]:
+    broker: Broker, places: Iterable[TopicIdPartition], rights: RequestRights
+) -> dict[TopicIdPartition, ErrorCode]:
     """The error of each partition; NONE if this broker leads it and the client may read it now."""
-    errors: dict[Place, ErrorCode] = {}
+    errors: dict[TopicIdPartition, ErrorCode] = {}
     catalog = broker.catalog
     for topic_id, index in places:
         topic = catalog.cached_by_id(topic_id) or await catalog.topic_by_id(topic_id)
@@ -255,7 +255,7 @@ async def check_places(
 class Acknowledgements(NamedTuple):
     """The acknowledgements of one partition in a request."""
 
-    place: Place
+    place: TopicIdPartition
     batches: Sequence[AcknowledgementBatch]
 
 
@@ -263,16 +263,16 @@ async def acknowledge(
     broker: Broker,
     session: ShareSession,
     wanted: Sequence[Acknowledgements],
-    errors: dict[Place, ErrorCode],
+    errors: dict[TopicIdPartition, ErrorCode],
     configs: ShareConfigs,
     *,
     knows_renewal: bool,
     is_renewing: bool,
-) -> dict[Place, ErrorCode]:
+) -> dict[TopicIdPartition, ErrorCode]:
     """Acknowledge records, each partition as a whole. ``errors`` are the results of ``check_places``."""
     group_id, member_id = session.key
-    answers: dict[Place, ErrorCode] = {}
-    commands: dict[Place, Acknowledge] = {}
+    answers: dict[TopicIdPartition, ErrorCode] = {}
+    commands: dict[TopicIdPartition, Acknowledge] = {}
     for place, batches in wanted:
         error = errors[place]
         if not error and not are_valid(batches, knows_renewal=knows_renewal, is_renewing=is_renewing):
@@ -294,7 +294,9 @@ def runs_of(batches: Iterable[AcknowledgementBatch]) -> tuple[AcknowledgedRun, .
     )
 
 
-async def decided(broker: Broker, commands: Mapping[Place, Command[ErrorCode]]) -> dict[Place, ErrorCode]:
+async def decided(
+    broker: Broker, commands: Mapping[TopicIdPartition, Command[ErrorCode]]
+) -> dict[TopicIdPartition, ErrorCode]:
     """Submit a command for each partition, and return their errors."""
     if not commands:
         return {}
@@ -305,7 +307,9 @@ async def decided(broker: Broker, commands: Mapping[Place, Command[ErrorCode]]) 
     return dict(zip(commands, errors, strict=True))
 
 
-def answered(answers: Mapping[Place, ErrorCode], hints: LeaderHints) -> list[ShareAcknowledgeTopicResponse]:
+def answered(
+    answers: Mapping[TopicIdPartition, ErrorCode], hints: LeaderHints
+) -> list[ShareAcknowledgeTopicResponse]:
     """The errors of acknowledgements, with the leaders of partitions that have moved."""
     topics: dict[bytes, ShareAcknowledgeTopicResponse] = {}
     for (topic_id, index), error in answers.items():
@@ -318,7 +322,7 @@ def answered(answers: Mapping[Place, ErrorCode], hints: LeaderHints) -> list[Sha
     return list(topics.values())
 
 
-def _refused(broker: Broker, place: Place) -> ErrorCode:
+def _refused(broker: Broker, place: TopicIdPartition) -> ErrorCode:
     return leadership_error(broker, PartitionKey(*place)) or ErrorCode.KAFKA_STORAGE_ERROR
 
 

@@ -23,7 +23,7 @@ from semel.handlers.leadership import LeaderHints, coordination_error, refused_b
 from semel.handlers.offsets import COMMITTED_AT_ONCE
 from semel.handlers.rights import GROUP_DENIED, ID_DENIED, MESSAGES, READ, TOPIC_DENIED, WRITE, rights_of
 from semel.handlers.share_partitions import (
-    Place,
+    TopicIdPartition,
     answered,
     are_valid,
     batches_of,
@@ -83,7 +83,7 @@ async def txn_share_acknowledge(
     wanted = batches_of(request.topics)
     limits = broker.policies.configs.share_group(request.group_id).limits
     answers = await check_places(broker, wanted, rights)
-    commands: dict[Place, AcknowledgeInTransaction] = {}
+    commands: dict[TopicIdPartition, AcknowledgeInTransaction] = {}
     for place, batches in wanted.items():
         if not answers[place] and not _are_valid(batches):
             answers[place] = ErrorCode.INVALID_REQUEST

@@ -12,7 +12,7 @@ from semel.spark.delta import batch_commit
 from semel.spark.delta.data_source import DeltaOptions
 from semel.spark.delta.files import Added, TaskFiles
 from semel.spark.delta.leftovers import Attempt
-from semel.spark.delta.position import Plan
+from semel.spark.delta.position import TablePlan
 from semel.spark.delta.storage import Storage
 
 ROWS = StructType([StructField("id", LongType()), StructField("word", StringType())])
@@ -49,7 +49,7 @@ class Query:
         (self.directory / "offsets").mkdir(parents=True)
         (self.directory / "metadata").write_text(json.dumps({"id": query_id}))
 
-    def plan(self, number: int, end: int, began: int | None = None) -> Plan:
+    def plan(self, number: int, end: int, began: int | None = None) -> TablePlan:
         offsets: dict[str, object] = {"in": {"0": end, "1": end}}
         if began is not None:
             offsets["began:"] = {"in": {"0": began, "1": began}}
@@ -57,9 +57,9 @@ class Query:
         (self.directory / "offsets" / str(number)).write_text(text)
         return batch_commit.plan_stream(self.options, ROWS, Checkpoint(str(self.directory)))
 
-    def write(self, plan: Plan, number: int) -> list[Added]:
+    def write(self, plan: TablePlan, number: int) -> list[Added]:
         who = Attempt(plan.app, plan.number, plan.run, 0, 0)
         return write(Path(self.options.location), batch_of(id=[number], word=["w"]), who=who)
 
-    def commit(self, plan: Plan, added: list[Added]) -> None:
+    def commit(self, plan: TablePlan, added: list[Added]) -> None:
         batch_commit.commit(self.options, ROWS, plan, [f"{plan.run}-0.0"], added)

@@ -4,7 +4,7 @@ import pytest
 
 from semel.broker.cluster.state import SharedState
 from semel.core import facts as f
-from semel.core.groups import ClassicGroup, Session
+from semel.core.groups import ClassicGroup, GroupSession
 from semel.core.shares.partition import Lock, Locks, SharePartition
 from semel.core.types import (
     CommittedOffset,
@@ -82,7 +82,7 @@ def test_what_was_deleted_is_loaded_again() -> None:
 
 def test_an_undone_tick_leaves_everything_as_it_was() -> None:
     state = loaded()
-    state.sessions["g"] = Session()
+    state.sessions["g"] = GroupSession()
     offset = OffsetKey("g", "t", 0)
     before = (dict(state.partitions), dict(state.groups), dict(state.sessions), dict(state.ongoing))
     state.apply(
@@ -91,7 +91,7 @@ def test_an_undone_tick_leaves_everything_as_it_was() -> None:
         f.Put.of(transaction(TransactionState.COMPLETE_COMMIT)),
         f.GroupGathered(ClassicGroup("g", generation=3)),
         f.SessionChanged("g", None),
-        f.SessionChanged("h", Session()),
+        f.SessionChanged("h", GroupSession()),
         f.Put(offset, CommittedOffset(5)),
     )
     assert state.ongoing == {}
@@ -143,14 +143,14 @@ def test_a_deleted_group_takes_its_offsets_along() -> None:
 
 def test_a_group_that_is_forgotten_has_no_session() -> None:
     state = loaded()
-    state.sessions["g"] = Session()
+    state.sessions["g"] = GroupSession()
     state.forget([GroupKey("g")])
     assert state.sessions == {}
 
 
 def test_what_is_not_kept_is_forgotten_with_its_timers_and_connections() -> None:
     state = loaded()
-    state.sessions["g"] = Session()
+    state.sessions["g"] = GroupSession()
     state.latest_connections["tx"] = 1
     state.forget_unless(lambda key: key == ZERO)
     assert list(state.versions) == [ZERO]
@@ -177,7 +177,7 @@ def test_evicted_entities_lose_their_versions() -> None:
 def test_groups_are_taken_over_with_their_sessions() -> None:
     """A new term forgets everything but groups: what is written of them is always flushed."""
     before, after = loaded(), SharedState(term=2)
-    before.sessions["g"] = Session()
+    before.sessions["g"] = GroupSession()
     after.take_over(before)
     assert after.is_current(GroupKey("g"))
     assert after.sessions == before.sessions

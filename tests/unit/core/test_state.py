@@ -2,7 +2,7 @@
 
 import pytest
 
-from semel.core.groups.session import Session
+from semel.core.groups.session import GroupSession
 from semel.core.state import BrokerState
 from semel.core.types import GroupKey, TopicKey, Transaction, TransactionKey, TransactionState
 
@@ -75,7 +75,7 @@ def test_groups_with_members_stay() -> None:
     state = BrokerState()
     for number in range(2 * LIMIT):
         state.put(GroupKey(f"{number:03}"), None)
-    state.sessions["000"] = Session()
+    state.sessions["000"] = GroupSession()
     state.evict(LIMIT)
     assert GroupKey("000") in state.groups
     assert len(state.groups) <= LIMIT

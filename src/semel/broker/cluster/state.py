@@ -19,7 +19,7 @@ from semel.core.facts import (
     TopicCreated,
     TopicDeleted,
 )
-from semel.core.groups import Session
+from semel.core.groups import GroupSession
 from semel.core.shares.partition import Locks
 from semel.core.state import BrokerState
 from semel.core.types import (
@@ -52,7 +52,7 @@ class SharedState(BrokerState):
         self.versions: dict[Key, int] = {}
         self._replaced: dict[Key, Value] = {}
         """What the facts of this tick have replaced."""
-        self._sessions_replaced: dict[str, Session | None] = {}
+        self._sessions_replaced: dict[str, GroupSession | None] = {}
         self._locks_replaced: dict[ShareKey, Locks | None] = {}
         self._emptied: list[Fact] = []
         """Facts of this tick that change many entities at once."""

@@ -25,7 +25,7 @@ from semel.client import Admin, Client
 from semel.console.messages.decoding import View
 from semel.console.messages.limits import ROWS_DEFAULT, ROWS_MAX
 from semel.console.messages.reading import Bounds, bounds_of
-from semel.console.messages.scanning import Order, Range
+from semel.console.messages.scanning import Order, ScanRange
 
 LEFT_CHARS_MAX: Final = 20_000
 """The longest `left`: it is part of an address, whose length servers limit."""
@@ -105,7 +105,7 @@ class Ask:
         }
         return urlencode({name: value for name, value in pairs.items() if value}, safe=":,")
 
-    def continued(self, left: Mapping[int, Range]) -> "Ask | None":
+    def continued(self, left: Mapping[int, ScanRange]) -> "Ask | None":
         """Return the state that continues a scan; None if that is too long for an address."""
         text = ",".join(f"{n}:{r.begin}-{r.end}" for n, r in left.items() if r.size)
         return replace(self, left=text) if len(text) <= LEFT_CHARS_MAX else None
@@ -130,7 +130,7 @@ class Asked:
     """A resolved state: the bounds of the chosen partitions, and the ranges to scan."""
 
     bounds: dict[int, Bounds]
-    ranges: dict[int, Range]
+    ranges: dict[int, ScanRange]
     #: Chosen partitions without a leader, which cannot be read now.
     offline: list[int]
 
@@ -147,7 +147,7 @@ def resolve(client: Client, topic: str, ask: Ask, now_ms: int | None = None) -> 
     begins = _offsets(client, topic, bounds, ask.begin, now, {n: each.start for n, each in bounds.items()})
     ends = _offsets(client, topic, bounds, ask.end, now, tops)
     ranges = {
-        number: Range(max(each.start, begins[number]), min(tops[number], ends[number]))
+        number: ScanRange(max(each.start, begins[number]), min(tops[number], ends[number]))
         for number, each in bounds.items()
     }
     if ask.left:
@@ -192,7 +192,7 @@ def moment(text: str, now_ms: int) -> int:
     return at
 
 
-def _narrowed(ranges: Mapping[int, Range], left: str) -> dict[int, Range]:
+def _narrowed(ranges: Mapping[int, ScanRange], left: str) -> dict[int, ScanRange]:
     if len(left) > LEFT_CHARS_MAX:
         raise AskingError("left is too long")
     found = {}
@@ -203,5 +203,5 @@ def _narrowed(ranges: Mapping[int, Range], left: str) -> dict[int, Range]:
         number = int(match[1])
         if number in ranges:
             kept = ranges[number]
-            found[number] = Range(max(kept.begin, int(match[2])), min(kept.end, int(match[3])))
+            found[number] = ScanRange(max(kept.begin, int(match[2])), min(kept.end, int(match[3])))
     return found

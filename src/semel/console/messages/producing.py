@@ -228,33 +228,33 @@ _ONE: Final = FetchLimits(max_wait_ms=100, max_bytes=1, partition_max_bytes=1)
 ATTEMPTS_MAX: Final = 5
 
 
-class Place(NamedTuple):
+class RecordPosition(NamedTuple):
     """The position of a record."""
 
     partition: int
     offset: int
 
 
-def parse_places(text: str) -> list[Place]:
+def parse_places(text: str) -> list[RecordPosition]:
     """Parse a list like `0:12,0:13`. ProduceError if it is malformed."""
     places = []
     for part in text.replace(" ", "").split(","):
         match = _PLACE.fullmatch(part)
         if match is None:
             raise ProduceError(f"{part!r} is not PARTITION:OFFSET")
-        places.append(Place(int(match[1]), int(match[2])))
+        places.append(RecordPosition(int(match[1]), int(match[2])))
         if len(places) > REPLAYED_MAX:
             raise ProduceError(f"{REPLAYED_MAX:,} records can be sent again at once; choose fewer")
     return sorted(set(places))
 
 
 def read_places(
-    client: Client, topic: str, places: Sequence[Place], headers_max: int = HEADERS_COPIED_MAX
+    client: Client, topic: str, places: Sequence[RecordPosition], headers_max: int = HEADERS_COPIED_MAX
 ) -> list[MarkedRecord]:
     """Read these records. ProduceError if one of them is gone, or if they are too large together."""
     bounds = bounds_of(client, topic, sorted({place.partition for place in places}))
     reader = Reader(client, topic, bounds, committed=False, control=True, headers_max=headers_max)
-    found: dict[Place, MarkedRecord] = {}
+    found: dict[RecordPosition, MarkedRecord] = {}
     size = 0
     for place in places:
         if place in found:
@@ -266,7 +266,7 @@ def read_places(
         among = {each.offset for each in places if each.partition == place.partition}
         for marked in _batch_at(reader, place, max(among) + 1):
             if marked.offset in among and not marked.is_unreadable:
-                found[Place(place.partition, marked.offset)] = marked
+                found[RecordPosition(place.partition, marked.offset)] = marked
                 size += marked.record.size_bytes
         if place not in found:
             raise ProduceError(f"{topic}/{place.partition} has no readable record at offset {place.offset}")
@@ -275,7 +275,7 @@ def read_places(
     return [found[place] for place in places]
 
 
-def find(client: Client, topic: str, place: Place) -> MarkedRecord | None:
+def find(client: Client, topic: str, place: RecordPosition) -> MarkedRecord | None:
     """Read one record, with its mark; None if there is none at this offset."""
     bounds = bounds_of(client, topic, [place.partition])
     each = bounds[place.partition]
@@ -288,7 +288,7 @@ def find(client: Client, topic: str, place: Place) -> MarkedRecord | None:
     return None
 
 
-def _batch_at(reader: Reader, place: Place, end: int) -> Iterator[MarkedRecord]:
+def _batch_at(reader: Reader, place: RecordPosition, end: int) -> Iterator[MarkedRecord]:
     for _ in range(ATTEMPTS_MAX):
         for piece in reader.fetch({place.partition: place.offset}, _ONE):
             if piece.next_offset > place.offset:

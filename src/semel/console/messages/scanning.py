@@ -71,7 +71,7 @@ class Reason(StrEnum):
 
 
 @dataclass(slots=True)
-class Range:
+class ScanRange:
     """Offsets of a partition from `begin` up to, but not including, `end`."""
 
     begin: int
@@ -106,7 +106,7 @@ class _Taken(Generic[T]):
 
     rows: list[tuple[int, int, T]] = field(default_factory=list)  # timestamp, offset, row
     covered: int = 0
-    aborted: list[Range] = field(default_factory=list)
+    aborted: list[ScanRange] = field(default_factory=list)
 
 
 class Budget:
@@ -163,7 +163,7 @@ class _Direction(Generic[T]):
     def __init__(
         self,
         reader: Reader,
-        left: dict[int, Range],
+        left: dict[int, ScanRange],
         wanted: Filter,
         make: Callable[[MarkedRecord], T],
         budget: Budget,
@@ -183,7 +183,7 @@ class _Direction(Generic[T]):
         """Scan a part of every partition."""
         raise NotImplementedError
 
-    def move(self, left: Range, taken: _Taken[T], last: int | None) -> Range:
+    def move(self, left: ScanRange, taken: _Taken[T], last: int | None) -> ScanRange:
         """Move a range past what was emitted: up to `last`, or all (None). Return what it passed."""
         raise NotImplementedError
 
@@ -197,9 +197,9 @@ class _Direction(Generic[T]):
         self._budget.fetched_once = True
         return self._reader.fetch(positions, self._fetch)
 
-    def _aborted(self, piece: Piece) -> list[Range]:
+    def _aborted(self, piece: Piece) -> list[ScanRange]:
         """Return the offsets of aborted records, which a read_committed scan hides."""
-        return [Range(*offsets) for offsets in piece.aborted()] if self._reader.committed else []
+        return [ScanRange(*offsets) for offsets in piece.aborted()] if self._reader.committed else []
 
     def _opened(self, piece: Piece, begin: int, end: int) -> Iterator[MarkedRecord]:
         """Yield records. Stop before a batch if a limit is reached: batches without matches cost, too."""
@@ -265,10 +265,10 @@ class _Forward(_Direction[T]):
             taken.covered = min(self._stopped_at, taken.covered)
         return taken
 
-    def move(self, left: Range, taken: _Taken[T], last: int | None) -> Range:
+    def move(self, left: ScanRange, taken: _Taken[T], last: int | None) -> ScanRange:
         begin = left.begin
         left.begin = max(begin, taken.covered if last is None else last + 1)
-        return Range(begin, left.begin)
+        return ScanRange(begin, left.begin)
 
 
 class _Backward(_Direction[T]):
@@ -282,13 +282,13 @@ class _Backward(_Direction[T]):
 
     def take(self) -> dict[int, _Taken[T]]:
         windows = {
-            number: Range(max(left.begin, left.end - self._windows[number]), left.end)
+            number: ScanRange(max(left.begin, left.end - self._windows[number]), left.end)
             for number, left in self._left.items()
             if left.size
         }
         if self._budget.is_last_resort:  # Only the last offset of one partition.
             number, window = next(iter(windows.items()))
-            windows = {number: Range(window.end - 1, window.end)}
+            windows = {number: ScanRange(window.end - 1, window.end)}
         found = {number: _Window[T](self._rows_max) for number in windows}
         positions = {number: window.begin for number, window in windows.items()}
         while positions and self._budget.exceeded() is None:
@@ -307,7 +307,7 @@ class _Backward(_Direction[T]):
         self._resize({number: found[number].size_bytes for number in windows})
         return {number: found[number].taken(window.begin) for number, window in windows.items()}
 
-    def _take_last(self, piece: Piece, window: Range, found: "_Window[T]") -> bool:
+    def _take_last(self, piece: Piece, window: ScanRange, found: "_Window[T]") -> bool:
         """Take the matches of a piece. False if a limit was reached before its end."""
         found.size_bytes += len(piece.data)
         found.aborted += self._aborted(piece)
@@ -321,7 +321,7 @@ class _Backward(_Direction[T]):
                 return False
         return self._stopped_at is None
 
-    def _go_on(self, piece: Piece, window: Range, found: "_Window[T]", positions: dict[int, int]) -> None:
+    def _go_on(self, piece: Piece, window: ScanRange, found: "_Window[T]", positions: dict[int, int]) -> None:
         """Continue behind a piece, or begin again with a smaller window if this one holds too much."""
         number = piece.partition
         positions[number] = piece.next_offset
@@ -334,10 +334,10 @@ class _Backward(_Direction[T]):
             positions[number] = window.begin
             found.clear()
 
-    def move(self, left: Range, taken: _Taken[T], last: int | None) -> Range:
+    def move(self, left: ScanRange, taken: _Taken[T], last: int | None) -> ScanRange:
         end = left.end
         left.end = min(end, taken.covered if last is None else last)
-        return Range(left.end, end)
+        return ScanRange(left.end, end)
 
     def _resize(self, sizes: Mapping[int, int]) -> None:
         for number, size in sizes.items():
@@ -353,7 +353,7 @@ class _Window(Generic[T]):
     def __init__(self, rows_max: int) -> None:
         self._rows: deque[tuple[int, int, T]] = deque(maxlen=rows_max)
         self._is_cut = False
-        self.aborted: list[Range] = []
+        self.aborted: list[ScanRange] = []
         self.size_bytes = 0
 
     def add(self, row: tuple[int, int, T]) -> None:
@@ -378,14 +378,14 @@ class Scan(Generic[T]):
     def __init__(
         self,
         reader: Reader,
-        ranges: Mapping[int, Range],
+        ranges: Mapping[int, ScanRange],
         wanted: Filter,
         make: Callable[[MarkedRecord], T],
         limits: ScanLimits,
         order: Order,
         stop: Stop,
     ) -> None:
-        self.left = {number: Range(whole.begin, whole.end) for number, whole in ranges.items()}
+        self.left = {number: ScanRange(whole.begin, whole.end) for number, whole in ranges.items()}
         self.reason = Reason.END
         self._reader = reader
         self._stop = stop

@@ -21,8 +21,8 @@ from semel.console.messages.limits import PRODUCED_BYTES_MAX, RECORDS_PRODUCED_M
 from semel.console.messages.producing import (
     NewRecord,
     Outcome,
-    Place,
     ProduceError,
+    RecordPosition,
     copies,
     in_use,
     new_transactional_id,
@@ -238,7 +238,7 @@ async def replay_form(request: Request) -> Response:
 
 
 def _chosen(
-    client: Client, topic: str, places: list[Place], decoding: Decoding
+    client: Client, topic: str, places: list[RecordPosition], decoding: Decoding
 ) -> tuple[list[MarkedRecord], list[dict[str, Any]]]:
     """Read records, and format the first of them, which may query a schema registry."""
     found = read_places(client, topic, places)

@@ -18,7 +18,7 @@ from semel.console.messages.decoding import Decoding, View
 from semel.console.messages.exporting import Missing, NoParquet, OrUnreadable, ndjson, parquet
 from semel.console.messages.filters import Filter
 from semel.console.messages.limits import EXPORT, HEADERS_COPIED_MAX, ScanLimits
-from semel.console.messages.producing import Place, ProduceError, find, read_places
+from semel.console.messages.producing import ProduceError, RecordPosition, find, read_places
 from semel.console.messages.reading import MarkedRecord, Reader
 from semel.console.messages.scanning import Order, Reason, Scan, Stop
 from semel.console.pages.messages import asked_of, filter_of, registry_of, resolved, state_of
@@ -78,11 +78,11 @@ async def part(request: Request) -> Response:
     return Response(data, media_type="application/octet-stream", headers=_attached(filename))
 
 
-def _place(request: Request) -> Place:
-    return Place(request.path_params["partition"], request.path_params["offset"])
+def _place(request: Request) -> RecordPosition:
+    return RecordPosition(request.path_params["partition"], request.path_params["offset"])
 
 
-def _find(client: Client, topic: str, place: Place) -> MarkedRecord:
+def _find(client: Client, topic: str, place: RecordPosition) -> MarkedRecord:
     client.topic_with(topic, place.partition)
     marked = find(client, topic, place)
     if marked is None:
@@ -92,14 +92,14 @@ def _find(client: Client, topic: str, place: Place) -> MarkedRecord:
 
 
 def _shown(
-    client: Client, topic: str, place: Place, decoding: Decoding
+    client: Client, topic: str, place: RecordPosition, decoding: Decoding
 ) -> tuple[MarkedRecord, dict[str, Any]]:
     """Find a record, and format it, which may query a schema registry."""
     marked = _find(client, topic, place)
     return marked, rows_of.whole(marked, decoding)
 
 
-def _whole(client: Client, topic: str, place: Place) -> MarkedRecord:
+def _whole(client: Client, topic: str, place: RecordPosition) -> MarkedRecord:
     _find(client, topic, place)
     (marked,) = read_places(client, topic, [place], HEADERS_COPIED_MAX)
     return marked

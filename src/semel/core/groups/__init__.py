@@ -24,7 +24,7 @@ from semel.core.groups.commands import GROUP_TICK_MS, ExpireOffsets, GroupTick
 from semel.core.groups.lifecycle import expiring
 from semel.core.groups.migration import Migration
 from semel.core.groups.model import ClassicGroup, ConsumerGroup, Group, unpack_group
-from semel.core.groups.session import Session
+from semel.core.groups.session import GroupSession
 from semel.core.shares.group import ShareGroup
 from semel.core.types import Apply, Decide
 
@@ -57,9 +57,9 @@ __all__ = [
     "ConsumerGroup",
     "ExpireOffsets",
     "Group",
+    "GroupSession",
     "GroupTick",
     "Migration",
-    "Session",
     "ShareGroup",
     "unpack_group",
 ]

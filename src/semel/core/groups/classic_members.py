@@ -42,7 +42,7 @@ from semel.core.groups.commands import (
 from semel.core.groups.consumer import ConsumerTurn
 from semel.core.groups.layered import drop, put
 from semel.core.groups.model import NOTHING, ClassicGroup, ClassicMember, ClassicState, ConsumerGroup
-from semel.core.groups.session import NEVER, Session, has_room_for_session
+from semel.core.groups.session import NEVER, GroupSession, has_room_for_session
 from semel.core.names import ID_CHARS_MAX, is_usable
 from semel.core.shares.group import ShareGroup
 from semel.core.types import PARKED, Decision, ErrorCode, GroupKey
@@ -99,7 +99,7 @@ def _metadata_bytes(command: JoinGroup) -> int:
     return sum(len(name) + len(metadata) for name, metadata in command.protocols)
 
 
-def _has_room(group: ClassicGroup, session: Session, command: JoinGroup) -> bool:
+def _has_room(group: ClassicGroup, session: GroupSession, command: JoinGroup) -> bool:
     # Promised ids count too, so that a client cannot fill the memory with them.
     if not command.member_id and len(session.promised) >= command.members_max:
         return False
@@ -114,7 +114,7 @@ def _has_room(group: ClassicGroup, session: Session, command: JoinGroup) -> bool
     return command.member_id in group.members or len(group.members) < command.members_max
 
 
-def _fits(group: ClassicGroup, session: Session, command: JoinGroup) -> bool:
+def _fits(group: ClassicGroup, session: GroupSession, command: JoinGroup) -> bool:
     """Whether the member supports a protocol that all other members support too."""
     if not command.protocol_type or not command.protocols:
         return False

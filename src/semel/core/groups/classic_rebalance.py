@@ -28,7 +28,7 @@ from semel.core.groups.model import (
     ConsumerGroup,
     Group,
 )
-from semel.core.groups.session import NEVER, NEW_MEMBER_TIMEOUT_MS, Session, begin
+from semel.core.groups.session import NEVER, NEW_MEMBER_TIMEOUT_MS, GroupSession, begin
 from semel.core.shares.group import ShareGroup
 from semel.core.types import PARKED, Answer, Decision, ErrorCode, Fact, Ticket
 
@@ -48,7 +48,7 @@ def as_classic(group_id: str, group: Group | None) -> ClassicGroup:
 class ClassicTurn:
     """One command on a classic group while it is decided."""
 
-    def __init__(self, group: ClassicGroup, session: Session | None, now: int) -> None:
+    def __init__(self, group: ClassicGroup, session: GroupSession | None, now: int) -> None:
         self._group_before: Group = group
         self._session_before = session
         self.group = group
@@ -57,7 +57,7 @@ class ClassicTurn:
         self.replies: list[tuple[Ticket, Answer]] = []
         self._has_replaced = False
 
-    def convert_from(self, group: Group, session: Session | None) -> None:
+    def convert_from(self, group: Group, session: GroupSession | None) -> None:
         """Set the state before this turn: a group of another protocol that was converted, and its session."""
         self._group_before, self._session_before = group, session
 

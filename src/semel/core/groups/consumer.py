@@ -57,7 +57,7 @@ from semel.core.groups.model import (
     Group,
     MemberState,
 )
-from semel.core.groups.session import Session, begin, has_room_for_session
+from semel.core.groups.session import GroupSession, begin, has_room_for_session
 from semel.core.groups.targets import reconcile, refresh, wanted_names, wanted_regexes
 from semel.core.names import ID_CHARS_MAX
 from semel.core.shares.group import ShareGroup
@@ -73,7 +73,7 @@ class ConsumerTurn:
     def __init__(
         self,
         group: ConsumerGroup,
-        session: Session | None,
+        session: GroupSession | None,
         now: int,
         session_timeout_ms: int,
         migration: Migration = NO_MIGRATION,
@@ -87,7 +87,7 @@ class ConsumerTurn:
         self.replies: list[tuple[Ticket, Answer]] = []
         self._has_lost_members = False
 
-    def convert_from(self, group: Group, session: Session | None) -> None:
+    def convert_from(self, group: Group, session: GroupSession | None) -> None:
         """Set the state before this turn: a group of another protocol that was converted, and its session."""
         self._group_before, self._session_before = group, session
 

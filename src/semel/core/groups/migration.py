@@ -33,7 +33,7 @@ from semel.core.groups.model import (
     ConsumerMember,
     TopicShape,
 )
-from semel.core.groups.session import Session
+from semel.core.groups.session import GroupSession
 from semel.core.types import Answer, ErrorCode, Ticket
 from semel.wire.consumer_protocol import (
     ENTRIES_MAX,
@@ -156,7 +156,7 @@ def _owned(read: "list[_Read]", topics: Shapes) -> dict[str, Assignment]:
     return owned
 
 
-def called_back(group: ConsumerGroup, session: Session | None) -> list[tuple[Ticket, Answer]]:
+def called_back(group: ConsumerGroup, session: GroupSession | None) -> list[tuple[Ticket, Answer]]:
     """Return the answers to the requests that were parked while the group was classic.
 
     A JoinGroup is answered with the epoch that the member already has, a SyncGroup with

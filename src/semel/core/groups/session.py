@@ -36,7 +36,7 @@ NEW_MEMBER_TIMEOUT_MS: Final = 300_000
 """A member that waits for its first answer cannot heartbeat; it is given five minutes, as in Kafka."""
 
 
-class Session(Data):
+class GroupSession(Data):
     """The volatile part of a group. Each of the mappings is by member id."""
 
     deadlines: Mapping[str, int] = NOTHING
@@ -81,14 +81,14 @@ class Session(Data):
     regexes_checked_ms: int = -1
     """When the group's regular expressions were last matched against all topics."""
 
-    def heard(self, member_id: str, deadline_ms: int) -> "Session":
+    def heard(self, member_id: str, deadline_ms: int) -> "GroupSession":
         """Set the deadline of a member that was heard from."""
         return self.but(
             deadlines=put(self.deadlines, member_id, deadline_ms),
             next_deadline_ms=min(self.next_deadline_ms, deadline_ms),
         )
 
-    def settled(self) -> "Session":
+    def settled(self) -> "GroupSession":
         """Return the session with the exact next deadline."""
         earliest = min(
             self.rebalance_deadline_ms,
@@ -99,7 +99,7 @@ class Session(Data):
         )
         return self if earliest == self.next_deadline_ms else self.but(next_deadline_ms=earliest)
 
-    def without(self, member_ids: Collection[str]) -> "Session":
+    def without(self, member_ids: Collection[str]) -> "GroupSession":
         """Remove everything about these members."""
         return self.but(
             deadlines=drop(self.deadlines, member_ids),
@@ -112,7 +112,7 @@ class Session(Data):
             connections=drop(self.connections, member_ids),
         )
 
-    def counting(self, before: Member | None, after: Member | None) -> "Session":
+    def counting(self, before: Member | None, after: Member | None) -> "GroupSession":
         """Update the counts after a member joined, changed or left."""
         protocols = self.protocols
         for member, step in ((before, -1), (after, 1)):
@@ -135,22 +135,22 @@ def _protocols(member: Member | None) -> set[str]:
     )
 
 
-def has_room_for_session(sessions: Mapping[str, Session], group_id: str, sessions_max: int) -> bool:
+def has_room_for_session(sessions: Mapping[str, GroupSession], group_id: str, sessions_max: int) -> bool:
     """Whether this group may be active: it is already, or the limit is not reached."""
     return group_id in sessions or len(sessions) < sessions_max
 
 
-def begin(group: Group | None, now: int, consumer_session_timeout_ms: int) -> Session:
+def begin(group: Group | None, now: int, consumer_session_timeout_ms: int) -> GroupSession:
     """Start the session of a group that was just loaded: all its members get their full timeout."""
     if group is None or not group.members:
-        return Session()
+        return GroupSession()
     if isinstance(group, ShareGroup):
-        return Session(
+        return GroupSession(
             deadlines=dict.fromkeys(group.members, now + consumer_session_timeout_ms),
             metadata_bytes=sum(member.metadata_bytes for member in group.members.values()),
         ).settled()
     if isinstance(group, ConsumerGroup):
-        return Session(
+        return GroupSession(
             deadlines={
                 member.member_id: now
                 + (member.classic.session_timeout_ms if member.classic else consumer_session_timeout_ms)
@@ -171,8 +171,8 @@ def _count_protocols(group: ClassicGroup | ConsumerGroup) -> Counter[str]:
     return Counter(name for member in group.members.values() for name in _protocols(member))
 
 
-def _begin_classic(group: ClassicGroup, now: int) -> Session:
-    session = Session(
+def _begin_classic(group: ClassicGroup, now: int) -> GroupSession:
+    session = GroupSession(
         deadlines={member.member_id: now + member.session_timeout_ms for member in group.members.values()},
         protocols=_count_protocols(group),
         metadata_bytes=sum(member.metadata_bytes for member in group.members.values()),

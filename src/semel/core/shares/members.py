@@ -22,7 +22,7 @@ from semel.core.facts import Put, SessionChanged
 from semel.core.groups.commands import ConsumerAnswer
 from semel.core.groups.layered import drop, put
 from semel.core.groups.model import NO_ASSIGNMENT, NOTHING, Assignment, Owned, TopicShape
-from semel.core.groups.session import Session, begin, has_room_for_session
+from semel.core.groups.session import GroupSession, begin, has_room_for_session
 from semel.core.names import ID_CHARS_MAX
 from semel.core.shares.group import ShareGroup, ShareMember
 from semel.core.shares.partition import SharePartition
@@ -155,7 +155,9 @@ def missing(group_id: str, known: TopicShape | None, shape: TopicShape) -> list[
 class ShareGroupTurn:
     """One command on a share group while it is decided. Replaces values and never changes them."""
 
-    def __init__(self, group: ShareGroup, session: Session | None, now: int, session_timeout_ms: int) -> None:
+    def __init__(
+        self, group: ShareGroup, session: GroupSession | None, now: int, session_timeout_ms: int
+    ) -> None:
         self._group_before = group
         self._session_before = session
         self.group = group

@@ -47,8 +47,8 @@ from semel.spark.delta.group import Group, TableName, follow, read_group
 from semel.spark.delta.position import (
     NOWHERE,
     Note,
-    Plan,
     Position,
+    TablePlan,
     is_of_stream,
     is_of_versions,
     read_of_version,
@@ -80,7 +80,7 @@ ATTEMPTS_MAX = 20
 def commit_to_table(
     options: DeltaOptions,
     schema: StructType,
-    plan: Plan,
+    plan: TablePlan,
     note: Note,
     added: Sequence[Added],
     change: Callable[[Table], None] | None = None,
@@ -116,7 +116,7 @@ def commit_to_table(
     ) from failure
 
 
-def _table_now(options: DeltaOptions, schema: StructType, plan: Plan) -> Table:
+def _table_now(options: DeltaOptions, schema: StructType, plan: TablePlan) -> Table:
     """Return the table. TableChanged if the written rows do not fit it: only a new plan can tell why."""
     table = open_table(options.location)
     changed = f"nothing was committed: while this batch was written, the table {options.location} was "
@@ -152,7 +152,7 @@ def _check_files(table: Table, added: Sequence[Added]) -> None:
         )
 
 
-def _check_number(table: Table, plan: Plan) -> None:
+def _check_number(table: Table, plan: TablePlan) -> None:
     position = read_position(table, plan.app)
     if plan.query_id != NO_QUERY:
         check_not_restored(table, position, f"pipeline {plan.app!r}", NEW_PIPELINE)
@@ -246,7 +246,7 @@ def _is_other(known: int, topic_id: str | None) -> bool:
 # ---- plan
 
 
-def plan_stream(options: DeltaOptions, schema: StructType, checkpoint: Checkpoint) -> Plan:
+def plan_stream(options: DeltaOptions, schema: StructType, checkpoint: Checkpoint) -> TablePlan:
     """Plan the query's current batch: whether it is written, and as which commit number."""
     query_id, batch_id = checkpoint.query_id(), checkpoint.newest_batch()
     step = checkpoint.step(batch_id)
@@ -285,7 +285,7 @@ def plan_stream(options: DeltaOptions, schema: StructType, checkpoint: Checkpoin
     new = {key: step.start.get(key, 0) for key in step.end if key not in known}
     follow(client, app, group.offsets, name, new)
     _clear(table, app, position)
-    return Plan(
+    return TablePlan(
         app=app,
         number=position.number + 1,
         table_id=table.table_id,
@@ -302,7 +302,7 @@ def plan_stream(options: DeltaOptions, schema: StructType, checkpoint: Checkpoin
     )
 
 
-def plan_batch(options: DeltaOptions, schema: StructType) -> Plan:
+def plan_batch(options: DeltaOptions, schema: StructType) -> TablePlan:
     """Determine the number of a batch write, whose input is unknown."""
     app, version = f"{options.pipeline_id}/write", with_read(options.version)
     table = _open(options, schema)
@@ -311,7 +311,7 @@ def plan_batch(options: DeltaOptions, schema: StructType) -> Plan:
         check_not_restored(table, position, f"txnAppId {version.app!r}", NEW_APP)
     _clear(table, app, position)
     last = position.recent.get(position.number)
-    return Plan(
+    return TablePlan(
         app,
         position.number + 1,
         table_id=table.table_id,
@@ -431,7 +431,7 @@ def _mismatch_text(position: Position, pipeline_id: str, batch_id: int, step: St
 def commit(
     options: DeltaOptions,
     schema: StructType,
-    plan: Plan,
+    plan: TablePlan,
     winners: Sequence[str],
     added: Sequence[Added],
     stream_run: str | None = None,
@@ -459,7 +459,7 @@ def commit(
         leftovers.clear(table.storage, plan.app, plan.number, {plan.number: winners})
 
 
-def _follow(options: DeltaOptions, table: Table, plan: Plan) -> None:
+def _follow(options: DeltaOptions, table: Table, plan: TablePlan) -> None:
     # The plan has moved the group to the start of the batch, so only partitions that moved need a commit.
     moved = {key: plan.end[key] for key, begin in plan.begin.items() if plan.end[key] != begin}
     try:

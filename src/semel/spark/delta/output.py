@@ -14,9 +14,9 @@ from semel.spark.delta.data_source import DeltaOptions, import_sink
 from semel.spark.delta.files import Added, TaskFiles
 from semel.spark.delta.leftovers import Attempt
 from semel.spark.delta.merging import Merge
-from semel.spark.delta.position import Plan as TablePlan
+from semel.spark.delta.position import TablePlan
 from semel.spark.delta.storage import Storage
-from semel.spark.sink.batch_commit import Plan
+from semel.spark.sink.batch_commit import BatchPlan
 from semel.spark.sink.decision import TableState
 
 
@@ -41,7 +41,7 @@ class TableOutput:
     options: DeltaOptions
     merge: Merge | None = None
 
-    def plan(self, client: Client, plan: Plan) -> "PlannedTable":
+    def plan(self, client: Client, plan: BatchPlan) -> "PlannedTable":
         """Open or create the table, and plan its next commit."""
         from semel.spark.delta.prepared import plan_table  # Late: it needs deltalake.
 
@@ -67,7 +67,7 @@ class PlannedTable:
     plan: TablePlan
     partition_by: tuple[str, ...]
 
-    def begin(self, plan: Plan, number: int) -> "TableWriter":
+    def begin(self, plan: BatchPlan, number: int) -> "TableWriter":
         """Begin the files of this attempt."""
         context = TaskContext.get()
         assert context is not None, "a task has a context"

@@ -35,7 +35,7 @@ from semel.spark.source.log_marks import Mark
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class TablePlan:
     """The driver's plan for a batch, made before its tasks start. The tasks receive it and return it."""
 
     app: str  # the name under which the table numbers commits

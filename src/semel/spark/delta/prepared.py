@@ -32,7 +32,7 @@ from semel.spark.delta.data_source import DeltaOptions
 from semel.spark.delta.files import Added
 from semel.spark.delta.leftovers import DIRECTORY
 from semel.spark.delta.merging import DELETED, Merge, check_keys, rows_of
-from semel.spark.delta.position import Note, Plan, is_of_versions, read_position
+from semel.spark.delta.position import Note, TablePlan, is_of_versions, read_position
 from semel.spark.delta.schema import delta_schema, required_columns
 from semel.spark.delta.storage import Storage
 from semel.spark.delta.table import Table, open_for, open_table
@@ -44,11 +44,11 @@ from semel.spark.errors import (
     TableChanged,
     TableUnreachable,
 )
-from semel.spark.sink.batch_commit import Plan as BatchPlan
+from semel.spark.sink.batch_commit import BatchPlan
 from semel.spark.sink.decision import TableState
 
 
-def plan_table(client: Client, options: DeltaOptions, schema: StructType, batch: BatchPlan) -> Plan:
+def plan_table(client: Client, options: DeltaOptions, schema: StructType, batch: BatchPlan) -> TablePlan:
     """Plan what a batch writes to a table, which is created if there is none."""
     app, known = batch.pipeline_id, batch.tables.get(options.location)
     if known is not None and known.number > 0:
@@ -71,7 +71,7 @@ def plan_table(client: Client, options: DeltaOptions, schema: StructType, batch:
         check_predecessors(client, table, app, options.relations, step)
     winners = {each.number: each.winners for each in position.recent.values()}
     _clear(table.storage, app, position.number, winners)
-    return Plan(
+    return TablePlan(
         app=app,
         number=position.number + 1,
         table_id=table.table_id,
@@ -106,7 +106,7 @@ def _check_known(pipeline_id: str, location: str, known: TableState, table: Tabl
 def prepare(
     options: DeltaOptions,
     schema: StructType,
-    plan: Plan,
+    plan: TablePlan,
     winners: Sequence[str],
     added: Sequence[Added],
     merge: Merge | None = None,
@@ -167,7 +167,7 @@ def _complete(pipeline_id: str, location: str, state: TableState) -> None:
     note = Note.of_text(content["note"])
     if note is None:
         raise TableChanged(f"its file {state.prepared} cannot be read")
-    plan = Plan(
+    plan = TablePlan(
         app=note.app,
         number=note.number,
         table_id=state.table_id,

@@ -18,7 +18,7 @@ from semel.spark.delta import batch_commit
 from semel.spark.delta.data_source import DeltaOptions
 from semel.spark.delta.files import Added, TaskFiles
 from semel.spark.delta.leftovers import Attempt
-from semel.spark.delta.position import Plan
+from semel.spark.delta.position import TablePlan
 from semel.spark.delta.storage import Storage
 from semel.spark.edge import faces_spark
 from semel.spark.errors import PipelineError
@@ -30,7 +30,7 @@ from semel.spark.sink.versions import current_stream_run, refuse_second_write, r
 class Written(WriterCommitMessage):
     """The message of a task to the driver: its key, and the files that it has written."""
 
-    plan: Plan
+    plan: TablePlan
     key: str
     added: tuple[Added, ...] = ()
     stream_run: str | None = None  # the run of the streaming query whose foreachBatch writes
@@ -44,7 +44,7 @@ class _Writer:
     def __init__(self, options: DeltaOptions, schema: StructType) -> None:
         self._options = options
         self._schema = schema
-        self._plan: Plan | None = None
+        self._plan: TablePlan | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Plan the batch: the writer is about to be sent to the tasks."""
@@ -52,7 +52,7 @@ class _Writer:
             self._plan = self._make_plan()
         return self.__dict__
 
-    def _make_plan(self) -> Plan:
+    def _make_plan(self) -> TablePlan:
         raise NotImplementedError
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
@@ -78,7 +78,7 @@ class _Writer:
             files.discard()
             raise
 
-    def _commit(self, written: Sequence[Written], plan: Plan) -> None:
+    def _commit(self, written: Sequence[Written], plan: TablePlan) -> None:
         winners = [each.key for each in written if each.added]
         added = [file for each in written for file in each.added]
         place, run = self._options.location, next((each.stream_run for each in written), None)
@@ -108,7 +108,7 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Leave everything as it is: the commit may have been made, and the next plan finds out."""
 
-    def _make_plan(self) -> Plan:
+    def _make_plan(self) -> TablePlan:
         return batch_commit.plan_stream(self._options, self._schema, Checkpoint(self._options.checkpoint))
 
 
@@ -124,11 +124,11 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Leave everything as it is: the commit may have been made."""
 
-    def _make_plan(self) -> Plan:
+    def _make_plan(self) -> TablePlan:
         return batch_commit.plan_batch(self._options, self._schema)
 
 
-def _skip(plan: Plan) -> None:
+def _skip(plan: TablePlan) -> None:
     """Skip rows that the table contains."""
     if plan.version is not None:
         refuse_second_write(plan.version, plan.done_in)

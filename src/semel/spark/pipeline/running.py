@@ -182,7 +182,7 @@ COUNTED_MAX = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RunSettings:
     """Where a pipeline runs, and how."""
 
     bootstrap_servers: str
@@ -225,31 +225,31 @@ def start(
     `{"security.protocol": "SSL"}`. With `new`, a pipeline without a position begins even if one with another
     id has written the same to its output.
     """
-    place = Place(bootstrap_servers, checkpoint, once, trigger, client or {}, new)
-    return start_query(spark, pipeline, place).query
+    settings = RunSettings(bootstrap_servers, checkpoint, once, trigger, client or {}, new)
+    return start_query(spark, pipeline, settings).query
 
 
-def start_query(spark: SparkSession, pipeline: Pipeline, place: Place) -> Started:
+def start_query(spark: SparkSession, pipeline: Pipeline, settings: RunSettings) -> Started:
     """Start the query of a pipeline."""
     prepare_first_start(spark)
     shared = {
-        **place.cluster,
+        **settings.cluster,
         "pipeline.id": pipeline.pipeline_id,
-        "pipeline.new": str(place.is_new).lower(),
-        "checkpointLocation": _below(place.checkpoint, pipeline.pipeline_id),
+        "pipeline.new": str(settings.is_new).lower(),
+        "checkpointLocation": _below(settings.checkpoint, pipeline.pipeline_id),
     }
     streams = {
-        name: _stream(spark, source, place, pipeline.pipeline_id)
+        name: _stream(spark, source, settings, pipeline.pipeline_id)
         for name, source in pipeline.sources.items()
         if isinstance(source, Topic)
     }
-    query = OneQuery(pipeline, streams, _tables(spark, pipeline, place))
+    query = OneQuery(pipeline, streams, _tables(spark, pipeline, settings))
     reads = {pipeline.sources[name].name: times for name, times in query.reads.items()}
     counted: dict[int, Counted] = {}
 
     def write(frame: DataFrame, batch_id: int) -> None:
         # The session of a batch is a copy of that of the query.
-        results, bad = query.divide(frame, _tables(frame.sparkSession, pipeline, place))
+        results, bad = query.divide(frame, _tables(frame.sparkSession, pipeline, settings))
         with Batch(frame, batch_id, shared) as batch:
             for name, rows in results.items():
                 batch.write(rows, pipeline.sinks[name])
@@ -260,22 +260,22 @@ def start_query(spark: SparkSession, pipeline: Pipeline, place: Place) -> Starte
         counted[batch_id] = Counted(of_sinks, {name: rows for name, rows in of_sources.items() if rows})
         counted.pop(batch_id - COUNTED_MAX, None)
 
-    when: dict[str, Any] = {"availableNow": True} if place.once else {"processingTime": place.trigger}
+    when: dict[str, Any] = {"availableNow": True} if settings.once else {"processingTime": settings.trigger}
     writer = query.rows.writeStream.foreachBatch(write).outputMode(pipeline.output_mode)
     writer = writer.option("checkpointLocation", shared["checkpointLocation"])
     return Started(writer.trigger(**when).start(), reads, counted)
 
 
-def _stream(spark: SparkSession, source: Topic, place: Place, pipeline_id: str) -> DataFrame:
-    options = {**place.cluster, "subscribe": source.name, "pipeline.id": pipeline_id, **source.options}
+def _stream(spark: SparkSession, source: Topic, settings: RunSettings, pipeline_id: str) -> DataFrame:
+    options = {**settings.cluster, "subscribe": source.name, "pipeline.id": pipeline_id, **source.options}
     return spark.readStream.format("semel").options(**options).load()
 
 
-def _tables(spark: SparkSession, pipeline: Pipeline, place: Place) -> dict[str, DataFrame]:
+def _tables(spark: SparkSession, pipeline: Pipeline, settings: RunSettings) -> dict[str, DataFrame]:
     """Return the lookups. Every batch reads them again."""
     return {
         name: spark.read.format("semel")
-        .options(**{**place.cluster, "subscribe": source.name, "newestByKey": "true", **source.options})
+        .options(**{**settings.cluster, "subscribe": source.name, "newestByKey": "true", **source.options})
         .load()
         for name, source in pipeline.sources.items()
         if isinstance(source, Lookup)
@@ -295,12 +295,12 @@ class Run:
         self,
         spark: SparkSession,
         pipeline: Pipeline,
-        place: Place,
+        settings: RunSettings,
         patience_seconds: float = PATIENCE_SECONDS,
     ) -> None:
         self._spark = spark
         self._pipeline = pipeline
-        self._place = place
+        self._settings = settings
         self._patience_seconds = patience_seconds
         self._failing_since: float | None = None
 
@@ -329,7 +329,7 @@ class Run:
 
     def _start(self) -> tuple[StreamingQuery, News]:
         try:
-            started = start_query(self._spark, self._pipeline, self._place)
+            started = start_query(self._spark, self._pipeline, self._settings)
         except PySparkException as error:
             raise PipelineError(f"{self._pipeline} was not started: {explain(error)}") from error
         return started.query, News(self._pipeline.pipeline_id, started)

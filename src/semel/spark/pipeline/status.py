@@ -14,7 +14,7 @@ from semel.client.consume.offsets import list_offsets
 from semel.spark.delta import group as tables
 from semel.spark.errors import PipelineError
 from semel.spark.sink import decision as decisions
-from semel.spark.sink.decision import Decision, read_committed
+from semel.spark.sink.decision import BatchDecision, read_committed
 from semel.spark.sink.versions import is_write
 from semel.wire.messages import ListTransactionsRequest
 
@@ -72,7 +72,7 @@ class Status:
     pipeline: str
     kind: Kind
     table: str | None
-    decision: Decision | None  # for a pipeline to a table, it is in the table
+    decision: BatchDecision | None  # for a pipeline to a table, it is in the table
     lags: tuple[Lag, ...]
     open: tuple[OpenTransaction, ...]
 
@@ -147,7 +147,7 @@ def _lags(client: Client, offsets: dict[Partition, CommittedOffset]) -> tuple[La
     )
 
 
-def _open(client: Client, pipeline_id: str, decision: Decision | None) -> tuple[OpenTransaction, ...]:
+def _open(client: Client, pipeline_id: str, decision: BatchDecision | None) -> tuple[OpenTransaction, ...]:
     prefix = f"{pipeline_id}/"
     can_choose = client.serves(ListTransactionsRequest.api_key, 2)
     pattern = f"{re.escape(prefix)}.*" if can_choose else None
@@ -168,7 +168,7 @@ def _doing(
     each: TransactionDescription,
     pipeline_id: str,
     newest: ProducerIdAndEpoch | None,
-    decision: Decision | None,
+    decision: BatchDecision | None,
 ) -> Doing:
     if each.transactional_id == decisions.driver_id(pipeline_id):
         return Doing.DECIDING

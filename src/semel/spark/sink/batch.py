@@ -33,9 +33,9 @@ from semel.spark.edge import faces_spark
 from semel.spark.errors import OptionError
 from semel.spark.options import BATCH, SinkOptions
 from semel.spark.sink import batch_commit, planning
-from semel.spark.sink.batch_commit import Plan, merged
+from semel.spark.sink.batch_commit import BatchPlan, merged
 from semel.spark.sink.dead_letters import BadOutput
-from semel.spark.sink.decision import Decision, TableState
+from semel.spark.sink.decision import BatchDecision, TableState
 from semel.spark.sink.foreach_batch import QUERY_PROPERTY
 from semel.spark.sink.predecessors import Relations
 from semel.spark.sink.sink import COLUMNS, AttemptWriter, Written, check_batch, check_columns
@@ -97,7 +97,7 @@ class OutputWriter(Protocol):
 class PlannedOutput(Protocol):
     """An output as the tasks get it."""
 
-    def begin(self, plan: Plan, number: int) -> OutputWriter:
+    def begin(self, plan: BatchPlan, number: int) -> OutputWriter:
         """Return a writer for this attempt. The number distinguishes the outputs of a batch."""
         ...
 
@@ -105,7 +105,7 @@ class PlannedOutput(Protocol):
 class Output(Protocol):
     """An output as the driver sees it."""
 
-    def plan(self, client: Client, plan: Plan) -> PlannedOutput:
+    def plan(self, client: Client, plan: BatchPlan) -> PlannedOutput:
         """Plan the output, before the first task starts."""
         ...
 
@@ -217,7 +217,7 @@ class Batch:
     def _decide(
         self,
         client: Client,
-        plan: Plan,
+        plan: BatchPlan,
         planned: Mapping[int, PlannedOutput],
         messages: list[tuple[int, int, Any]],
     ) -> None:
@@ -236,12 +236,12 @@ class Batch:
         beside = frozenset().union(*(each.beside for each in found))
         return Relations(any(each.is_new for each in found), beside)
 
-    def _may_be_unfinished(self, last: Decision) -> bool:
+    def _may_be_unfinished(self, last: BatchDecision) -> bool:
         """Whether a decision may not have been completed, because the function has hidden an error."""
         return _finished.get(self._shared.pipeline_id or "") != (last.run, last.number)
 
     def _run(
-        self, plan: Plan, outputs: Mapping[int, Output], planned: Mapping[int, PlannedOutput]
+        self, plan: BatchPlan, outputs: Mapping[int, Output], planned: Mapping[int, PlannedOutput]
     ) -> list[tuple[int, int, Any]]:
         """Run the job that writes all rows; return its outputs, their rows and messages, by task."""
         if not outputs:
@@ -268,7 +268,7 @@ class _TopicOutput:
     rows: DataFrame
     options: SinkOptions
 
-    def plan(self, client: Client, plan: Plan) -> "_PlannedTopic":
+    def plan(self, client: Client, plan: BatchPlan) -> "_PlannedTopic":
         """Return the output for the tasks."""
         return _PlannedTopic(self.options)
 
@@ -277,7 +277,7 @@ class _TopicOutput:
 class _PlannedTopic:
     options: SinkOptions
 
-    def begin(self, plan: Plan, number: int) -> AttemptWriter:
+    def begin(self, plan: BatchPlan, number: int) -> AttemptWriter:
         """Begin a transaction for this attempt."""
         return AttemptWriter(plan, self.options, f".{number}" if number else "")
 
@@ -287,7 +287,7 @@ class _PlannedTopic:
 class _Task:
     """What a task does: it writes each row to its output."""
 
-    plan: Plan
+    plan: BatchPlan
     outputs: Mapping[int, PlannedOutput]
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -66,13 +66,13 @@ from semel.spark.errors import (
 )
 from semel.spark.partition_offsets import Spans, TopicIds, recreated, topic_ids
 from semel.spark.sink import decision as decisions
-from semel.spark.sink.decision import BEGINNING, Decision, Input, TableState, remembered
+from semel.spark.sink.decision import BEGINNING, BatchDecision, Input, TableState, remembered
 from semel.spark.sink.predecessors import Predecessor, check_origin, check_predecessors
 from semel.spark.sink.versions import NO_QUERY, WriteName, is_write
 from semel.wire.messages import ListTransactionsRequest
 
 
-def check_outputs(client: Client, pipeline_id: str, last: Decision, topic: str | None) -> None:
+def check_outputs(client: Client, pipeline_id: str, last: BatchDecision, topic: str | None) -> None:
     """Compare the outputs of the last decision with the current topics. PipelineMismatch if they differ."""
     if last.number != BEGINNING and last.topic != topic:
         raise PipelineMismatch(
@@ -140,7 +140,7 @@ def fenced_text(
 
 def _decision_of_other(
     client: Client, pipeline_id: str, run: ProducerIdAndEpoch | None, wait_s: float
-) -> Decision | None:
+) -> BatchDecision | None:
     """Return the last decision of a newer run, if there is one within `wait_s`."""
     deadline = time.monotonic() + wait_s
     # The broker may be unavailable by now. The rest of the message is given all the same.
@@ -165,7 +165,7 @@ ENDED = FENCED | {ErrorCode.INVALID_TXN_STATE}
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class BatchPlan:
     """The driver's plan for a batch, made before its tasks start. The tasks receive it and return it."""
 
     pipeline_id: str
@@ -192,9 +192,9 @@ class Plan:
         winners: Iterable[PreparedTransaction],
         written: TopicIds,
         tables: Mapping[str, TableState] = {},
-    ) -> Decision:
+    ) -> BatchDecision:
         """Return the decision that commits these transactions for the batch."""
-        return Decision(
+        return BatchDecision(
             self.number,
             self.run,
             self.query_id,
@@ -212,7 +212,7 @@ class Plan:
 
 
 def begin_attempt(
-    client: Client, plan: Plan, name: str, *, transaction_timeout_ms: int, codec: Codec
+    client: Client, plan: BatchPlan, name: str, *, transaction_timeout_ms: int, codec: Codec
 ) -> TransactionalProducer:
     """Return a producer with an open transaction for a task attempt. PipelineFenced if a newer run exists."""
     transactional_id = f"{plan.prefix}{name}"
@@ -237,7 +237,7 @@ def begin_attempt(
     return attempt
 
 
-def check_attempt(client: Client, plan: Plan, attempt: TransactionalProducer, error: KafkaError) -> None:
+def check_attempt(client: Client, plan: BatchPlan, attempt: TransactionalProducer, error: KafkaError) -> None:
     """Raise a more specific error for a failed attempt, if there is one.
 
     No other producer uses the transactional id of an attempt. So an attempt is fenced only by a newer run, or
@@ -247,7 +247,7 @@ def check_attempt(client: Client, plan: Plan, attempt: TransactionalProducer, er
         raise _why_ended(client, plan, [attempt.transactional_id]) from error
 
 
-def _why_ended(client: Client, plan: Plan, lost: Iterable[str]) -> PipelineError:
+def _why_ended(client: Client, plan: BatchPlan, lost: Iterable[str]) -> PipelineError:
     """Return the error for transactions that were ended before they were decided."""
     driver = decisions.driver_id(plan.pipeline_id)
     known = describe_transactions(client, [driver]).get(driver)
@@ -261,7 +261,7 @@ def _why_ended(client: Client, plan: Plan, lost: Iterable[str]) -> PipelineError
 
 def decide(
     client: Client,
-    plan: Plan,
+    plan: BatchPlan,
     winners: Sequence[PreparedTransaction],
     written: TopicIds | None = None,
     tables: Mapping[str, TableState] | None = None,
@@ -294,7 +294,7 @@ def decide(
     complete_tables(plan.pipeline_id, made)
 
 
-def _decide_together(client: Client, plan: Plan, made: Decision) -> None:
+def _decide_together(client: Client, plan: BatchPlan, made: BatchDecision) -> None:
     try:
         decisions.make_together(client, plan.pipeline_id, made)
     except KafkaError as error:
@@ -308,7 +308,7 @@ def _decide_together(client: Client, plan: Plan, made: Decision) -> None:
         raise
 
 
-def _explain(client: Client, error: KafkaError, plan: Plan) -> None:
+def _explain(client: Client, error: KafkaError, plan: BatchPlan) -> None:
     """Raise a more specific error for a refused decision, if there is one."""
     if error.code in FENCED:
         text = fenced_text(client, plan.pipeline_id, plan.run, plan.query_id, waits=True)
@@ -363,7 +363,7 @@ def finish(client: Client, winners: Iterable[PreparedTransaction]) -> None:
             ) from error
 
 
-def complete_tables(pipeline_id: str, decision: Decision) -> None:
+def complete_tables(pipeline_id: str, decision: BatchDecision) -> None:
     """Make the commits to tables that were decided. Idempotent; must be repeated until it succeeds."""
     if any(each.prepared for each in decision.tables.values()):
         from semel.spark.delta.prepared import complete  # Late: deltalake may not be installed.
@@ -371,7 +371,7 @@ def complete_tables(pipeline_id: str, decision: Decision) -> None:
         complete(pipeline_id, decision.tables)
 
 
-def discard(client: Client, plan: Plan, prepared: Iterable[PreparedTransaction]) -> None:
+def discard(client: Client, plan: BatchPlan, prepared: Iterable[PreparedTransaction]) -> None:
     """Abort a failed batch; if it was decided, finish it instead.
 
     If that cannot be determined, this changes nothing: the next start finds out.
@@ -387,7 +387,7 @@ def discard(client: Client, plan: Plan, prepared: Iterable[PreparedTransaction])
                 end_transaction(client, each.transactional_id, each.producer_id, each.epoch, commit=False)
 
 
-def abandon(client: Client, plan: Plan) -> None:
+def abandon(client: Client, plan: BatchPlan) -> None:
     """Abort all transactions of a batch that has failed, unless it is decided.
 
     What cannot be aborted now is aborted by the next start.
@@ -403,7 +403,7 @@ def abandon(client: Client, plan: Plan) -> None:
 # ---- leftovers of older runs
 
 
-def sweep(client: Client, pipeline_id: str, run: ProducerIdAndEpoch, last: Decision | None) -> None:
+def sweep(client: Client, pipeline_id: str, run: ProducerIdAndEpoch, last: BatchDecision | None) -> None:
     """End the open transactions of older runs: abort them, unless they were decided.
 
     Transactions of a newer run are left alone.

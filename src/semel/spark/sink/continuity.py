@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from semel.client import Partition
 from semel.spark.checkpoint import Step, describe
 from semel.spark.errors import PipelineMismatch
-from semel.spark.sink.decision import BEGINNING, Committed, Decision, Input, remembered
+from semel.spark.sink.decision import BEGINNING, BatchDecision, Committed, Input, remembered
 from semel.spark.sink.versions import is_write
 
 _NEW_CHECKPOINT = (
@@ -69,7 +69,7 @@ def check_is_of_topics(committed: Committed, pipeline_id: str) -> None:
         )
 
 
-def _check_same(last: Decision, pipeline_id: str, batch_id: int, step: Step) -> None:
+def _check_same(last: BatchDecision, pipeline_id: str, batch_id: int, step: Step) -> None:
     """Check that this is the batch that was decided, and not another one made from an old checkpoint."""
     if batch_id < last.batch_id:
         raise PipelineMismatch(
@@ -101,7 +101,7 @@ def _said(spans: Mapping[Partition, tuple[int, int]], key: Partition) -> str:
 
 def _check_start(
     committed: Committed,
-    last: Decision,
+    last: BatchDecision,
     pipeline_id: str,
     query_id: str,
     batch_id: int,

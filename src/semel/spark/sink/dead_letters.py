@@ -18,7 +18,7 @@ from semel.client import Client
 from semel.pipeline import FAIL, SKIP
 from semel.spark.errors import BadRecords
 from semel.spark.options import SinkOptions
-from semel.spark.sink.batch_commit import Plan
+from semel.spark.sink.batch_commit import BatchPlan
 from semel.spark.sink.sink import AttemptWriter, Written
 
 #: How many records an error names.
@@ -44,7 +44,7 @@ class BadOutput:
     types: Mapping[str, str]  # of the columns that the values should have had
     options: SinkOptions | None  # of the topic for dead letters
 
-    def plan(self, client: Client, plan: Plan) -> "PlannedBad":
+    def plan(self, client: Client, plan: BatchPlan) -> "PlannedBad":
         """Return the output for the tasks."""
         return PlannedBad(self.bad, self.types, self.options)
 
@@ -57,7 +57,7 @@ class PlannedBad:
     types: Mapping[str, str]
     options: SinkOptions | None
 
-    def begin(self, plan: Plan, number: int) -> "BadWriter":
+    def begin(self, plan: BatchPlan, number: int) -> "BadWriter":
         """Return a writer for this attempt."""
         attempt = None if self.options is None else AttemptWriter(plan, self.options, f".{number}")
         return BadWriter(self.bad, self.types, attempt)

@@ -68,7 +68,7 @@ class TableState(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class BatchDecision:
     """A batch, its input, and the transactions that wrote it."""
 
     number: int
@@ -87,7 +87,7 @@ class Committed(NamedTuple):
     """The position of a pipeline, and its last decision."""
 
     offsets: PartitionOffsets  # of the partitions that have a note
-    decision: Decision | None
+    decision: BatchDecision | None
     foreign: PartitionOffsets = {}  # noqa: RUF012 - never changed: offsets without a note, of other programs
     is_of_table: bool = False  # the notes belong to a pipeline that writes to a table
 
@@ -145,7 +145,7 @@ def _changed_text(pipeline_id: str, what: str) -> str:
     )
 
 
-def make(client: Client, pipeline_id: str, decision: Decision) -> None:
+def make(client: Client, pipeline_id: str, decision: BatchDecision) -> None:
     """Make a decision as the run that it names. After any error, the outcome is unknown."""
     run = decision.run
     coordinator = Coordinator(client, driver_id(pipeline_id), client.patience_s)
@@ -155,7 +155,7 @@ def make(client: Client, pipeline_id: str, decision: Decision) -> None:
     coordinator.end(run, VERSION, commit=True)
 
 
-def make_together(client: Client, pipeline_id: str, decision: Decision) -> None:
+def make_together(client: Client, pipeline_id: str, decision: BatchDecision) -> None:
     """Make a decision and commit its transactions atomically. Only on brokers with CommitTransactions.
 
     If the response is lost, the outcome is unknown. A refusal means that the decision was not made, unless an
@@ -193,7 +193,7 @@ def remembered(known: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _notes(pipeline_id: str, decision: Decision) -> dict[Partition, CommittedOffset]:
+def _notes(pipeline_id: str, decision: BatchDecision) -> dict[Partition, CommittedOffset]:
     prefix = len(pipeline_id) + 1
     content: dict[str, Any] = {
         "run": decision.run,
@@ -226,7 +226,7 @@ def _notes(pipeline_id: str, decision: Decision) -> dict[Partition, CommittedOff
     return notes
 
 
-def _assemble(pipeline_id: str, notes: Mapping[Partition, CommittedOffset]) -> Decision:
+def _assemble(pipeline_id: str, notes: Mapping[Partition, CommittedOffset]) -> BatchDecision:
     """Return the newest decision in these notes. PipelineError if they do not hold a complete one."""
     try:
         return _read(pipeline_id, notes)
@@ -234,7 +234,7 @@ def _assemble(pipeline_id: str, notes: Mapping[Partition, CommittedOffset]) -> D
         raise PipelineError(_changed_text(pipeline_id, "the last decision is incomplete")) from None
 
 
-def _read(pipeline_id: str, notes: Mapping[Partition, CommittedOffset]) -> Decision:
+def _read(pipeline_id: str, notes: Mapping[Partition, CommittedOffset]) -> BatchDecision:
     pieces: dict[int, dict[int, str]] = {}
     counts: dict[int, int] = {}
     spans: dict[int, Spans] = {}
@@ -254,7 +254,7 @@ def _read(pipeline_id: str, notes: Mapping[Partition, CommittedOffset]) -> Decis
     newest = max(counts)
     content = json.loads("".join(pieces[newest][index] for index in range(counts[newest])))
     producer_id, epoch, batch_id = map(_whole, (*content["run"], content["batch"]))
-    return Decision(
+    return BatchDecision(
         newest,
         ProducerIdAndEpoch(producer_id, epoch),
         str(content["query"]),
@@ -282,6 +282,6 @@ def _winner(pipeline_id: str, text: str) -> PreparedTransaction:
     return PreparedTransaction(f"{pipeline_id}/{short.transactional_id}", short.producer_id, short.epoch)
 
 
-def is_winner(decision: Decision | None, prepared: PreparedTransaction) -> bool:
+def is_winner(decision: BatchDecision | None, prepared: PreparedTransaction) -> bool:
     """Whether a transaction is to be committed."""
     return decision is not None and prepared in decision.winners

@@ -33,7 +33,7 @@ from semel.spark.sink import decision as decisions
 from semel.spark.sink.batch_commit import (
     FENCED,
     ONGOING,
-    Plan,
+    BatchPlan,
     check_outputs,
     complete_tables,
     fenced_text,
@@ -41,7 +41,7 @@ from semel.spark.sink.batch_commit import (
     sweep,
 )
 from semel.spark.sink.continuity import check_is_of_topics, check_source, inputs_after, is_done
-from semel.spark.sink.decision import BEGINNING, Committed, Decision
+from semel.spark.sink.decision import BEGINNING, BatchDecision, Committed
 from semel.spark.sink.predecessors import ALONE, Predecessor, Relations, find_predecessors
 from semel.spark.sink.versions import NO_BATCH, NO_QUERY, Version, WriteName, check_write
 from semel.wire.messages import DescribeTransactionsRequest
@@ -112,8 +112,8 @@ def plan_stream(
     topic: str | None = None,
     relations: Relations = ALONE,
     *,
-    may_be_unfinished: Callable[[Decision], bool] = lambda last: False,
-) -> Plan:
+    may_be_unfinished: Callable[[BatchDecision], bool] = lambda last: False,
+) -> BatchPlan:
     """Start a run for the current batch of the query. `topic` is the option of the sink.
 
     Spark starts a batch only after the sink has ended the previous one. A function of `foreachBatch` may hide
@@ -145,7 +145,7 @@ def plan_stream(
         finish(client, last.winners)
         complete_tables(pipeline_id, last)
     sweep(client, pipeline_id, run, last)
-    return Plan(
+    return BatchPlan(
         pipeline_id,
         run,
         last.number + 1,
@@ -175,20 +175,20 @@ def _input(pipeline_id: str, checkpoint: Checkpoint, batch_id: int) -> Step:
 
 def _first_decision(
     run: ProducerIdAndEpoch, query_id: str, committed: Committed, step: Step, topic: str | None
-) -> Decision:
+) -> BatchDecision:
     """Return the decision that records where the pipeline starts.
 
     If the group is deleted later, the driver's transactional id still shows that the pipeline has started
     (`_has_lived`).
     """
     first = {key: Span(start, start) for key, (start, _) in step.spans.items()}
-    return Decision(BEGINNING, run, query_id, NO_BATCH, (), first, inputs_after(committed, step), topic)
+    return BatchDecision(BEGINNING, run, query_id, NO_BATCH, (), first, inputs_after(committed, step), topic)
 
 
 def _predecessors(
     client: Client,
     pipeline_id: str,
-    last: Decision | None,
+    last: BatchDecision | None,
     step: Step,
     topic: str | None,
     relations: Relations,
@@ -203,7 +203,7 @@ def _predecessors(
 
 def plan_batch(
     client: Client, pipeline_id: str, version: Version | None = None, topic: str | None = None
-) -> Plan:
+) -> BatchPlan:
     """Start a run for a batch write, and finish the previous write."""
     # Checked before and after the takeover: a refused write must not fence the pipeline of that name.
     before = decisions.read_committed(client, pipeline_id, require_stable=False)
@@ -221,7 +221,7 @@ def plan_batch(
     sweep(client, pipeline_id, run, last)
     number = 1 if last is None else last.number + 1
     if version is None:
-        return Plan(pipeline_id, run, number, NO_QUERY, NO_BATCH, is_done=False)
+        return BatchPlan(pipeline_id, run, number, NO_QUERY, NO_BATCH, is_done=False)
     # Tasks that skip a decided write check whether their own run made it, so they get its name.
     query_id = last.query_id if done and last is not None else WriteName(version.app, topic).to_query_id()
     if last is None and has_lived:
@@ -230,15 +230,19 @@ def plan_batch(
         note_write(client, pipeline_id)  # the first write may have died before it did this
     if last is None and topic is not None and client.describe([topic]).topics:
         _begin(
-            client, pipeline_id, Decision(BEGINNING, run, query_id, NO_BATCH, (), {(topic, 0): Span(0, 0)})
+            client,
+            pipeline_id,
+            BatchDecision(BEGINNING, run, query_id, NO_BATCH, (), {(topic, 0): Span(0, 0)}),
         )
         run = decisions.take_over(client, pipeline_id, run)
     # A write without rows has no output partition for its decision, so it reuses one of an earlier decision.
     beside = dict.fromkeys(sorted(committed.offsets)[:1], Span(0, number))
-    return Plan(pipeline_id, run, number, query_id, version.number, done, beside)
+    return BatchPlan(pipeline_id, run, number, query_id, version.number, done, beside)
 
 
-def _begin_run(client: Client, pipeline_id: str, query_id: str, last: Decision | None) -> ProducerIdAndEpoch:
+def _begin_run(
+    client: Client, pipeline_id: str, query_id: str, last: BatchDecision | None
+) -> ProducerIdAndEpoch:
     """Take over the pipeline, unless this driver can tell that another copy has done so since its last run.
 
     It can tell if its own last run made the last decision: then no other run may have started since. If that
@@ -260,7 +264,7 @@ def _begin_run(client: Client, pipeline_id: str, query_id: str, last: Decision |
     return run
 
 
-def _begin(client: Client, pipeline_id: str, beginning: Decision) -> None:
+def _begin(client: Client, pipeline_id: str, beginning: BatchDecision) -> None:
     if serves_commit_transactions(client):
         decisions.make_together(client, pipeline_id, beginning)
     else:

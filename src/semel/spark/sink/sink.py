@@ -26,7 +26,7 @@ from semel.spark.errors import OptionError, PipelineError
 from semel.spark.options import Guarantee, SinkOptions
 from semel.spark.partition_offsets import Span, TopicIds
 from semel.spark.sink import batch_commit, planning, versions
-from semel.spark.sink.batch_commit import Plan, merged
+from semel.spark.sink.batch_commit import BatchPlan, merged
 from semel.spark.sink.foreach_batch import check_task, with_read
 from semel.spark.sink.versions import BATCH_PROPERTY, WriteName, current_stream_run, refuse_second_write, skip
 from semel.spark.sink.writing import BrokerClock, RowWriter
@@ -44,7 +44,7 @@ COLUMNS = {
 class Written(WriterCommitMessage):
     """The message of a task to the driver: its transaction, if it wrote anything, and its contents."""
 
-    plan: Plan | None
+    plan: BatchPlan | None
     prepared: PreparedTransaction | None = None
     where: Partition | None = None  # a partition that was written to
     outputs: TopicIds = field(default_factory=dict)
@@ -70,7 +70,7 @@ class AttemptWriter:
     `name` distinguishes the outputs of one attempt.
     """
 
-    def __init__(self, plan: Plan, options: SinkOptions, name: str = "") -> None:
+    def __init__(self, plan: BatchPlan, options: SinkOptions, name: str = "") -> None:
         context = TaskContext.get()
         assert context is not None, "a task has a context"
         self._plan = plan
@@ -117,7 +117,7 @@ class _Writer:
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
         check_columns(schema, options.topic)
         self._options = options
-        self._plan: Plan | None = None
+        self._plan: BatchPlan | None = None
 
     @property
     def _client(self) -> Client:
@@ -151,10 +151,10 @@ class _Writer:
             return Written(plan, stream_run=current_stream_run(), has_skipped=has_skipped)
         return self._write_in_transaction(plan, batches)
 
-    def _skip(self, plan: Plan) -> None:
+    def _skip(self, plan: BatchPlan) -> None:
         """Skip rows that were written before."""
 
-    def _write_in_transaction(self, plan: Plan, batches: Iterator[pa.RecordBatch]) -> Written:
+    def _write_in_transaction(self, plan: BatchPlan, batches: Iterator[pa.RecordBatch]) -> Written:
         first = next(batches, None)
         if first is None:
             return Written(plan, stream_run=current_stream_run())
@@ -196,7 +196,7 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
         """Abort the batch, unless it was decided."""
         _discard(self._client, messages)
 
-    def _make_plan(self) -> Plan:
+    def _make_plan(self) -> BatchPlan:
         checkpoint = Checkpoint(self._options.checkpoint or "")
         options = self._options
         return planning.plan_stream(
@@ -221,7 +221,7 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
             check_task(self._options.version)
         return self._write(iterator)
 
-    def _skip(self, plan: Plan) -> None:
+    def _skip(self, plan: BatchPlan) -> None:
         name, version = WriteName.of_query_id(plan.query_id), self._options.version
         if name is not None and version is not None:
             refuse_second_write(version, name.stream_run)
@@ -250,7 +250,7 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
         if version is not None and run is not None:
             versions.remember(plan.pipeline_id, version, run)
 
-    def _places(self, plan: Plan) -> set[Partition]:
+    def _places(self, plan: BatchPlan) -> set[Partition]:
         """Return the partitions that store the decision of a write without rows; none without a version.
 
         If there is no such partition, the version is not recorded: nothing was ever written under the name,
@@ -284,7 +284,7 @@ def _prepared(written: Iterable[Written]) -> list[PreparedTransaction]:
     return [each.prepared for each in written if each.prepared is not None]
 
 
-def check_batch(plan: Plan, batch_id: int | None = None) -> None:
+def check_batch(plan: BatchPlan, batch_id: int | None = None) -> None:
     """PipelineError if this is not the batch that was planned. A task learns from Spark which one it is."""
     if batch_id is None:
         context = TaskContext.get()

@@ -25,7 +25,7 @@ from typing import NamedTuple, Self
 
 from semel.spark.errors import PipelineMismatch
 from semel.spark.scratch import forget_oldest, scratch_directory
-from semel.spark.sink.decision import Decision
+from semel.spark.sink.decision import BatchDecision
 
 #: The query and the batch in the decision of a batch write without a version.
 NO_QUERY, NO_BATCH = "", -1
@@ -87,12 +87,14 @@ class WriteName:
         return cls(app, topic, stream_run, BatchRead(*read) if read else None)
 
 
-def is_write(decision: Decision) -> bool:
+def is_write(decision: BatchDecision) -> bool:
     """Whether a decision was made by a batch write, and not by a streaming query."""
     return decision.query_id == NO_QUERY or WriteName.of_query_id(decision.query_id) is not None
 
 
-def check_write(last: Decision | None, pipeline_id: str, version: Version | None, topic: str | None) -> bool:
+def check_write(
+    last: BatchDecision | None, pipeline_id: str, version: Version | None, topic: str | None
+) -> bool:
     """Whether a batch write was decided before. PipelineMismatch if its name belongs to something else."""
     if last is None:
         return False

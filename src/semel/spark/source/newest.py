@@ -30,7 +30,7 @@ from semel.spark.edge import faces_spark
 from semel.spark.errors import KeyMissing, TableTooLarge
 from semel.spark.options import SourceOptions, Where
 from semel.spark.source.positions import Positions
-from semel.spark.source.reading import ROWS_MAX, Range, read_range
+from semel.spark.source.reading import ROWS_MAX, OffsetRange, read_range
 from semel.spark.source.snapshot import Ended, can_snapshot, plan, read_snapshot
 
 #: The columns that decide which record is the newest, and whether it is a tombstone.
@@ -73,7 +73,7 @@ class NewestReader(DataSourceReader):
             table = _newest_of_all(pa.concat_tables(tables))
             yield from table.select(list(self._columns)).to_batches(max_chunksize=ROWS_MAX)
 
-    def _ranges(self) -> Sequence[Range]:
+    def _ranges(self) -> Sequence[OffsetRange]:
         """Return the current range of every partition."""
         options = self._options
         positions = Positions(options)
@@ -83,21 +83,23 @@ class NewestReader(DataSourceReader):
         partitions = positions.partitions()
         end = positions.resolve(options.end, partitions, "endingOffsets")
         start = positions.resolve(options.start, partitions, "startingOffsets")
-        return [Range(*key, start[key], max(end[key], start[key])) for key in sorted(end)]
+        return [OffsetRange(*key, start[key], max(end[key], start[key])) for key in sorted(end)]
 
     def _can_be_snapshot(self, client: Client) -> bool:
         options = self._options
         is_whole = options.end is Where.LATEST and options.fail_on_data_loss
         return is_whole and options.isolation is Isolation.READ_COMMITTED and can_snapshot(client)
 
-    def _batches(self, client: Client, wanted: Range, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    def _batches(
+        self, client: Client, wanted: OffsetRange, columns: Sequence[str]
+    ) -> Iterator[pa.RecordBatch]:
         options = self._options
         if isinstance(wanted, Ended):
             yield from read_snapshot(client, wanted, options, columns)
             return
         key, start, end = (wanted.topic, wanted.partition), wanted.start, wanted.end
         while True:
-            yield from read_range(client, Range(*key, start, end), options, columns)
+            yield from read_range(client, OffsetRange(*key, start, end), options, columns)
             if options.end is not Where.LATEST:
                 return
             now = list_offsets(client, {key: LATEST}, isolation=options.isolation)[key].offset
@@ -109,7 +111,7 @@ class NewestReader(DataSourceReader):
 class NewestOfPartition:
     """The newest record of each key in one partition so far, including tombstones."""
 
-    def __init__(self, wanted: Range) -> None:
+    def __init__(self, wanted: OffsetRange) -> None:
         self._name = f"{wanted.topic}/{wanted.partition}"
         self._collected: list[pa.RecordBatch] = []
         self._collected_bytes = 0

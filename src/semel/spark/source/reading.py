@@ -35,7 +35,7 @@ LAGGING_LEADER_WAIT_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Range:
+class OffsetRange:
     """Offsets of one partition, the end excluded."""
 
     topic: str
@@ -46,7 +46,7 @@ class Range:
 
 
 def read_range(
-    client: Client, wanted: Range, options: SourceOptions, columns: Sequence[str]
+    client: Client, wanted: OffsetRange, options: SourceOptions, columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
     """Return the visible records of a range."""
     keep_memory(KEPT_BYTES)
@@ -100,7 +100,7 @@ class _Recreated(ClientError):
 class _Fetches:
     """The fetches of a range. One is in flight while the previous one is decoded."""
 
-    def __init__(self, client: Client, wanted: Range, options: SourceOptions) -> None:
+    def __init__(self, client: Client, wanted: OffsetRange, options: SourceOptions) -> None:
         self._client = client
         self._wanted = wanted
         self._key = (wanted.topic, wanted.partition)
@@ -170,7 +170,7 @@ def _is_other_topic(error: Exception) -> bool:
     return isinstance(error, _Recreated)
 
 
-def _behind_loss(client: Client, wanted: Range, position: int, options: SourceOptions) -> int:
+def _behind_loss(client: Client, wanted: OffsetRange, position: int, options: SourceOptions) -> int:
     key = (wanted.topic, wanted.partition)
     earliest = list_offsets(client, {key: EARLIEST})[key].offset
     if earliest > position:
@@ -184,7 +184,7 @@ def _behind_loss(client: Client, wanted: Range, position: int, options: SourceOp
     return wanted.end
 
 
-def _lost(options: SourceOptions, wanted: Range, what: str) -> None:
+def _lost(options: SourceOptions, wanted: OffsetRange, what: str) -> None:
     if options.fail_on_data_loss:
         raise DataLoss(
             f"records of {wanted.topic}/{wanted.partition} are lost: {what}. "
@@ -195,7 +195,7 @@ def _lost(options: SourceOptions, wanted: Range, what: str) -> None:
 class _Rows:
     """Records on their way into Arrow batches."""
 
-    def __init__(self, wanted: Range, columns: Sequence[str]) -> None:
+    def __init__(self, wanted: OffsetRange, columns: Sequence[str]) -> None:
         self._wanted = wanted
         self._columns = columns
         self.reader = ColumnReader(

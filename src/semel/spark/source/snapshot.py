@@ -45,7 +45,7 @@ from semel.spark.errors import DataLoss, OptionError, SnapshotOvertaken
 from semel.spark.options import SourceOptions
 from semel.spark.partition_offsets import PartitionOffsets, TopicIds
 from semel.spark.source.positions import Positions
-from semel.spark.source.reading import Range, read_range
+from semel.spark.source.reading import OffsetRange, read_range
 from semel.wire.columns import ColumnReader
 from semel.wire.schema import Buffer
 
@@ -56,7 +56,7 @@ RENEWED_AFTER = 1 / 3
 
 
 @dataclass(frozen=True, slots=True)
-class Ended(Range):
+class Ended(OffsetRange):
     """The part below the last stable offset."""
 
     compactions: int = 0  # of the partition, when the snapshot was planned

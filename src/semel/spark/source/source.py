@@ -58,7 +58,7 @@ from semel.spark.partition_offsets import (
 )
 from semel.spark.source.log_marks import Mark, check_mark, mark_at
 from semel.spark.source.positions import Positions
-from semel.spark.source.reading import Range, read_range
+from semel.spark.source.reading import OffsetRange, read_range
 from semel.spark.source.snapshot import Ended, plan, read_snapshot
 
 
@@ -177,7 +177,9 @@ def now_s() -> float:
     return time.monotonic()
 
 
-def split(ranges: Sequence[Range], min_partitions: int | None, max_records: int | None) -> list[Range]:
+def split(
+    ranges: Sequence[OffsetRange], min_partitions: int | None, max_records: int | None
+) -> list[OffsetRange]:
     """Split ranges to at most `max_records` offsets each, and to about `min_partitions` in total.
 
     Splits for the latter go to the large ranges, in proportion to their size; small ones stay whole.
@@ -200,12 +202,12 @@ def split(ranges: Sequence[Range], min_partitions: int | None, max_records: int 
     ]
 
 
-def _parts(wanted: Range, total: int, parts: int) -> int:
+def _parts(wanted: OffsetRange, total: int, parts: int) -> int:
     """Return how many parts a range gets, by its share of the total; halves are rounded up."""
     return max(1, math.floor((wanted.end - wanted.start) / total * parts + 0.5))
 
 
-def _cut(wanted: Range, parts: int) -> list[Range]:
+def _cut(wanted: OffsetRange, parts: int) -> list[OffsetRange]:
     """Divide a range into equal pieces; the remainder goes to the later ones."""
     size = wanted.end - wanted.start
     parts = min(parts, size)
@@ -216,7 +218,7 @@ def _cut(wanted: Range, parts: int) -> list[Range]:
 class RangePartition(InputPartition):
     """A range of offsets as Spark passes it to an executor."""
 
-    def __init__(self, wanted: Range) -> None:
+    def __init__(self, wanted: OffsetRange) -> None:
         super().__init__(wanted)
         self.range = wanted
 
@@ -373,16 +375,16 @@ def _kept(mark: Mark | None, begin: PartitionOffsets, end: PartitionOffsets) -> 
     return mark if is_read else None
 
 
-def _ranges(start: PartitionOffsets, end: PartitionOffsets, ids: TopicIds) -> list[Range]:
+def _ranges(start: PartitionOffsets, end: PartitionOffsets, ids: TopicIds) -> list[OffsetRange]:
     # A partition that is missing from the start is new, and is read from offset 0.
     return [
-        Range(*key, start.get(key, 0), offset, ids.get(key[0], ""))
+        OffsetRange(*key, start.get(key, 0), offset, ids.get(key[0], ""))
         for key, offset in sorted(end.items())
         if offset > start.get(key, 0)
     ]
 
 
-def _tasks(ranges: Sequence[Range], options: SourceOptions) -> list[InputPartition]:
+def _tasks(ranges: Sequence[OffsetRange], options: SourceOptions) -> list[InputPartition]:
     return [
         RangePartition(each)
         for each in split(ranges, options.min_partitions, options.max_records_per_partition)

@@ -41,7 +41,7 @@ from semel.core.types import (
 )
 from semel.store.cluster.commit_calls import WRITE_ROWS, WRITE_SHARES, Bytes, Call, CommitCalls
 from semel.store.cluster.contract import Conflict, TermEnded
-from semel.store.cluster.membership import Place
+from semel.store.cluster.membership import BrokerSlot
 from semel.store.cluster.postgres.database import (
     COLLIDED,
     FLUSH,
@@ -217,7 +217,7 @@ _COUNT_ON: Final = """
 class Committer:
     """Writes the commits of one broker, one at a time."""
 
-    def __init__(self, database: Database, place: Place, term: int) -> None:
+    def __init__(self, database: Database, place: BrokerSlot, term: int) -> None:
         self._database = database
         self._place = place
         self.terms = Terms(database)
@@ -392,7 +392,7 @@ class Committer:
         raise AssertionError("there is always another pause")
 
 
-def check_loss(place: Place, known: Mapping[int, int], found: Mapping[int, tuple[int, int]]) -> None:
+def check_loss(place: BrokerSlot, known: Mapping[int, int], found: Mapping[int, tuple[int, int]]) -> None:
     """Raise StoreDamaged if the ledger is older than what this broker has seen in it.
 
     ``known`` has, by slot, the last commit of each broker that cannot be lost; ``found`` has the epoch and

@@ -41,7 +41,7 @@ from semel.store.cluster.loading import (
     list_unused_transactions,
     load,
 )
-from semel.store.cluster.membership import Place, take_place
+from semel.store.cluster.membership import BrokerSlot, take_place
 from semel.store.cluster.postgres.database import (
     QUERY_PATIENCE_SECONDS,
     ConnectionLost,
@@ -98,7 +98,7 @@ PAGE_MAX: Final = 1024
 class PostgresLedger:
     """Created by ``PostgresLedger.open``."""
 
-    def __init__(self, database: Database, place: Place, committer: Committer, cluster_id: str) -> None:
+    def __init__(self, database: Database, place: BrokerSlot, committer: Committer, cluster_id: str) -> None:
         self.database = database
         self.place = place
         self.committer = committer

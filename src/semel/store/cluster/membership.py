@@ -82,7 +82,7 @@ _ABANDON: Final = f"""
 PostgreSQL's clock was set, its commit is refused, and the client sends the records again."""
 
 
-class Place(NamedTuple):
+class BrokerSlot(NamedTuple):
     """The row of a broker, as this process took it."""
 
     broker_id: int
@@ -92,7 +92,7 @@ class Place(NamedTuple):
     sequence: int
 
 
-async def take_place(database: Database, broker_id: int, lease_seconds: float) -> Place:
+async def take_place(database: Database, broker_id: int, lease_seconds: float) -> BrokerSlot:
     """Take the place of the last process with this id, and begin a lease. StoreLocked, StoreRefused."""
     await database.row(_ABANDON)
     instance = os.urandom(16)
@@ -104,7 +104,7 @@ async def take_place(database: Database, broker_id: int, lease_seconds: float) -
         row = await database.row("SELECT * FROM take_place($1, $2, $3, $4)", broker_id, instance, lease, over)
         is_taken, slot, epoch, session, sequence, renewals, whole_seconds, seconds_left, internal = row
         if is_taken:
-            return Place(broker_id, slot, epoch, session, sequence)
+            return BrokerSlot(broker_id, slot, epoch, session, sequence)
         if seen not in (None, renewals):
             raise StoreLocked(
                 f"another process runs as broker {broker_id}{_address(internal)}:"
@@ -132,7 +132,7 @@ shards change about equally often."""
 class PostgresMembership:
     """The membership of this process."""
 
-    def __init__(self, database: Database, place: Place, lease_seconds: float, secret: bytes) -> None:
+    def __init__(self, database: Database, place: BrokerSlot, lease_seconds: float, secret: bytes) -> None:
         self._database = database
         self._lease = timedelta(seconds=lease_seconds)
         self.broker_id = place.broker_id

@@ -37,7 +37,7 @@ ENDS_MAX: Final = 10_000
 """Objects whose last block read is remembered, to detect sequential reads."""
 
 
-class Range(NamedTuple):
+class ObjectRange(NamedTuple):
     """A range of an object whose size is known."""
 
     object_id: int
@@ -84,12 +84,12 @@ class BlockCache:
         """Drop the bytes cached under a key."""
         self.size_bytes -= len(self._kept.pop(key, b""))
 
-    def drop_range(self, unwanted: Range) -> None:
+    def drop_range(self, unwanted: ObjectRange) -> None:
         """Drop the cached blocks of a range."""
         for block in _blocks_of(unwanted):
             self.drop(block)
 
-    async def read(self, ranges: Sequence[Range]) -> list[bytearray]:
+    async def read(self, ranges: Sequence[ObjectRange]) -> list[bytearray]:
         """Return the bytes of ranges, each in a new buffer. LookupError if one is gone. OSError."""
         for each in ranges:
             if each.position + each.length > each.object_size:
@@ -163,7 +163,7 @@ class BlockCache:
             for block in run:
                 del self._under_way[block]
 
-    def _read_ahead(self, ranges: Iterable[Range]) -> None:
+    def _read_ahead(self, ranges: Iterable[ObjectRange]) -> None:
         """Request the next blocks of objects that are read sequentially."""
         reached: dict[int, tuple[int, int, int]] = {}
         for each in ranges:
@@ -184,13 +184,13 @@ class BlockCache:
                 )
 
 
-def _blocks_of(wanted: Range) -> list[_Block]:
+def _blocks_of(wanted: ObjectRange) -> list[_Block]:
     first = wanted.position // BLOCK_BYTES
     last = (wanted.position + wanted.length - 1) // BLOCK_BYTES
     return [(wanted.object_id, number) for number in range(first, last + 1)]
 
 
-def _part(wanted: Range, block: _Block, data: bytes) -> memoryview:
+def _part(wanted: ObjectRange, block: _Block, data: bytes) -> memoryview:
     """The part of a range that is in a block."""
     start = block[1] * BLOCK_BYTES
     low = max(wanted.position - start, 0)
@@ -426,9 +426,9 @@ def _groups(batches: Sequence[Buffer], bytes_max: int) -> Iterable[list[Buffer]]
         yield group
 
 
-def _range(places: dict[int, _Place], location: BatchLocation) -> Range:
+def _range(places: dict[int, _Place], location: BatchLocation) -> ObjectRange:
     place = places.get(location.chunk_id)
     if place is None:
         raise LookupError(f"there is no chunk {location.chunk_id}")
     position = place.position + location.position
-    return Range(place.object_id, position, location.length, place.object_size)
+    return ObjectRange(place.object_id, position, location.length, place.object_size)

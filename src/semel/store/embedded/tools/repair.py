@@ -33,7 +33,7 @@ from semel.store.embedded.tools.salvage import TOPIC, finish_interrupted, outloo
 from semel.store.opening import open_store
 
 
-class Plan(NamedTuple):
+class RepairPlan(NamedTuple):
     """What is wrong with a directory, and what a repair would do."""
 
     problems: list[str]
@@ -44,7 +44,7 @@ class Plan(NamedTuple):
     """Unused files of an interrupted repair."""
 
 
-def plan(directory: Path) -> Plan:
+def plan(directory: Path) -> RepairPlan:
     """Plan a repair. Changes nothing. StoreLocked, StoreBroken."""
     lock = DirectoryLock(directory, only_looks=True)
     try:
@@ -54,7 +54,7 @@ def plan(directory: Path) -> Plan:
         lock.release()
 
 
-async def carry_out(directory: Path) -> Plan:
+async def carry_out(directory: Path) -> RepairPlan:
     """Continue with the usable parts. Return the plan that was followed. StoreLocked, StoreBroken."""
     if finish_interrupted(directory):
         return plan(directory)
@@ -89,23 +89,23 @@ async def carry_out(directory: Path) -> Plan:
     return planned
 
 
-def _plan(directory: Path, examined: Examined, witness: Witness | None) -> Plan:
+def _plan(directory: Path, examined: Examined, witness: Witness | None) -> RepairPlan:
     problems = [problem.text for problem in examined.problems]
     leftovers = [str(path) for path in swap.leftovers(directory)]
     ledger = examined.ledger
     if not problems:
-        return Plan([], [], needs_salvage=False, leftovers=leftovers)
+        return RepairPlan([], [], needs_salvage=False, leftovers=leftovers)
     if any(problem.kind == EMPTY for problem in examined.problems):
-        return Plan(problems, [], needs_salvage=False, leftovers=leftovers)
+        return RepairPlan(problems, [], needs_salvage=False, leftovers=leftovers)
     if any(problem.kind == INTERRUPTED for problem in examined.problems):
-        return Plan(problems, ["finish it"], needs_salvage=False, leftovers=leftovers)
+        return RepairPlan(problems, ["finish it"], needs_salvage=False, leftovers=leftovers)
     owned = [chunk for chunk in examined.chunks if chunk.header is not None]
     is_foreign = ledger is not None and owned and all(_is_foreign(each, ledger.store_id) for each in owned)
     kinds = {problem.kind for problem in examined.problems}
     if ledger is None or ledger.problems or is_foreign or kinds == {PAGES}:
         actions = _by_salvage(directory, examined, witness)
-        return Plan(problems, actions, needs_salvage=True, leftovers=leftovers)
-    return Plan(problems, _by_going_on(examined), needs_salvage=False, leftovers=leftovers)
+        return RepairPlan(problems, actions, needs_salvage=True, leftovers=leftovers)
+    return RepairPlan(problems, _by_going_on(examined), needs_salvage=False, leftovers=leftovers)
 
 
 def _renew(directory: Path) -> None:

@@ -259,8 +259,7 @@ class CommitCalls:
 
     def _row_of_group(self, group: Group) -> Row:
         name, protocol = stored(group.group_id), stored(group.protocol_type)
-        listed = (name, group.kind, protocol, group.state_name, group.member_count)
-        return (*listed, group.pack(), self._version, FIRST)
+        return (name, group.kind, protocol, group.state_name, group.pack(), self._version, FIRST)
 
     def _rows_of_shares(self, shares: dict[ShareKey, SharePartition | None]) -> tuple[list[Row], list[Row]]:
         put, gone = [], []

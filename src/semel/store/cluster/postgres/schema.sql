@@ -270,7 +270,6 @@ CREATE TABLE groups (
     kind          text NOT NULL,
     protocol_type text NOT NULL,
     state         text NOT NULL,
-    member_count  integer NOT NULL CHECK (member_count >= 0),
     body          bytea NOT NULL,
     row_version   bigint NOT NULL CHECK (row_version >= 1),
     generation    bigint NOT NULL DEFAULT 0 CHECK (generation >= 0)

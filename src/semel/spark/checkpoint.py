@@ -12,8 +12,6 @@ from collections.abc import Set
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pyarrow import fs
-
 from semel.client import Partition
 from semel.spark.errors import PipelineError
 from semel.spark.partition_offsets import (
@@ -77,6 +75,8 @@ class Checkpoint:
     """The checkpoint of one query."""
 
     def __init__(self, location: str) -> None:
+        from pyarrow import fs  # Late: Spark starts many processes that read no checkpoint.
+
         self.location = location
         if _REMOTE.match(location):
             self._files, self._path = fs.FileSystem.from_uri(location)
@@ -90,6 +90,8 @@ class Checkpoint:
 
     def newest_batch(self) -> int:
         """Return the batch that is about to be written, or was when the query stopped."""
+        from pyarrow import fs
+
         selector = fs.FileSelector(posixpath.join(self._path, OFFSETS), allow_not_found=True)
         numbers = [
             int(each.base_name) for each in self._files.get_file_info(selector) if each.base_name.isdigit()

@@ -33,12 +33,12 @@ from semel.spark.clients import connect
 from semel.spark.edge import faces_spark
 from semel.spark.errors import OptionError
 from semel.spark.options import BATCH, SinkOptions
+from semel.spark.relations import Relations
 from semel.spark.sink import batch_commit, planning
 from semel.spark.sink.batch_commit import BatchPlan, merged
 from semel.spark.sink.dead_letters import BadOutput
 from semel.spark.sink.decision import Committed, TableState
 from semel.spark.sink.foreach_batch import QUERY_PROPERTY
-from semel.spark.sink.predecessors import Relations
 from semel.spark.sink.sink import COLUMNS, AttemptWriter, Written, check_batch, check_columns
 
 #: The column with the number of the output that a row is for.

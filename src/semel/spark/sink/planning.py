@@ -29,6 +29,7 @@ from semel.client.produce.transaction_coordinator import Coordinator
 from semel.spark.checkpoint import Checkpoint, Step, describe
 from semel.spark.errors import PipelineError, PipelineFenced, PipelineMismatch
 from semel.spark.partition_offsets import Span
+from semel.spark.relations import ALONE, Relations
 from semel.spark.scratch import forget_oldest, scratch_directory
 from semel.spark.sink import decision as decisions
 from semel.spark.sink.batch_commit import (
@@ -43,7 +44,7 @@ from semel.spark.sink.batch_commit import (
 )
 from semel.spark.sink.continuity import check_is_of_topics, check_source, inputs_after, is_done
 from semel.spark.sink.decision import BEGINNING, BatchDecision, Committed
-from semel.spark.sink.predecessors import ALONE, Predecessor, Relations, find_predecessors
+from semel.spark.sink.predecessors import Predecessor, find_predecessors
 from semel.spark.sink.versions import NO_BATCH, NO_QUERY, Version, WriteName, check_write
 from semel.wire.messages import DescribeTransactionsRequest
 

@@ -12,14 +12,13 @@ from collections.abc import Set
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pyarrow import fs
-
 from semel.client import Partition
 from semel.spark.errors import PipelineError
 from semel.spark.partition_offsets import (
     MARK,
     PIPELINE,
     READER,
+    SMALL,
     PartitionOffsets,
     Span,
     Spans,
@@ -50,6 +49,7 @@ class Step(NamedTuple):
     is_of_new_topics: bool = False
     mark: Mark | None = None  # of one partition, at the end of the batch
     pipeline_ids: Set[str] = frozenset()  # the option pipeline.id of the sources
+    is_small: bool = False  # whether all sources have read their records when the batch was planned
 
     @property
     def spans(self) -> Spans:
@@ -65,6 +65,7 @@ class _Logged(NamedTuple):
     ids: TopicIds
     mark: Mark | None = None
     pipeline_ids: Set[str] = frozenset()
+    is_small: bool = False
 
 
 NOTHING = _Logged({}, {}, {})
@@ -74,6 +75,8 @@ class Checkpoint:
     """The checkpoint of one query."""
 
     def __init__(self, location: str) -> None:
+        from pyarrow import fs  # Late: Spark starts many processes that read no checkpoint.
+
         self.location = location
         if _REMOTE.match(location):
             self._files, self._path = fs.FileSystem.from_uri(location)
@@ -87,6 +90,8 @@ class Checkpoint:
 
     def newest_batch(self) -> int:
         """Return the batch that is about to be written, or was when the query stopped."""
+        from pyarrow import fs
+
         selector = fs.FileSelector(posixpath.join(self._path, OFFSETS), allow_not_found=True)
         numbers = [
             int(each.base_name) for each in self._files.get_file_info(selector) if each.base_name.isdigit()
@@ -108,7 +113,7 @@ class Checkpoint:
         # A batch without input repeats the end of the one before with its `began:`, so `kept` overrides that.
         is_of_new_topics = bool(last.end) and not kept
         start = {**now.began, **kept}
-        return Step(start, now.end, now.ids, is_of_new_topics, now.mark, now.pipeline_ids)
+        return Step(start, now.end, now.ids, is_of_new_topics, now.mark, now.pipeline_ids, now.is_small)
 
     def _batch(self, batch_id: int) -> _Logged:
         end: PartitionOffsets = {}
@@ -117,6 +122,7 @@ class Checkpoint:
         mark: Mark | None = None
         pipeline_ids = set()
         readers: set[object] = set()
+        is_small = True
         for found in _sources(self._read(f"{OFFSETS}/{batch_id}")):
             vector, reader = of_json(found), found.get(READER)
             if reader is not None and reader in readers:
@@ -132,9 +138,10 @@ class Checkpoint:
             began.update(began_of(found) or {})
             ids.update(ids_of(found))
             mark = Mark.of_json(found.get(MARK)) or mark
+            is_small = is_small and SMALL in found
             if PIPELINE in found:
                 pipeline_ids.add(str(found[PIPELINE]))
-        return _Logged(began, end, ids, mark, pipeline_ids)
+        return _Logged(began, end, ids, mark, pipeline_ids, is_small and bool(end))
 
     def _read(self, name: str) -> str:
         found = self._find(name)

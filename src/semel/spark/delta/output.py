@@ -6,7 +6,6 @@ from types import TracebackType
 from typing import NamedTuple
 
 import pyarrow as pa
-from pyspark import TaskContext
 from pyspark.sql import DataFrame
 
 from semel.client import Client
@@ -18,6 +17,7 @@ from semel.spark.delta.position import TablePlan
 from semel.spark.delta.storage import Storage
 from semel.spark.sink.batch_commit import BatchPlan
 from semel.spark.sink.decision import TableState
+from semel.spark.sink.sink import TaskAttempt
 
 
 def options_of(options: Mapping[str, str]) -> DeltaOptions:
@@ -69,10 +69,8 @@ class PlannedTable:
 
     def begin(self, plan: BatchPlan, number: int) -> "TableWriter":
         """Begin the files of this attempt."""
-        context = TaskContext.get()
-        assert context is not None, "a task has a context"
         mine = self.plan
-        attempt = Attempt(mine.app, mine.number, mine.run, context.partitionId(), context.taskAttemptId())
+        attempt = Attempt(mine.app, mine.number, mine.run, *TaskAttempt.current())
         files = TaskFiles(Storage(self.location), attempt, self.partition_by, mine.required)
         return TableWriter(attempt.key, files)
 

@@ -64,9 +64,9 @@ from semel.spark.errors import (
     PipelineFenced,
     PipelineMismatch,
 )
-from semel.spark.partition_offsets import Spans, TopicIds, recreated, topic_ids
+from semel.spark.partition_offsets import PartitionOffsets, Spans, TopicIds, recreated, topic_ids
 from semel.spark.sink import decision as decisions
-from semel.spark.sink.decision import BEGINNING, BatchDecision, Input, TableState, remembered
+from semel.spark.sink.decision import BEGINNING, BatchDecision, Committed, Input, TableState, remembered
 from semel.spark.sink.predecessors import Predecessor, check_origin, check_predecessors
 from semel.spark.sink.versions import NO_QUERY, WriteName, is_write
 from semel.wire.messages import ListTransactionsRequest
@@ -181,6 +181,8 @@ class BatchPlan:
     predecessors: tuple[Predecessor, ...] = ()  # whose output this batch must not write again
     checks_origin: bool = False  # check what is in the topics that the rows name, before the first decision
     tables: Mapping[str, TableState] = field(default_factory=dict)  # that were written to before
+    is_small: bool = False  # has little input, which was read when the batch was planned
+    reached: PartitionOffsets = field(default_factory=dict)  # the position before this batch
 
     @property
     def prefix(self) -> str:
@@ -265,10 +267,10 @@ def decide(
     winners: Sequence[PreparedTransaction],
     written: TopicIds | None = None,
     tables: Mapping[str, TableState] | None = None,
-) -> None:
+) -> Committed:
     """Decide a batch, end its transactions, and complete the commits to its tables.
 
-    `written` are the topics that the transactions wrote to.
+    `written` are the topics that the transactions wrote to. Returns the position after the batch.
     """
     made = plan.decision(winners, written or {}, tables or {})
     check_written(client, plan.pipeline_id, plan.outputs, written or {})
@@ -279,7 +281,7 @@ def decide(
         _decide_together(client, plan, made)
         _fence(client, _open(client, plan.prefix))
         complete_tables(plan.pipeline_id, made)
-        return
+        return _after(plan, made)
     open_now = _open(client, plan.prefix)
     if lost := [each.transactional_id for each in winners if each.transactional_id not in open_now]:
         raise _why_ended(client, plan, lost)
@@ -292,6 +294,13 @@ def decide(
     losers = open_now - {each.transactional_id for each in winners}
     _fence(client, losers)
     complete_tables(plan.pipeline_id, made)
+    return _after(plan, made)
+
+
+def _after(plan: BatchPlan, made: BatchDecision) -> Committed:
+    """Return what `read_committed` would find now."""
+    reached = {**plan.reached, **{key: span.end for key, span in made.spans.items()}}
+    return Committed({key: offset for key, offset in reached.items() if key[0] in made.inputs}, made)
 
 
 def _decide_together(client: Client, plan: BatchPlan, made: BatchDecision) -> None:

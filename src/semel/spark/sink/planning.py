@@ -18,6 +18,7 @@ import json
 import os
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from semel.client import EARLIEST, Client, KafkaError, ProducerIdAndEpoch
@@ -28,6 +29,7 @@ from semel.client.produce.transaction_coordinator import Coordinator
 from semel.spark.checkpoint import Checkpoint, Step, describe
 from semel.spark.errors import PipelineError, PipelineFenced, PipelineMismatch
 from semel.spark.partition_offsets import Span
+from semel.spark.relations import ALONE, Relations
 from semel.spark.scratch import forget_oldest, scratch_directory
 from semel.spark.sink import decision as decisions
 from semel.spark.sink.batch_commit import (
@@ -42,7 +44,7 @@ from semel.spark.sink.batch_commit import (
 )
 from semel.spark.sink.continuity import check_is_of_topics, check_source, inputs_after, is_done
 from semel.spark.sink.decision import BEGINNING, BatchDecision, Committed
-from semel.spark.sink.predecessors import ALONE, Predecessor, Relations, find_predecessors
+from semel.spark.sink.predecessors import Predecessor, find_predecessors
 from semel.spark.sink.versions import NO_BATCH, NO_QUERY, Version, WriteName, check_write
 from semel.wire.messages import DescribeTransactionsRequest
 
@@ -145,20 +147,63 @@ def plan_stream(
         finish(client, last.winners)
         complete_tables(pipeline_id, last)
     sweep(client, pipeline_id, run, last)
+    return replace(
+        _plan(pipeline_id, run, committed._replace(decision=last), step, batch_id),
+        query_id=query_id,
+        is_done=done,
+        inputs=inputs_after(committed, step),
+        topic=topic,
+        predecessors=predecessors,
+        checks_origin=topic is None and last.number == BEGINNING and not relations.is_new,
+    )
+
+
+def plan_next(client: Client, pipeline_id: str, checkpoint: Checkpoint, known: Committed) -> BatchPlan | None:
+    """Start a run for the batch after the one that this process has decided and completed last.
+
+    The broker starts the run only if no other was started since that decision. So nothing has changed since,
+    and nothing has to be read or completed. None if this is not the next batch, or if the broker refuses:
+    `plan_stream` finds out why.
+    """
+    last = known.decision
+    query_id, batch_id = checkpoint.query_id(), checkpoint.newest_batch()
+    if last is None or (last.query_id, last.batch_id + 1) != (query_id, batch_id):
+        return None
+    step = _input(pipeline_id, checkpoint, batch_id)
+    is_done(known, pipeline_id, query_id, batch_id, step)
+    try:
+        run = decisions.take_over(client, pipeline_id, last.run)
+    except KafkaError as error:
+        if error.code in FENCED:
+            return None
+        raise
+    remember(pipeline_id, query_id, run)
+    if not serves_commit_transactions(client):
+        # A late request may have opened a transaction of a run that has decided. Semel refuses that.
+        sweep(client, pipeline_id, run, last)
+    return _plan(pipeline_id, run, known, step, batch_id)
+
+
+def _plan(
+    pipeline_id: str, run: ProducerIdAndEpoch, committed: Committed, step: Step, batch_id: int
+) -> BatchPlan:
+    """Return the plan for the next decision of the same query."""
+    last = committed.decision
+    assert last is not None, "a plan follows a decision"
     return BatchPlan(
         pipeline_id,
         run,
         last.number + 1,
-        query_id,
+        last.query_id,
         batch_id,
-        done,
-        step.spans,
-        inputs_after(committed, step),
-        topic,
-        last.outputs,
-        predecessors,
-        checks_origin=topic is None and last.number == BEGINNING and not relations.is_new,
+        is_done=False,
+        spans=step.spans,
+        inputs=inputs_after(committed, step),
+        topic=last.topic,
+        outputs=last.outputs,
         tables=last.tables,
+        is_small=step.is_small,
+        reached=committed.offsets,
     )
 
 

@@ -21,6 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from semel.pipeline import Lookup, Pipeline, Topic
+from semel.spark.checkpoint import Checkpoint
 from semel.spark.driver.first_start import prepare_first_start
 from semel.spark.errors import PipelineError
 from semel.spark.partition_offsets import PartitionOffsets, of_json
@@ -244,6 +245,7 @@ def start_query(spark: SparkSession, pipeline: Pipeline, settings: RunSettings) 
         if isinstance(source, Topic)
     }
     query = OneQuery(pipeline, streams, _tables(spark, pipeline, settings))
+    query.go_on(Checkpoint(shared["checkpointLocation"]))
     reads = {pipeline.sources[name].name: times for name, times in query.reads.items()}
     counted: dict[int, Counted] = {}
 

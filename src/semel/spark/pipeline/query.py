@@ -22,19 +22,9 @@ from pyspark.sql import DataFrame, functions
 from semel.pipeline import DeclarationError, Pipeline, Topic
 from semel.spark.checkpoint import Checkpoint
 from semel.spark.errors import PipelineMismatch
+from semel.spark.pipeline.operators import ResultState, elements, nodes, state_of
 from semel.spark.pipeline.parsing import Parsing
-from semel.spark.pipeline.state import (
-    Fit,
-    ResultState,
-    Topics,
-    elements,
-    fit_states,
-    inputs_differ,
-    nodes,
-    record,
-    state_of,
-    topics_of,
-)
+from semel.spark.pipeline.state import Fit, Topics, fit_states, inputs_differ, record, topics_of
 
 #: The column with the number of the branch that a row is of, and the start of the columns with the rows.
 BRANCH: Final = "branch"
@@ -97,11 +87,13 @@ class OneQuery:
             for name, frame in streams.items()
         }
         given = self._given(streams)
-        self._schemas = {name: frame.schema for name, frame in given.items()}
+        self._given_schemas = {name: frame.schema for name, frame in given.items()}
         results = results_of(pipeline, {**given, **tables})
         for name, frame in results.items():
             if not frame.isStreaming:
                 raise DeclarationError(f"what {pipeline} returns for {name} does not come from a stream")
+        #: The columns of the results, by the names of their sinks.
+        self.schemas = {name: frame.schema for name, frame in results.items()}
         kept = {name: frame for name, frame in results.items() if keeps_state(frame)}
         self._stateless = [name for name in results if name not in kept]
         used = _used(streams, [results[name] for name in self._stateless])
@@ -196,7 +188,7 @@ class OneQuery:
         # The function takes all sources. Those that no result without state needs were not read for this.
         empty = {
             name: batch.sparkSession.createDataFrame([], schema)
-            for name, schema in self._schemas.items()
+            for name, schema in self._given_schemas.items()
             if name not in sources
         }
         results = results_of(self._pipeline, {**empty, **sources, **tables})

@@ -233,18 +233,7 @@ def start(
 def start_query(spark: SparkSession, pipeline: Pipeline, settings: RunSettings) -> Started:
     """Start the query of a pipeline."""
     prepare_first_start(spark)
-    shared = {
-        **settings.cluster,
-        "pipeline.id": pipeline.pipeline_id,
-        "pipeline.new": str(settings.is_new).lower(),
-        "checkpointLocation": _below(settings.checkpoint, pipeline.pipeline_id),
-    }
-    streams = {
-        name: _stream(spark, source, settings, pipeline.pipeline_id)
-        for name, source in pipeline.sources.items()
-        if isinstance(source, Topic)
-    }
-    query = OneQuery(pipeline, streams, _tables(spark, pipeline, settings))
+    shared, query = shared_options(pipeline, settings), query_of(spark, pipeline, settings)
     query.go_on(Checkpoint(shared["checkpointLocation"]))
     reads = {pipeline.sources[name].name: times for name, times in query.reads.items()}
     counted: dict[int, Counted] = {}
@@ -268,9 +257,30 @@ def start_query(spark: SparkSession, pipeline: Pipeline, settings: RunSettings) 
     return Started(writer.trigger(**when).start(), reads, counted)
 
 
-def _stream(spark: SparkSession, source: Topic, settings: RunSettings, pipeline_id: str) -> DataFrame:
-    options = {**settings.cluster, "subscribe": source.name, "pipeline.id": pipeline_id, **source.options}
-    return spark.readStream.format("semel").options(**options).load()
+def shared_options(pipeline: Pipeline, settings: RunSettings) -> dict[str, str]:
+    """Return the options that all sinks of a pipeline share."""
+    return {
+        **settings.cluster,
+        "pipeline.id": pipeline.pipeline_id,
+        "pipeline.new": str(settings.is_new).lower(),
+        "checkpointLocation": _below(settings.checkpoint, pipeline.pipeline_id),
+    }
+
+
+def source_options(pipeline: Pipeline, source: Topic, settings: RunSettings) -> dict[str, str]:
+    """Return the options of a source that is read as a stream."""
+    shared = {**settings.cluster, "subscribe": source.name, "pipeline.id": pipeline.pipeline_id}
+    return {**shared, **source.options}
+
+
+def query_of(spark: SparkSession, pipeline: Pipeline, settings: RunSettings) -> OneQuery:
+    """Return the query of a pipeline."""
+    streams = {
+        name: spark.readStream.format("semel").options(**source_options(pipeline, source, settings)).load()
+        for name, source in pipeline.sources.items()
+        if isinstance(source, Topic)
+    }
+    return OneQuery(pipeline, streams, _tables(spark, pipeline, settings))
 
 
 def _tables(spark: SparkSession, pipeline: Pipeline, settings: RunSettings) -> dict[str, DataFrame]:

@@ -446,7 +446,7 @@ class _Planner:
         if known is not None and not exists:
             self._find(
                 Kind.REFUSED,
-                f"topic {topic} of sink {name!r} was deleted, so what pipeline {self._id!r} has written "
+                f"topic {topic} of {name} was deleted, so what pipeline {self._id!r} has written "
                 "there is gone. Start with a new pipeline.id, with startingOffsets=earliest to write "
                 "everything again, or where the old one stopped",
             )
@@ -454,11 +454,12 @@ class _Planner:
         if exists:
             return SinkPlan(name, topic, Then.BEGINS if known is None else Then.CONTINUES)
         if self._creates_topics() is False:
-            self._find(
-                Kind.REFUSED,
-                f"there is no topic {topic} for sink {name!r}. Create it with 'semel topics create'",
-            )
-            return SinkPlan(name, topic, Then.REFUSED, "does not exist")
+            advice = f"there is no topic {topic} for {name}. Create it with 'semel topics create'"
+            if name in self._pipeline.sinks:
+                self._find(Kind.REFUSED, advice)
+                return SinkPlan(name, topic, Then.REFUSED, "does not exist")
+            self._find(Kind.NOTE, f"{advice}, before the first of them stops the pipeline")
+            return SinkPlan(name, topic, Then.BEGINS, "does not exist")
         return SinkPlan(name, topic, Then.BEGINS, "is created by the broker")
 
     def _creates_topics(self) -> bool | None:

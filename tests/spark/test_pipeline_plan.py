@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession, functions
@@ -18,7 +19,7 @@ from semel.spark.pipeline.planned import Kind, PipelinePlan, Then, Verdict
 from semel.spark.pipeline.running import Run, RunSettings
 from semel.spark.sink.batch_commit import begin_attempt
 from semel.spark.sink.decision import make
-from semel.spark.sink.planning import plan_stream
+from semel.spark.sink.planning import foresee, plan_stream
 
 pytestmark = pytest.mark.spark
 
@@ -137,6 +138,26 @@ def test_other_sinks_and_sources(world: World) -> None:
     fewer = world.plan(copying(more=Topic("more")))
     assert sinks_of(fewer) == {"more": ("more", Then.BEGINS), "out": (None, Then.ORPHANED)}
 
+    short = world.plan(Pipeline("copy", lambda rows: rows.select("key"), IN, Topic("out")))
+    assert "sink 'copy': the sink needs a column 'value'" in findings(short, Kind.REFUSED)
+    assert sinks_of(short) == {"out": ("copy", Then.REFUSED)}
+
+    # One source more.
+    def both(rows: DataFrame, others: DataFrame) -> DataFrame:
+        return copied(rows).union(copied(others))
+
+    wider = Pipeline("copy", both, {"rows": IN, "others": Topic("more")}, Topic("out"))
+    more = world.plan(wider)
+    (refused,) = more.findings
+    assert "it reads 2 inputs (in; more), and the checkpoint has 1 (in)" in refused.text
+    assert (more.verdict, refused.kind) == (Verdict.REFUSED, Kind.REFUSED)
+    more = world.plan(wider, checkpoint="other")
+    assert more.verdict is Verdict.SAFE
+    assert [(each.source, each.then) for each in more.sources] == [
+        ("rows", Then.CONTINUES),
+        ("others", Then.BEGINS),
+    ]
+
     # Other sources.
     elsewhere = world.plan(copying(source=Topic("more"), copy=Topic("out")))
     assert elsewhere.verdict is Verdict.REFUSED
@@ -201,6 +222,24 @@ def test_tables_and_topics_that_do_not_fit(world: World) -> None:
     loses = world.plan(copying(source=Topic("in", {"failOnDataLoss": "false"}), table=Delta(table)))
     assert (loses.verdict, loses.sources[0].then, loses.sources[0].lag) == (Verdict.LOSS, Then.STARTS_OVER, 4)
     assert "topic in was deleted and created again" in findings(loses, Kind.LOST)
+
+
+def test_a_pipeline_that_runs(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The plan is made again if the pipeline has made a batch meanwhile."""
+    plain, moves = copying(copy=Topic("out")), iter([True])
+    fill(world.bootstrap, "in", range(5))
+    world.run(plain)
+    fill(world.bootstrap, "in", range(5, 10))
+
+    def moving(*arguments: Any) -> bool:
+        if next(moves, False):
+            world.run(plain)
+            fill(world.bootstrap, "in", range(10, 13))
+        return foresee(*arguments)
+
+    monkeypatch.setattr(planning, "foresee", moving)
+    found = planning.plan(world.spark, world.client, plain, world.settings)
+    assert (found.verdict, found.checkpoint, found.sources[0].lag) == (Verdict.SAFE, "batch 2 is next", 3)
 
 
 def test_records_that_were_deleted(world: World) -> None:

@@ -9,7 +9,7 @@ said at once. What a start would accept without a word is said too, if records w
 import secrets
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any
 
@@ -65,11 +65,22 @@ from semel.spark.source.source import LogEnds, StreamReader
 
 AUTO_CREATE = "auto.create.topics.enable"
 NO_RUN = ProducerIdAndEpoch(-1, -1)
+#: How often a plan is made, if the pipeline runs and makes a batch meanwhile.
+TRIES = 5
 
 
 def plan(spark: SparkSession, client: Client, pipeline: Pipeline, settings: RunSettings) -> PipelinePlan:
     """Return what a start of the pipeline with these settings would do."""
-    return _Planner(client, pipeline, settings, query_of(spark, pipeline, settings)).plan()
+    query = query_of(spark, pipeline, settings)
+    left = TRIES
+    while True:
+        planner, left = _Planner(client, pipeline, settings, query), left - 1
+        found = planner.plan()
+        if not planner.has_moved():
+            return found
+        if not left:
+            moved = "the pipeline runs and has moved on: findings may be of the moment alone"
+            return replace(found, findings=(*found.findings, Finding(Kind.NOTE, moved)))
 
 
 @dataclass(slots=True)
@@ -113,8 +124,9 @@ class _Planner:
         self._findings: list[Finding] = []
         self._options = shared_options(pipeline, settings)
         self._checkpoint = Checkpoint(self._options["checkpointLocation"])
-        self._planned = self._checkpoint.last_planned()
-        self._is_repeated = self._planned is not None and self._checkpoint.last_committed() != self._planned
+        self._seen = self._batches()
+        self._planned, finished = self._seen
+        self._is_repeated = self._planned is not None and self._planned != finished
         self._committed = Committed({}, None)
 
     def plan(self) -> PipelinePlan:
@@ -139,6 +151,17 @@ class _Planner:
             states,
             tuple(sorted(self._findings, key=lambda each: list(Kind).index(each.kind))),
         )
+
+    def has_moved(self) -> bool:
+        """Whether the pipeline has made a batch meanwhile."""
+        with self._refusals():
+            now = read_committed(self._client, self._id, require_stable=False)
+            return now != self._committed or self._batches() != self._seen
+        return False
+
+    def _batches(self) -> tuple[int | None, int | None]:
+        """Return the last batch that Spark has planned, and the last that it has finished."""
+        return self._checkpoint.last_planned(), self._checkpoint.last_committed()
 
     @property
     def _id(self) -> str:
@@ -397,18 +420,15 @@ class _Planner:
 
     def _relations(self) -> Relations:
         found = []
-        with self._refusals():
-            for name, sink in self._pipeline.sinks.items():
-                if isinstance(sink, Topic):
-                    found.append(self._topic_options(name, sink.name, sink.options).relations)
+        for name, sink in self._pipeline.sinks.items():
+            if isinstance(sink, Topic):
+                with self._refusals(), _named(name):
+                    found.append(self._topic_options(sink).relations)
         beside = frozenset().union(*(each.beside for each in found))
         return Relations(self._settings.is_new or any(each.is_new for each in found), beside)
 
-    def _topic_options(self, name: str, topic: str, options: Mapping[str, str]) -> SinkOptions:
-        try:
-            return SinkOptions.of({**self._options, "topic": topic, **options}, is_stream=True)
-        except OptionError as error:
-            raise OptionError(f"sink {name!r}: {error}") from error
+    def _topic_options(self, sink: Topic) -> SinkOptions:
+        return SinkOptions.of({**self._options, "topic": sink.name, **sink.options}, is_stream=True)
 
     # ---- sinks
 
@@ -422,18 +442,19 @@ class _Planner:
 
     def _sinks(self, step: Step | None) -> Iterator[SinkPlan]:
         last = self._committed.decision
-        topics, tables = self._output_topics(), set()
+        topics, tables, wrong = self._output_topics(), set(), set()
         for name, sink in self._pipeline.sinks.items():
             if isinstance(sink, Delta):
                 found = self._table(name, sink, step)
                 tables.add(found.writes_to)
                 yield found
-            else:
-                with self._refusals():
-                    options = self._topic_options(name, sink.name, sink.options)
-                    check_columns(self._query.schemas[name], options.topic)
+                continue
+            wrong.add(name)
+            with self._refusals(), _named(name):
+                check_columns(self._query.schemas[name], self._topic_options(sink).topic)
+                wrong.remove(name)
         for topic, name in topics.items():
-            yield self._topic(name, topic)
+            yield self._topic(name, topic) if name not in wrong else SinkPlan(name, topic, Then.REFUSED)
         if last is not None:
             gone = [*(each for each in last.outputs if each not in topics), *(last.tables.keys() - tables)]
             for each in sorted(gone):
@@ -453,14 +474,15 @@ class _Planner:
             return SinkPlan(name, topic, Then.REFUSED, "was deleted")
         if exists:
             return SinkPlan(name, topic, Then.BEGINS if known is None else Then.CONTINUES)
-        if self._creates_topics() is False:
+        creates = self._creates_topics()
+        if creates is False:
             advice = f"there is no topic {topic} for {name}. Create it with 'semel topics create'"
             if name in self._pipeline.sinks:
                 self._find(Kind.REFUSED, advice)
                 return SinkPlan(name, topic, Then.REFUSED, "does not exist")
             self._find(Kind.NOTE, f"{advice}, before the first of them stops the pipeline")
             return SinkPlan(name, topic, Then.BEGINS, "does not exist")
-        return SinkPlan(name, topic, Then.BEGINS, "is created by the broker")
+        return SinkPlan(name, topic, Then.BEGINS, "is created by the broker" if creates else "does not exist")
 
     def _creates_topics(self) -> bool | None:
         """Whether the broker creates topics; None if this user may not know."""

@@ -224,7 +224,7 @@ def start(
     Its checkpoint is in a directory of its own below `checkpoint`. With `once` it reads what is there now and
     ends; else it starts a batch every `trigger`. `client` has further settings of the client, such as
     `{"security.protocol": "SSL"}`. With `new`, a pipeline without a position begins even if one with another
-    id has written the same to its output.
+    id has written the same to its output. PipelineMismatch if the checkpoint has the state of something else.
     """
     settings = RunSettings(bootstrap_servers, checkpoint, once, trigger, client or {}, new)
     return start_query(spark, pipeline, settings).query

@@ -52,6 +52,11 @@ def test_changes_that_keep_the_meaning_of_the_state(spark: SparkSession) -> None
         rows(spark).selectExpr("customer AS who", "amount AS a").groupBy("who").agg(functions.sum("a")),
     ):
         assert described(changed).is_that_of(known), described(changed)
+    # A field of a structure is the column that it was made of.
+    records = rows(spark).withColumn("record", functions.struct("country", "timestamp"))
+    assert described(records.groupBy("record.timestamp").count()).operators[0].keys == (
+        "timestamp timestamp",
+    )
     late, later = (
         rows(spark).withWatermark("timestamp", delay).dropDuplicates(["customer", "timestamp"])
         for delay in ("1 minute", "2 minutes")

@@ -84,6 +84,7 @@ class _PlanReader:
     def __init__(self, plan: Any) -> None:
         self._nodes = list(nodes(plan))
         self._known: dict[int, str] = {}  # how a column is computed, by its number
+        self._fields: dict[int, dict[str, str]] = {}  # the same of the fields of structures
         leaves = [each for each in self._nodes if not each.children().size() and each.isStreaming()]
         for number, leaf in enumerate(leaves, 1):
             for column in elements(leaf.output()):
@@ -154,6 +155,16 @@ class _PlanReader:
             for each in elements(node.expressions()):
                 if each.nodeName() == "Alias":
                     self._known[_id(each)] = self._text(each)
+                    self._fields[_id(each)] = self._fields_of(each.child())
+
+    def _fields_of(self, expression: Any) -> dict[str, str]:
+        """Return how the fields of a structure are computed, if it is made of columns."""
+        parts = elements(expression.children()) if expression.nodeName() == "CreateNamedStruct" else []
+        if self._window(parts) or any(each.nodeName() != "Literal" for each in parts[::2]):
+            return {}
+        return {
+            str(name.value()): self._text(each) for name, each in zip(parts[::2], parts[1::2], strict=True)
+        }
 
     def _texts(self, expressions: Any) -> tuple[str, ...]:
         return tuple(map(self._typed, elements(expressions)))
@@ -182,14 +193,17 @@ class _PlanReader:
         if name == "AggregateExpression":
             return " filter ".join(texts)
         if name == "GetStructField":
-            return f"{texts[0]}.{expression.extractFieldName()}"
+            field = str(expression.extractFieldName())
+            is_column = not by_name and children[0].nodeName() == "AttributeReference"
+            known = self._fields.get(_id(children[0]), {}) if is_column else {}
+            return known.get(field, f"{texts[0]}.{field}")
         if name == "JsonToStructs":
             # The schema of a parsed value is not compared: its fields are its columns.
             return f"json({texts[0].removeprefix('cast(').removesuffix(' as string)')})"
         if name == "Cast":
             return f"cast({texts[0]} as {expression.dataType().simpleString()})"
-        known = expression.name() if name in ("PythonUDF", "PythonUDAF") else expression.prettyName()
-        return f"{known}({', '.join(texts)})"
+        function = expression.name() if name in ("PythonUDF", "PythonUDAF") else expression.prettyName()
+        return f"{function}({', '.join(texts)})"
 
     def _window(self, children: Sequence[Any]) -> str | None:
         """Describe a window of time, for which Spark computes the start and the end at length."""

@@ -1,6 +1,8 @@
 """Small batches: read when they are planned, written by the driver, planned with one request."""
 
 import math
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -150,3 +152,13 @@ def test_the_next_batch_needs_no_look_at_the_last_decision(
     with Client(two_outputs.bootstrap) as client:
         take_over(client, two_outputs.name)
     numbers.go_on()
+
+
+# ---- the processes of Spark
+
+
+def test_looking_for_the_formats_imports_little() -> None:
+    """Spark starts a process for it before the first query."""
+    program = "import sys, pyspark_semel, pyspark_semel_delta; print('pyarrow' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"

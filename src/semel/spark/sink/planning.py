@@ -28,7 +28,7 @@ from semel.client.produce.commit_transactions import serves_commit_transactions
 from semel.client.produce.transaction_coordinator import Coordinator
 from semel.spark.checkpoint import Checkpoint, Step, describe
 from semel.spark.errors import PipelineError, PipelineFenced, PipelineMismatch
-from semel.spark.partition_offsets import Span
+from semel.spark.partition_offsets import Span, TopicIds
 from semel.spark.relations import ALONE, Relations
 from semel.spark.scratch import forget_oldest, scratch_directory
 from semel.spark.sink import decision as decisions
@@ -44,7 +44,12 @@ from semel.spark.sink.batch_commit import (
 )
 from semel.spark.sink.continuity import check_is_of_topics, check_source, inputs_after, is_done
 from semel.spark.sink.decision import BEGINNING, BatchDecision, Committed
-from semel.spark.sink.predecessors import Predecessor, find_predecessors
+from semel.spark.sink.predecessors import (
+    Predecessor,
+    check_origin,
+    check_predecessors,
+    find_predecessors,
+)
 from semel.spark.sink.versions import NO_BATCH, NO_QUERY, Version, WriteName, check_write
 from semel.wire.messages import DescribeTransactionsRequest
 
@@ -205,6 +210,36 @@ def _plan(
         is_small=step.is_small,
         reached=committed.offsets,
     )
+
+
+def foresee(
+    client: Client,
+    pipeline_id: str,
+    query_id: str,
+    batch_id: int,
+    step: Step,
+    relations: Relations,
+    outputs: TopicIds,
+) -> bool:
+    """Whether a batch was decided before. Raises what its plan and its decision would, and changes nothing.
+
+    The outputs are given by rows: these are the topics that they may go to.
+    """
+    check_source(pipeline_id, step)
+    committed = decisions.read_committed(client, pipeline_id, require_stable=False)
+    done, last = is_done(committed, pipeline_id, query_id, batch_id, step), committed.decision
+    has_lived = last is None and _has_lived(client, pipeline_id)
+    if has_lived and not step.is_of_new_topics:
+        raise PipelineMismatch(_forgotten_text(pipeline_id))
+    found = () if has_lived else _predecessors(client, pipeline_id, last, step, None, relations)
+    check_predecessors(found, pipeline_id, outputs)
+    if last is not None:
+        check_outputs(client, pipeline_id, last, None)
+    if (last is None or last.number == BEGINNING) and not relations.is_new:
+        check_origin(client, pipeline_id, outputs, step.spans)
+    if not done:
+        _check_new_partitions(client, pipeline_id, query_id, committed, step)
+    return done
 
 
 def _input(pipeline_id: str, checkpoint: Checkpoint, batch_id: int) -> Step:

@@ -7,6 +7,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -15,8 +16,17 @@ from typing import TYPE_CHECKING, Annotated, Self
 import typer
 
 from semel.cli.command import client_settings, command, connected
-from semel.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Json, Option, argument, duration_ms, group
-from semel.cli.output import Answer, Columns, Pairs, partition_names, say
+from semel.cli.options import (
+    DEFAULT_BOOTSTRAP,
+    Bootstrap,
+    Json,
+    Option,
+    address_of,
+    argument,
+    duration_ms,
+    group,
+)
+from semel.cli.output import Answer, Columns, Pairs, discard_output, partition_names, say, say_error
 from semel.cli.spark import FAILED, SparkOptions, running_spark, spark_errors
 from semel.printable import as_json, printable, printable_lines
 from semel.times import span_text
@@ -25,26 +35,32 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from semel.client import Client
-    from semel.pipeline import Pipeline
-    from semel.spark.pipeline.running import Progress, Restarted
+    from semel.spark.pipeline.running import Progress, Restarted, Run
     from semel.spark.pipeline.status import Lag, OpenTransaction, Status
+    from semel.spark.pipeline.totals import RunTotals
     from semel.spark.pipeline.verify import Answer as Comparison
 
-BAR_WIDTH = 24
+BAR_WIDTH = 16
+COLUMNS = (
+    "batch", "rows", "rows/s", "lag", "written", "dead", "late", "state", "restarts", "took", "age"
+)  # fmt: skip
+ADDRESS_TAKEN = 69
 
 
-def view(pipeline: "Pipeline", *, with_json: bool) -> "Lines | Screen":
+def view(totals: "RunTotals", *, with_json: bool) -> "Lines | Screen":
     """Return the view for what standard output is, or for programs."""
     if not with_json and sys.stdout.isatty():
-        return Screen(pipeline.id)
-    return Lines(as_json=with_json)
+        return Screen(totals)
+    return Lines(totals, as_json=with_json)
 
 
 class Lines:
     """One line for every batch that had rows, on standard output."""
 
-    def __init__(self, *, as_json: bool) -> None:
+    def __init__(self, totals: "RunTotals", *, as_json: bool) -> None:
+        self._totals = totals
         self._as_json = as_json
+        self.is_closed = False  # whether the reader of the output has closed it
 
     def __enter__(self) -> Self:
         return self
@@ -56,36 +72,45 @@ class Lines:
         """Print the event."""
         from semel.spark.pipeline.running import Progress
 
-        if event is None or (isinstance(event, Progress) and event.rows == 0):
+        if event is None or (isinstance(event, Progress) and not event.has_rows):
             return
         if self._as_json:
             kind = "batch" if isinstance(event, Progress) else "restart"
-            text = as_json({"event": kind, **asdict(event)})
-        elif isinstance(event, Progress):
-            took = span_text(event.duration_ms)
-            text = (
-                f"{event.pipeline}  batch {event.batch}: {event.rows:,} rows in {took}, "
-                f"{event.rows_per_second:,.0f} rows/s, {event.lag:,} behind"
-            )
-            dead = sum(event.dead.values())
-            text += f", {dead:,} dead" if dead else ""
-            text += f", {event.late:,} late" if event.late else ""
+            text = as_json({"event": kind, **asdict(event), "restarts": self._totals.restarts})
         else:
-            text = f"{event.pipeline}  restarted: {event.why}"
-        sys.stdout.write(printable_lines(text) + "\n")
-        sys.stdout.flush()
+            text = (
+                _line(event) if isinstance(event, Progress) else f"{event.pipeline}  restarted: {event.why}"
+            )
+        try:
+            sys.stdout.write(printable_lines(text) + "\n")
+            sys.stdout.flush()
+        except BrokenPipeError:
+            self.is_closed = True
+            discard_output()
+
+
+def _line(event: "Progress") -> str:
+    text = (
+        f"{event.pipeline}  batch {event.batch}: {event.rows:,} rows in {span_text(event.duration_ms)}, "
+        f"{event.rows_per_second:,.0f} rows/s, {event.lag:,} behind"
+    )
+    dead = sum(event.dead.values())
+    text += f", {dead:,} dead" if dead else ""
+    text += f", {event.late:,} late" if event.late else ""
+    text += f", {event.state_rows:,} rows of state" if event.state_rows else ""
+    return text
 
 
 class Screen:
-    """A table on the terminal with the last batch."""
+    """A table on the terminal with the last batch, and the totals of the run."""
 
-    def __init__(self, pipeline_id: str) -> None:
+    is_closed = False
+
+    def __init__(self, totals: "RunTotals") -> None:
         from rich.console import Console
         from rich.live import Live
 
-        self._title = pipeline_id
-        self._rows = self._dead = self._late = 0
-        self._last: Progress | None = None
+        self._totals = totals
         self._seen_at = 0.0
         self._live = Live(console=Console(), get_renderable=self.table, refresh_per_second=4)
 
@@ -99,14 +124,11 @@ class Screen:
         self._live.__exit__(kind, error, trace)
 
     def show(self, event: "Progress | Restarted | None") -> None:
-        """Keep the progress for the next drawing of the table; report a restart at once."""
+        """Keep the time of a batch for the next drawing of the table; report a restart at once."""
         from semel.spark.pipeline.running import Progress
 
         if isinstance(event, Progress):
-            self._rows += event.rows
-            self._dead += sum(event.dead.values())
-            self._late += event.late
-            self._last, self._seen_at = event, time.monotonic()
+            self._seen_at = self._seen_at if event.is_idle else time.monotonic()
         elif event is not None:
             say(f"{event.pipeline} was restarted: {event.why}")
 
@@ -118,23 +140,26 @@ class Screen:
         from rich.text import Text
 
         # As a Text, so that rich finds no markup in it.
-        title = Text(printable(self._title))
+        title, totals = Text(printable(self._totals.pipeline)), self._totals
         table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-        for name in ("batch", "rows", "rows/s", "lag", "dead", "late", "took", "age"):
+        for name in COLUMNS:
             table.add_column(name, justify="right")
         table.add_column("read", width=BAR_WIDTH)
-        if (last := self._last) is None:
-            table.add_row(*"-" * 8, "starting")
+        if (last := totals.last) is None:
+            table.add_row(*"-" * len(COLUMNS), "starting")
             return table
         age_ms = int((time.monotonic() - self._seen_at) * 1000)
-        bar = ProgressBar(total=max(1, self._rows + last.lag), completed=max(self._rows, 1 - last.lag))
+        bar = ProgressBar(total=max(1, totals.rows + last.lag), completed=max(totals.rows, 1 - last.lag))
         table.add_row(
             str(last.batch),
-            f"{self._rows:,}",
+            f"{totals.rows:,}",
             f"{last.rows_per_second:,.0f}",
             f"{last.lag:,}",
-            f"{self._dead:,}",
-            f"{self._late:,}",
+            f"{sum(totals.written.values()):,}",
+            f"{sum(totals.dead.values()):,}",
+            f"{totals.late:,}",
+            f"{last.state_rows:,}",
+            str(totals.restarts),
             span_text(last.duration_ms),
             span_text(age_ms),
             bar,
@@ -193,6 +218,10 @@ def run(
     patience: Annotated[
         str, Option("How long the broker may be unavailable before this fails.", "SPAN")
     ] = "5m",
+    metrics: Annotated[
+        str | None,
+        Option("Serve Prometheus metrics over HTTP here; with port 0, on a free port.", "HOST:PORT"),
+    ] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: Json = False,
 ) -> None:
@@ -205,26 +234,64 @@ def run(
     Try:  semel pipeline run billing.py --checkpoint /var/lib/billing
 
     Exit codes: 0 stopped, or everything was read with --once; 1 a query failed; 2 wrong usage, or the file
-    declares no pipeline.
+    declares no pipeline; 69 the address for the metrics is taken.
     """
     patience_seconds = duration_ms(patience, "--patience") / 1000
+    address = None if metrics is None else address_of(metrics, "--metrics")
     if "://" not in checkpoint:
         # Spark's working directory may be another one.
         checkpoint = str(Path(checkpoint).absolute())
     with spark_errors():
         from semel.spark.pipeline import running
         from semel.spark.pipeline.file import load
+        from semel.spark.pipeline.totals import RunTotals
 
         pipeline = load(file)
-        with running_spark(pipeline.id, spark) as session:
+        totals = RunTotals.of(pipeline)
+        # The address first: Spark takes seconds to start.
+        with _metrics_served(totals, address), running_spark(pipeline.id, spark) as session:
             stop = _Stop()
             settings = running.RunSettings(bootstrap, checkpoint, once, trigger, client_settings(), new)
             watched = running.Run(session, pipeline, settings, patience_seconds)
-            with view(pipeline, with_json=as_json) as shown:
-                for event in watched.watch(lambda: stop.is_asked):
-                    shown.show(event)
-            if stop.is_asked:
-                say(f"{pipeline} has stopped. After a restart it continues where it was.")
+            _watch(watched, totals, stop, with_json=as_json)
+
+
+def _watch(watched: "Run", totals: "RunTotals", stop: "_Stop", *, with_json: bool) -> None:
+    """Show what a run reports until it has ended, or is to stop."""
+    with view(totals, with_json=with_json) as shown:
+        events = watched.watch(lambda: stop.is_asked or shown.is_closed)
+        # Closed before Spark is stopped, however this ends: the query must not outlive its Spark.
+        with closing(events):
+            for event in events:
+                if event is not None:
+                    totals.add(event)
+                shown.show(event)
+    if stop.is_asked or shown.is_closed:
+        why = "" if stop.is_asked else ", because the reader of its output is gone"
+        say(f"{watched.pipeline} has stopped{why}. After a restart it continues where it was.")
+
+
+@contextmanager
+def _metrics_served(totals: "RunTotals", address: tuple[str, int] | None) -> Iterator[None]:
+    """Serve the metrics of a run while the context is open, if there is an address for them."""
+    if address is None:
+        yield
+        return
+    from semel.server.metrics_page import MetricsPage, MetricsThread
+    from semel.wire.addresses import write_address
+
+    page = MetricsPage(totals.page, lambda: (True, {"pipeline": totals.pipeline}))
+    try:
+        served = MetricsThread(page, *address)
+    except (OSError, UnicodeError) as error:
+        say_error(
+            f"the metrics cannot be served: {error}. Choose another --metrics address, or stop what listens "
+            "there."
+        )
+        raise typer.Exit(ADDRESS_TAKEN) from None
+    with served:
+        say(f"Metrics are served on http://{write_address(address[0], served.port)}/metrics")
+        yield
 
 
 class _Stop:

@@ -10,7 +10,7 @@ many pages. `News` reduces Spark's progress reports to the few numbers that show
 import json
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any, NamedTuple
@@ -41,8 +41,15 @@ class Progress:
     lag: int  # offsets that were still waiting after it
     late: int = 0  # rows that came after the watermark and were dropped
     state_rows: int = 0
+    state_bytes: int = 0  # in memory, as Spark reports it
     written: Mapping[str, int] = field(default_factory=dict)  # rows by sink
     dead: Mapping[str, int] = field(default_factory=dict)  # records that could not be parsed, by source
+    is_idle: bool = False  # no batch: Spark also reports while it waits for input
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether it has read or written rows. State also returns rows when a time has come."""
+        return bool(self.rows or self.dead or any(self.written.values()))
 
     @classmethod
     def of(
@@ -68,8 +75,10 @@ class Progress:
             lag=sum(max(0, offset - ends.get(key, 0)) for key, offset in latest.items()),
             late=sum(int(each.get("numRowsDroppedByWatermark", 0)) for each in report["stateOperators"]),
             state_rows=sum(int(each.get("numRowsTotal", 0)) for each in report["stateOperators"]),
+            state_bytes=sum(int(each.get("memoryUsedBytes", 0)) for each in report["stateOperators"]),
             written=counted.written if counted else {},
             dead=counted.dead if counted else {},
+            is_idle="addBatch" not in report["durationMs"],
         )
 
 
@@ -299,12 +308,12 @@ class Run:
         patience_seconds: float = PATIENCE_SECONDS,
     ) -> None:
         self._spark = spark
-        self._pipeline = pipeline
+        self.pipeline = pipeline
         self._settings = settings
         self._patience_seconds = patience_seconds
         self._failing_since: float | None = None
 
-    def watch(self, is_stopping: Callable[[], bool]) -> Iterator[Progress | Restarted | None]:
+    def watch(self, is_stopping: Callable[[], bool]) -> Generator[Progress | Restarted | None, None, None]:
         """Start the query and report its progress, until it has ended or a stop is requested.
 
         Yields None if nothing is new. PipelineError if it fails for good. However it ends, no query is left
@@ -329,17 +338,17 @@ class Run:
 
     def _start(self) -> tuple[StreamingQuery, News]:
         try:
-            started = start_query(self._spark, self._pipeline, self._settings)
+            started = start_query(self._spark, self.pipeline, self._settings)
         except PySparkException as error:
-            raise PipelineError(f"{self._pipeline} was not started: {explain(error)}") from error
-        return started.query, News(self._pipeline.pipeline_id, started)
+            raise PipelineError(f"{self.pipeline} was not started: {explain(error)}") from error
+        return started.query, News(self.pipeline.pipeline_id, started)
 
     def _failed(self, error: BaseException) -> Restarted:
         if self._failing_since is None:
             self._failing_since = time.monotonic()
         if not is_passing(error) or time.monotonic() - self._failing_since > self._patience_seconds:
-            raise PipelineError(f"{self._pipeline} has stopped: {explain(error)}") from error
-        return Restarted(self._pipeline.pipeline_id, explain(error))
+            raise PipelineError(f"{self.pipeline} has stopped: {explain(error)}") from error
+        return Restarted(self.pipeline.pipeline_id, explain(error))
 
     def _let_batch_end(self, query: StreamingQuery, news: News) -> Iterator[Progress | None]:
         deadline = time.monotonic() + STOP_SECONDS

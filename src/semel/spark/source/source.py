@@ -60,6 +60,7 @@ from semel.spark.source.log_marks import Mark, check_mark, mark_at
 from semel.spark.source.positions import Positions
 from semel.spark.source.reading import OffsetRange, read_range
 from semel.spark.source.snapshot import Ended, plan, read_snapshot
+from semel.spark.workers import end_source_quietly
 
 
 class Next(NamedTuple):
@@ -268,6 +269,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._initial: dict[str, Any] | None = None
         self._has_checked_mark = False
         self._reader = secrets.token_hex(4)
+
+    def stop(self) -> None:
+        """Spark calls this when the query has ended, or when a method of the source has failed."""
+        end_source_quietly()
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Return where a query without a checkpoint starts."""

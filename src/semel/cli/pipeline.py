@@ -11,7 +11,7 @@ from contextlib import closing, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import TYPE_CHECKING, Annotated, Self
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import typer
 
@@ -26,7 +26,7 @@ from semel.cli.options import (
     duration_ms,
     group,
 )
-from semel.cli.output import Answer, Columns, Pairs, discard_output, partition_names, say, say_error
+from semel.cli.output import Answer, Cells, Columns, Pairs, discard_output, partition_names, say, say_error
 from semel.cli.spark import FAILED, SparkOptions, running_spark, spark_errors
 from semel.printable import as_json, printable, printable_lines
 from semel.times import span_text
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from semel.client import Client
     from semel.spark.pipeline.running import Progress, Restarted, Run
-    from semel.spark.pipeline.status import Lag, OpenTransaction, Status
+    from semel.spark.pipeline.status import Lag, LastBatch, OpenTransaction, Status
     from semel.spark.pipeline.totals import RunTotals
     from semel.spark.pipeline.verify import Answer as Comparison
 
@@ -174,11 +174,9 @@ PIPELINES: "Columns[Status]" = Columns(
     cells={"batch_age_ms": span_text},
     pipeline=lambda found: found.pipeline,
     writes_to=lambda found: found.writes_to,
-    batch=lambda found: None if (made := found.decision) is None or made.batch_id < 0 else made.batch_id,
-    decision=lambda found: None if found.decision is None else found.decision.number,
-    run=lambda found: (
-        None if (made := found.decision) is None else f"{made.run.producer_id}.{made.run.epoch}"
-    ),
+    batch=lambda found: None if found.last is None else found.last.batch_id,
+    decision=lambda found: None if found.last is None else found.last.number,
+    run=lambda found: None if found.last is None else found.last.run,
     lag=lambda found: found.behind,
     open_transactions=lambda found: len(found.open),
     batch_age_ms=lambda found: found.batch_age_ms,
@@ -322,17 +320,44 @@ def list_(client: "Client") -> Answer:
 def status(pipeline: PipelineId, client: "Client") -> Answer:
     """Show a pipeline: its last decision, its lag, and its open transactions.
 
-    A batch is committed by a decision, and decisions are numbered. The batch age is how long the current
-    batch has been writing.
+    A batch is committed by a decision, and decisions are numbered. A decision says how many offsets the batch
+    has read and how many rows it has written. Duration, late rows and state are known when a batch has ended,
+    so they are those of the batch before. The batch age is how long the current batch has been writing.
     """
     found = _status(client, pipeline)
-    summary = PIPELINES.row(found)
+    summary = {**PIPELINES.row(found), **_rows(found.last)}
     if found.decision is not None:
         summary["still_to_end"] = [winner.transactional_id for winner in found.decision.winners]
     lags = LAGS.table(found.lags, "It reads no topics.", "\nInput")
     transactions = OPEN.table(found.open, "It has no open transactions.", "\nTransactions")
     data = {**summary, "input": lags.rows, "transactions": transactions.rows}
-    return Answer(data, Pairs(summary, PIPELINES.cells), lags, transactions)
+    return Answer(data, Pairs(summary, {**PIPELINES.cells, **ROWS_CELLS}), lags, transactions)
+
+
+def _rows(last: "LastBatch | None") -> dict[str, Any]:
+    """Return what the last batch has done, and what Spark has reported of the one before."""
+    if last is None:
+        return {"read": None, "written": None, "dead": None, "batch_before": None}
+    before = None if last.before is None else last.before._asdict()
+    return {"read": last.read, "written": last.written, "dead": last.dead, "batch_before": before}
+
+
+def _written_text(written: dict[str, int] | None) -> str | None:
+    if written is None:
+        return None
+    return ", ".join(f"{output} {rows:,}" for output, rows in written.items()) or "nothing"
+
+
+def _before_text(before: dict[str, int] | None) -> str | None:
+    if before is None:
+        return None
+    return (
+        f"{before['batch_id']}: {span_text(before['duration_ms'])}, {before['late']:,} late, "
+        f"{before['state_rows']:,} rows of state"
+    )
+
+
+ROWS_CELLS: Cells = {"written": _written_text, "batch_before": _before_text}
 
 
 @command(app)

@@ -30,21 +30,21 @@ from semel.console.sessions import Identity, LoginSession
 from semel.console.settings import ConsoleSettings
 from semel.console.workers import OVER, Busy, SessionOver, TookTooLong, Workers
 from semel.spark.errors import PipelineError
-from semel.spark.pipeline.status import Status, status
+from semel.spark.pipeline.status import LastBatch, Status, status
+from semel.spark.sink.summary import Ended
 
 PIPELINES_MAX = 200
 DECISIONS_MAX = 300
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class SeenDecision:
     """A decision, and when it was first seen."""
 
     at: float
-    number: int
-    batch_id: int
-    rows: int
+    batch: LastBatch
     behind: int
+    ended: Ended | None = None  # the next decision says what the batch has ended with
 
 
 @dataclass(slots=True)
@@ -80,17 +80,14 @@ def _status(client: Client, name: str) -> tuple[Status | None, str | None]:
 
 
 def _note(sample: PipelineSample, found: Status) -> None:
-    decision = found.decision
-    if decision is None or (sample.decisions and sample.decisions[-1].number == decision.number):
+    last = found.last
+    before = sample.decisions[-1] if sample.decisions else None
+    if last is None or (before is not None and before.batch.number == last.number):
         return
-    sample.decisions.append(
-        SeenDecision(time.time(), decision.number, decision.batch_id, rows_of(found), found.behind)
-    )
-
-
-def rows_of(found: Status) -> int:
-    """How many offsets the last batch has read."""
-    return sum(each.end - each.start for each in found.decision.spans.values()) if found.decision else 0
+    # A decision may have been missed in between.
+    if before is not None and last.before is not None and last.before.batch_id == before.batch.batch_id:
+        before.ended = last.before
+    sample.decisions.append(SeenDecision(time.time(), last, found.behind))
 
 
 LOG = logging.getLogger(__name__)

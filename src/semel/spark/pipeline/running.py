@@ -26,6 +26,7 @@ from semel.spark.errors import PipelineError
 from semel.spark.partition_offsets import PartitionOffsets, of_json
 from semel.spark.pipeline.query import OneQuery
 from semel.spark.sink.batch import Batch
+from semel.spark.sink.summary import Ended, is_idle
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,21 +65,21 @@ class Progress:
             rows += int(source["numInputRows"]) // max((reads.get(topic, 1) for topic, _ in end), default=1)
             ends |= end
             latest |= _vector(source.get("latestOffset"))
-        duration_ms = int(report["durationMs"].get("triggerExecution", 0))
+        ended = Ended.of(report)
         return cls(
             pipeline=pipeline,
-            batch=int(report["batchId"]),
+            batch=ended.batch_id,
             at=str(report["timestamp"]),
             rows=rows,
-            rows_per_second=rows * 1000 / max(1, duration_ms),
-            duration_ms=duration_ms,
+            rows_per_second=rows * 1000 / max(1, ended.duration_ms),
+            duration_ms=ended.duration_ms,
             lag=sum(max(0, offset - ends.get(key, 0)) for key, offset in latest.items()),
-            late=sum(int(each.get("numRowsDroppedByWatermark", 0)) for each in report["stateOperators"]),
-            state_rows=sum(int(each.get("numRowsTotal", 0)) for each in report["stateOperators"]),
-            state_bytes=sum(int(each.get("memoryUsedBytes", 0)) for each in report["stateOperators"]),
+            late=ended.late,
+            state_rows=ended.state_rows,
+            state_bytes=ended.state_bytes,
             written=counted.written if counted else {},
             dead=counted.dead if counted else {},
-            is_idle="addBatch" not in report["durationMs"],
+            is_idle=is_idle(report),
         )
 
 

@@ -22,6 +22,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from semel.pipeline import Lookup, Pipeline, Topic
 from semel.spark.driver.first_start import prepare_first_start
+from semel.spark.driver.spark_session import state_store_for
 from semel.spark.errors import PipelineError
 from semel.spark.partition_offsets import PartitionOffsets, of_json
 from semel.spark.pipeline.query import OneQuery
@@ -271,9 +272,11 @@ def start_query(spark: SparkSession, pipeline: Pipeline, settings: RunSettings) 
         counted.pop(batch_id - COUNTED_MAX, None)
 
     when: dict[str, Any] = {"availableNow": True} if settings.once else {"processingTime": settings.trigger}
-    writer = query.rows.writeStream.foreachBatch(write).outputMode(pipeline.output_mode)
+    rows = query.rows
+    writer = rows.writeStream.foreachBatch(write).outputMode(pipeline.output_mode)
     writer = writer.option("checkpointLocation", shared["checkpointLocation"])
-    return Started(writer.trigger(**when).start(), reads, counted)
+    with state_store_for(rows):
+        return Started(writer.trigger(**when).start(), reads, counted)
 
 
 def _stream(spark: SparkSession, source: Topic, settings: RunSettings, pipeline_id: str) -> DataFrame:

@@ -46,6 +46,22 @@ from semel.pipeline import Topic, pipeline
 def shout(rows):
     return rows.select("key", udf(str.upper)(rows.value.cast("string")).alias("value"))
 """
+STOPPED = """
+import sys
+from pyspark.sql import SparkSession
+from semel.spark.driver import java
+java.prepare()
+builder = SparkSession.builder.master("local[2]").config("spark.log.level", "OFF")
+spark = builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()
+cluster = {"kafka.bootstrap.servers": sys.argv[1], "pipeline.id": "stopped"}
+rows = spark.readStream.format("semel").options(**cluster).option("subscribe", "begun").load()
+sink = rows.select("value").writeStream.format("semel").options(**cluster).option("topic", "ended")
+query = sink.option("checkpointLocation", sys.argv[2]).start()
+query.processAllAvailable()
+query.stop()
+spark.stop()
+print("stopped")
+"""
 #: What Java and Spark say when they start.
 JAVA_STARTS = re.compile(
     r" WARN |^WARNING: Using incubator|log4j|^To adjust logging|^Setting (Spark|default)|^Picked up"
@@ -223,6 +239,32 @@ def test_nothing_but_our_own_words_is_on_standard_error(
             ],
         }[end]
     )
+
+
+@pytest.mark.spark
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_a_query_that_is_stopped_says_nothing(
+    broker: semel.Embedded, tmp_path: Path, limited: list[subprocess.Popen[str]]
+) -> None:
+    """Also in a session of Spark's own, where this package does not choose the daemon of the workers."""
+    create(broker.bootstrap_servers, ("begun", 2), ("ended", 1))
+    fill(broker.bootstrap_servers, "begun", range(5))
+    job = tmp_path / "job.py"
+    job.write_text(STOPPED)
+    ran = subprocess.Popen(
+        [sys.executable, str(job), broker.bootstrap_servers, str(tmp_path / "checkpoint")],
+        env={**os.environ, "PYSPARK_PYTHON": sys.executable},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    limited.append(ran)
+    printed, said = ran.communicate()
+    assert (ran.returncode, printed) == (0, "stopped\n"), said
+    assert [line for line in said.splitlines() if not JAVA_STARTS.search(line)] == []
+    assert committed(broker.bootstrap_servers, "ended") == values(range(5))
 
 
 @pytest.mark.spark

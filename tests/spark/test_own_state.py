@@ -1,5 +1,6 @@
 """The pipeline of docs/pipelines.md with state of its own: its state and its output tell the same story."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from support.spark.jobs import committed, create
 
 from semel.client import Client, Producer
 from semel.embedded import Embedded
-from semel.spark import PipelineError
+from semel.spark import OptionError, PipelineError
 from semel.spark.pipeline.file import load
 from semel.spark.pipeline.running import Run, RunSettings
 from semel.spark.sink import batch_commit
@@ -34,6 +35,11 @@ def test_state_survives_a_driver_that_fails_after_its_decision(
     bootstrap = semel_broker.bootstrap_servers
     create(bootstrap, ("clicks", 2), ("visits", 1), **{"retention.ms": "-1"})
     run = Run(spark, load(tmp_path / "visits.py"), RunSettings(bootstrap, str(tmp_path / "state"), once=True))
+    with monkeypatch.context() as patched:
+        patched.delitem(sys.modules, "google.protobuf", raising=False)
+        patched.setitem(sys.modules, "google", None)
+        with pytest.raises(OptionError, match=r"protobuf.*semel\[state\]"):
+            list(run.watch(lambda: False))
     original = batch_commit.decide
 
     def failing(*arguments: Any, **named: Any) -> None:

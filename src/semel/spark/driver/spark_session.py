@@ -18,6 +18,7 @@ import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -111,6 +112,10 @@ def state_store_for(rows: DataFrame) -> Iterator[None]:
         needs_it = "TransformWithState" in rows._jdf.queryExecution().analyzed().treeString()
     except AttributeError:  # Spark Connect does not show plans.
         has_own, needs_it = True, False
+    if needs_it and not _has_protobuf():
+        raise OptionError(
+            "transformWithState needs the package protobuf, on the executors too: pip install 'semel[state]'"
+        )
     if has_own or not needs_it:
         yield
         return
@@ -119,6 +124,13 @@ def state_store_for(rows: DataFrame) -> Iterator[None]:
         yield
     finally:
         spark.conf.unset(STATE_STORE)
+
+
+def _has_protobuf() -> bool:
+    try:
+        return find_spec("google.protobuf") is not None
+    except ModuleNotFoundError:
+        return False
 
 
 #: Settings for every session: times mean the same everywhere.

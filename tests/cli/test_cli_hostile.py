@@ -26,6 +26,7 @@ from semel.client import Admin, Client, Consumer, Producer, TransactionalProduce
 from semel.printable import as_json, printable, printable_lines
 from semel.spark.partition_offsets import Span
 from semel.spark.pipeline.running import Progress, Restarted
+from semel.spark.pipeline.totals import RunTotals
 from semel.spark.sink import decision as decisions
 from semel.spark.sink.decision import BatchDecision
 
@@ -282,13 +283,23 @@ def test_a_name_with_lines_is_shown_in_one(broker: semel.Embedded, client: Clien
 def test_the_screens_of_a_pipeline(capsys: pytest.CaptureFixture[str]) -> None:
     from rich.console import Console
 
-    batch = Progress(pipeline=WITH_MARKUP, batch=1, at="", rows=1, rows_per_second=1.0, lag=0, duration_ms=1)
+    batch = Progress(
+        pipeline=WITH_MARKUP,
+        batch=1,
+        at="2026-11-15T12:00:00Z",
+        rows=1,
+        rows_per_second=1.0,
+        lag=0,
+        duration_ms=1,
+    )
     restarted = Restarted(pipeline=WITH_MARKUP, why=WITH_MARKUP)
+    totals = RunTotals(WITH_MARKUP)
+    totals.add(batch)
     for as_json_lines in (False, True):
-        with Lines(as_json=as_json_lines) as lines:
+        with Lines(totals, as_json=as_json_lines) as lines:
             lines.show(batch)
             lines.show(restarted)
-    screen = Screen(WITH_MARKUP)
+    screen = Screen(totals)
     screen.show(batch)
     screen.show(restarted)
     console = Console(width=300, no_color=True, force_terminal=False)

@@ -3,26 +3,31 @@
 import io
 import json
 import os
+import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from contextlib import nullcontext
+from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 from rich.console import Console
 from support.spark.jobs import committed, create, fill, values
 
 import semel
 from semel.cli import pipeline as cli_pipeline
 from semel.cli.pipeline import Lines, Screen
-from semel.pipeline import Pipeline
+from semel.pipeline import Json, Pipeline, Topic
 from semel.spark.pipeline import running
 from semel.spark.pipeline.running import Progress, Restarted
+from semel.spark.pipeline.totals import RunTotals
 
 FILE = """
 from semel.pipeline import Topic, pipeline
@@ -31,6 +36,36 @@ from semel.pipeline import Topic, pipeline
 def copy(rows):
     return rows.select("key", "value")
 """
+
+
+SHOUTING = """
+from pyspark.sql.functions import udf
+from semel.pipeline import Topic, pipeline
+
+@pipeline("shouting-END", source=Topic("words-END"), sink=Topic("loud-END"))
+def shout(rows):
+    return rows.select("key", udf(str.upper)(rows.value.cast("string")).alias("value"))
+"""
+STOPPED = """
+import sys
+from pyspark.sql import SparkSession
+from semel.spark.driver import java
+java.prepare()
+builder = SparkSession.builder.master("local[2]").config("spark.log.level", "OFF")
+spark = builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()
+cluster = {"kafka.bootstrap.servers": sys.argv[1], "pipeline.id": "stopped"}
+rows = spark.readStream.format("semel").options(**cluster).option("subscribe", "begun").load()
+sink = rows.select("value").writeStream.format("semel").options(**cluster).option("topic", "ended")
+query = sink.option("checkpointLocation", sys.argv[2]).start()
+query.processAllAvailable()
+query.stop()
+spark.stop()
+print("stopped")
+"""
+#: What Java and Spark say when they start.
+JAVA_STARTS = re.compile(
+    r" WARN |^WARNING: Using incubator|log4j|^To adjust logging|^Setting (Spark|default)|^Picked up"
+)
 
 
 @pytest.fixture
@@ -152,7 +187,7 @@ def test_the_flag_new_gets_to_the_query(
             starts.append(settings.is_new)
 
         def watch(self, is_stopping: object) -> Iterator[None]:
-            return iter(())
+            yield from ()
 
     monkeypatch.setattr(running, "Run", Run)
     monkeypatch.setattr(cli_pipeline, "running_spark", lambda *_: nullcontext())
@@ -163,6 +198,73 @@ def test_the_flag_new_gets_to_the_query(
 
 def test_a_file_that_is_not_there(cli: Any, tmp_path: Path) -> None:
     assert "does not exist" in cli("pipeline", "run", str(tmp_path / "gone.py"), code=2).err
+
+
+@pytest.mark.spark
+@pytest.mark.long
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("end", ["reader", "stop", "once"])
+def test_nothing_but_our_own_words_is_on_standard_error(
+    broker: semel.Embedded, tmp_path: Path, limited: list[subprocess.Popen[str]], end: str
+) -> None:
+    """Workers of the pipeline and of a Python function, which end when Spark closes their connections."""
+    path = tmp_path / "shouting.py"
+    create(broker.bootstrap_servers, (f"words-{end}", 2), (f"loud-{end}", 1))
+    fill(broker.bootstrap_servers, f"words-{end}", range(20))
+    path.write_text(SHOUTING.replace("END", end))
+    # Java itself says things when it starts.
+    run = ("pipeline", "run", str(path), "--master", "local[2]", "--metrics", "127.0.0.1:0")
+    ran = started(broker, *run, *(["--once"] if end == "once" else []), cwd=tmp_path)
+    limited.append(ran)
+    assert ran.stdout is not None
+    assert ran.stderr is not None
+    assert ran.stdout.readline().startswith(f"shouting-{end}  batch 0: 20 rows"), ran.stderr.read()
+    if end == "reader":
+        ran.stdout.close()
+        fill(broker.bootstrap_servers, f"words-{end}", range(20))
+    elif end == "stop":
+        ran.send_signal(signal.SIGTERM)
+    said = ran.stderr.read().splitlines()
+    assert ran.wait() == 0
+    address, *rest = (line for line in said if not JAVA_STARTS.search(line))
+    assert re.fullmatch(r"Metrics are served on http://127\.0\.0\.1:\d+/metrics", address)
+    goes_on = "After a restart it continues where it was."
+    assert (
+        rest
+        == {
+            "once": [],
+            "stop": [f"pipeline 'shouting-{end}' has stopped. {goes_on}"],
+            "reader": [
+                f"pipeline 'shouting-{end}' has stopped, because the reader of its output is gone. {goes_on}"
+            ],
+        }[end]
+    )
+
+
+@pytest.mark.spark
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_a_query_that_is_stopped_says_nothing(
+    broker: semel.Embedded, tmp_path: Path, limited: list[subprocess.Popen[str]]
+) -> None:
+    """Also in a session of Spark's own, where this package does not choose the daemon of the workers."""
+    create(broker.bootstrap_servers, ("begun", 2), ("ended", 1))
+    fill(broker.bootstrap_servers, "begun", range(5))
+    job = tmp_path / "job.py"
+    job.write_text(STOPPED)
+    ran = subprocess.Popen(
+        [sys.executable, str(job), broker.bootstrap_servers, str(tmp_path / "checkpoint")],
+        env={**os.environ, "PYSPARK_PYTHON": sys.executable},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    limited.append(ran)
+    printed, said = ran.communicate()
+    assert (ran.returncode, printed) == (0, "stopped\n"), said
+    assert [line for line in said.splitlines() if not JAVA_STARTS.search(line)] == []
+    assert committed(broker.bootstrap_servers, "ended") == values(range(5))
 
 
 @pytest.mark.spark
@@ -188,33 +290,100 @@ def test_spark_submit_has_the_package(
     assert printed.splitlines()[-1:] == ["local[1] 5"], said
 
 
-BATCH = Progress("shop", 7, "2026-11-15T12:00:00Z", 1200, 3870.5, 310, 50)
-BAD = Progress("shop", 8, "2026-11-15T12:00:00Z", 10, 100.0, 100, 0, late=3, dead={"orders": 2})
+SHOP = Pipeline(
+    "shop",
+    lambda orders: orders,
+    Topic("orders", parse=Json("id BIGINT"), bad="skip"),
+    {"large": Topic("large")},
+)
+BATCH = Progress("shop", 7, "2026-11-15T12:00:00Z", 1200, 3870.5, 310, 50, written={"large": 7})
+BAD = Progress("shop", 8, "2026-11-15T12:00:00Z", 10, 100.0, 100, 0, 3, 20, 4096, {"large": 1}, {"orders": 2})
+IDLE = Progress("shop", 9, "2026-11-15T12:01:00Z", 0, 0.0, 3, 6, is_idle=True)
+RESTARTED = Restarted("shop", "no broker answers")
+
+
+def totals(*events: Progress | Restarted) -> RunTotals:
+    found = RunTotals.of(SHOP)
+    for each in events:
+        found.add(each)
+    return found
+
+
+def drawn(screen: Screen) -> list[list[str]]:
+    file = io.StringIO()
+    Console(file=file, width=140).print(screen.table())
+    return [line.split() for line in file.getvalue().splitlines() if line.strip()]
 
 
 def test_what_a_terminal_shows() -> None:
-    screen = Screen("shop")
-    screen.show(BATCH)
-    screen.show(BATCH)
-    file = io.StringIO()
-    console = Console(file=file, width=120)
-    console.print(screen.table())
-    *_, batch = [line.split() for line in file.getvalue().splitlines() if line.strip()]
-    assert batch[:8] == ["7", "2,400", "3,870", "50", "0", "0", "310", "ms"]
+    screen = Screen(totals(BATCH, BATCH, RESTARTED, BAD, IDLE))
+    screen.show(BAD)
+    *_, names, _, batch = drawn(screen)
+    shown = dict(zip(names, [*batch[:9], " ".join(batch[9:11])], strict=False))
+    assert shown == {
+        "batch": "8",
+        "rows": "2,410",
+        "rows/s": "100",
+        "lag": "6",
+        "written": "15",
+        "dead": "2",
+        "late": "3",
+        "state": "20",
+        "restarts": "1",
+        "took": "100 ms",
+    }
 
 
 def test_what_a_terminal_shows_before_the_first_batch() -> None:
-    file = io.StringIO()
-    Console(file=file, width=120).print(Screen("shop").table())
-    assert file.getvalue().split()[-1] == "starting"
+    assert drawn(Screen(totals()))[-1][-1] == "starting"
 
 
 def test_what_a_file_gets(capsys: pytest.CaptureFixture[str]) -> None:
-    lines = Lines(as_json=False)
-    for event in (BATCH, None, BAD, Restarted("shop", "no broker answers")):
-        lines.show(event)
-    assert capsys.readouterr().out.splitlines() == [
+    for event in (BATCH, None, BAD, IDLE, RESTARTED):
+        Lines(totals(), as_json=False).show(event)
+    Lines(totals(RESTARTED), as_json=True).show(BAD)
+    *lines, data = capsys.readouterr().out.splitlines()
+    assert lines == [
         "shop  batch 7: 1,200 rows in 310 ms, 3,870 rows/s, 50 behind",
-        "shop  batch 8: 10 rows in 100 ms, 100 rows/s, 0 behind, 2 dead, 3 late",
+        "shop  batch 8: 10 rows in 100 ms, 100 rows/s, 0 behind, 2 dead, 3 late, 20 rows of state",
         "shop  restarted: no broker answers",
     ]
+    found = json.loads(data)
+    assert found["event"] == "batch"
+    assert (found["written"], found["dead"], found["late"]) == ({"large": 1}, {"orders": 2}, 3)
+    assert (found["state_rows"], found["state_bytes"], found["restarts"]) == (20, 4096, 1)
+
+
+def samples(page: bytes) -> dict[str, float]:
+    return {
+        sample.name + "".join(f"[{each}]" for name, each in sample.labels.items() if name != "pipeline"): (
+            sample.value
+        )
+        for family in text_string_to_metric_families(page.decode())
+        for sample in family.samples
+        if sample.labels["pipeline"] == "shop"
+    }
+
+
+def test_metrics() -> None:
+    assert samples(totals().page())["semel_pipeline_written_rows_total[large]"] == 0
+    found = samples(totals(BATCH, RESTARTED, BAD, IDLE).page())
+    assert found["semel_pipeline_read_rows_total"] == 1210
+    assert found["semel_pipeline_written_rows_total[large]"] == 8
+    assert found["semel_pipeline_dead_records_total[orders]"] == 2
+    assert found["semel_pipeline_late_rows_total"] == 3
+    assert found["semel_pipeline_restarts_total"] == 1
+    assert found["semel_pipeline_batch_seconds_count"] == 2
+    assert found["semel_pipeline_batch_seconds_bucket[0.1]"] == 1
+    assert found["semel_pipeline_lag_offsets"] == 6
+    assert (found["semel_pipeline_state_rows"], found["semel_pipeline_state_bytes"]) == (20, 4096)
+    at = datetime(2026, 11, 15, 12, tzinfo=UTC).timestamp() + 0.1
+    assert found["semel_pipeline_last_batch_timestamp_seconds"] == at
+
+
+def test_a_taken_address_is_reported_before_spark_starts(cli: Any, file: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        place = f"127.0.0.1:{taken.getsockname()[1]}"
+        ran = cli("pipeline", "run", str(file), "--metrics", place, code=69)
+    assert ran.err.startswith("Error: The metrics cannot be served: ")
+    assert "Choose another --metrics address" in ran.err

@@ -8,10 +8,11 @@ from support.spark.jobs import create, fill
 
 import semel
 from semel.client import Admin, Client, TransactionalProducer
-from semel.spark.delta.group import TableName, follow
+from semel.spark.delta.group import LastCommit, TableName, follow
 from semel.spark.partition_offsets import Span
 from semel.spark.sink import decision as decisions
 from semel.spark.sink.decision import BatchDecision
+from semel.spark.sink.summary import Ended, Summary
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +29,9 @@ def client(broker: semel.Embedded) -> Iterator[Client]:
         prepared = winner.prepare()
         assert prepared is not None
         spans = {("orders", 0): Span(1, 3), ("orders", 1): Span(1, 4)}
-        decisions.make(client, "billing", BatchDecision(7, run, "query", 6, (prepared,), spans))
+        summary = Summary({"invoices": 4, "/tables/all": 1000}, 1, Ended(5, 1200, 2, 40, 4096))
+        made = BatchDecision(7, run, "query", 6, (prepared,), spans, summary=summary)
+        decisions.make(client, "billing", made)
         later = decisions.take_over(client, "billing")
         task = TransactionalProducer(client, f"billing/{later.producer_id}.{later.epoch}/0.2")
         task.begin()
@@ -39,23 +42,27 @@ def client(broker: semel.Embedded) -> Iterator[Client]:
         old.send("invoices", b"of a run that is gone")
         old.flush()
         follow(client, "lake", {}, TableName("some-id", "/tables/invoices"), {("orders", 0): 5})
+        last = LastCommit(3, 2, "abc", 50)
+        follow(client, "archive", {}, TableName("other", "/tables/all"), {("orders", 0): 3, ("orders", 1): 3})
+        follow(client, "archive", {}, TableName("other", "/tables/all", last), {("orders", 1): 5})
         yield client
 
 
 def test_list(cli: Any, client: Client) -> None:
     rows = cli("pipeline", "list", "--json").json
     assert [(row["pipeline"], row["writes_to"], row["batch"], row["decision"]) for row in rows] == [
+        ("archive", "/tables/all", 2, 3),
         ("billing", "topics", 6, 7),
         ("lake", "/tables/invoices", None, None),
     ]
-    assert rows[0]["lag"] == 50 - 7
-    assert rows[0]["open_transactions"] == 3
+    assert rows[1]["lag"] == 50 - 7
+    assert rows[1]["open_transactions"] == 3
     printed = cli("pipeline", "list").out.splitlines()
     assert (
         " ".join(printed[0].split())
         == "PIPELINE WRITES TO BATCH DECISION RUN LAG OPEN TRANSACTIONS BATCH AGE"
     )
-    assert [line.split()[0] for line in printed[1:]] == ["billing", "lake"]
+    assert [line.split()[0] for line in printed[1:]] == ["archive", "billing", "lake"]
 
 
 def test_status(cli: Any, client: Client) -> None:
@@ -71,6 +78,17 @@ def test_status(cli: Any, client: Client) -> None:
     assert sum(each["lag"] for each in found["input"]) == found["lag"] == 43
     printed = cli("pipeline", "status", "billing").out
     assert "\nInput\n" in printed
+    assert (found["read"], found["written"], found["dead"]) == (5, {"invoices": 4, "/tables/all": 1000}, 1)
+    assert found["batch_before"] == {
+        "batch_id": 5,
+        "duration_ms": 1200,
+        "late": 2,
+        "state_rows": 40,
+        "state_bytes": 4096,
+    }
+    lines = [" ".join(line.split()) for line in printed.splitlines()]
+    assert "written invoices 4, /tables/all 1,000" in lines
+    assert "batch before 5: 1 s, 2 late, 40 rows of state" in lines
     assert "\nTransactions\n" in printed
 
 

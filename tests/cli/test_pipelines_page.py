@@ -40,7 +40,7 @@ def test_the_page(broker: semel.Embedded, tmp_path: Path) -> None:
         for number in range(100):
             order = {"order": number, "customer": "ab"[number % 2], "amount": number * 2}
             producer.send("orders", json.dumps(order).encode(), key=b"%d" % number)
-    (file,) = blocks(PAGE, "python")
+    file, *_ = blocks(PAGE, "python")
     (tmp_path / "billing.py").write_text(file)
     scripts = str(Path(sys.executable).parent)
     environment = os.environ | {

@@ -14,9 +14,12 @@ from support.waiting import until
 import semel
 from semel.client import Admin, Client, NewTopic, Producer, TransactionalProducer
 from semel.console.pages import security
+from semel.console.sampling import PipelineSample
 from semel.spark.partition_offsets import Span
+from semel.spark.pipeline.status import Kind, LastBatch, Status
 from semel.spark.sink import decision as decisions
 from semel.spark.sink.decision import BatchDecision
+from semel.spark.sink.summary import Ended, Summary
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +32,8 @@ def pipeline(bootstrap: str) -> Iterator[str]:
                 producer.send("orders", b"%d" % number, partition=number % 2)
         run = decisions.take_over(client, "billing")
         spans = {("orders", 0): Span(1, 3), ("orders", 1): Span(1, 4)}
-        decisions.make(client, "billing", BatchDecision(7, run, "query", 6, (), spans))
+        summary = Summary({"invoices": 4}, 1, Ended(5, 1200, 2, 40, 4096))
+        decisions.make(client, "billing", BatchDecision(7, run, "query", 6, (), spans, summary=summary))
         later = decisions.take_over(client, "billing")
         task = TransactionalProducer(client, f"billing/{later.producer_id}.{later.epoch}/0.2")
         task.begin()
@@ -52,14 +56,26 @@ def test_a_pipeline_is_shown_by_its_decisions(browsing: Browsing, pipeline: str)
     (row,) = browsing.get("/pipelines.json").json["pipelines"]
     assert (row["pipeline"], row["batch"], row["decision"], row["rows"]) == ("billing", 6, 7, 5)
     assert row["lag"] == 20 - 7
+    assert (row["written"], row["dead"], row["before"]["late"]) == ({"invoices": 4}, 1, 2)
     (task,) = found["transactions"]
     assert (task["doing"], task["purpose"]) == ("writing", "a task writes the current batch")
     assert {(each["partition"], each["offset"]) for each in found["input"]} == {(0, 3), (1, 4)}
-    assert "writes the current batch" in browsing.get("/pipelines/billing").text
+    text = browsing.get("/pipelines/billing").text
+    assert "writes the current batch" in text
+    assert "2 late, 40 rows of state" in text
     page = browsing.get(f"/transactions/{task['transactional_id'].replace('/', '%2F')}.json").json
     assert page["pipeline"]["id"] == "billing"
     assert browsing.get("/groups/billing.json").json["is_pipeline"]
     assert browsing.get("/pipelines/none.json").status == 404
+
+
+def test_a_decision_says_what_the_batch_before_has_ended_with() -> None:
+    """Unless the console has missed a decision."""
+    sample = PipelineSample()
+    for number in (0, 1, 3):
+        last = LastBatch(number + 1, number, "1.0", before=Ended(number - 1, 10, number, 0, 0))
+        sample.note(Status("billing", Kind.TOPICS, None, None, last, (), ()))
+    assert [each.ended and each.ended.late for each in sample.decisions] == [1, None, None]
 
 
 def test_the_console_needs_no_spark() -> None:

@@ -13,6 +13,7 @@ from semel.embedded import Embedded
 from semel.pipeline import DeclarationError, Delta, Json, Pipeline, Topic
 from semel.spark import PipelineError
 from semel.spark.pipeline.running import Run, RunSettings
+from semel.spark.pipeline.status import status
 from semel.spark.sink.dead_letters import why_bad
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
@@ -109,6 +110,12 @@ def test_results_with_state_and_tables_count_with_the_dead_letters(
         run(spark, pipeline, bootstrap, tmp_path / "checkpoint")
     assert committed(bootstrap, "counts") == {b"6": 1, b"12": 1}
     assert [value for value, _ in dead(bootstrap)] == [b"bad 0", b"bad 1"]
+    with Client(bootstrap) as client:
+        found = status(client, "counts")
+    assert found.last is not None
+    assert (found.last.number, found.last.read, found.last.dead) == (2, 4, 1)
+    assert found.last.written == {"counts": 1, str(tmp_path / "table"): 1}
+    assert set(found.outputs) == {"counts", "clicks-dead", str(tmp_path / "table")}
 
 
 def test_declarations_that_are_wrong(spark: SparkSession, bootstrap: str, tmp_path: Path) -> None:

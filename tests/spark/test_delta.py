@@ -21,6 +21,7 @@ from support.waiting import until
 
 from semel.client import Admin, Client
 from semel.embedded import Embedded
+from semel.spark.pipeline.status import status
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]
 
@@ -65,6 +66,10 @@ def test_the_first_batch_and_a_lost_checkpoint(lake: LakePipeline) -> None:
     fill(lake.bootstrap, "in", range(30, 40))
     lake.run()
     assert lake.values() == values(range(40))
+    with Client(lake.bootstrap) as client:
+        last = status(client, lake.name).last
+    assert last is not None
+    assert (last.number, last.batch_id, last.written) == (2, 0, {str(lake.table): 10})
 
 
 def test_a_commit_that_raises_when_all_is_done(lake: LakePipeline) -> None:

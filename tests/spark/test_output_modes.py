@@ -5,9 +5,12 @@ from pathlib import Path
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 from support.spark.jobs import Pipeline, committed, create, fill
 
 from semel.embedded import Embedded
+from semel.spark import OptionError
+from semel.spark.driver import spark_session
 
 pytestmark = pytest.mark.spark
 
@@ -44,6 +47,21 @@ def test_tables_refuse_complete_and_spark_refuses_update(
         run(pipeline, frame, "complete", path=str(tmp_path / "table"))
     with pytest.raises(PySparkException, match="semel does not support Update mode"):
         run(pipeline, frame, "update", topic="out")
+
+
+def test_a_session_of_ours_says_what_works_instead_of_update(
+    counted: tuple[Pipeline, DataFrame], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline, frame = counted
+    for name in ("start", "format", "outputMode"):
+        monkeypatch.setattr(DataStreamWriter, name, getattr(DataStreamWriter, name))  # put back afterwards
+    spark_session.prepare_starts()
+    with pytest.raises(OptionError, match=r"output_mode='update'.*semel\.spark\.batch"):
+        run(pipeline, frame, "update", topic="out")
+    with pytest.raises(OptionError, match="format 'semel-delta'"):
+        frame.writeStream.start(format="semel-delta", outputMode="Update")
+    run(pipeline, frame, "complete", topic="out")
+    assert committed(pipeline.bootstrap, "out") == {b"10": 1}
 
 
 def test_writes_append_and_nothing_else(spark: SparkSession, tmp_path: Path) -> None:

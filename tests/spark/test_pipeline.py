@@ -36,6 +36,7 @@ from semel.spark.sink import batch_commit, planning
 from semel.spark.sink import decision as decisions
 from semel.spark.sink.batch_commit import BatchPlan
 from semel.spark.sink.decision import BatchDecision, Input
+from semel.spark.sink.summary import Ended, Summary
 
 NAME = "copy"
 TOGETHER, PORTABLE = "together", "portable"
@@ -266,6 +267,26 @@ def test_a_long_decision_is_spread_over_the_partitions(client: Client) -> None:
     commit_offsets(client, NAME, {("in", 1): CommittedOffset(3)})
     with pytest.raises(PipelineError, match=r"the last decision is incomplete\. Another program has reset"):
         decisions.read_committed(client, NAME)
+
+
+def test_a_summary_takes_what_room_is_left(client: Client) -> None:
+    run = decisions.take_over(client, NAME)
+    spans = {("in", 0): Span(2, 7), ("in", 1): Span(3, 8)}
+    summary = Summary({"out": 5}, 2, Ended(8, 1200, 3, 40, 4096))
+    made = BatchDecision(5, run, "q", 9, (), spans, {"in": Input("", 2)}, "out", summary=summary)
+    decisions.make(client, NAME, made)
+    assert decisions.read_committed(client, NAME).decision == made
+    long = Summary({f"topic {number}": number for number in range(1000)})
+    decisions.make(client, NAME, replace(made, number=6, summary=long))
+    assert decisions.read_committed(client, NAME).decision == replace(made, number=6, summary=None)
+
+
+@pytest.mark.parametrize("found", [None, [], {"written": 3}, [{"out": "x"}, 0, None], [{}, 0, [1, 2]]])
+def test_a_summary_of_another_version_is_left_out(found: Any) -> None:
+    assert Summary.of_json(found) is None
+    assert Summary.of_json([{"out": 5}, 2, [8, 1200, 3, 40, 4096, "more"], "more"]) == Summary(
+        {"out": 5}, 2, Ended(8, 1200, 3, 40, 4096)
+    )
 
 
 def test_checkpoints_of_others_are_refused(client: Client, tmp_path: Path) -> None:

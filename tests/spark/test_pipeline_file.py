@@ -22,6 +22,7 @@ from semel.spark import PipelineError, errors, start
 from semel.spark.pipeline import running
 from semel.spark.pipeline.file import load
 from semel.spark.pipeline.running import Progress, Restarted, Run, RunSettings, explain, is_passing
+from semel.spark.pipeline.status import status
 
 HEAD = "from semel.pipeline import Delta, Lookup, Topic, pipeline\n"
 
@@ -294,6 +295,47 @@ def test_a_run_reports_its_batches(spark: SparkSession, semel_broker: Embedded, 
     rows = [(each.pipeline, each.batch, each.rows, each.lag) for each in reports if each.rows]
     assert rows == [("copy", 0, 20, 30), ("copy", 1, 20, 10), ("copy", 2, 10, 0)]
     assert committed(bootstrap, "out") == values(range(50))
+
+
+@pytest.mark.spark
+def test_late_rows_are_reported_and_the_next_decision_has_them(
+    spark: SparkSession, semel_broker: Embedded, tmp_path: Path
+) -> None:
+    bootstrap = semel_broker.bootstrap_servers
+    create(bootstrap, ("in", 1), ("out", 1), **{"retention.ms": "-1"})
+    with Client(bootstrap) as client, Producer(client) as producer:
+        for second in (100, 200, 1, 300):
+            producer.send("in", b"%d" % second, timestamp_ms=second * 1000)
+
+    def unique(rows: DataFrame) -> DataFrame:
+        return (
+            rows.withWatermark("timestamp", "1 second").dropDuplicates(["value", "timestamp"]).select("value")
+        )
+
+    late = Pipeline("late", unique, Topic("in", {"maxOffsetsPerTrigger": "1"}), Topic("out"))
+    setting = "spark.sql.streaming.noDataMicroBatches.enabled"
+    spark.conf.set(setting, "false")
+    try:
+        reports = run(spark, late, RunSettings(bootstrap, str(tmp_path), once=True))
+    finally:
+        spark.conf.unset(setting)
+    assert [(each.batch, each.late, sum(each.written.values())) for each in reports] == [
+        (0, 0, 1),
+        (1, 0, 1),
+        (2, 1, 0),
+        (3, 0, 1),
+    ]
+    assert reports[2].state_bytes > 0
+    with Client(bootstrap) as client:
+        last = status(client, "late").last
+    assert last is not None
+    assert (last.batch_id, last.read, last.written, last.dead) == (3, 1, {"out": 1}, 0)
+    assert last.before is not None
+    assert (last.before.batch_id, last.before.late) == (2, 1)
+    assert (last.before.state_rows, last.before.state_bytes) == (
+        reports[2].state_rows,
+        reports[2].state_bytes,
+    )
 
 
 @pytest.mark.spark

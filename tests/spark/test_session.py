@@ -42,6 +42,7 @@ def test_defaults_suit_one_machine() -> None:
     assert found["spark.python.unix.domain.socket.enabled"] == "true"
     assert found["spark.sql.session.timeZone"] == "UTC"
     assert found["spark.ui.enabled"] == "false"
+    assert found["spark.python.daemon.module"] == "semel.spark.workers"
     assert found[CHECKPOINTS].endswith(".FileSystemBasedCheckpointFileManager")
     assert found["python"] == sys.executable
 

@@ -4,7 +4,6 @@ The input of `semel produce`, and JSON, are in `record_lines`.
 """
 
 import base64
-import os
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -18,6 +17,7 @@ import typer
 
 from semel.cli.command import command
 from semel.cli.options import Isolation, IsolationName, Json, Option, argument
+from semel.cli.output import discard_output
 from semel.printable import as_json, printable, printable_lines
 from semel.record_lines import record_as_json
 from semel.times import time_text
@@ -135,9 +135,8 @@ def consume(
             follows = follow or starts_at_end
             interrupted = (_follow if follows else _read)(consumer, maximum, write)
     except BrokenPipeError:
-        # The reader of the output, such as `head`, closed the pipe. Records that it did not read are not
-        # committed.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # Records that the reader of the output has not read are not committed.
+        discard_output()
         return
     if interrupted:
         raise typer.Exit(INTERRUPTED)

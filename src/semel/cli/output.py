@@ -9,6 +9,7 @@ columns, so that nothing is truncated or coloured.
 Names and texts come from the broker and from other clients, so everything that is printed here is escaped.
 """
 
+import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -39,6 +40,13 @@ def say_error(text: str) -> None:
     """Print an error, starting with a capital letter unless it starts with a path."""
     is_path = bool({"/", "."} & set(text.partition(" ")[0].rstrip(".:")))
     sys.stderr.write(f"Error: {printable_lines(text if is_path else text[:1].upper() + text[1:])}\n")
+
+
+def discard_output() -> None:
+    """Discard what is printed from now on: the reader of standard output, such as `head`, has closed it."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
 
 
 def show(text: str) -> None:

@@ -7,16 +7,26 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import TYPE_CHECKING, Annotated, Self
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import typer
 
 from semel.cli.command import client_settings, command, connected
-from semel.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Json, Option, argument, duration_ms, group
-from semel.cli.output import Answer, Columns, Pairs, partition_names, say
+from semel.cli.options import (
+    DEFAULT_BOOTSTRAP,
+    Bootstrap,
+    Json,
+    Option,
+    address_of,
+    argument,
+    duration_ms,
+    group,
+)
+from semel.cli.output import Answer, Cells, Columns, Pairs, discard_output, partition_names, say, say_error
 from semel.cli.spark import FAILED, SparkOptions, running_spark, spark_errors
 from semel.printable import as_json, printable, printable_lines
 from semel.times import span_text
@@ -25,27 +35,33 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from semel.client import Client
-    from semel.pipeline import Pipeline
     from semel.spark.pipeline.planned import Finding, PipelinePlan, SinkPlan, SourcePlan, StatePlan
-    from semel.spark.pipeline.running import Progress, Restarted
-    from semel.spark.pipeline.status import Lag, OpenTransaction, Status
+    from semel.spark.pipeline.running import Progress, Restarted, Run
+    from semel.spark.pipeline.status import Lag, LastBatch, OpenTransaction, Status
+    from semel.spark.pipeline.totals import RunTotals
     from semel.spark.pipeline.verify import Answer as Comparison
 
-BAR_WIDTH = 24
+BAR_WIDTH = 16
+COLUMNS = (
+    "batch", "rows", "rows/s", "lag", "written", "dead", "late", "state", "restarts", "took", "age"
+)  # fmt: skip
+ADDRESS_TAKEN = 69
 
 
-def view(pipeline: "Pipeline", *, with_json: bool) -> "Lines | Screen":
+def view(totals: "RunTotals", *, with_json: bool) -> "Lines | Screen":
     """Return the view for what standard output is, or for programs."""
     if not with_json and sys.stdout.isatty():
-        return Screen(pipeline.id)
-    return Lines(as_json=with_json)
+        return Screen(totals)
+    return Lines(totals, as_json=with_json)
 
 
 class Lines:
     """One line for every batch that had rows, on standard output."""
 
-    def __init__(self, *, as_json: bool) -> None:
+    def __init__(self, totals: "RunTotals", *, as_json: bool) -> None:
+        self._totals = totals
         self._as_json = as_json
+        self.is_closed = False  # whether the reader of the output has closed it
 
     def __enter__(self) -> Self:
         return self
@@ -57,36 +73,45 @@ class Lines:
         """Print the event."""
         from semel.spark.pipeline.running import Progress
 
-        if event is None or (isinstance(event, Progress) and event.rows == 0):
+        if event is None or (isinstance(event, Progress) and not event.has_rows):
             return
         if self._as_json:
             kind = "batch" if isinstance(event, Progress) else "restart"
-            text = as_json({"event": kind, **asdict(event)})
-        elif isinstance(event, Progress):
-            took = span_text(event.duration_ms)
-            text = (
-                f"{event.pipeline}  batch {event.batch}: {event.rows:,} rows in {took}, "
-                f"{event.rows_per_second:,.0f} rows/s, {event.lag:,} behind"
-            )
-            dead = sum(event.dead.values())
-            text += f", {dead:,} dead" if dead else ""
-            text += f", {event.late:,} late" if event.late else ""
+            text = as_json({"event": kind, **asdict(event), "restarts": self._totals.restarts})
         else:
-            text = f"{event.pipeline}  restarted: {event.why}"
-        sys.stdout.write(printable_lines(text) + "\n")
-        sys.stdout.flush()
+            text = (
+                _line(event) if isinstance(event, Progress) else f"{event.pipeline}  restarted: {event.why}"
+            )
+        try:
+            sys.stdout.write(printable_lines(text) + "\n")
+            sys.stdout.flush()
+        except BrokenPipeError:
+            self.is_closed = True
+            discard_output()
+
+
+def _line(event: "Progress") -> str:
+    text = (
+        f"{event.pipeline}  batch {event.batch}: {event.rows:,} rows in {span_text(event.duration_ms)}, "
+        f"{event.rows_per_second:,.0f} rows/s, {event.lag:,} behind"
+    )
+    dead = sum(event.dead.values())
+    text += f", {dead:,} dead" if dead else ""
+    text += f", {event.late:,} late" if event.late else ""
+    text += f", {event.state_rows:,} rows of state" if event.state_rows else ""
+    return text
 
 
 class Screen:
-    """A table on the terminal with the last batch."""
+    """A table on the terminal with the last batch, and the totals of the run."""
 
-    def __init__(self, pipeline_id: str) -> None:
+    is_closed = False
+
+    def __init__(self, totals: "RunTotals") -> None:
         from rich.console import Console
         from rich.live import Live
 
-        self._title = pipeline_id
-        self._rows = self._dead = self._late = 0
-        self._last: Progress | None = None
+        self._totals = totals
         self._seen_at = 0.0
         self._live = Live(console=Console(), get_renderable=self.table, refresh_per_second=4)
 
@@ -100,14 +125,11 @@ class Screen:
         self._live.__exit__(kind, error, trace)
 
     def show(self, event: "Progress | Restarted | None") -> None:
-        """Keep the progress for the next drawing of the table; report a restart at once."""
+        """Keep the time of a batch for the next drawing of the table; report a restart at once."""
         from semel.spark.pipeline.running import Progress
 
         if isinstance(event, Progress):
-            self._rows += event.rows
-            self._dead += sum(event.dead.values())
-            self._late += event.late
-            self._last, self._seen_at = event, time.monotonic()
+            self._seen_at = self._seen_at if event.is_idle else time.monotonic()
         elif event is not None:
             say(f"{event.pipeline} was restarted: {event.why}")
 
@@ -119,23 +141,26 @@ class Screen:
         from rich.text import Text
 
         # As a Text, so that rich finds no markup in it.
-        title = Text(printable(self._title))
+        title, totals = Text(printable(self._totals.pipeline)), self._totals
         table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-        for name in ("batch", "rows", "rows/s", "lag", "dead", "late", "took", "age"):
+        for name in COLUMNS:
             table.add_column(name, justify="right")
         table.add_column("read", width=BAR_WIDTH)
-        if (last := self._last) is None:
-            table.add_row(*"-" * 8, "starting")
+        if (last := totals.last) is None:
+            table.add_row(*"-" * len(COLUMNS), "starting")
             return table
         age_ms = int((time.monotonic() - self._seen_at) * 1000)
-        bar = ProgressBar(total=max(1, self._rows + last.lag), completed=max(self._rows, 1 - last.lag))
+        bar = ProgressBar(total=max(1, totals.rows + last.lag), completed=max(totals.rows, 1 - last.lag))
         table.add_row(
             str(last.batch),
-            f"{self._rows:,}",
+            f"{totals.rows:,}",
             f"{last.rows_per_second:,.0f}",
             f"{last.lag:,}",
-            f"{self._dead:,}",
-            f"{self._late:,}",
+            f"{sum(totals.written.values()):,}",
+            f"{sum(totals.dead.values()):,}",
+            f"{totals.late:,}",
+            f"{last.state_rows:,}",
+            str(totals.restarts),
             span_text(last.duration_ms),
             span_text(age_ms),
             bar,
@@ -150,11 +175,9 @@ PIPELINES: "Columns[Status]" = Columns(
     cells={"batch_age_ms": span_text},
     pipeline=lambda found: found.pipeline,
     writes_to=lambda found: found.writes_to,
-    batch=lambda found: None if (made := found.decision) is None or made.batch_id < 0 else made.batch_id,
-    decision=lambda found: None if found.decision is None else found.decision.number,
-    run=lambda found: (
-        None if (made := found.decision) is None else f"{made.run.producer_id}.{made.run.epoch}"
-    ),
+    batch=lambda found: None if found.last is None else found.last.batch_id,
+    decision=lambda found: None if found.last is None else found.last.number,
+    run=lambda found: None if found.last is None else found.last.run,
     lag=lambda found: found.behind,
     open_transactions=lambda found: len(found.open),
     batch_age_ms=lambda found: found.batch_age_ms,
@@ -219,6 +242,10 @@ def run(
     patience: Annotated[
         str, Option("How long the broker may be unavailable before this fails.", "SPAN")
     ] = "5m",
+    metrics: Annotated[
+        str | None,
+        Option("Serve Prometheus metrics over HTTP here; with port 0, on a free port.", "HOST:PORT"),
+    ] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: Json = False,
 ) -> None:
@@ -231,24 +258,62 @@ def run(
     Try:  semel pipeline run billing.py --checkpoint /var/lib/billing
 
     Exit codes: 0 stopped, or everything was read with --once; 1 a query failed; 2 wrong usage, or the file
-    declares no pipeline.
+    declares no pipeline; 69 the address for the metrics is taken.
     """
     patience_seconds = duration_ms(patience, "--patience") / 1000
+    address = None if metrics is None else address_of(metrics, "--metrics")
     with spark_errors():
         from semel.spark.pipeline import running
         from semel.spark.pipeline.file import load
+        from semel.spark.pipeline.totals import RunTotals
 
         pipeline = load(file)
-        with running_spark(pipeline.id, spark) as session:
+        totals = RunTotals.of(pipeline)
+        # The address first: Spark takes seconds to start.
+        with _metrics_served(totals, address), running_spark(pipeline.id, spark) as session:
             stop = _Stop()
             checkpoint = _absolute(checkpoint)
             settings = running.RunSettings(bootstrap, checkpoint, once, trigger, client_settings(), new)
             watched = running.Run(session, pipeline, settings, patience_seconds)
-            with view(pipeline, with_json=as_json) as shown:
-                for event in watched.watch(lambda: stop.is_asked):
-                    shown.show(event)
-            if stop.is_asked:
-                say(f"{pipeline} has stopped. After a restart it continues where it was.")
+            _watch(watched, totals, stop, with_json=as_json)
+
+
+def _watch(watched: "Run", totals: "RunTotals", stop: "_Stop", *, with_json: bool) -> None:
+    """Show what a run reports until it has ended, or is to stop."""
+    with view(totals, with_json=with_json) as shown:
+        events = watched.watch(lambda: stop.is_asked or shown.is_closed)
+        # Closed before Spark is stopped, however this ends: the query must not outlive its Spark.
+        with closing(events):
+            for event in events:
+                if event is not None:
+                    totals.add(event)
+                shown.show(event)
+    if stop.is_asked or shown.is_closed:
+        why = "" if stop.is_asked else ", because the reader of its output is gone"
+        say(f"{watched.pipeline} has stopped{why}. After a restart it continues where it was.")
+
+
+@contextmanager
+def _metrics_served(totals: "RunTotals", address: tuple[str, int] | None) -> Iterator[None]:
+    """Serve the metrics of a run while the context is open, if there is an address for them."""
+    if address is None:
+        yield
+        return
+    from semel.server.metrics_page import MetricsPage, MetricsThread
+    from semel.wire.addresses import write_address
+
+    page = MetricsPage(totals.page, lambda: (True, {"pipeline": totals.pipeline}))
+    try:
+        served = MetricsThread(page, *address)
+    except (OSError, UnicodeError) as error:
+        say_error(
+            f"the metrics cannot be served: {error}. Choose another --metrics address, or stop what listens "
+            "there."
+        )
+        raise typer.Exit(ADDRESS_TAKEN) from None
+    with served:
+        say(f"Metrics are served on http://{write_address(address[0], served.port)}/metrics")
+        yield
 
 
 @command(app)
@@ -344,17 +409,44 @@ def list_(client: "Client") -> Answer:
 def status(pipeline: PipelineId, client: "Client") -> Answer:
     """Show a pipeline: its last decision, its lag, and its open transactions.
 
-    A batch is committed by a decision, and decisions are numbered. The batch age is how long the current
-    batch has been writing.
+    A batch is committed by a decision, and decisions are numbered. A decision says how many offsets the batch
+    has read and how many rows it has written. Duration, late rows and state are known when a batch has ended,
+    so they are those of the batch before. The batch age is how long the current batch has been writing.
     """
     found = _status(client, pipeline)
-    summary = PIPELINES.row(found)
+    summary = {**PIPELINES.row(found), **_rows(found.last)}
     if found.decision is not None:
         summary["still_to_end"] = [winner.transactional_id for winner in found.decision.winners]
     lags = LAGS.table(found.lags, "It reads no topics.", "\nInput")
     transactions = OPEN.table(found.open, "It has no open transactions.", "\nTransactions")
     data = {**summary, "input": lags.rows, "transactions": transactions.rows}
-    return Answer(data, Pairs(summary, PIPELINES.cells), lags, transactions)
+    return Answer(data, Pairs(summary, {**PIPELINES.cells, **ROWS_CELLS}), lags, transactions)
+
+
+def _rows(last: "LastBatch | None") -> dict[str, Any]:
+    """Return what the last batch has done, and what Spark has reported of the one before."""
+    if last is None:
+        return {"read": None, "written": None, "dead": None, "batch_before": None}
+    before = None if last.before is None else last.before._asdict()
+    return {"read": last.read, "written": last.written, "dead": last.dead, "batch_before": before}
+
+
+def _written_text(written: dict[str, int] | None) -> str | None:
+    if written is None:
+        return None
+    return ", ".join(f"{output} {rows:,}" for output, rows in written.items()) or "nothing"
+
+
+def _before_text(before: dict[str, int] | None) -> str | None:
+    if before is None:
+        return None
+    return (
+        f"{before['batch_id']}: {span_text(before['duration_ms'])}, {before['late']:,} late, "
+        f"{before['state_rows']:,} rows of state"
+    )
+
+
+ROWS_CELLS: Cells = {"written": _written_text, "batch_before": _before_text}
 
 
 @command(app)

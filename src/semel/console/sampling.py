@@ -33,7 +33,8 @@ from semel.client import (
 from semel.client.admin.transactions import list_transactions
 from semel.client.consume.offsets import list_offsets
 from semel.spark.errors import PipelineError
-from semel.spark.pipeline.status import Status, status
+from semel.spark.pipeline.status import LastBatch, Status, status
+from semel.spark.sink.summary import Ended
 
 
 class Point(NamedTuple):
@@ -371,15 +372,14 @@ def blockers_of(
 # ---- pipelines
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class SeenDecision:
     """A decision, and when it was first seen."""
 
     at: float
-    number: int
-    batch_id: int
-    rows: int
+    batch: LastBatch
     behind: int
+    ended: Ended | None = None  # the next decision says what the batch has ended with
 
 
 @dataclass(slots=True)
@@ -392,11 +392,13 @@ class PipelineSample:
 
     def note(self, found: Status) -> None:
         """Record the decision of a status if it is new."""
-        decision = found.decision
-        if decision is not None and not (self.decisions and self.decisions[-1].number == decision.number):
-            self.decisions.append(
-                SeenDecision(time.time(), decision.number, decision.batch_id, rows_of(found), found.behind)
-            )
+        last, before = found.last, self.decisions[-1] if self.decisions else None
+        if last is None or (before is not None and before.batch.number == last.number):
+            return
+        # A decision may have been missed in between.
+        if before is not None and last.before is not None and last.before.batch_id == before.batch.batch_id:
+            before.ended = last.before
+        self.decisions.append(SeenDecision(time.time(), last, found.behind))
 
 
 def status_of(client: Client, name: str) -> tuple[Status | None, str | None]:
@@ -405,8 +407,3 @@ def status_of(client: Client, name: str) -> tuple[Status | None, str | None]:
         return status(client, name), None
     except PipelineError as error:
         return None, str(error)
-
-
-def rows_of(found: Status) -> int:
-    """How many offsets the last batch has read."""
-    return sum(each.end - each.start for each in found.decision.spans.values()) if found.decision else 0

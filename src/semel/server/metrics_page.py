@@ -2,14 +2,16 @@
 
 The page has its own port, for the operator's network. A request may have a few kilobytes and must arrive
 within seconds. A connection carries one request, and only a few are served at a time.
+
+A broker serves it on its own event loop. `MetricsThread` serves it for programs that have none.
 """
 
 import asyncio
 import json
+import threading
 from collections.abc import Callable
-from typing import Any, Final
-
-from semel.broker.metrics import Metrics
+from types import TracebackType
+from typing import Any, Final, Self
 
 REQUEST_BYTES_MAX: Final = 8_192
 REQUEST_SECONDS: Final = 5.0
@@ -19,13 +21,14 @@ _TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
 _JSON: Final = "application/json"
 
 Health = Callable[[], tuple[bool, dict[str, Any]]]
-"""Returns whether the broker serves, and more fields for the answer."""
+"""Returns whether the program serves, and more fields for the answer."""
 
 
 class MetricsPage:
     """A small HTTP server. `start` binds the port, `stop` releases it."""
 
-    def __init__(self, metrics: Metrics, health: Health) -> None:
+    def __init__(self, metrics: Callable[[], bytes], health: Health) -> None:
+        """`metrics` returns the page in Prometheus' text format."""
         self._metrics = metrics
         self._health = health
         self._server: asyncio.Server | None = None
@@ -76,15 +79,39 @@ class MetricsPage:
             return _response(405, "text/plain", b"only GET is served\n", head=False)
         head = method == b"HEAD"
         if path == b"/metrics":
-            # Imported late for a fast start: it loads more than the rest of this package.
-            from semel.broker.metrics_text import page
-
-            return _response(200, _TEXT, page(self._metrics), head=head)
+            return _response(200, _TEXT, self._metrics(), head=head)
         if path == b"/health":
             is_serving, fields = self._health()
             body = json.dumps({"status": "serving" if is_serving else "stopping", **fields}).encode() + b"\n"
             return _response(200 if is_serving else 503, _JSON, body, head=head)
         return _response(404, "text/plain", b"there are /metrics and /health\n", head=head)
+
+
+class MetricsThread:
+    """Serves a metrics page on a daemon thread while its context is open."""
+
+    def __init__(self, page: MetricsPage, host: str, port: int) -> None:
+        """Bind the port. OSError if the address is in use, UnicodeError if it cannot be one."""
+        self._page = page
+        self._loop = asyncio.new_event_loop()
+        try:
+            self.port = self._loop.run_until_complete(page.start(host, port))
+        except BaseException:
+            self._loop.close()
+            raise
+        self._thread = threading.Thread(target=self._loop.run_forever, name="metrics page", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.run_until_complete(self._page.stop())
+        self._loop.close()
 
 
 async def _request_line(reader: asyncio.StreamReader) -> bytes:

@@ -153,8 +153,15 @@ def _cannot_start(code: int, sentence: str, error: Exception, failed: Callable[[
 
 def _metrics_page(server: Server) -> MetricsPage:
     broker = server.broker
+
+    def page() -> bytes:
+        # Imported late for a fast start: it loads more than the rest of this package.
+        from semel.broker import metrics_text
+
+        return metrics_text.page(broker.metrics)
+
     return MetricsPage(
-        broker.metrics,
+        page,
         lambda: (
             not server.stopping.is_set() and broker.is_serving,
             {"cluster_id": broker.cluster_id, "node_id": broker.node_id},

@@ -14,6 +14,10 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any, TypeVar
 
+from semel.spark.workers import end_quietly
+
+end_quietly()
+
 T = TypeVar("T")
 
 #: The methods of data sources, readers and writers that Spark calls.

@@ -3,19 +3,22 @@
 import asyncio
 import contextlib
 import json
+import socket
 from collections.abc import Coroutine
 from typing import Any
+from urllib.request import urlopen
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from support.waiting import LIMIT_SECONDS, until_async
 
 from semel.broker.commit.pending_commands import PendingCommands
 from semel.broker.commit.tick import Tick
 from semel.broker.metrics import Metrics
-from semel.broker.metrics_text import page
+from semel.broker.metrics_text import page as page_of
 from semel.core.facts import ProducerIdAllocated
 from semel.core.log.partition import AllocateProducerId
-from semel.server.metrics_page import CLIENTS_MAX, REQUEST_BYTES_MAX, MetricsPage
+from semel.server.metrics_page import CLIENTS_MAX, REQUEST_BYTES_MAX, MetricsPage, MetricsThread
 
 
 async def ask(port: int, request: bytes) -> bytes:
@@ -35,7 +38,7 @@ def run(main: Coroutine[Any, Any, None]) -> None:
 
 
 def samples(metrics: Metrics) -> dict[str, float]:
-    families = text_string_to_metric_families(page(metrics).decode())
+    families = text_string_to_metric_families(page_of(metrics).decode())
     return {
         sample.name + "".join(f"[{value}]" for value in sample.labels.values()): sample.value
         for family in families
@@ -92,7 +95,7 @@ def test_two_brokers_do_not_share_their_counters() -> None:
 def test_pages() -> None:
     async def main() -> None:
         is_serving = True
-        page = MetricsPage(Metrics(), lambda: (is_serving, {"cluster_id": "c"}))
+        page = MetricsPage(lambda: page_of(Metrics()), lambda: (is_serving, {"cluster_id": "c"}))
         port = await page.start("127.0.0.1", 0)
         answer = await ask(port, b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
         assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
@@ -115,7 +118,7 @@ def test_pages() -> None:
 
 def test_only_a_few_are_served_at_a_time_and_stop_lets_go_of_them() -> None:
     async def main() -> None:
-        page = MetricsPage(Metrics(), lambda: (True, {}))
+        page = MetricsPage(lambda: page_of(Metrics()), lambda: (True, {}))
         port = await page.start("127.0.0.1", 0)
         silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(CLIENTS_MAX)]
         await until_async(lambda: len(page._clients) == CLIENTS_MAX)
@@ -128,3 +131,17 @@ def test_only_a_few_are_served_at_a_time_and_stop_lets_go_of_them() -> None:
             writer.close()
 
     run(main())
+
+
+def test_a_program_without_an_event_loop_serves_it_on_a_thread() -> None:
+    page = MetricsPage(lambda: b"up 1\n", lambda: (True, {}))
+    with MetricsThread(page, "127.0.0.1", 0) as served:
+        with urlopen(f"http://127.0.0.1:{served.port}/metrics", timeout=LIMIT_SECONDS) as answer:
+            assert answer.read() == b"up 1\n"
+        with pytest.raises(OSError, match="in use"):
+            MetricsThread(page, "127.0.0.1", served.port)
+        idle = socket.create_connection(("127.0.0.1", served.port))
+    assert idle.recv(1) == b""
+    idle.close()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", served.port))

@@ -11,8 +11,8 @@ from semel.client import ErrorCode, KafkaError
 from semel.console import forms
 from semel.console.observing import Observer
 from semel.console.rendering import iso, now_iso, page
-from semel.console.sampling import PipelineSample, rows_of
-from semel.spark.pipeline.status import Doing, Status
+from semel.console.sampling import PipelineSample, SeenDecision
+from semel.spark.pipeline.status import Doing, LastBatch, Status
 
 #: What an open transaction of a pipeline is for, in a sentence.
 PURPOSES = {
@@ -21,6 +21,9 @@ PURPOSES = {
     Doing.DECIDING: "the driver is making a decision",
     Doing.LEFT: "left over from an older run; the next batch aborts it",
 }
+
+#: What a batch has ended with.
+ENDED = ("late", "duration_ms", "state_rows", "state_bytes")
 
 
 async def pipelines(request: Request) -> Response:
@@ -38,21 +41,50 @@ def _summary(name: str, sample: PipelineSample) -> dict[str, Any]:
     row: dict[str, Any] = {"pipeline": name, "problem": sample.problem}
     if found is None:
         return row | dict.fromkeys(
-            ("writes_to", "batch", "decision", "run", "rows", "lag", "open", "batch_age_ms", "decided_ms_ago")
+            ("writes_to", "lag", "open", "batch_age_ms", "decided_ms_ago", *_batch(None))
         )
-    decision = found.decision
     seen = sample.decisions[-1] if len(sample.decisions) > 1 else None
     return row | {
         "writes_to": found.writes_to,
-        "batch": None if decision is None or decision.batch_id < 0 else decision.batch_id,
-        "decision": None if decision is None else decision.number,
-        "run": None if decision is None else f"{decision.run.producer_id}.{decision.run.epoch}",
-        "rows": None if decision is None else rows_of(found),
+        **_batch(found.last),
         "lag": found.behind,
         "open": len(found.open),
         "batch_age_ms": found.batch_age_ms,
         # The first decision may be older than the console, so its time is unknown.
         "decided_ms_ago": None if seen is None else int((time.time() - seen.at) * 1000),
+    }
+
+
+def _batch(last: LastBatch | None) -> dict[str, Any]:
+    """Return what the last decision says of its batch, and of the end of the batch before."""
+    if last is None:
+        return dict.fromkeys(("batch", "decision", "run", "rows", "written", "dead", "before"))
+    return {
+        "batch": last.batch_id,
+        "decision": last.number,
+        "run": last.run,
+        "rows": last.read,
+        "written": last.written,
+        "dead": last.dead,
+        "before": None if last.before is None else last.before._asdict(),
+    }
+
+
+def _seen(each: SeenDecision) -> dict[str, Any]:
+    """Return a decision that was seen, with what its batch has ended with."""
+    written = each.batch.written
+    return {
+        "number": each.batch.number,
+        "batch": each.batch.batch_id,
+        "rows": each.batch.read,
+        "written": None if written is None else sum(written.values()),
+        "dead": each.batch.dead,
+        "seen": iso(int(each.at * 1000)),
+        **(
+            dict.fromkeys(ENDED)
+            if each.ended is None
+            else {name: getattr(each.ended, name) for name in ENDED}
+        ),
     }
 
 
@@ -73,18 +105,10 @@ async def pipeline(request: Request) -> Response:
         "input": _input(sample.status),
         "transactions": _open(sample.status),
         "still_to_end": _winners(sample.status),
-        "decisions": [
-            {
-                "number": each.number,
-                "batch": each.batch_id if each.batch_id >= 0 else None,
-                "rows": each.rows,
-                "seen": iso(int(each.at * 1000)),
-            }
-            for each in reversed(sample.decisions)
-        ],
+        "decisions": [_seen(each) for each in reversed(sample.decisions)],
         "series": {
             "times": [round(each.at, 1) for each in sample.decisions],
-            "rows": [each.rows for each in sample.decisions],
+            "rows": [_batch(each.batch)["rows"] for each in sample.decisions],
             "behind": [each.behind for each in sample.decisions],
         },
     }

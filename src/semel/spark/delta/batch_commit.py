@@ -43,7 +43,7 @@ from semel.spark.clients import connect
 from semel.spark.delta import leftovers
 from semel.spark.delta.data_source import DeltaOptions
 from semel.spark.delta.files import Added
-from semel.spark.delta.group import Group, TableName, follow, read_group
+from semel.spark.delta.group import Group, LastCommit, TableName, follow, read_group
 from semel.spark.delta.position import (
     NOWHERE,
     Note,
@@ -275,6 +275,8 @@ def plan_stream(options: DeltaOptions, schema: StructType, checkpoint: Checkpoin
     if position.number == 0:
         check_predecessors(client, table, app, options.relations, step)
     last = position.recent.get(position.number)
+    if last is not None:
+        name = name._replace(last=LastCommit(last.number, last.batch_id, last.run))
     known = {
         key: offset
         for key, offset in position.offsets.items()
@@ -454,17 +456,20 @@ def commit(
     )
     table = commit_to_table(options, schema, plan, note, added)
     if plan.query_id != NO_QUERY:
-        _follow(options, table, plan)
+        _follow(options, table, plan, sum(each.rows for each in added))
     # The next plan deletes the files that cannot be deleted now.
     with suppress(TableUnreachable):
         leftovers.clear(table.storage, plan.app, plan.number, {plan.number: winners})
 
 
-def _follow(options: DeltaOptions, table: Table, plan: TablePlan) -> None:
+def _follow(options: DeltaOptions, table: Table, plan: TablePlan, rows: int) -> None:
     # The plan has moved the group to the start of the batch, so only partitions that moved need a commit.
     moved = {key: plan.end[key] for key, begin in plan.begin.items() if plan.end[key] != begin}
+    # A batch without input has a commit too, which the group names.
+    moved = moved or dict(sorted(plan.begin.items())[:1])
+    last = LastCommit(plan.number, plan.batch_id, plan.run, rows)
     try:
-        follow(_client(options), plan.app, {}, TableName(table.table_id, table.location), moved)
+        follow(_client(options), plan.app, {}, TableName(table.table_id, table.location, last), moved)
     except (KafkaError, ClientError) as error:
         raise BatchUnfinished(
             f"batch {plan.batch_id} is in the table, but the group of pipeline {plan.app!r} was not updated: "

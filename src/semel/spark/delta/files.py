@@ -197,6 +197,12 @@ class Added:
     values: Values
     stats: str
 
+    @property
+    def rows(self) -> int:
+        """The number of rows in it."""
+        found: int = json.loads(self.stats)["numRecords"]
+        return found
+
 
 @dataclass(slots=True)
 class _Open:

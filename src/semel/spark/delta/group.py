@@ -2,7 +2,8 @@
 
 From the group, lag tools show the position of the pipeline, and a source finds its start when the checkpoint
 is lost. A note with the offsets names the table, so that a new start can read the position there. The note is
-written before the first commit of the table.
+written before the first commit of the table. It also has the pipeline's last commit to the table, so that the
+command line and the console show it without access to the table.
 """
 
 import json
@@ -22,10 +23,24 @@ class TableName(NamedTuple):
 
     table_id: str
     location: str
+    last: "LastCommit | None" = None
 
     def to_note(self) -> str:
         """Format the note for an offset."""
         return f"{MARK} {json.dumps(self._asdict(), separators=(',', ':'))}"
+
+    def is_same(self, other: "TableName") -> bool:
+        """Whether this is the same table in the same place."""
+        return self[:2] == other[:2]
+
+
+class LastCommit(NamedTuple):
+    """The last commit of a pipeline to its table."""
+
+    number: int
+    batch_id: int  # -1 if it is not known
+    run: str
+    rows: int | None = None  # that it has added
 
 
 class Group(NamedTuple):
@@ -46,14 +61,25 @@ def read_group(client: Client, pipeline_id: str) -> Group:
                 "a pipeline.id of its own"
             )
         if each.metadata.startswith(f"{MARK} "):
-            table = _table(pipeline_id, each.metadata.removeprefix(MARK))
+            found_table = _table(pipeline_id, each.metadata.removeprefix(MARK))
+            # A commit changes only the offsets of partitions that the batch has read.
+            if table is None or _number(found_table) > _number(table):
+                table = found_table
     return Group(found, table)
+
+
+def _number(table: TableName) -> int:
+    return -1 if table.last is None else table.last.number
 
 
 def _table(pipeline_id: str, note: str) -> TableName:
     try:
-        return TableName(**json.loads(note))
-    except (ValueError, TypeError, RecursionError):
+        found = json.loads(note)
+        last = found.get("last")
+        return TableName(
+            found["table_id"], found["location"], None if last is None else LastCommit(*last[:4])
+        )
+    except (LookupError, ValueError, TypeError, AttributeError, RecursionError):
         raise PipelineError(
             f"the group of pipeline {pipeline_id!r} does not say which table it follows: another program has "
             "changed its offsets. Choose a new pipeline.id"
@@ -69,6 +95,15 @@ def follow(
 ) -> None:
     """Move the group to the position of the table; `known` offsets are not committed again."""
     note = table.to_note()
-    wanted = {key: CommittedOffset(offset, note) for key, offset in offsets.items()}
-    behind = {key: each for key, each in wanted.items() if known.get(key) != each}
+    behind = {
+        key: CommittedOffset(offset, note)
+        for key, offset in offsets.items()
+        if not _is_there(pipeline_id, known.get(key), offset, table)
+    }
     commit_offsets(client, pipeline_id, behind)
+
+
+def _is_there(pipeline_id: str, found: CommittedOffset | None, offset: int, table: TableName) -> bool:
+    if found is None or found.offset != offset or not found.metadata.startswith(f"{MARK} "):
+        return False
+    return _table(pipeline_id, found.metadata.removeprefix(MARK)).is_same(table)

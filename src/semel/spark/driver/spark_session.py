@@ -1,11 +1,14 @@
 """`semel.spark.session`: a SparkSession configured for this package, on one machine or on a cluster.
 
-Passes the setting `spark.sql.streaming.checkpointLocation` to the sinks, and prepares their first start.
+It adds a step to `DataStreamWriter.start`, which prepares what Spark does not:
 
-Spark resolves the setting in Java, after the options were passed, and no Python process sees it. So
-`semel.spark.session` adds a step to `DataStreamWriter.start`: a named query without a checkpointLocation of
-its own gets as an option the location that Spark would give it. Queries of other formats keep their location.
-A query without a name is left alone: Spark chooses a new directory at every start.
+- The setting `spark.sql.streaming.checkpointLocation` is passed to the sinks. Spark resolves it in Java,
+  after the options were passed, and no Python process sees it. So a named query without a checkpointLocation
+  of its own gets as an option the location that Spark would give it. Queries of other formats keep their
+  location. A query without a name is left alone: Spark chooses a new directory at every start.
+- The output mode update is refused. Spark refuses it for all Python sinks, but only when the query has begun
+  its first batch, and without saying what works instead.
+- A query with `transformWithState` gets the only kind of state store that can serve it.
 """
 
 import functools
@@ -13,28 +16,38 @@ import os
 import re
 import shlex
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pyspark
 from pyspark import SparkConf, SparkContext
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from semel.spark.driver import java
 from semel.spark.driver.first_start import prepare_first_start
+from semel.spark.errors import OptionError
 
 SETTING = "spark.sql.streaming.checkpointLocation"
 OPTION = "checkpointLocation"
 
 
-def pass_checkpoint_setting() -> None:
+STATE_STORE = "spark.sql.streaming.stateStore.providerClass"
+ROCKS_DB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+
+
+def prepare_starts() -> None:
     """Add the step, once per process."""
     original = DataStreamWriter.start
     if hasattr(original, "__wrapped__"):
         return
+    for name in ("format", "outputMode"):
+        _remember(name)
 
     @functools.wraps(original)
     def start(
@@ -46,6 +59,7 @@ def pass_checkpoint_setting() -> None:
         queryName: str | None = None,  # noqa: N803
         **options: Any,
     ) -> StreamingQuery:
+        _refuse_update(format or _chosen(self, "format"), outputMode or _chosen(self, "outputMode"))
         prepare_first_start(self._spark)
         given = self._jwrite.extraOptions()
         name = queryName or (given.apply("queryName") if given.contains("queryName") else None)
@@ -53,19 +67,81 @@ def pass_checkpoint_setting() -> None:
         has_own = given.contains(OPTION) or OPTION.lower() in map(str.lower, options)
         if root and name and not has_own:
             options[OPTION] = f"{root.rstrip('/')}/{name}"
-        return original(self, path, format, outputMode, partitionBy, queryName, **options)
+        with state_store_for(self._df):
+            return original(self, path, format, outputMode, partitionBy, queryName, **options)
 
     DataStreamWriter.start = start  # type: ignore[method-assign]
+
+
+def _remember(name: str) -> None:
+    """Keep what a method of a writer was given: Spark has no method that returns it."""
+    original = getattr(DataStreamWriter, name)
+
+    @functools.wraps(original)
+    def method(self: DataStreamWriter, value: str) -> DataStreamWriter:
+        vars(self)[f"semel {name}"] = value
+        found: DataStreamWriter = original(self, value)
+        return found
+
+    setattr(DataStreamWriter, name, method)
+
+
+def _chosen(writer: DataStreamWriter, name: str) -> str:
+    found: str = vars(writer).get(f"semel {name}", "")
+    return found
+
+
+def _refuse_update(sink: str, mode: str) -> None:
+    if sink in ("semel", "semel-delta") and mode.lower() == "update":
+        raise OptionError(
+            f"Spark has no output mode update for sinks in Python, such as format {sink!r}. Declare the "
+            "pipeline with @pipeline(…, output_mode='update'); or write each batch in foreachBatch, with "
+            "semel.spark.batch: there every output mode works, and counts exactly once"
+        )
+
+
+@contextmanager
+def state_store_for(rows: DataFrame) -> Iterator[None]:
+    """Choose RocksDB while a query with `transformWithState` is started, unless a state store was chosen.
+
+    A query keeps the settings that its session has when it is started.
+    """
+    spark = rows.sparkSession
+    try:
+        has_own = spark.conf.get(STATE_STORE, None) is not None
+        needs_it = "TransformWithState" in rows._jdf.queryExecution().analyzed().treeString()
+    except AttributeError:  # Spark Connect does not show plans.
+        has_own, needs_it = True, False
+    if needs_it and not _has_protobuf():
+        raise OptionError(
+            "transformWithState needs the package protobuf, on the executors too: pip install 'semel[state]'"
+        )
+    if has_own or not needs_it:
+        yield
+        return
+    spark.conf.set(STATE_STORE, ROCKS_DB)
+    try:
+        yield
+    finally:
+        spark.conf.unset(STATE_STORE)
+
+
+def _has_protobuf() -> bool:
+    try:
+        return find_spec("google.protobuf") is not None
+    except ModuleNotFoundError:
+        return False
 
 
 #: Settings for every session: times mean the same everywhere.
 SESSION_DEFAULTS = {"spark.sql.session.timeZone": "UTC"}
 #: Settings for the process that starts Spark: Python and Java use Unix sockets.
 STARTER_DEFAULTS = {"spark.python.unix.domain.socket.enabled": "true"}
-#: On one machine: no ports are open to the network, and checkpoints are written through plain file
-#: operations, which takes half the time. A result with state has a task for every partition of its state, in
-#: every batch: Spark's default of 200 is meant for clusters.
+#: On one machine: Python workers end without a traceback, no ports are open to the network, and checkpoints
+#: are written through plain file operations, which takes half the time. A result with state has a task for
+#: every partition of its state, in every batch: Spark's default of 200 is meant for clusters.
 LOCAL_DEFAULTS = {
+    "spark.python.daemon.module": "semel.spark.workers",
     "spark.sql.shuffle.partitions": str(max(2, min(8, os.cpu_count() or 2))),
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
@@ -90,7 +166,7 @@ def session(app_name: str = "semel", *, master: str | None = None) -> SparkSessi
     `spark.sql.streaming.checkpointLocation` for queries that have a name.
     """
     builder = SparkSession.builder
-    pass_checkpoint_setting()
+    prepare_starts()
     if SparkSession.getActiveSession() is not None:
         return builder
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)

@@ -10,7 +10,7 @@ many pages. `News` reduces Spark's progress reports to the few numbers that show
 import json
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any, NamedTuple
@@ -23,10 +23,12 @@ from pyspark.sql.streaming.query import StreamingQuery
 from semel.pipeline import Lookup, Pipeline, Topic
 from semel.spark.checkpoint import Checkpoint
 from semel.spark.driver.first_start import prepare_first_start
+from semel.spark.driver.spark_session import state_store_for
 from semel.spark.errors import PipelineError
 from semel.spark.partition_offsets import PartitionOffsets, of_json
 from semel.spark.pipeline.query import OneQuery
 from semel.spark.sink.batch import Batch
+from semel.spark.sink.summary import Ended, is_idle
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +44,15 @@ class Progress:
     lag: int  # offsets that were still waiting after it
     late: int = 0  # rows that came after the watermark and were dropped
     state_rows: int = 0
+    state_bytes: int = 0  # in memory, as Spark reports it
     written: Mapping[str, int] = field(default_factory=dict)  # rows by sink
     dead: Mapping[str, int] = field(default_factory=dict)  # records that could not be parsed, by source
+    is_idle: bool = False  # no batch: Spark also reports while it waits for input
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether it has read or written rows. State also returns rows when a time has come."""
+        return bool(self.rows or self.dead or any(self.written.values()))
 
     @classmethod
     def of(
@@ -58,19 +67,21 @@ class Progress:
             rows += int(source["numInputRows"]) // max((reads.get(topic, 1) for topic, _ in end), default=1)
             ends |= end
             latest |= _vector(source.get("latestOffset"))
-        duration_ms = int(report["durationMs"].get("triggerExecution", 0))
+        ended = Ended.of(report)
         return cls(
             pipeline=pipeline,
-            batch=int(report["batchId"]),
+            batch=ended.batch_id,
             at=str(report["timestamp"]),
             rows=rows,
-            rows_per_second=rows * 1000 / max(1, duration_ms),
-            duration_ms=duration_ms,
+            rows_per_second=rows * 1000 / max(1, ended.duration_ms),
+            duration_ms=ended.duration_ms,
             lag=sum(max(0, offset - ends.get(key, 0)) for key, offset in latest.items()),
-            late=sum(int(each.get("numRowsDroppedByWatermark", 0)) for each in report["stateOperators"]),
-            state_rows=sum(int(each.get("numRowsTotal", 0)) for each in report["stateOperators"]),
+            late=ended.late,
+            state_rows=ended.state_rows,
+            state_bytes=ended.state_bytes,
             written=counted.written if counted else {},
             dead=counted.dead if counted else {},
+            is_idle=is_idle(report),
         )
 
 
@@ -252,9 +263,11 @@ def start_query(spark: SparkSession, pipeline: Pipeline, settings: RunSettings) 
         counted.pop(batch_id - COUNTED_MAX, None)
 
     when: dict[str, Any] = {"availableNow": True} if settings.once else {"processingTime": settings.trigger}
-    writer = query.rows.writeStream.foreachBatch(write).outputMode(pipeline.output_mode)
+    rows = query.rows
+    writer = rows.writeStream.foreachBatch(write).outputMode(pipeline.output_mode)
     writer = writer.option("checkpointLocation", shared["checkpointLocation"])
-    return Started(writer.trigger(**when).start(), reads, counted)
+    with state_store_for(rows):
+        return Started(writer.trigger(**when).start(), reads, counted)
 
 
 def shared_options(pipeline: Pipeline, settings: RunSettings) -> dict[str, str]:
@@ -311,12 +324,12 @@ class Run:
         patience_seconds: float = PATIENCE_SECONDS,
     ) -> None:
         self._spark = spark
-        self._pipeline = pipeline
+        self.pipeline = pipeline
         self._settings = settings
         self._patience_seconds = patience_seconds
         self._failing_since: float | None = None
 
-    def watch(self, is_stopping: Callable[[], bool]) -> Iterator[Progress | Restarted | None]:
+    def watch(self, is_stopping: Callable[[], bool]) -> Generator[Progress | Restarted | None, None, None]:
         """Start the query and report its progress, until it has ended or a stop is requested.
 
         Yields None if nothing is new. PipelineError if it fails for good. However it ends, no query is left
@@ -341,17 +354,17 @@ class Run:
 
     def _start(self) -> tuple[StreamingQuery, News]:
         try:
-            started = start_query(self._spark, self._pipeline, self._settings)
+            started = start_query(self._spark, self.pipeline, self._settings)
         except PySparkException as error:
-            raise PipelineError(f"{self._pipeline} was not started: {explain(error)}") from error
-        return started.query, News(self._pipeline.pipeline_id, started)
+            raise PipelineError(f"{self.pipeline} was not started: {explain(error)}") from error
+        return started.query, News(self.pipeline.pipeline_id, started)
 
     def _failed(self, error: BaseException) -> Restarted:
         if self._failing_since is None:
             self._failing_since = time.monotonic()
         if not is_passing(error) or time.monotonic() - self._failing_since > self._patience_seconds:
-            raise PipelineError(f"{self._pipeline} has stopped: {explain(error)}") from error
-        return Restarted(self._pipeline.pipeline_id, explain(error))
+            raise PipelineError(f"{self.pipeline} has stopped: {explain(error)}") from error
+        return Restarted(self.pipeline.pipeline_id, explain(error))
 
     def _let_batch_end(self, query: StreamingQuery, news: News) -> Iterator[Progress | None]:
         deadline = time.monotonic() + STOP_SECONDS

@@ -5,16 +5,19 @@ name. So this works for a pipeline that runs anywhere, or does not run at all, a
 """
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from semel.client import LATEST, Admin, Client, CommittedOffset, Isolation, Partition, ProducerIdAndEpoch
 from semel.client.admin.transactions import TransactionDescription, describe_transactions, list_transactions
 from semel.client.consume.offsets import list_offsets
 from semel.spark.delta import group as tables
+from semel.spark.delta.group import TableName
 from semel.spark.errors import PipelineError
 from semel.spark.sink import decision as decisions
 from semel.spark.sink.decision import BatchDecision, read_committed
+from semel.spark.sink.summary import Ended
 from semel.spark.sink.versions import is_write
 from semel.wire.messages import ListTransactionsRequest
 
@@ -66,13 +69,51 @@ class OpenTransaction:
 
 
 @dataclass(frozen=True, slots=True)
+class LastBatch:
+    """The last batch of a pipeline: a decision, or a commit to a table."""
+
+    number: int  # of the decision or commit
+    batch_id: int | None  # None if no batch has been decided yet, or Spark numbers none
+    run: str
+    read: int | None = None  # offsets
+    written: Mapping[str, int] | None = None  # rows by output
+    dead: int | None = None  # records that could not be parsed
+    before: Ended | None = None  # what Spark has reported of the batch before
+
+    @classmethod
+    def of_decision(cls, made: BatchDecision) -> "LastBatch":
+        """Return what a decision says."""
+        read = sum(each.end - each.start for each in made.spans.values())
+        found = cls(made.number, _batch(made.batch_id), f"{made.run.producer_id}.{made.run.epoch}", read)
+        if made.summary is None:
+            return found
+        return replace(
+            found, written=made.summary.written, dead=made.summary.dead, before=made.summary.before
+        )
+
+    @classmethod
+    def of_table(cls, table: TableName) -> "LastBatch | None":
+        """Return what the group that follows a table says; None if nothing was committed yet."""
+        last = table.last
+        if last is None:
+            return None
+        written = None if last.rows is None else {table.location: last.rows}
+        return cls(last.number, _batch(last.batch_id), last.run, written=written)
+
+
+def _batch(number: int) -> int | None:
+    return number if number >= 0 else None
+
+
+@dataclass(frozen=True, slots=True)
 class Status:
     """Everything that a cluster knows of a pipeline."""
 
     pipeline: str
     kind: Kind
     table: str | None
-    decision: BatchDecision | None  # for a pipeline to a table, it is in the table
+    decision: BatchDecision | None  # a pipeline to a table by itself has none
+    last: LastBatch | None
     lags: tuple[Lag, ...]
     open: tuple[OpenTransaction, ...]
 
@@ -124,9 +165,16 @@ def status(client: Client, pipeline_id: str) -> Status:
         kind=kind,
         table=None if table is None else table.location,
         decision=decision,
+        last=_last(decision, table),
         lags=() if kind is Kind.WRITE else _lags(client, offsets),
         open=open_transactions(client, pipeline_id, decision),
     )
+
+
+def _last(decision: BatchDecision | None, table: TableName | None) -> LastBatch | None:
+    if table is not None:
+        return LastBatch.of_table(table)
+    return None if decision is None else LastBatch.of_decision(decision)
 
 
 def _has(offsets: dict[Partition, CommittedOffset], mark: str) -> bool:

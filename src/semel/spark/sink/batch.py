@@ -14,15 +14,18 @@ a batch that was decided, nothing is written a second time.
 """
 
 import functools
+import json
 import pickle
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Protocol, Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
@@ -40,6 +43,7 @@ from semel.spark.sink.dead_letters import BadOutput
 from semel.spark.sink.decision import Committed, TableState
 from semel.spark.sink.foreach_batch import QUERY_PROPERTY
 from semel.spark.sink.sink import COLUMNS, AttemptWriter, Written, check_batch, check_columns
+from semel.spark.sink.summary import Ended, Summary, is_idle, total
 
 #: The column with the number of the output that a row is for.
 NUMBER = "output"
@@ -223,7 +227,18 @@ class Batch:
             of_table = [message for of, _, message in messages if of == number]
             tables[each.options.location] = each.prepare(planned[number], of_table)
         prepared = [each.prepared for each in written if each.prepared is not None]
-        return batch_commit.decide(client, plan, prepared, merged(each.outputs for each in written), tables)
+        outputs = merged(each.outputs for each in written)
+        return batch_commit.decide(client, plan, prepared, outputs, tables, self._summary(messages))
+
+    def _summary(self, messages: list[tuple[int, int, Any]]) -> Summary:
+        """What the batch has done, and what Spark has reported of the one before."""
+        rows = [
+            message.rows if isinstance(message, Written) else {self._tables[number].options.location: count}
+            for number, count, message in messages
+            if number not in self._bad
+        ]
+        dead = sum(count for number, count, _ in messages if number in self._bad)
+        return Summary(total(rows), dead, _ended(self._frame.sparkSession, self._batch_id - 1))
 
     def _relations(self) -> Relations:
         """What the options of the batch, and of its writes to topics, say about other pipelines."""
@@ -366,11 +381,7 @@ def _union(topics: Mapping[int, DataFrame], others: Mapping[int, DataFrame]) -> 
 def _of_query(spark: SparkSession) -> dict[str, str]:
     """Return the options of the streaming query whose function runs in this thread."""
     advice = "Give pipeline_id, bootstrap_servers and checkpoint of the query by name"
-    try:
-        query_id = spark.sparkContext.getLocalProperty(QUERY_PROPERTY)
-    except (AttributeError, PySparkException):  # Spark Connect has no context.
-        query_id = None
-    execution = None if query_id is None else _execution(query_id)
+    execution = _execution(spark)
     if execution is None:
         raise OptionError(f"Spark does not tell which streaming query this thread works for. {advice}")
     leaves = execution.logicalPlan().collectLeaves()
@@ -393,8 +404,30 @@ def _of_query(spark: SparkSession) -> dict[str, str]:
     return {**found[0], "checkpointLocation": str(execution.resolvedCheckpointRoot())}
 
 
-def _execution(query_id: str) -> Any:
-    """Return Spark's execution of a query. The session of a batch is a copy that does not know its query."""
+def _ended(spark: SparkSession, batch_id: int) -> Ended | None:
+    """Return what Spark has reported of an earlier batch of the query. None if that is not known."""
+    execution = _execution(spark)
+    # The batch does not depend on it.
+    with suppress(AttributeError, LookupError, Py4JError, PySparkException):
+        reports = execution.recentProgress()
+        for index in range(len(reports) - 1, -1, -1):
+            report = json.loads(reports[index].json())
+            if not is_idle(report):
+                return Ended.of(report) if report["batchId"] == batch_id else None
+    return None
+
+
+def _execution(spark: SparkSession) -> Any:
+    """Return Spark's execution of the query whose function runs in this thread; None if it does not tell.
+
+    The session of a batch is a copy that does not know its query.
+    """
+    try:
+        query_id = spark.sparkContext.getLocalProperty(QUERY_PROPERTY)
+    except (AttributeError, PySparkException):  # Spark Connect has no context.
+        return None
+    if query_id is None:
+        return None
     for session in (SparkSession._instantiatedSession, SparkSession.getActiveSession()):
         query = None if session is None else session.streams.get(query_id)
         if query is not None:

@@ -68,6 +68,7 @@ from semel.spark.partition_offsets import PartitionOffsets, Spans, TopicIds, rec
 from semel.spark.sink import decision as decisions
 from semel.spark.sink.decision import BEGINNING, BatchDecision, Committed, Input, TableState, remembered
 from semel.spark.sink.predecessors import Predecessor, check_origin, check_predecessors
+from semel.spark.sink.summary import Summary
 from semel.spark.sink.versions import NO_QUERY, WriteName, is_write
 from semel.wire.messages import ListTransactionsRequest
 
@@ -194,6 +195,7 @@ class BatchPlan:
         winners: Iterable[PreparedTransaction],
         written: TopicIds,
         tables: Mapping[str, TableState] = {},
+        summary: Summary | None = None,
     ) -> BatchDecision:
         """Return the decision that commits these transactions for the batch."""
         return BatchDecision(
@@ -207,6 +209,7 @@ class BatchPlan:
             self.topic,
             remembered({**self.outputs, **written}),
             {**{name: each._replace(prepared="") for name, each in self.tables.items()}, **tables},
+            summary,
         )
 
 
@@ -267,12 +270,13 @@ def decide(
     winners: Sequence[PreparedTransaction],
     written: TopicIds | None = None,
     tables: Mapping[str, TableState] | None = None,
+    summary: Summary | None = None,
 ) -> Committed:
     """Decide a batch, end its transactions, and complete the commits to its tables.
 
     `written` are the topics that the transactions wrote to. Returns the position after the batch.
     """
-    made = plan.decision(winners, written or {}, tables or {})
+    made = plan.decision(winners, written or {}, tables or {}, summary)
     check_written(client, plan.pipeline_id, plan.outputs, written or {})
     check_predecessors(plan.predecessors, plan.pipeline_id, written or {})
     if plan.checks_origin:

@@ -16,6 +16,8 @@ The document lists the input topics with their ids and how many of their partiti
 that another program has reset, moved or deleted are detected: the pipeline stops rather than count records
 twice or never.
 
+It also has a summary of the batch for people, if a note has room for it: see `summary`.
+
 On Semel, one request makes the decision and ends the transactions. No transaction is left to commit, so the
 document names none.
 """
@@ -33,6 +35,7 @@ from semel.client.produce.commit_transactions import DriverEpoch, commit_transac
 from semel.client.produce.transaction_coordinator import NOBODY_YET, Coordinator
 from semel.spark.errors import PipelineError
 from semel.spark.partition_offsets import PartitionOffsets, Span, Spans, TopicIds, id_text
+from semel.spark.sink.summary import Summary
 
 #: The number of a pipeline's initial decision: nothing is committed yet, and this is where the pipeline
 #: starts.
@@ -81,6 +84,7 @@ class BatchDecision:
     topic: str | None = None  # the option of the sink; None if rows name their topic
     outputs: TopicIds = field(default_factory=dict)
     tables: Mapping[str, TableState] = field(default_factory=dict)  # by location
+    summary: Summary | None = None  # for people; None if there was no room for it
 
 
 class Committed(NamedTuple):
@@ -208,8 +212,11 @@ def _notes(pipeline_id: str, decision: BatchDecision) -> dict[Partition, Committ
     }
     if decision.tables:
         content["tables"] = decision.tables
-    text = json.dumps(content, separators=(",", ":"))
-    pieces = [text[at : at + PIECE_BYTES] for at in range(0, len(text), PIECE_BYTES)]
+    pieces = _pieces(content)
+    if decision.summary is not None:
+        # It may take up what is left of a note, but no other note.
+        more = _pieces({**content, "summary": decision.summary.to_json()})
+        pieces = more if len(more) == len(pieces) else pieces
     spans, count = decision.spans, len(pieces)
     if count > len(spans):
         raise PipelineError(
@@ -224,6 +231,11 @@ def _notes(pipeline_id: str, decision: BatchDecision) -> dict[Partition, Committ
         (start, end) = spans[key]
         notes[key] = CommittedOffset(end, f"{MARK} {decision.number} {index}/{count} {start}-{end} {piece}")
     return notes
+
+
+def _pieces(content: Mapping[str, Any]) -> list[str]:
+    text = json.dumps(content, separators=(",", ":"))
+    return [text[at : at + PIECE_BYTES] for at in range(0, len(text), PIECE_BYTES)]
 
 
 def _assemble(pipeline_id: str, notes: Mapping[Partition, CommittedOffset]) -> BatchDecision:
@@ -268,6 +280,7 @@ def _read(pipeline_id: str, notes: Mapping[Partition, CommittedOffset]) -> Batch
             str(location): TableState(str(each[0]), _whole(each[1]), str(each[2]))
             for location, each in content.get("tables", {}).items()
         },
+        Summary.of_json(content.get("summary")),
     )
 
 

@@ -5,7 +5,7 @@ Pickling makes the plan: before the first task starts, and not in the process th
 streaming batch Spark commits with another writer, so the tasks return the plan with their messages.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -28,6 +28,7 @@ from semel.spark.partition_offsets import Span, TopicIds
 from semel.spark.sink import batch_commit, planning, versions
 from semel.spark.sink.batch_commit import BatchPlan, merged
 from semel.spark.sink.foreach_batch import check_task, with_read
+from semel.spark.sink.summary import Summary, total
 from semel.spark.sink.versions import BATCH_PROPERTY, WriteName, current_stream_run, refuse_second_write, skip
 from semel.spark.sink.writing import BrokerClock, RowWriter
 
@@ -48,6 +49,7 @@ class Written(WriterCommitMessage):
     prepared: PreparedTransaction | None = None
     where: Partition | None = None  # a partition that was written to
     outputs: TopicIds = field(default_factory=dict)
+    rows: Mapping[str, int] = field(default_factory=dict)  # how many it has written to each topic
     stream_run: str | None = None  # the run of the streaming query whose foreachBatch writes
     has_skipped: bool = False  # whether the task skipped rows because they were written before
 
@@ -107,7 +109,10 @@ class AttemptWriter:
         """Send all rows, and return the message to the driver. The transaction stays open."""
         self._rows.finish()
         prepared = self._producer.prepare()
-        return Written(self._plan, prepared, self._rows.where, self._rows.outputs, current_stream_run())
+        rows = self._rows
+        return Written(
+            self._plan, prepared, rows.where, rows.outputs, dict(rows.counts), current_stream_run()
+        )
 
     def __enter__(self) -> Self:
         return self
@@ -203,7 +208,11 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
         check_batch(plan, batchId)
         if not plan.is_done:
             batch_commit.decide(
-                self._client, plan, _prepared(written), merged(each.outputs for each in written)
+                self._client,
+                plan,
+                _prepared(written),
+                merged(each.outputs for each in written),
+                summary=Summary(total(each.rows for each in written)),
             )
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
@@ -258,7 +267,8 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
         places = {each.where for each in written[:1] if each.where is not None} or self._places(plan)
         if places:
             plan = replace(plan, spans=dict.fromkeys(places, Span(0, plan.number)))
-            batch_commit.decide(self._client, plan, _prepared(written))
+            summary = Summary(total(each.rows for each in written))
+            batch_commit.decide(self._client, plan, _prepared(written), summary=summary)
             if version is not None and plan.number == 1:
                 planning.note_write(self._client, plan.pipeline_id)
         if version is not None and run is not None:

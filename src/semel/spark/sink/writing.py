@@ -15,6 +15,7 @@ refused.
 import random
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 from weakref import WeakKeyDictionary
@@ -132,6 +133,8 @@ class RowWriter:
         self._topic = topic
         self._clock = clock
         self._packers: dict[str, _Topic] = {}
+        #: The rows written to each topic.
+        self.counts: Counter[str] = Counter()
         #: A partition that was written to; None before the first row.
         self.where: Partition | None = None
 
@@ -165,6 +168,7 @@ class RowWriter:
         topic = self._packers.get(name)
         if topic is None:
             topic = self._packers[name] = _Topic(self._client, name)
+        self.counts[name] += rows.num_rows
         columns = {column: rows.column(column) for column in rows.schema.names}
         keys = binary_of(columns["key"]) if "key" in columns else None
         values = binary_of(columns["value"])

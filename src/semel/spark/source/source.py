@@ -61,6 +61,7 @@ from semel.spark.source.positions import Positions
 from semel.spark.source.prefetch import Prefetching, is_small, read_at_once
 from semel.spark.source.reading import OffsetRange, read_range
 from semel.spark.source.snapshot import Ended, plan, read_snapshot
+from semel.spark.workers import end_source_quietly
 
 
 class Next(NamedTuple):
@@ -271,6 +272,10 @@ class StreamReader(Prefetching, DataSourceStreamReader, SupportsTriggerAvailable
         self._has_checked_mark = False
         self._reader = secrets.token_hex(4)
         self._prefetched: tuple[dict[str, Any], list[pa.RecordBatch]] | None = None
+
+    def stop(self) -> None:
+        """Spark calls this when the query has ended, or when a method of the source has failed."""
+        end_source_quietly()
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Return where a query without a checkpoint starts."""

@@ -110,14 +110,33 @@ class News:
 
     def new(self) -> Iterator[Progress]:
         """Return what the query has reported since the last call."""
-        reports = [json.loads(each.json) for each in self._started.query.recentProgress]
-        keys = [(int(each["batchId"]), str(each["timestamp"])) for each in reports]
-        first = keys.index(self._last) + 1 if self._last in keys else 0
-        if keys:
-            self._last = keys[-1]
-        for report in reports[first:]:
+        for report in _reports_after(self._last, self._started.query):
+            self._last = _key(report)
             counted = self._started.counted.get(int(report["batchId"]))
             yield Progress.of(self._pipeline, report, self._started.reads, counted)
+
+
+def _reports_after(last: tuple[int, str] | None, query: StreamingQuery) -> list[dict[str, Any]]:
+    """Return the reports of a query that follow one of them, or all.
+
+    PySpark converts each of the last hundred reports value by value, thousands of calls to Java every time.
+    So the list is read in Java, from its end.
+    """
+    try:
+        reports = query._jsq.recentProgress()
+        texts = (reports[at].json() for at in reversed(range(len(reports))))
+    except AttributeError:  # Spark Connect has all reports in Python.
+        texts = (each.json for each in reversed(query.recentProgress))
+    found: list[dict[str, Any]] = []
+    for report in map(json.loads, texts):
+        if _key(report) == last:
+            break
+        found.append(report)
+    return found[::-1]
+
+
+def _key(report: Mapping[str, Any]) -> tuple[int, str]:
+    return int(report["batchId"]), str(report["timestamp"])
 
 
 def _vector(found: Any) -> PartitionOffsets:

@@ -67,8 +67,7 @@ class Lines:
                 f"{event.pipeline}  batch {event.batch}: {event.rows:,} rows in {took}, "
                 f"{event.rows_per_second:,.0f} rows/s, {event.lag:,} behind"
             )
-            dead = sum(event.dead.values())
-            text += f", {dead:,} dead" if dead else ""
+            text += f", {event.all_dead:,} dead" if event.all_dead else ""
             text += f", {event.late:,} late" if event.late else ""
         else:
             text = f"{event.pipeline}  restarted: {event.why}"
@@ -104,7 +103,7 @@ class Screen:
 
         if isinstance(event, Progress):
             self._rows += event.rows
-            self._dead += sum(event.dead.values())
+            self._dead += event.all_dead
             self._late += event.late
             self._last, self._seen_at = event, time.monotonic()
         elif event is not None:

@@ -34,7 +34,16 @@ from semel.spark.errors import OptionError
 from semel.spark.options import BATCH, SinkOptions
 from semel.spark.sink import batch_commit, planning
 from semel.spark.sink.batch_commit import BatchPlan, merged
-from semel.spark.sink.dead_letters import BadOutput
+from semel.spark.sink.dead_letters import (
+    PLACES,
+    RECORD,
+    BadOutput,
+    Guard,
+    GuardedWriter,
+    SetAside,
+    check_topic,
+    record_column,
+)
 from semel.spark.sink.decision import BatchDecision, TableState
 from semel.spark.sink.foreach_batch import QUERY_PROPERTY
 from semel.spark.sink.predecessors import Relations
@@ -121,13 +130,15 @@ class Batch:
         self._topics: dict[int, _TopicOutput] = {}
         self._tables: dict[int, Any] = {}  # Any: `TableOutput` is imported late
         self._bad: dict[int, BadOutput] = {}
-        #: After the decision: the rows of each write, in the order of the writes.
+        #: After the decision, in the order of the writes: the rows of each, and the dead letters among them.
         self.rows: list[int] = []
+        self.dead: list[int] = []
 
     def write(self, rows: DataFrame, sink: Topic | Delta) -> None:
         """Write rows to a topic or a table when the context ends.
 
-        The columns for a topic are those of format `semel`, and those for a table are its own.
+        The columns for a topic are those of format `semel`, and those for a table are its own. `bad` of the
+        sink says what happens to rows that it cannot take.
         """
         if rows.isStreaming:
             raise OptionError("the rows of a batch come from the DataFrame that Spark passes to the function")
@@ -140,7 +151,8 @@ class Batch:
                     "delivery.guarantee cannot be chosen for a write: a batch counts exactly once"
                 )
             check_columns(rows.schema, topic.topic)
-            self._topics[number] = _TopicOutput(rows, topic)
+            guard = Guard(topic.topic or "", False, sink.bad, self._letters_to(sink.bad))
+            self._topics[number] = _TopicOutput(rows, topic, guard)
             return
         from semel.spark.delta.merging import merge_of  # Late: Delta tables need deltalake.
         from semel.spark.delta.output import TableOutput, options_of
@@ -151,17 +163,26 @@ class Batch:
             raise OptionError(
                 f"two writes of this batch go to the table {table.location}. Write the union of their rows"
             )
-        self._tables[number] = TableOutput(rows, table, merge_of(sink, rows.schema))
+        guard = Guard(table.location, True, sink.bad, self._letters_to(sink.bad))
+        self._tables[number] = TableOutput(rows, table, merge_of(sink, rows.schema), guard)
 
     def set_aside(self, rows: DataFrame, bad: str, types: Mapping[str, str]) -> None:
         """Stop the batch if there are such rows, count them, or write them to a topic as dead letters.
 
         The rows have a record each: `value`, `key`, `topic`, `partition`, `offset`, `timestamp`.
         """
-        options = None
-        if bad not in (FAIL, SKIP):
-            options = SinkOptions.of({**self._options, "topic": bad}, is_stream=True)
-        self._bad[self._next_number] = BadOutput(rows, bad, types, options)
+        self._bad[self._next_number] = BadOutput(rows, bad, types, self._letters_to(bad))
+
+    def _letters_to(self, bad: str) -> SinkOptions | None:
+        """Return the options of the topic for dead letters, if there is one."""
+        if bad in (FAIL, SKIP):
+            return None
+        return SinkOptions.of({**self._options, "topic": bad}, is_stream=True)
+
+    @property
+    def _dead_letter_topics(self) -> set[str]:
+        guards = [each.guard for each in (*self._topics.values(), *self._tables.values())]
+        return {each.bad for each in (*guards, *self._bad.values()) if each.options is not None}
 
     @property
     def _next_number(self) -> int:
@@ -203,6 +224,8 @@ class Batch:
         outputs.update(self._bad)
         planned: dict[int, PlannedOutput] = {}
         if not plan.is_done:
+            for topic in self._dead_letter_topics:
+                check_topic(client, topic)
             planned = {number: each.plan(client, plan) for number, each in sorted(outputs.items())}
         try:
             messages = self._run(plan, outputs, planned)
@@ -213,22 +236,25 @@ class Batch:
             raise
         _finished[plan.pipeline_id] = (plan.run, plan.number)
         self.rows = [sum(count for of, count, _ in messages if of == number) for number in sorted(outputs)]
+        self.dead = [sum(each.rows for of, _, each in messages if of == number) for number in sorted(outputs)]
 
     def _decide(
         self,
         client: Client,
         plan: BatchPlan,
         planned: Mapping[int, PlannedOutput],
-        messages: list[tuple[int, int, Any]],
+        messages: list[tuple[int, int, SetAside]],
     ) -> None:
         """Prepare the commits of the tables, and decide."""
-        written = [each for _, _, each in messages if isinstance(each, Written)]
+        written = [each.message for _, _, each in messages if isinstance(each.message, Written)]
+        letters = [each.letters for _, _, each in messages if each.letters is not None]
         tables: dict[str, TableState] = {}
         for number, each in self._tables.items():
-            of_table = [message for of, _, message in messages if of == number]
+            of_table = [found.message for of, _, found in messages if of == number]
             tables[each.options.location] = each.prepare(planned[number], of_table)
-        prepared = [each.prepared for each in written if each.prepared is not None]
-        batch_commit.decide(client, plan, prepared, merged(each.outputs for each in written), tables)
+        prepared = [each.prepared for each in (*written, *letters) if each.prepared is not None]
+        outputs, dead = (merged(each.outputs for each in found) for found in (written, letters))
+        batch_commit.decide(client, plan, prepared, outputs, tables, dead)
 
     def _relations(self) -> Relations:
         """What the options of the batch, and of its writes to topics, say about other pipelines."""
@@ -242,7 +268,7 @@ class Batch:
 
     def _run(
         self, plan: BatchPlan, outputs: Mapping[int, Output], planned: Mapping[int, PlannedOutput]
-    ) -> list[tuple[int, int, Any]]:
+    ) -> list[tuple[int, int, SetAside]]:
         """Run the job that writes all rows; return its outputs, their rows and messages, by task."""
         if not outputs:
             return []
@@ -267,19 +293,22 @@ class _TopicOutput:
 
     rows: DataFrame
     options: SinkOptions
+    guard: Guard
 
     def plan(self, client: Client, plan: BatchPlan) -> "_PlannedTopic":
         """Return the output for the tasks."""
-        return _PlannedTopic(self.options)
+        return _PlannedTopic(self.options, self.guard)
 
 
 @dataclass(frozen=True, slots=True)
 class _PlannedTopic:
     options: SinkOptions
+    guard: Guard
 
-    def begin(self, plan: BatchPlan, number: int) -> AttemptWriter:
+    def begin(self, plan: BatchPlan, number: int) -> GuardedWriter:
         """Begin a transaction for this attempt."""
-        return AttemptWriter(plan, self.options, f".{number}" if number else "")
+        attempt = AttemptWriter(plan, self.options, f".{number}" if number else "")
+        return self.guard.begin(attempt, plan, number)
 
 
 @faces_spark
@@ -326,16 +355,19 @@ def _by_output(rows: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
         if name in part.schema.names:
             yield number, pa.RecordBatch.from_struct_array(part.column(name))
         else:
-            yield number, part.select([each for each in part.schema.names if each in COLUMNS])
+            yield number, part.select([each for each in part.schema.names if each in (*COLUMNS, RECORD)])
 
 
 def _union(topics: Mapping[int, DataFrame], others: Mapping[int, DataFrame]) -> DataFrame:
     """Return the rows of all outputs. Those of topics share columns; others have a column of their own."""
     of_records = [name for name in COLUMNS if any(name in frame.schema.names for frame in topics.values())]
+    has_records = any(record_column(frame.schema) for frame in topics.values())
     frames = []
     for number, frame in sorted({**topics, **others}.items()):
         columns = [functions.lit(number).alias(NUMBER)]
         columns += [_record_column(frame.schema, name, number in topics) for name in of_records]
+        if has_records:
+            columns.append(_place_column(frame.schema, number in topics))
         for other, rows in others.items():
             kind = rows.schema
             row = functions.struct(*(_named(name) for name in kind.names)) if other == number else None
@@ -350,6 +382,18 @@ def _union(topics: Mapping[int, DataFrame], others: Mapping[int, DataFrame]) -> 
 def _record_column(schema: StructType, name: str, is_of_topic: bool) -> Column:
     found = _named(name) if is_of_topic and name in schema.names else functions.lit(None)
     return found.cast(COLUMNS[name][0]).alias(name)
+
+
+def _place_column(schema: StructType, is_of_topic: bool) -> Column:
+    """Return where the record of a row is, which its dead letter says."""
+    name = record_column(schema) if is_of_topic else None
+    found = (
+        functions.lit(None)
+        if name is None
+        else functions.struct(*(_named(name).getField(each).alias(each) for each in PLACES.values()))
+    )
+    kind = "struct<topic:string,partition:int,offset:bigint,timestamp:timestamp>"
+    return found.cast(kind).alias(RECORD)
 
 
 def _named(name: str) -> Column:

@@ -66,7 +66,14 @@ from semel.spark.errors import (
 )
 from semel.spark.partition_offsets import Spans, TopicIds, recreated, topic_ids
 from semel.spark.sink import decision as decisions
-from semel.spark.sink.decision import BEGINNING, BatchDecision, Input, TableState, remembered
+from semel.spark.sink.decision import (
+    BEGINNING,
+    DEAD_BYTES,
+    BatchDecision,
+    Input,
+    TableState,
+    remembered,
+)
 from semel.spark.sink.predecessors import Predecessor, check_origin, check_predecessors
 from semel.spark.sink.versions import NO_QUERY, WriteName, is_write
 from semel.wire.messages import ListTransactionsRequest
@@ -181,6 +188,7 @@ class BatchPlan:
     predecessors: tuple[Predecessor, ...] = ()  # whose output this batch must not write again
     checks_origin: bool = False  # check what is in the topics that the rows name, before the first decision
     tables: Mapping[str, TableState] = field(default_factory=dict)  # that were written to before
+    dead: TopicIds = field(default_factory=dict)  # topics that dead letters were written to before
 
     @property
     def prefix(self) -> str:
@@ -192,6 +200,7 @@ class BatchPlan:
         winners: Iterable[PreparedTransaction],
         written: TopicIds,
         tables: Mapping[str, TableState] = {},
+        dead: Mapping[str, str] = {},
     ) -> BatchDecision:
         """Return the decision that commits these transactions for the batch."""
         return BatchDecision(
@@ -205,6 +214,7 @@ class BatchPlan:
             self.topic,
             remembered({**self.outputs, **written}),
             {**{name: each._replace(prepared="") for name, each in self.tables.items()}, **tables},
+            remembered({**self.dead, **dead}, DEAD_BYTES),
         )
 
 
@@ -265,12 +275,13 @@ def decide(
     winners: Sequence[PreparedTransaction],
     written: TopicIds | None = None,
     tables: Mapping[str, TableState] | None = None,
+    dead: TopicIds | None = None,
 ) -> None:
     """Decide a batch, end its transactions, and complete the commits to its tables.
 
-    `written` are the topics that the transactions wrote to.
+    `written` are the topics that the transactions wrote to, and `dead` those of dead letters.
     """
-    made = plan.decision(winners, written or {}, tables or {})
+    made = plan.decision(winners, written or {}, tables or {}, dead or {})
     check_written(client, plan.pipeline_id, plan.outputs, written or {})
     check_predecessors(plan.predecessors, plan.pipeline_id, written or {})
     if plan.checks_origin:

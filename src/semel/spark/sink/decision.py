@@ -46,6 +46,8 @@ PIECE_BYTES = 4000
 COPIES = 8
 #: The limit for what a decision remembers besides its own batch, so that it always fits in one note.
 REMEMBERED_BYTES = 1500
+#: The limit for the topics of dead letters that it remembers.
+DEAD_BYTES = 500
 #: Ending a decision keeps the producer id and epoch, so that a run has one name.
 VERSION = 1
 #: The timeout of the transaction that makes a decision, which takes three requests.
@@ -81,6 +83,7 @@ class BatchDecision:
     topic: str | None = None  # the option of the sink; None if rows name their topic
     outputs: TopicIds = field(default_factory=dict)
     tables: Mapping[str, TableState] = field(default_factory=dict)  # by location
+    dead: TopicIds = field(default_factory=dict)  # topics that dead letters were written to
 
 
 class Committed(NamedTuple):
@@ -181,10 +184,9 @@ def driver_id(pipeline_id: str) -> str:
     return f"{pipeline_id}/driver"
 
 
-def remembered(known: Mapping[str, Any]) -> dict[str, Any]:
+def remembered(known: Mapping[str, Any], room: int = REMEMBERED_BYTES) -> dict[str, Any]:
     """Return as many entries by topic as a decision has room for. The oldest are kept."""
     found: dict[str, Any] = {}
-    room = REMEMBERED_BYTES
     for topic, each in known.items():
         room -= len(json.dumps([topic, each]))
         if room < 0:
@@ -208,6 +210,8 @@ def _notes(pipeline_id: str, decision: BatchDecision) -> dict[Partition, Committ
     }
     if decision.tables:
         content["tables"] = decision.tables
+    if decision.dead:
+        content["dead"] = decision.dead
     text = json.dumps(content, separators=(",", ":"))
     pieces = [text[at : at + PIECE_BYTES] for at in range(0, len(text), PIECE_BYTES)]
     spans, count = decision.spans, len(pieces)
@@ -268,6 +272,7 @@ def _read(pipeline_id: str, notes: Mapping[Partition, CommittedOffset]) -> Batch
             str(location): TableState(str(each[0]), _whole(each[1]), str(each[2]))
             for location, each in content.get("tables", {}).items()
         },
+        {str(topic): str(each) for topic, each in content.get("dead", {}).items()},
     )
 
 

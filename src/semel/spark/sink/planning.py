@@ -159,6 +159,7 @@ def plan_stream(
         predecessors,
         checks_origin=topic is None and last.number == BEGINNING and not relations.is_new,
         tables=last.tables,
+        dead=last.dead,
     )
 
 

@@ -141,9 +141,9 @@ def test_results_with_state_and_tables_count_with_the_dead_letters(
 def unfit(rows: DataFrame) -> dict[str, DataFrame]:
     """Rows of which some have no key, a partition that does not exist, or are too large."""
     records = rows.selectExpr("user AS key", "page AS value", "CAST(ms AS INT) AS partition", "record")
-    named = rows.selectExpr("user AS key", "page AS value", "concat('to-', user) AS topic")
+    named = rows.selectExpr("user AS key", "page AS value", "concat('to-', user) AS topic", "record")
     table = rows.select("user", "page", "ms")
-    return {"clean": records, "named": named.where("key IS NOT NULL"), "table": table}
+    return {"clean": records, "named": named, "table": table}
 
 
 def writing(bad: str, table: Path) -> Pipeline:
@@ -170,13 +170,13 @@ def test_rows_that_a_sink_cannot_take(spark: SparkSession, bootstrap: str, tmp_p
     with pytest.raises(PipelineError, match="rows of a task") as caught:
         run(spark, writing("fail", tmp_path / "table"), bootstrap, tmp_path)
     assert re.search(
-        r"written to (topic clean. clicks/0 offset|the topics that they name. the row with key)",
+        r"written to (topic clean. clicks/0 offset|the topics that they name. clicks/0 offset)",
         str(caught.value),
     )
     assert open_transactions(bootstrap, "clean") == []
     (batch,) = run(spark, writing("small-dead", tmp_path / "table"), bootstrap, tmp_path)
     assert (batch.written, batch.dead) == ({"clean": 1, "named": 2, "table": 3}, {})
-    assert batch.dead_by_sink == {"clean": 3, "named": 1, "table": 1}
+    assert batch.dead_by_sink == {"clean": 3, "named": 2, "table": 1}
     assert committed(bootstrap, "clean") == {b"/": 1}
     assert committed(bootstrap, "to-c") == {large.encode(): 1}
     assert sorted(content(tmp_path / "table")["user"]) == ["a", "a b", "c"]
@@ -189,7 +189,8 @@ def test_rows_that_a_sink_cannot_take(spark: SparkSession, bootstrap: str, tmp_p
     assert (headers["semel.value.bytes"], headers["semel.topic"]) == (b"1200", b"clicks")
     assert found.pop((b"clean", "the record has no key"))[0] == b"/x"
     assert found.pop((b"clean", "topic clean has no partition 5"))[0] is None
-    assert found.pop((b"to-a b", "there is no topic 'to-a b'"))[1].get("semel.topic") is None
+    assert found.pop((b"to-a b", "there is no topic 'to-a b'"))[0] is None
+    assert found.pop((b"", "the row has no topic: its column is null"))[0] == b"/x"
     value, headers = found.pop((None, "the row has no user"))
     assert json.loads(value or b"") == {"user": None, "page": "/x", "ms": None}
     assert headers["semel.table"] == str(tmp_path / "table").encode()

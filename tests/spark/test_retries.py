@@ -22,6 +22,7 @@ from semel.pipeline import Delta, Json, Pipeline, Topic
 from semel.spark import OptionError
 from semel.spark.pipeline.dead import Change, Found, Retried, find, letter_topics, retry
 from semel.spark.pipeline.running import Run, RunSettings
+from semel.spark.pipeline.status import Doing, status
 from semel.spark.pipeline.verify import Question, check, verify
 from semel.wire.messages import EndTxnRequest
 
@@ -207,6 +208,9 @@ def test_a_retry_is_killed_at_its_commit(
         )
         try:
             await_caught(caught)
+            if not is_answered:
+                with Client(bootstrap) as client:
+                    assert [each.doing for each in status(client, "copies").open] == [Doing.RETRYING]
         finally:
             process.kill()
             process.wait()

@@ -282,7 +282,7 @@ class GuardedWriter:
                 text = json.dumps(each, default=_json, ensure_ascii=False)
                 yield Letter(None, text.encode(), {**about, TABLE: self.guard.sink})
             else:
-                sink = self.guard.sink or each.get("topic")
+                sink = self.guard.sink or each.get("topic") or ""  # if the row names none
                 headers = _pairs(each.get("headers"))
                 yield Letter(_bytes(each.get("key")), _bytes(each["value"]), {**about, SINK: sink}, headers)
 

@@ -20,6 +20,8 @@ from semel.client import Admin, Client, Consumer, Producer
 from semel.embedded import Embedded
 from semel.pipeline import Delta, Json, Pipeline, Topic
 from semel.spark import OptionError
+from semel.spark.errors import PipelineFenced
+from semel.spark.pipeline import dead
 from semel.spark.pipeline.dead import Change, Found, Retried, find, letter_topics, retry
 from semel.spark.pipeline.running import Run, RunSettings
 from semel.spark.pipeline.status import Doing, status
@@ -160,7 +162,7 @@ def test_rows_of_a_topic_are_retried_there(spark: SparkSession, bootstrap: str, 
     }
     run(spark, bootstrap, tmp_path, copying(**sinks))
     assert {each.letter.sink for each in listed(bootstrap).newest} == {"small", str(tmp_path / "table")}
-    for output, identity, dead in (
+    for output, identity, count in (
         ("small", "CAST(value AS STRING)", 2),
         (str(tmp_path / "table"), "value", 1),
     ):
@@ -168,8 +170,8 @@ def test_rows_of_a_topic_are_retried_there(spark: SparkSession, bootstrap: str, 
         assert answer == {
             "inputs": 4,
             "expected": 4,
-            "found": 4 - dead,
-            "dead": dead,
+            "found": 4 - count,
+            "dead": count,
             "retried": 0,
             "lost": 0,
             "doubled": 0,
@@ -225,21 +227,55 @@ def test_a_retry_is_killed_at_its_commit(
     )
 
 
+def test_a_filter_leaves_the_others(spark: SparkSession, bootstrap: str, tmp_path: Path) -> None:
+    """More ranges of offsets than one mark holds."""
+    order(bootstrap, *(b"bad %d" % number for number in range(60)))
+    run(spark, bootstrap, tmp_path)
+    assert retried(bootstrap, spark, where="offset % 2 = 0").sent == {"orders": 30}
+    left = listed(bootstrap)
+    assert left.count == 30
+    assert {int(each.letter.about["semel.offset"]) % 2 for each in left.newest} == {1}
+    assert retried(bootstrap).sent == {"orders": 30}
+    assert committed(bootstrap, "orders") == Counter(
+        b"bad %d" % number for number in range(60) for _ in range(2)
+    )
+
+
+def test_a_newer_retry_stops_an_older_one(
+    spark: SparkSession, bootstrap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order(bootstrap, *(b"bad %d" % number for number in range(10)))
+    run(spark, bootstrap, tmp_path)
+
+    def mark_late(*arguments: Any) -> None:
+        monkeypatch.undo()
+        assert retried(bootstrap).sent == {"orders": 10}
+        mark(*arguments)
+
+    mark = dead._mark
+    monkeypatch.setattr(dead, "_mark", mark_late)
+    with pytest.raises(PipelineFenced, match="another retry of pipeline 'copies' has started"):
+        retried(bootstrap)
+    assert committed(bootstrap, "orders").total() == 20
+
+
 def test_the_list(spark: SparkSession, bootstrap: str, tmp_path: Path) -> None:
     order(bootstrap, b"nonsense", b"nonsense", b'{"number": "x"}', b"{}")
     run(spark, bootstrap, tmp_path)
+    with Client(bootstrap) as client, Producer(client) as producer:
+        producer.send(DEAD, b"of another", headers=[("semel.pipeline", b"other"), ("semel.reason", b"bad")])
 
-    def dead(*arguments: str) -> str:
+    def printed(*arguments: str) -> str:
         command = [sys.executable, "-m", "semel", "pipeline", "dead", "copies", "-b", bootstrap, *arguments]
         return subprocess.run(command, capture_output=True, check=True, timeout=120, text=True).stdout
 
-    found = json.loads(dead("--json", "--max", "1"))
+    found = json.loads(printed("--json", "--max", "1"))
     assert found["dead_letters"] == 3
     assert found["reasons"]['number is "x", and should be int'] == 1
     (newest,) = found["newest"]
     assert newest["record"].startswith("orders/")
-    text = dead()
+    text = printed()
     assert "The newest 3\nRECORD" in text
     assert "2        the value is not JSON: Expecting value" in text
-    assert dead("--retry") == "Sent 3 to orders.\n"
-    assert dead("--retry") == "There was nothing to send.\n"
+    assert printed("--retry") == "Sent 3 to orders.\n"
+    assert printed("--retry") == "There was nothing to send.\n"

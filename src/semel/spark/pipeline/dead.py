@@ -20,12 +20,22 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from semel.client import LATEST, Client, Codec, Consumer, Isolation, Partition, TransactionalProducer
+from semel.client import (
+    LATEST,
+    Client,
+    Codec,
+    Consumer,
+    Isolation,
+    Partition,
+    TransactionalProducer,
+    TransactionError,
+)
 from semel.client.consume.fetch import ConsumedRecord
 from semel.client.consume.offsets import list_offsets
 from semel.spark.columns import ARROW_TYPES
-from semel.spark.errors import OptionError, PipelineError
+from semel.spark.errors import OptionError, PipelineError, PipelineFenced
 from semel.spark.pipeline.status import dead_id, status
+from semel.spark.sink.batch_commit import FENCED
 from semel.spark.sink.dead_letters import (
     KEY_BYTES,
     OURS,
@@ -178,13 +188,21 @@ def retry(
             fit = _fit(client, apply(spark, chunk, change), limits, done.kept)
             if not fit:
                 continue
-            sent: Counter[str] = Counter()
-            with producer.transaction():
-                for topic, each in fit:
-                    _send(producer, topic, each, limits[topic])
-                    sent[topic] += 1
-                _mark(producer, pipeline_id, chunk, {_key(each.letter) for _, each in fit})
-            done.sent += sent
+            try:
+                with producer.transaction():
+                    for topic, each in fit:
+                        _send(producer, topic, each, limits[topic])
+                    _mark(producer, pipeline_id, chunk, {_key(each.letter) for _, each in fit})
+            except TransactionError as error:
+                if error.code in FENCED:
+                    raise PipelineFenced(
+                        f"another retry of pipeline {pipeline_id!r} has started, so this one stops. The "
+                        "other one sends what this one has not"
+                    ) from error
+                raise PipelineError(
+                    f"the retry stopped: {error} Run it again; it sends what is missing"
+                ) from error
+            done.sent.update(topic for topic, _ in fit)
     return done
 
 

@@ -9,7 +9,7 @@ from bench.figures import median_of, ratio_of
 from bench.results import Results
 from bench.rows import Row
 from bench.security import goals as security_goals
-from bench.side_by_side import bulk, neighbours, overhead, stall, starting, transactions, visibility
+from bench.side_by_side import bulk, neighbours, overhead, small, stall, starting, transactions, visibility
 from bench.side_by_side.attacks import ATTACKS
 from bench.side_by_side.comparing import ratio_rows, row_of
 from bench.side_by_side.measuring import counted
@@ -23,6 +23,8 @@ P99_OF_KAFKA = 0.25
 SECOND_FORM_OVER_KAFKA = 3.0
 EIGHT_OVER_KAFKA = 2.0
 OVERHEAD_MAX = 0.30
+FIRST_ROW_MAX, SMALL_BATCH_MAX, SMALL_BATCH_BUSY_MAX = 1.3, 0.7, 1.2
+"""Over Spark's own connector."""
 NOISE_MAX, NOISE_MS_MAX = 10.0, 250.0
 """How much longer a request may take beside clients that use as much as they can get."""
 READY_OF_KAFKA, MEMORY_OF_KAFKA = 0.1, 0.2
@@ -36,6 +38,7 @@ def rows(results: Results) -> list[Row]:
         *_readers(results),
         *_bulk(results),
         *_pipeline(results),
+        *_small_batches(results),
         *_starting(results),
         *_neighbours(results),
         *console_goals.rows(results),
@@ -152,6 +155,19 @@ def _pipeline(results: Results) -> list[Row]:
     for step in ("source", "sink"):
         what = f"Spark, {step}, exactly-once: rows per second, over Spark's own connector on kafka"
         found += _ratio(results, what, ("pipeline", step, "rows per second"), 1.0, Kafka.name)
+    return found
+
+
+def _small_batches(results: Results) -> list[Row]:
+    found: list[Row] = []
+    for cell in small.CELLS:
+        batch = SMALL_BATCH_BUSY_MAX if cell.loops else SMALL_BATCH_MAX
+        for name, target in ((small.FIRST, FIRST_ROW_MAX), (small.BATCH, batch)):
+            metric = small.OVER.format(name)
+            ratio = results.find("small", cell.label, Semel.name, metric)
+            if ratio is not None:
+                what = f"small batches, {cell.label}: {metric}"
+                found.append(row_of(what, median_of(ratio.values), target, "", higher_is_better=False))
     return found
 
 

@@ -19,6 +19,7 @@ from bench.side_by_side.neighbours import Neighbours
 from bench.side_by_side.overhead import Overhead
 from bench.side_by_side.pipeline import Pipeline
 from bench.side_by_side.requests import Requests
+from bench.side_by_side.small import SmallBatches
 from bench.side_by_side.stall import Stall
 from bench.side_by_side.starting import Starting
 from bench.side_by_side.transactions import Transactions
@@ -45,6 +46,7 @@ WORKLOADS: tuple[type[Workload[Any]], ...] = (
     Neighbours,
     Loop,
     Pipeline,
+    SmallBatches,
     Starting,
     Growth,
     Console,

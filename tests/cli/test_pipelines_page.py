@@ -29,14 +29,8 @@ def like(text: str) -> list[list[str]]:
 @pytest.mark.long
 @pytest.mark.timeout(900)
 def test_the_page(broker: semel.Embedded, tmp_path: Path) -> None:
-    create(
-        broker.bootstrap_servers,
-        ("orders", 2),
-        ("customers", 1),
-        ("invoices", 2),
-        ("large-orders", 1),
-        ("orders-dead", 1),
-    )
+    create(broker.bootstrap_servers, ("orders", 2), ("customers", 1), ("orders-dead", 1))
+    create(broker.bootstrap_servers, ("invoices", 2), ("large-orders", 1))
     with Client(broker.bootstrap_servers) as client, Producer(client) as producer:
         for country in ("CH", "FR"):
             for customer in ("a", "b"):

@@ -1,27 +1,29 @@
 """The frame: pages and their JSON twins, errors as pages, streams that end with their browser."""
 
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Generator, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from anyio import to_thread
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 from support.brokers.process import free_port
 from support.browser.console import Browsing, console
-from support.clocks import later
 from support.waiting import until
 
 import semel
 from semel.client import Admin, Client
-from semel.console import events, workers
+from semel.console import app as application
 from semel.console.app import create_app
+from semel.console.events import EventStream
 from semel.console.serving import Beside
 from semel.console.settings import ConsoleSettings
 
@@ -89,7 +91,7 @@ def counted(bootstrap: str) -> Iterator[tuple[Browsing, dict[str, Any]]]:
             seen["ended"].set()
 
     async def stream(request: Request) -> Response:
-        return events.stream(request, request.app.state.workers.stream(request, count))
+        return EventStream(request.app.state.workers.stream(request, count))
 
     def ask_for_long(client: Client) -> None:
         try:
@@ -107,6 +109,7 @@ def counted(bootstrap: str) -> Iterator[tuple[Browsing, dict[str, Any]]]:
     settings = ConsoleSettings(bootstrap=bootstrap, port=0, live_per_user=2, request_seconds=60.0)
     app = create_app(settings)
     app.router.routes[:0] = [Route("/count", stream), Route("/slow", slow)]
+    seen["workers"] = app.state.workers
     with Beside(settings, app) as running:
         yield Browsing(running.address), seen
 
@@ -142,12 +145,8 @@ def test_a_page_has_a_time_limit(
     counted: tuple[Browsing, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     browsing, seen = counted
-    with ThreadPoolExecutor() as threads:
-        asked = threads.submit(browsing.get, "/slow")
-        assert seen["begun"].wait(20)
-        assert not seen["left"].is_set()
-        monkeypatch.setattr(workers, "time", later(60.0))
-        assert asked.result().status == 504
+    monkeypatch.setattr(seen["workers"], "_settings", ConsoleSettings(request_seconds=0.5))
+    assert browsing.get("/slow").status == 504
     assert seen["left"].wait(20)
 
 
@@ -162,3 +161,56 @@ def test_streams_of_a_user_are_bounded(counted: tuple[Browsing, dict[str, Any]])
     assert "live views run already" in reply.json["message"]
     for each in browsers:
         each.close()
+
+
+def _fail_in_the_background(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Make a background task of the next console fail when the event is set."""
+    may_fail = threading.Event()
+
+    async def fail(_: object) -> None:
+        await to_thread.run_sync(may_fail.wait, 20)
+        raise ZeroDivisionError("a bug in the background")
+
+    monkeypatch.setattr(application, "_sweep", fail)
+    return may_fail
+
+
+def test_a_console_ends_when_its_background_fails(
+    bootstrap: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    may_fail = _fail_in_the_background(monkeypatch)
+    with console(bootstrap) as browsing:
+        assert browsing.get("/topics.json").status == 200
+        may_fail.set()
+        until(lambda: _refuses(browsing))
+    assert "a bug in the background" in capsys.readouterr().err
+
+
+def _refuses(browsing: Browsing) -> bool:
+    parts = urlsplit(browsing.address)
+    try:
+        socket.create_connection((parts.hostname or "", parts.port or 0), timeout=10).close()
+    except ConnectionRefusedError:
+        return True
+    return False
+
+
+FAILING = """
+import sys
+from semel.console import app, serving
+from semel.console.settings import ConsoleSettings
+
+async def fail(_):
+    raise ZeroDivisionError("a bug in the background")
+
+app._sweep = fail
+serving.serve(ConsoleSettings(bootstrap=sys.argv[1], port=0), print)
+"""
+
+
+def test_the_process_fails_when_the_background_of_its_console_fails(bootstrap: str) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", FAILING, bootstrap], capture_output=True, text=True, timeout=60
+    )
+    assert ended.returncode == 1
+    assert "a bug in the background" in ended.stderr

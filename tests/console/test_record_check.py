@@ -13,7 +13,7 @@ from semel.client import Admin, Client, ErrorCode, KafkaError, NewTopic, Partiti
 from semel.client.admin.acls import Acl
 from semel.client.consume.fetch import fetch_batches
 from semel.client.net.retry import Attempts
-from semel.console.checks import records
+from semel.console import checking
 from semel.wire.messages import PartitionData
 
 Answers = list[tuple[Partition, PartitionData]]
@@ -30,7 +30,7 @@ def _filled(client: Client, topic: str, partitions: int = 1) -> None:
 
 def _checked(client: Client, topic: str) -> tuple[list[str], dict[str, Any]]:
     """The findings of a check, and its result."""
-    events = list(records.check_records(client, threading.Event(), topic, 1 << 30, 60.0))
+    events = list(checking.check_records(client, threading.Event(), topic, 1 << 30, 60.0))
     name, result = events[-1]
     assert name == "result"
     return [data["text"] for name, data in events if name == "finding"], result
@@ -44,7 +44,7 @@ def _answering(
     def fetch(client: Client, positions: Mapping[Partition, int], *args: Any) -> Answers:
         return change(positions, fetch_batches(client, positions, *args))
 
-    monkeypatch.setattr(records, "fetch_batches", fetch)
+    monkeypatch.setattr(checking, "fetch_batches", fetch)
 
 
 def test_what_one_may_not_read_is_not_damaged() -> None:
@@ -67,7 +67,7 @@ def test_what_one_may_not_read_is_not_damaged() -> None:
 
 def test_records_that_are_deleted_during_the_check_are_not_damaged(client: Client) -> None:
     _filled(client, "kept")
-    running = records.check_records(client, threading.Event(), "kept", 1 << 30, 60.0)
+    running = checking.check_records(client, threading.Event(), "kept", 1 << 30, 60.0)
     next(running)
     Admin(client).topics.delete_records({("kept", 0): 7})
     events = list(running)
@@ -112,7 +112,7 @@ def test_a_leader_that_never_comes_back_fails_the_check(
     error = PartitionData(error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER)
     _answering(monkeypatch, lambda positions, _: [(key, error) for key in positions])
     # Only the check is impatient: a broker that takes a second for another request has not failed.
-    monkeypatch.setattr(records, "Attempts", lambda _, **options: Attempts(0.5, **options))
+    monkeypatch.setattr(checking, "Attempts", lambda _, **options: Attempts(0.5, **options))
     with pytest.raises(KafkaError, match=r"lost/0.* 0\b"):
         _checked(client, "lost")
 

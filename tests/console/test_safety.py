@@ -344,11 +344,11 @@ def test_a_link_of_another_site_puts_no_words_into_its_mouth(browsing: Browsing)
 def test_users_who_log_in_twice_are_sampled_once(guarded: str) -> None:
     settings = ConsoleSettings(bootstrap=guarded, port=0, client=SASL, login=True, observers_max=2)
     app = create_app(settings)
-    observers = app.state.observers
     with Beside(settings, app) as running:
         first, second = logged_in(running.address, "reader"), logged_in(running.address, "reader")
         for each in (first, second):
             assert each.get("/topics.json").status == 200
+        observers = app.state.observers
         assert len(observers._by_identity) == 1
         first.post("/logout")
         assert len(observers._by_identity) == 1  # The other one is still there.

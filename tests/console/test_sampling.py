@@ -160,11 +160,11 @@ def test_sampling_stops_although_a_section_waits_for_another() -> None:
     async def run() -> None:
         observer = _observer()
         observer.sections = {"first": Section(never, 60.0), "second": Section(dependent, 60.0)}
-        observer.start()
+        running = asyncio.create_task(observer.run())
         await is_waiting.wait()
         await asyncio.sleep(0)
-        stopped = asyncio.create_task(observer.stop())
-        done, _ = await asyncio.wait({stopped}, timeout=10.0)
+        observer.stop()
+        done, _ = await asyncio.wait({running}, timeout=10.0)
         assert done
 
     asyncio.run(run())
@@ -173,7 +173,7 @@ def test_sampling_stops_although_a_section_waits_for_another() -> None:
 def test_a_browser_that_leaves_at_the_moment_of_a_change_waits_for_no_other() -> None:
     async def run() -> None:
         observer = _observer()
-        waiting = asyncio.create_task(observer.wait_for_change({"catalogue": 0}, 3600.0))
+        waiting = asyncio.create_task(observer.next_versions({"catalogue": 0}))
         for _ in range(3):
             await asyncio.sleep(0)
         observer._announce()
@@ -209,7 +209,7 @@ def test_a_change_does_not_wait_for_the_rests_of_a_sample_in_the_background() ->
         observer = Observer(LoginSession("a", None), workers, settings, lambda _: None)
         section = Section(sample, 5.0)
         observer.sections = {"it": section}
-        observer.start()
+        running = asyncio.create_task(observer.run())
 
         async def is_resting() -> bool:
             return begun == section.version + 1
@@ -229,6 +229,7 @@ def test_a_change_does_not_wait_for_the_rests_of_a_sample_in_the_background() ->
             await asyncio.sleep(0.2)
             assert (begun, asked) == (section.version + 1, 3 * section.version)  # It rests again.
         finally:
-            await observer.stop()
+            observer.stop()
+            await running
 
     asyncio.run(run())

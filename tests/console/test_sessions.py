@@ -1,17 +1,22 @@
 """What a session has open: it is counted, and it ends with the session."""
 
 import http.client
+import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from urllib.parse import urlsplit
 
 import pytest
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 from support.browser.console import Browsing, console
 from support.waiting import until
 
 import semel
 from semel.client import Admin, Client, Security
 from semel.console.app import create_app
+from semel.console.events import Download
 from semel.console.serving import Beside
 from semel.console.settings import ConsoleSettings
 
@@ -66,6 +71,37 @@ class Stream:
 
     def has(self, text: bytes) -> bool:
         return any(text in line for line in self.lines)
+
+
+def test_a_logout_ends_a_download_which_does_not_look_complete(
+    guarded: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = ConsoleSettings(bootstrap=guarded, port=0, client=SASL, login=True)
+    app = create_app(settings)
+
+    def drops(client: Client, stop: threading.Event) -> Generator[bytes, None, None]:
+        while not stop.wait(0.02):
+            yield b"drop\n"
+
+    async def drip(request: Request) -> Response:
+        return Download(request.app.state.workers.stream(request, drops), "text/plain", {})
+
+    app.router.routes[:0] = [Route("/drip", drip)]
+    with Beside(settings, app) as running:
+        session = logged_in(running.address, "admin")
+        parts = urlsplit(running.address)
+        with socket.create_connection((parts.hostname or "", parts.port or 0), timeout=20) as raw:
+            head = f"GET /drip HTTP/1.1\r\nHost: {parts.netloc}\r\nCookie: {session.cookie}\r\n\r\n"
+            raw.sendall(head.encode())
+            received = b""
+            while b"drop" not in received:
+                received += raw.recv(4096)
+            session.post("/logout")
+            while more := raw.recv(4096):
+                received += more
+        assert not received.endswith(b"0\r\n\r\n")  # the end of a whole body
+        until(lambda: app.state.workers.streams == 0)
+    assert "failed" not in caplog.text
 
 
 @pytest.mark.parametrize("path", ["/changes?of=catalogue", "/topics/orders/messages/tail"])

@@ -3,19 +3,16 @@
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 from starlette.applications import Starlette
-from support.browser.console import Browsing, console
-from support.clocks import later
+from support.browser.console import Browsing
 from support.waiting import until
 
 from semel.client import Admin, Client
-from semel.console import workers
 from semel.console.app import create_app
 from semel.console.messages import producing
 from semel.console.messages.scanning import Scan
@@ -86,11 +83,9 @@ def test_a_change_that_took_too_long_may_have_been_made(
     bootstrap: str, client: Client, slow_send: Slow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Admin(client).topics.create("late")
-    with console(bootstrap) as browsing, ThreadPoolExecutor() as threads:
-        change = threads.submit(browsing.post, "/topics/late/produce.json", {"value": "once"})
-        assert slow_send.begun.wait(20)
-        monkeypatch.setattr(workers, "time", later(ConsoleSettings().request_seconds))
-        reply = change.result()
+    with running(bootstrap) as (app, address):
+        monkeypatch.setattr(app.state.workers, "_settings", ConsoleSettings(request_seconds=0.5))
+        reply = Browsing(address).post("/topics/late/produce.json", {"value": "once"})
         assert reply.status == 504
         assert "may have been made" in reply.json["message"]
         assert "look before you try again" in reply.json["message"]

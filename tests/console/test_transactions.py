@@ -26,7 +26,7 @@ from semel.client import (
     TransactionalProducer,
 )
 from semel.client.admin.transactions import TransactionDescription
-from semel.console.blockers import blockers_of
+from semel.console.observing import _sample_transactions
 from semel.console.pages import overview
 from semel.console.pages.transactions import blocked_by
 from semel.console.sampling import (
@@ -34,8 +34,8 @@ from semel.console.sampling import (
     PartitionEnds,
     Series,
     TransactionSample,
+    blockers_of,
     list_all,
-    sample_transactions,
 )
 
 
@@ -130,7 +130,7 @@ def _outcomes(*samples: TransactionDescription | None) -> list[str]:
     )
     for sample in samples:
         current = {} if sample is None else {"it": sample}
-        observer.transactions.value = asyncio.run(sample_transactions(observer))
+        observer.transactions.value = asyncio.run(_sample_transactions(observer))
     return [each.outcome for each in observer.transactions.value.finished]
 
 

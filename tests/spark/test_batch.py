@@ -131,6 +131,7 @@ def test_a_driver_is_killed(numbers: TwiceNumbers, proxy: Proxy, protocol: str, 
 
 
 def test_a_task_dies_and_is_tried_again(numbers: TwiceNumbers, proxy: Proxy, protocol: str) -> None:
+    numbers.pipeline.source_options["minPartitions"] = "2"  # So few records are else written by the driver.
     caught = catch(proxy, points(protocol)["while tasks write"])
     query = numbers.pipeline.start()
     sender(await_caught(caught)).kill()

@@ -288,7 +288,8 @@ def test_an_input_that_was_created_again_is_data_loss(client: Client, records: i
                 second.latestOffset(start, second.getDefaultReadLimit())
         else:
             end = second.latestOffset(start, second.getDefaultReadLimit())
-            ranges = [each.range for each in second.partitions(start, end)]  # type: ignore[attr-defined]
+            (task,) = second.partitions(start, end)
+            ranges = task.ranges  # type: ignore[attr-defined]
             assert sum(each.end for each in ranges) == records
             assert {each.start for each in ranges} == {0}, "all of the new one is read"
             rows = [batch.num_rows for each in second.partitions(start, end) for batch in second.read(each)]

@@ -10,7 +10,7 @@ from support.pages import blocks
 
 from semel.embedded import Embedded
 from semel.spark.delta import data_source
-from semel.spark.sink.predecessors import RELATIONS
+from semel.spark.relations import RELATIONS
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/lake.md"

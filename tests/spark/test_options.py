@@ -352,7 +352,7 @@ def test_a_first_batch_that_is_done_again_begins_where_it_did_and_no_other_does(
     begun_now, later = to_json({("in", 0): 9}), to_json({("in", 0): 7, ("in", 1): 1})
 
     def ranges(start: dict[str, Any], end: dict[str, Any]) -> list[Any]:
-        return [each.value for each in reader.partitions(start, end)]
+        return [found for each in reader.partitions(start, end) for found in each.value]
 
     assert ranges(begun_now, first) == [OffsetRange("in", 0, 2, 5)]
     assert ranges(first, first) == []

@@ -21,10 +21,10 @@ from semel.embedded import Embedded
 from semel.spark import PipelineMismatch
 from semel.spark.checkpoint import Checkpoint
 from semel.spark.partition_offsets import topic_ids
+from semel.spark.relations import ALONE, Relations
 from semel.spark.sink import batch_commit, planning
 from semel.spark.sink import decision as decisions
 from semel.spark.sink.batch_commit import BatchPlan
-from semel.spark.sink.predecessors import ALONE, Relations
 
 HIDDEN = pytest.mark.semel_settings({"semel.extensions.enable": False})
 

@@ -140,12 +140,12 @@ async def test_the_scrub_does_not_take_moved_batches_for_damaged_ones(
         readable = broker.damage.readable
         calls = 0
 
-        async def move_first(batches: Any) -> Any:
+        async def move_first(batches: Any, **options: Any) -> Any:
             nonlocal calls
             calls += 1
             if calls == 1:
                 await move(broker, other)
-            return await readable(batches)
+            return await readable(batches, **options)
 
         monkeypatch.setattr(broker.damage, "readable", move_first)
         await Scrub(broker).round()

@@ -35,8 +35,9 @@ from semel.broker.commit.pending_commands import CLIENT, Promise, Work
 from semel.broker.metrics import Metrics
 from semel.broker.ownership import Alone, Endpoint, Ownership
 from semel.broker.policies import Policies, migration_of
+from semel.broker.reads.listings import Listings
 from semel.broker.reads.published_log import PublishedLog, Publisher
-from semel.broker.reads.reads import Listings, Reads
+from semel.broker.reads.reads import Reads
 from semel.broker.slices import Slices
 from semel.broker.upkeep.compaction import Holds
 from semel.broker.upkeep.damage import Damage, Scrub

@@ -111,7 +111,7 @@ def _serve(settings: "ConsoleSettings", listen: str) -> None:
 
 def _need_packages() -> None:
     """Exit with an error if the packages of the console are missing."""
-    if any(find_spec(name) is None for name in ("starlette", "jinja2", "uvicorn")):
+    if any(find_spec(name) is None for name in ("anyio", "starlette", "jinja2", "uvicorn")):
         say_error("the console needs more packages: pip install 'semel[console]'.")
         raise typer.Exit(FAILED)
 

@@ -1,4 +1,4 @@
-"""`semel pipeline`: runs, lists, describes and verifies pipelines, and retries their dead letters.
+"""`semel pipeline`: plans, runs, lists, describes and verifies pipelines, and retries their dead letters.
 
 The progress of a run is a live table at a terminal, else one line per batch.
 """
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from semel.client import Client
     from semel.pipeline import Pipeline
     from semel.spark.pipeline.dead import Changed, Found, Retried
+    from semel.spark.pipeline.planned import Finding, PipelinePlan, SinkPlan, SourcePlan, StatePlan
     from semel.spark.pipeline.running import Progress, Restarted
     from semel.spark.pipeline.status import Lag, OpenTransaction, Status
     from semel.spark.pipeline.verify import Answer as Comparison
@@ -179,27 +180,52 @@ OPEN: "Columns[OpenTransaction]" = Columns(
     two_phase=lambda found: found.is_two_phase,
     partitions=lambda found: partition_names(found.partitions),
 )
+PLANNED_SINKS: "Columns[SinkPlan]" = Columns(
+    "sink", "writes_to", then=lambda sink: sink.then.value, details=lambda sink: sink.details or None
+)
+PLANNED_SOURCES: "Columns[SourcePlan]" = Columns(
+    "source",
+    "topic",
+    then=lambda source: source.then.value,
+    offsets=lambda source: [f"{partition}: {offset}" for partition, offset in source.offsets.items()],
+    lag=lambda source: source.lag,
+    lost=lambda source: source.lost,
+)
+PLANNED_STATES: "Columns[StatePlan]" = Columns(
+    result=lambda state: state.result, then=lambda state: state.then.value, state_of=lambda state: state.of
+)
+FINDINGS: "Columns[Finding]" = Columns(
+    kind=lambda finding: finding.kind.value, text=lambda finding: finding.text
+)
+#: The exit code of a plan whose start would go on, and lose something or write it again.
+LOSS = 3
+
+DeclaringFile = Annotated[
+    Path,
+    typer.Argument(metavar="FILE.py", help="A file that declares a pipeline.", exists=True, dir_okay=False),
+]
+Checkpoint = Annotated[
+    str,
+    Option("Where Spark keeps its checkpoints, one directory for every pipeline. A path or a URL.", "DIR"),
+]
+CHECKPOINT = "semel-checkpoints"
+New = Annotated[
+    bool, Option("Begin although a pipeline with another id has written the same to the same output.")
+]
+
+
+def _absolute(checkpoint: str) -> str:
+    """Return the directory as Spark gets it: its working directory may be another one."""
+    return checkpoint if "://" in checkpoint else str(Path(checkpoint).absolute())
 
 
 @command(app)
 def run(
     *,
-    file: Annotated[
-        Path,
-        typer.Argument(
-            metavar="FILE.py", help="A file that declares a pipeline.", exists=True, dir_okay=False
-        ),
-    ],
-    checkpoint: Annotated[
-        str,
-        Option(
-            "Where Spark keeps its checkpoints, one directory for every pipeline. A path or a URL.", "DIR"
-        ),
-    ] = "semel-checkpoints",
+    file: DeclaringFile,
+    checkpoint: Checkpoint = CHECKPOINT,
     once: Annotated[bool, Option("Read what is there now, and stop.")] = False,
-    new: Annotated[
-        bool, Option("Begin although a pipeline with another id has written the same to the same output.")
-    ] = False,
+    new: New = False,
     trigger: Annotated[str, Option("How often a batch starts, as a Spark interval.", "SPAN")] = "1 second",
     spark: SparkOptions,
     patience: Annotated[
@@ -220,9 +246,6 @@ def run(
     declares no pipeline.
     """
     patience_seconds = duration_ms(patience, "--patience") / 1000
-    if "://" not in checkpoint:
-        # Spark's working directory may be another one.
-        checkpoint = str(Path(checkpoint).absolute())
     with spark_errors():
         from semel.spark.pipeline import running
         from semel.spark.pipeline.file import load
@@ -230,6 +253,7 @@ def run(
         pipeline = load(file)
         with running_spark(pipeline.id, spark) as session:
             stop = _Stop()
+            checkpoint = _absolute(checkpoint)
             settings = running.RunSettings(bootstrap, checkpoint, once, trigger, client_settings(), new)
             watched = running.Run(session, pipeline, settings, patience_seconds)
             with view(pipeline, with_json=as_json) as shown:
@@ -237,6 +261,71 @@ def run(
                     shown.show(event)
             if stop.is_asked:
                 say(f"{pipeline} has stopped. After a restart it continues where it was.")
+
+
+@command(app)
+def plan(
+    *,
+    file: DeclaringFile,
+    checkpoint: Checkpoint = CHECKPOINT,
+    new: New = False,
+    spark: SparkOptions,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> Answer:
+    """Show what a start of a pipeline would do with a new or changed file. Nothing is changed.
+
+    For each sink, source and result with state it shows what becomes of it: whether it continues, begins, or
+    is not written or read any more. Then it says what the start would refuse, lose, or write again.
+
+    Try:  semel pipeline plan billing.py --checkpoint /var/lib/billing
+
+    Exit codes: 0 the start does what is shown, and nothing is lost; 1 it would be refused, or no plan could
+    be made; 2 wrong usage, or the file declares no pipeline; 3 it would go on, and lose something or write it
+    again.
+    """
+    with spark_errors():
+        from semel.spark.pipeline import plan as planning
+        from semel.spark.pipeline.file import load
+        from semel.spark.pipeline.running import RunSettings
+
+        pipeline = load(file)
+        settings = RunSettings(bootstrap, _absolute(checkpoint), client=client_settings(), is_new=new)
+        with connected(bootstrap) as client:
+            # Report an unavailable cluster before Spark is started, which takes a while.
+            client.describe(topics=())
+            with running_spark(pipeline.id, spark) as session:
+                found = planning.plan(session, client, pipeline, settings)
+    return _planned(found)
+
+
+def _planned(found: "PipelinePlan") -> Answer:
+    summary = {"pipeline": found.pipeline, "position": found.position, "checkpoint": found.checkpoint}
+    if found.pipeline_id != found.pipeline:
+        summary["renamed_from"] = found.pipeline_id
+    sinks = PLANNED_SINKS.table(found.sinks, "It has no sinks.", "\nSinks")
+    sources = PLANNED_SOURCES.table(found.sources, "It has no sources.", "\nSources")
+    states = PLANNED_STATES.table(found.states, "", "\nState")
+    findings = FINDINGS.rows(found.findings)
+    verdict = found.verdict.value
+    data = {
+        "verdict": verdict,
+        **summary,
+        "sinks": sinks.rows,
+        "sources": [
+            {**row, "offsets": dict(each.offsets)}
+            for row, each in zip(sources.rows, found.sources, strict=True)
+        ],
+        "state": states.rows,
+        "findings": findings,
+    }
+    ends, code = {
+        "safe": ("Nothing is lost, and nothing is written again.", 0),
+        "loss": ("The start would go on nevertheless.", LOSS),
+        "refused": ("The start would be refused.", FAILED),
+    }[verdict]
+    shown = (Pairs(summary), sinks, sources, *((states,) if found.states else ()))
+    said = (f"{each.kind.value.capitalize()}: {each.text.rstrip('.')}." for each in found.findings)
+    return Answer(data, *shown, "", *said, ends, code=code)
 
 
 class _Stop:

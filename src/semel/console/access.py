@@ -23,7 +23,6 @@ from semel.console.failures import of_bug
 from semel.console.rendering import byte_size, failure
 from semel.console.sessions import COOKIE, LoginSession, Sessions
 from semel.console.settings import ConsoleSettings
-from semel.console.workers import SessionOver
 
 JSON_SUFFIX: Final = ".json"
 SAFE_METHODS: Final = frozenset({"GET", "HEAD"})
@@ -113,8 +112,8 @@ class Access:
             text = f"a request may have {byte_size(most)}; send less at once."
             reply = failure(request, 413, "Too large", text)
             await reply(scope, receive, send)
-        except (ClientDisconnect, SessionOver):
-            return  # The browser has gone, or a download must not look complete: the server disconnects.
+        except ClientDisconnect:
+            return  # The browser has gone, or the server is to disconnect it.
         except Exception as error:  # noqa: BLE001 - the error page needs the security headers, too
             reply = await of_bug(request, error)
             await reply(scope, receive, send)

@@ -1,10 +1,10 @@
 """Assembles the application: its routes, its state, and its background tasks."""
 
-import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from anyio import create_task_group, sleep, to_thread
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.routing import BaseRoute, Mount
@@ -80,13 +80,6 @@ def create_app(settings: ConsoleSettings) -> Starlette:
     state.settings, state.sessions, state.everyone = settings, sessions, everyone
     state.workers = Workers(settings, ClientPool(settings))
     state.refuse = lambda session: state.retire(sessions.end_all(session.identity))
-    state.observers = Observers(
-        state.workers,
-        settings,
-        everyone,
-        state.refuse,
-        lambda session: session is everyone or sessions.has(session.identity),
-    )
     state.attempts = login.Attempts(settings.logins_per_minute)
     return app
 
@@ -94,8 +87,7 @@ def create_app(settings: ConsoleSettings) -> Starlette:
 @asynccontextmanager
 async def _lifespan(app: Starlette) -> AsyncIterator[None]:
     state = app.state
-    if state.everyone is not None:
-        state.observers.of(state.everyone)
+    everyone: LoginSession | None = state.everyone
 
     def retire(over: list[LoginSession]) -> None:
         """Stop the work of ended sessions, and close their connections."""
@@ -105,13 +97,23 @@ async def _lifespan(app: Starlette) -> AsyncIterator[None]:
         state.observers.retire(each for each in identities if not state.sessions.has(each))
 
     state.retire = retire
-    sweeper = asyncio.create_task(_sweep(app))
     try:
-        yield
+        # A bug that ends one of these tasks ends the console: without it, pages would show old data.
+        async with create_task_group() as tasks:
+            state.observers = Observers(
+                tasks,
+                state.workers,
+                state.settings,
+                everyone,
+                state.refuse,
+                lambda session: session is everyone or state.sessions.has(session.identity),
+            )
+            if everyone is not None:
+                state.observers.of(everyone)
+            tasks.start_soon(_sweep, app)
+            yield
+            tasks.cancel_scope.cancel()
     finally:
-        sweeper.cancel()
-        await asyncio.gather(sweeper, return_exceptions=True)
-        await state.observers.close()
         state.workers.close()
 
 
@@ -119,7 +121,7 @@ async def _sweep(app: Starlette) -> None:
     """Close expired sessions, unused observers and idle clients, periodically."""
     state = app.state
     while True:
-        await asyncio.sleep(SWEEP_SECONDS)
+        await sleep(SWEEP_SECONDS)
         state.retire(state.sessions.ended())
         state.observers.retire_unused()
-        await asyncio.to_thread(state.workers.pool.close_idle)
+        await to_thread.run_sync(state.workers.pool.close_idle)

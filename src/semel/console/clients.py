@@ -2,7 +2,8 @@
 
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from semel.client import Client, Connection
@@ -37,7 +38,7 @@ class StoppableClient(Client):
 
 
 class ClientPool:
-    """Idle clients by session. Safe for several threads."""
+    """Idle clients by session. Its lock is one of threads: they take and return clients without the loop."""
 
     def __init__(self, settings: ConsoleSettings) -> None:
         self._settings = settings
@@ -45,8 +46,18 @@ class ClientPool:
         self._lock = threading.Lock()
         self._is_closed = False
 
-    def take(self, session: LoginSession) -> StoppableClient:
-        """Return a client for one thread. It connects when it is first used."""
+    @contextmanager
+    def client(self, session: LoginSession, stop: threading.Event) -> Iterator[StoppableClient]:
+        """Lend a client to one thread until `stop`. It connects when it is first used."""
+        client = self._take(session)
+        client.stop = stop
+        try:
+            yield client
+        finally:
+            client.stop = None
+            self._give_back(session, client)
+
+    def _take(self, session: LoginSession) -> StoppableClient:
         with self._lock:
             idle = self._idle.get(session)
             if idle:
@@ -58,9 +69,8 @@ class ClientPool:
             security=session.security,
         )
 
-    def give_back(self, session: LoginSession, client: StoppableClient) -> None:
+    def _give_back(self, session: LoginSession, client: StoppableClient) -> None:
         """Keep a client for the next request, or close it if there are enough."""
-        client.stop = None
         with self._lock:
             idle = self._idle.setdefault(session, [])
             if not self._is_closed and len(idle) < self._settings.clients_per_user:
@@ -89,7 +99,7 @@ class ClientPool:
         _close(gone)
 
     def close(self) -> None:
-        """Close all idle clients, and those that are given back later."""
+        """Close all idle clients, and those that are lent, when they come back."""
         with self._lock:
             self._is_closed = True
             gone = [pair for idle in self._idle.values() for pair in idle]

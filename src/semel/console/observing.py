@@ -16,82 +16,32 @@ batch has read.
 import asyncio
 import logging
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from contextlib import suppress
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
-from semel.client import AuthenticationFailed, Client, ClientError, KafkaError, ProtocolError
+from anyio import EndOfStream, create_task_group, fail_after, move_on_after, to_thread
+from anyio.abc import TaskGroup
+
+from semel.client import (
+    Admin,
+    AuthenticationFailed,
+    ClientError,
+    KafkaError,
+    Partition,
+    ProtocolError,
+    TransactionDescription,
+)
+from semel.client.admin.transactions import describe_transactions
+from semel.console import sampling
 from semel.console.clients import StoppableClient
-from semel.console.sampling import sample_catalogue, sample_ends, sample_groups, sample_transactions
+from semel.console.sampling import Catalogue, GroupSample, PartitionEnds, PipelineSample, TransactionSample
 from semel.console.sessions import Identity, LoginSession
 from semel.console.settings import ConsoleSettings
 from semel.console.workers import OVER, Busy, SessionOver, TookTooLong, Workers
-from semel.spark.errors import PipelineError
-from semel.spark.pipeline.status import Status, status
-
-PIPELINES_MAX = 200
-DECISIONS_MAX = 300
-
-
-@dataclass(frozen=True, slots=True)
-class SeenDecision:
-    """A decision, and when it was first seen."""
-
-    at: float
-    number: int
-    batch_id: int
-    rows: int
-    behind: int
-
-
-@dataclass(slots=True)
-class PipelineSample:
-    """The status of a pipeline, or why it cannot be read, and the decisions seen so far."""
-
-    status: Status | None = None
-    problem: str | None = None
-    decisions: deque[SeenDecision] = field(default_factory=lambda: deque(maxlen=DECISIONS_MAX))
-
-
-async def sample_pipelines(observer: "Observer") -> dict[str, PipelineSample]:
-    """Read the status of every pipeline, one after the other."""
-    groups = await observer.groups.get()
-    if observer.groups.error is not None:
-        # The pipelines are found in the list of groups.
-        raise observer.groups.error.with_traceback(None)
-    before = observer.pipelines.value or {}
-    found: dict[str, PipelineSample] = {}
-    for name in sorted(groups.pipelines)[:PIPELINES_MAX]:
-        sample = found[name] = before.get(name) or PipelineSample()
-        sample.status, sample.problem = await observer.ask(_status, name)
-        if sample.status is not None:
-            _note(sample, sample.status)
-    return found
-
-
-def _status(client: Client, name: str) -> tuple[Status | None, str | None]:
-    try:
-        return status(client, name), None
-    except PipelineError as error:
-        return None, str(error)
-
-
-def _note(sample: PipelineSample, found: Status) -> None:
-    decision = found.decision
-    if decision is None or (sample.decisions and sample.decisions[-1].number == decision.number):
-        return
-    sample.decisions.append(
-        SeenDecision(time.time(), decision.number, decision.batch_id, rows_of(found), found.behind)
-    )
-
-
-def rows_of(found: Status) -> int:
-    """How many offsets the last batch has read."""
-    return sum(each.end - each.start for each in found.decision.spans.values()) if found.decision else 0
-
+from semel.spark.pipeline.status import MARKS as PIPELINE_MARKS
 
 LOG = logging.getLogger(__name__)
 
@@ -100,6 +50,17 @@ T = TypeVar("T")
 
 LONGEST_PAUSE_SECONDS = 30.0
 ABORTED_MAX = 100
+#: Items per request, with a pause after each: a request takes a broker a few milliseconds, so that other
+#: clients hardly wait.
+PARTITIONS_PER_REQUEST = 500
+TRANSACTIONS_PER_REQUEST = 50
+GROUPS_PER_REQUEST = 10
+#: Partitions whose blockers are asked for at each sample, those with most waiting offsets first.
+BLOCKED_MAX = 50
+#: Groups whose lag is sampled, and pipelines.
+GROUPS_MAX = 2_000
+PIPELINES_MAX = 200
+OPEN_STATE = "Ongoing"
 #: The event that cuts short the pauses of the current task; None if the task makes no pauses. The first
 #: sample of a section, and a sample after a change, are made without pauses: a page waits for them.
 _hurry: ContextVar[asyncio.Event | None] = ContextVar("hurry", default=None)
@@ -108,13 +69,6 @@ _rests_until: ContextVar[float] = ContextVar("rests_until", default=0.0)
 
 #: Errors whose text is sufficient. Any other error is a bug, and is logged.
 _EXPECTED = (KafkaError, ClientError, ProtocolError, TookTooLong, Busy)
-
-
-async def _within(seconds: float, event: asyncio.Event) -> None:
-    """Wait for an event. TimeoutError if it is not set in time."""
-    # Not `wait_for`: in Python 3.11 it loses a cancellation that arrives together with the event.
-    async with asyncio.timeout(seconds):
-        await event.wait()
 
 
 class Section(Generic[T]):
@@ -126,6 +80,7 @@ class Section(Generic[T]):
         self._within_s = within_s
         self._lock = asyncio.Lock()
         self._waiting = 0
+        # Not anyio's event, which cannot be cleared.
         self.hurry = asyncio.Event()
         """Set while a page waits for a new sample: a background sample then makes no pauses."""
         self._first = asyncio.Event()
@@ -190,7 +145,8 @@ class Section(Generic[T]):
     async def get(self) -> T:
         """Return the newest value; wait for the first one. If there is none, raise the sample's error."""
         try:
-            await _within(self._within_s, self._first)
+            with fail_after(self._within_s):
+                await self._first.wait()
         except TimeoutError:
             raise TookTooLong(
                 f"the broker did not answer within {self._within_s:g} seconds. Try again."
@@ -199,6 +155,120 @@ class Section(Generic[T]):
             assert self.error is not None
             raise self.error.with_traceback(None)  # Each raise adds to the traceback of a kept error.
         return self.value
+
+
+async def _sample_catalogue(observer: "Observer") -> Catalogue:
+    return await observer.ask(sampling.describe)
+
+
+async def _sample_ends(observer: "Observer") -> PartitionEnds:
+    """List the ends of all partitions, in portions."""
+    catalogue = await observer.catalogue.get()
+    before = observer.ends.value
+    partitions = [(topic.name, each.partition) for topic in catalogue.topics for each in topic.partitions]
+    first: dict[Partition, int] = {}
+    high: dict[Partition, int] = {}
+    stable: dict[Partition, int] = {}
+    for portion in _portions(partitions, PARTITIONS_PER_REQUEST):
+        starts, ends, steady = await observer.ask(sampling.spans_of, portion)
+        first |= starts
+        high |= ends
+        stable |= steady
+    # On a thread: there may be tens of thousands of partitions, and pages wait for the event loop.
+    ends_now = await to_thread.run_sync(sampling.compared, before, high, stable, observer.settings.points_max)
+    ends_now.first = first
+    ends_now.blockers = await _sample_blockers(observer, ends_now, before)
+    return ends_now
+
+
+async def _sample_blockers(
+    observer: "Observer", ends: PartitionEnds, before: PartitionEnds | None
+) -> dict[Partition, int]:
+    """Return the id of the producer that blocks each partition, where it is known.
+
+    While the last stable offset does not move, its blocker stays the same and is not asked for again.
+    """
+    known = {}
+    if before is not None:
+        known = {
+            key: before.blockers[key]
+            for key in ends.waiting
+            if key in before.blockers and before.stable.get(key) == ends.stable[key]
+        }
+    unknown = [key for key in ends.waiting if key not in known][:BLOCKED_MAX]
+    return known | (await observer.ask(sampling.first_producers, unknown) if unknown else {})
+
+
+async def _sample_transactions(observer: "Observer") -> TransactionSample:
+    """List the open transactions, and record those that ended since the last sample."""
+    before = observer.transactions.value
+    listed = await observer.ask(sampling.list_all)
+    now_ms = int(time.time() * 1000)
+    wanted = {name for name, state in listed.items() if state == OPEN_STATE}
+    if before is not None:
+        wanted |= before.open.keys() & listed.keys()  # to learn how they ended
+    described: dict[str, TransactionDescription] = {}
+    for portion in _portions(sorted(wanted), TRANSACTIONS_PER_REQUEST):
+        described |= await observer.ask(describe_transactions, portion)
+    now_open = {name: each for name, each in described.items() if each.state == OPEN_STATE}
+    finished = before.finished if before is not None else deque(maxlen=observer.settings.history_max)
+    for name, was in before.open.items() if before is not None else ():
+        after = described.get(name)
+        # Only the start tells a transaction from the next of its id: many clients keep their epoch.
+        is_same = after is not None and after.started_ms == was.started_ms
+        if name not in now_open or not is_same:
+            is_abort = (name, was.started_ms) in observer.aborted
+            finished.appendleft(sampling.finished(was, after if is_same else None, now_ms, is_abort))
+    return TransactionSample(now_open, finished, Counter(listed.values()))
+
+
+async def _sample_groups(observer: "Observer") -> GroupSample:
+    """List all groups and, in portions, their offsets, and compare them with the ends."""
+    before = observer.groups.value
+    listed = tuple(await observer.ask(lambda client: Admin(client).groups.all()))
+    sample = GroupSample(listed)
+    if before is None:
+        observer.groups.publish(sample)
+    ends = await observer.ends.get()
+    names = [each.group_id for each in listed if each.kind != "share"][:GROUPS_MAX]
+    for portion in _portions(names, GROUPS_PER_REQUEST):
+        found = await observer.ask(sampling.offsets_of, portion)
+        now = time.time()
+        for name, committed in found.items():
+            if any(each.metadata.startswith(PIPELINE_MARKS) for each in committed.values()):
+                sample.pipelines.add(name)
+            lag = sampling.lag_of({key: at.offset for key, at in committed.items()}, ends, now)
+            sample.lags[name] = lag
+            for kept, earlier, value in (
+                (sample.lag_series, before.lag_series if before else {}, float(lag.lag)),
+                (sample.age_series, before.age_series if before else {}, lag.age_seconds),
+            ):
+                kept[name] = earlier.get(name) or sampling.Series(observer.settings.points_max)
+                kept[name].add(now, value)
+    return sample
+
+
+async def _sample_pipelines(observer: "Observer") -> dict[str, PipelineSample]:
+    """Read the status of every pipeline, one after the other."""
+    groups = await observer.groups.get()
+    if observer.groups.error is not None:
+        # The pipelines are found in the list of groups.
+        raise observer.groups.error.with_traceback(None)
+    before = observer.pipelines.value or {}
+    found: dict[str, PipelineSample] = {}
+    for name in sorted(groups.pipelines)[:PIPELINES_MAX]:
+        sample = found[name] = before.get(name) or PipelineSample()
+        sample.status, sample.problem = await observer.ask(sampling.status_of, name)
+        if sample.status is not None:
+            sample.note(sample.status)
+    return found
+
+
+def _portions(items: Iterable[Any], size: int) -> Iterable[list[Any]]:
+    """Split items into lists of at most `size`."""
+    iterator = iter(items)
+    while portion := list(islice(iterator, size)):
+        yield portion
 
 
 class Observer:
@@ -217,17 +287,17 @@ class Observer:
         self.settings = settings
         self.used = time.monotonic()
         self._workers = workers
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks = create_task_group()
         self._changed = asyncio.Event()
         self.is_stopped = False
         self.aborted: deque[tuple[str, int]] = deque(maxlen=ABORTED_MAX)
         """Transactions that this user aborted in the console: ids and start times."""
         within_s = settings.request_seconds
-        self.catalogue = Section(sample_catalogue, within_s)
-        self.ends = Section(sample_ends, within_s)
-        self.transactions = Section(sample_transactions, within_s)
-        self.groups = Section(sample_groups, within_s)
-        self.pipelines = Section(sample_pipelines, within_s)
+        self.catalogue = Section(_sample_catalogue, within_s)
+        self.ends = Section(_sample_ends, within_s)
+        self.transactions = Section(_sample_transactions, within_s)
+        self.groups = Section(_sample_groups, within_s)
+        self.pipelines = Section(_sample_pipelines, within_s)
         self.sections: Mapping[str, Section[Any]] = {
             "catalogue": self.catalogue,
             "ends": self.ends,
@@ -236,19 +306,19 @@ class Observer:
             "pipelines": self.pipelines,
         }
 
-    def start(self) -> None:
-        """Begin to sample."""
-        self._tasks = [asyncio.create_task(self._run(each)) for each in self.sections.values()]
+    async def run(self) -> None:
+        """Sample until `stop`."""
+        async with self._tasks:
+            for each in self.sections.values():
+                self._tasks.start_soon(self._run, each)
 
-    async def stop(self) -> None:
+    def stop(self) -> None:
         """Stop sampling, and wake the tasks that wait for a sample or for a change."""
         self.is_stopped = True
         for section in self.sections.values():
             section.give_up(Busy("the session has ended, or too many users look at once. Try again."))
         self._announce()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks.cancel_scope.cancel()
 
     async def ask(
         self, function: Callable[Concatenate[StoppableClient, P], T], *args: P.args, **kwargs: P.kwargs
@@ -256,8 +326,8 @@ class Observer:
         """Query the cluster. The task's next query pauses first, in proportion to how long this one took."""
         hurry = _hurry.get()
         if hurry is not None:
-            with suppress(TimeoutError):
-                await _within(_rests_until.get() - time.monotonic(), hurry)
+            with move_on_after(_rests_until.get() - time.monotonic()):
+                await hurry.wait()
         started = time.monotonic()
         answer = await self._workers.run_as(self.session, function, *args, **kwargs)
         ended = time.monotonic()
@@ -271,23 +341,18 @@ class Observer:
             await self.sections[name].refresh_now(self)
         self._announce()
 
-    async def wait_for_change(self, versions: Mapping[str, int], within_s: float) -> dict[str, int]:
-        """Wait until one of these sections is newer, or the observer stops; return their versions."""
-        deadline = time.monotonic() + within_s
-        while not self.is_stopped and (left := deadline - time.monotonic()) > 0:
-            now = self.versions(versions)
-            if any(now[name] != version for name, version in versions.items()):
-                return now
-            changed = self._changed
-            try:
-                await _within(left, changed)
-            except TimeoutError:
-                break
-        return self.versions(versions)
-
-    def versions(self, names: Mapping[str, int]) -> dict[str, int]:
+    def versions(self, names: Iterable[str]) -> dict[str, int]:
         """Return the versions of these sections."""
         return {name: self.sections[name].version for name in names}
+
+    async def next_versions(self, seen: dict[str, int]) -> dict[str, int]:
+        """Wait until one of these sections is newer. EndOfStream if the observer stops."""
+        while not self.is_stopped:
+            now = self.versions(seen)
+            if now != seen:
+                return now
+            await self._changed.wait()
+        raise EndOfStream
 
     def refused(self, why: AuthenticationFailed) -> None:
         """Drop all values, because the broker no longer accepts the credentials, and report the session."""
@@ -319,20 +384,21 @@ class Observers:
 
     def __init__(
         self,
+        tasks: TaskGroup,
         workers: Workers,
         settings: ConsoleSettings,
         everyone: LoginSession | None,
         on_refused: Callable[[LoginSession], None],
         is_here: Callable[[LoginSession], bool],
     ) -> None:
-        """`is_here` returns whether the user of a session is still logged in."""
+        """Run in `tasks`. `is_here` returns whether the user of a session is still logged in."""
+        self._tasks = tasks
         self._on_refused = on_refused
         self._is_here = is_here
         self._workers = workers
         self._settings = settings
         self._everyone = everyone
         self._by_identity: dict[Identity, Observer] = {}
-        self._stopping: set[asyncio.Task[None]] = set()
 
     def of(self, session: LoginSession) -> Observer:
         """Return the observer of a session. SessionOver if its user has logged out."""
@@ -344,7 +410,7 @@ class Observers:
                 self._retire(min(self._by_identity, key=lambda each: self._by_identity[each].used))
             found = Observer(session, self._workers, self._settings, self._on_refused)
             self._by_identity[session.identity] = found
-            found.start()
+            self._tasks.start_soon(found.run)
         found.used = time.monotonic()
         return found
 
@@ -365,14 +431,7 @@ class Observers:
             ]
         )
 
-    async def close(self) -> None:
-        """Stop all observers, and wait until they have stopped."""
-        self.retire(list(self._by_identity))
-        await asyncio.gather(*self._stopping, return_exceptions=True)
-
-    def _retire(self, identity: "Identity") -> None:
+    def _retire(self, identity: Identity) -> None:
         found = self._by_identity.pop(identity, None)
         if found is not None:
-            task = asyncio.ensure_future(found.stop())
-            self._stopping.add(task)
-            task.add_done_callback(self._stopping.discard)
+            found.stop()

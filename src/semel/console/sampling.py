@@ -1,18 +1,18 @@
-"""Samples the topics of a cluster, the ends of their partitions, transactions, groups and lag.
+"""What is sampled of a cluster: topics, ends of partitions, transactions, groups and their lag, pipelines.
 
 Keeps bounded time series of samples: the points of a chart, and when a log had reached an offset.
 
-One thread may add while another reads, so a reader takes a consistent state first and works on that.
+The functions with a client block, so `observing` calls them on threads. One thread may add while another
+reads, so a reader takes a consistent state first and works on that.
 """
 
-import asyncio
 import time
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import InitVar, dataclass, field
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import NamedTuple
 
 from semel.client import (
     EARLIEST,
@@ -30,13 +30,10 @@ from semel.client import (
     TransactionDescription,
     UnsupportedRequest,
 )
-from semel.client.admin.transactions import describe_transactions, list_transactions
+from semel.client.admin.transactions import list_transactions
 from semel.client.consume.offsets import list_offsets
-from semel.console.blockers import sample_blockers
-from semel.spark.pipeline.status import MARKS as PIPELINE_MARKS
-
-if TYPE_CHECKING:
-    from semel.console.observing import Observer
+from semel.spark.errors import PipelineError
+from semel.spark.pipeline.status import Status, status
 
 
 class Point(NamedTuple):
@@ -99,15 +96,10 @@ class Ends:
         return times[index] if index < len(offsets) else None
 
 
-#: Items per request, with a pause after each: a request takes a broker a few milliseconds, so that other
-#: clients hardly wait.
-PARTITIONS_PER_REQUEST = 500
-TRANSACTIONS_PER_REQUEST = 50
-GROUPS_PER_REQUEST = 10
-#: Bounds of the history: partitions whose ends are remembered, and groups whose lag is sampled.
+#: Partitions whose ends are remembered.
 ENDS_MAX = 5_000
-GROUPS_MAX = 2_000
-OPEN_STATE = "Ongoing"
+#: Decisions of a pipeline that are remembered.
+DECISIONS_MAX = 300
 _FIRST = (EARLIEST, Isolation.READ_UNCOMMITTED)
 _HIGH = (LATEST, Isolation.READ_UNCOMMITTED)
 _STABLE = (LATEST, Isolation.READ_COMMITTED)
@@ -203,12 +195,8 @@ class GroupSample:
     """The groups whose committed offsets have the metadata of a Spark pipeline."""
 
 
-async def sample_catalogue(observer: "Observer") -> Catalogue:
+def describe(client: Client) -> Catalogue:
     """Describe all topics."""
-    return await observer.ask(_describe)
-
-
-def _describe(client: Client) -> Catalogue:
     cluster = client.describe()
     partitions = [each for topic in cluster.topics for each in topic.partitions]
     return Catalogue(
@@ -220,29 +208,10 @@ def _describe(client: Client) -> Catalogue:
     )
 
 
-async def sample_ends(observer: "Observer") -> PartitionEnds:
-    """List the ends of all partitions, in portions."""
-    catalogue = await observer.catalogue.get()
-    before = observer.ends.value
-    partitions = [(topic.name, each.partition) for topic in catalogue.topics for each in topic.partitions]
-    first: dict[Partition, int] = {}
-    high: dict[Partition, int] = {}
-    stable: dict[Partition, int] = {}
-    for portion in portions(partitions, PARTITIONS_PER_REQUEST):
-        starts, ends, steady = await observer.ask(spans_of, portion)
-        first |= starts
-        high |= ends
-        stable |= steady
-    # On a thread: there may be tens of thousands of partitions, and pages wait for the event loop.
-    ends_now = await asyncio.to_thread(_compared, before, high, stable, observer.settings.points_max)
-    ends_now.first = first
-    ends_now.blockers = await sample_blockers(observer, ends_now, before)
-    return ends_now
-
-
-def _compared(
+def compared(
     before: PartitionEnds | None, high: dict[Partition, int], stable: dict[Partition, int], points_max: int
 ) -> PartitionEnds:
+    """Return a sample of ends that continues the rates and the history of the sample before."""
     now = time.time()
     total = before.total if before is not None else Series(points_max)
     rates: dict[str, float] = {}
@@ -304,32 +273,6 @@ def _list(
     return [{} for _ in kinds]
 
 
-async def sample_transactions(observer: "Observer") -> TransactionSample:
-    """List the open transactions, and record those that ended since the last sample."""
-    before = observer.transactions.value
-    listed = await observer.ask(list_all)
-    now_ms = int(time.time() * 1000)
-    states: dict[str, int] = {}
-    for each in listed.values():
-        states[each] = states.get(each, 0) + 1
-    wanted = {name for name, state in listed.items() if state == OPEN_STATE}
-    if before is not None:
-        wanted |= before.open.keys() & listed.keys()  # to learn how they ended
-    described: dict[str, TransactionDescription] = {}
-    for portion in portions(sorted(wanted), TRANSACTIONS_PER_REQUEST):
-        described |= await observer.ask(describe_transactions, portion)
-    now_open = {name: each for name, each in described.items() if each.state == OPEN_STATE}
-    finished = before.finished if before is not None else deque(maxlen=observer.settings.history_max)
-    for name, was in before.open.items() if before is not None else ():
-        after = described.get(name)
-        # Only the start tells a transaction from the next of its id: many clients keep their epoch.
-        is_same = after is not None and after.started_ms == was.started_ms
-        if name not in now_open or not is_same:
-            is_abort = (name, was.started_ms) in observer.aborted
-            finished.appendleft(_finished(was, after if is_same else None, now_ms, is_abort))
-    return TransactionSample(now_open, finished, states)
-
-
 def list_all(client: Client) -> dict[str, str]:
     """Return the states of all transactional ids. Brokers before Kafka 3.0 do not list them."""
     try:
@@ -338,7 +281,7 @@ def list_all(client: Client) -> dict[str, str]:
         return {}
 
 
-def _finished(
+def finished(
     was: TransactionDescription, after: TransactionDescription | None, now_ms: int, is_abort: bool
 ) -> Finished:
     """Return an ended transaction. `after` describes it after its end; None if that was not seen."""
@@ -356,33 +299,8 @@ def _finished(
     )
 
 
-async def sample_groups(observer: "Observer") -> GroupSample:
-    """List all groups and, in portions, their offsets, and compare them with the ends."""
-    before = observer.groups.value
-    listed = tuple(await observer.ask(lambda client: Admin(client).groups.all()))
-    sample = GroupSample(listed)
-    if before is None:
-        observer.groups.publish(sample)
-    ends = await observer.ends.get()
-    names = [each.group_id for each in listed if each.kind != "share"][:GROUPS_MAX]
-    for portion in portions(names, GROUPS_PER_REQUEST):
-        found = await observer.ask(_offsets_of, portion)
-        now = time.time()
-        for name, committed in found.items():
-            if any(each.metadata.startswith(PIPELINE_MARKS) for each in committed.values()):
-                sample.pipelines.add(name)
-            lag = lag_of({key: at.offset for key, at in committed.items()}, ends, now)
-            sample.lags[name] = lag
-            for kept, earlier, value in (
-                (sample.lag_series, before.lag_series if before else {}, float(lag.lag)),
-                (sample.age_series, before.age_series if before else {}, lag.age_seconds),
-            ):
-                kept[name] = earlier.get(name) or Series(observer.settings.points_max)
-                kept[name].add(now, value)
-    return sample
-
-
-def _offsets_of(client: Client, names: Iterable[str]) -> dict[str, dict[Partition, CommittedOffset]]:
+def offsets_of(client: Client, names: Iterable[str]) -> dict[str, dict[Partition, CommittedOffset]]:
+    """Return the committed offsets of groups. Groups that cannot be read are left out."""
     groups = Admin(client).groups
     found: dict[str, dict[Partition, CommittedOffset]] = {}
     for name in names:
@@ -413,8 +331,82 @@ def lag_of(offsets: Mapping[Partition, int], ends: PartitionEnds, now: float) ->
     return GroupLag(lag, age, topics)
 
 
-def portions(items: Iterable[Any], size: int) -> Iterable[list[Any]]:
-    """Split items into lists of at most `size`."""
-    iterator = iter(items)
-    while portion := list(islice(iterator, size)):
-        yield portion
+# ---- blockers: the first open transaction of a partition, which holds back its last stable offset
+
+
+def first_producers(client: Client, partitions: Iterable[Partition]) -> dict[Partition, int]:
+    """Return the producer whose open transaction begins first in each partition. Some may be left out.
+
+    A coordinator knows when a transaction began, but only the leader of a partition knows at which offset.
+    """
+    by_topic: dict[str, list[int]] = {}
+    for topic, number in partitions:
+        by_topic.setdefault(topic, []).append(number)
+    found: dict[Partition, int] = {}
+    for topic, numbers in by_topic.items():
+        try:
+            listed = Admin(client).transactions.producers(topic, numbers)
+        except UnsupportedRequest:
+            return {}
+        except KafkaError:
+            continue  # Deleted, moving, or not authorized: its blocker stays unknown.
+        for number, producers in listed.items():
+            begun = [each for each in producers if each.transaction_start_offset >= 0]
+            if begun:
+                first = min(begun, key=lambda each: each.transaction_start_offset)
+                found[topic, number] = first.producer_id
+    return found
+
+
+def blockers_of(
+    key: Partition, open_: Mapping[str, TransactionDescription], ends: PartitionEnds
+) -> tuple[TransactionDescription | None, list[str]]:
+    """Return the transaction that blocks a partition; if it is unknown, the ids of the candidates."""
+    here = [each for each in open_.values() if key in each.partitions]
+    if key not in ends.blockers:
+        return None, [each.transactional_id for each in here]
+    return next((each for each in here if each.producer_id == ends.blockers[key]), None), []
+
+
+# ---- pipelines
+
+
+@dataclass(frozen=True, slots=True)
+class SeenDecision:
+    """A decision, and when it was first seen."""
+
+    at: float
+    number: int
+    batch_id: int
+    rows: int
+    behind: int
+
+
+@dataclass(slots=True)
+class PipelineSample:
+    """The status of a pipeline, or why it cannot be read, and the decisions seen so far."""
+
+    status: Status | None = None
+    problem: str | None = None
+    decisions: deque[SeenDecision] = field(default_factory=lambda: deque(maxlen=DECISIONS_MAX))
+
+    def note(self, found: Status) -> None:
+        """Record the decision of a status if it is new."""
+        decision = found.decision
+        if decision is not None and not (self.decisions and self.decisions[-1].number == decision.number):
+            self.decisions.append(
+                SeenDecision(time.time(), decision.number, decision.batch_id, rows_of(found), found.behind)
+            )
+
+
+def status_of(client: Client, name: str) -> tuple[Status | None, str | None]:
+    """Return the status of a pipeline, or why it cannot be read."""
+    try:
+        return status(client, name), None
+    except PipelineError as error:
+        return None, str(error)
+
+
+def rows_of(found: Status) -> int:
+    """How many offsets the last batch has read."""
+    return sum(each.end - each.start for each in found.decision.spans.values()) if found.decision else 0

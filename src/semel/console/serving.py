@@ -117,12 +117,16 @@ def server_of(settings: ConsoleSettings, app: Starlette | None = None) -> uvicor
         ssl_certfile=settings.certificate,
         ssl_keyfile=settings.key,
         ws="none",
+        lifespan="on",
     )
     return _Server(config)
 
 
 class _Server(uvicorn.Server):
-    """Uvicorn's server, with a time limit on the TLS handshake: the same as for the head of a request."""
+    """Uvicorn's server, with a time limit on the TLS handshake: the same as for the head of a request.
+
+    It ends when a background task of the console has failed.
+    """
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen with a time limit on the handshake, for which uvicorn has no setting."""
@@ -131,9 +135,13 @@ class _Server(uvicorn.Server):
             loop.create_server = functools.partial(loop.create_server, ssl_handshake_timeout=HEAD_SECONDS)
         await super().startup(sockets)
 
+    async def on_tick(self, counter: int) -> bool:
+        """Return whether to end: uvicorn itself serves on after its lifespan has failed."""
+        return await super().on_tick(counter) or self.lifespan.error_occurred
+
 
 def serve(settings: ConsoleSettings, ready: Callable[[str], None]) -> None:
-    """Serve until a signal stops it. `ready` is called with the address."""
+    """Serve until a signal stops it. `ready` is called with the address. SystemExit if the console failed."""
     server = server_of(settings)
     bound = listening(settings)
     os.nice(NICE)
@@ -144,10 +152,15 @@ def serve(settings: ConsoleSettings, ready: Callable[[str], None]) -> None:
         signal.signal(number, lambda *_: None)
     ready(address_of(settings, bound))
     server.run(sockets=[bound])
+    if server.lifespan.error_occurred:
+        sys.exit(1)  # Its log says why.
 
 
 class Beside:
-    """A console on a thread of its own, for a broker in the same process and for tests."""
+    """A console on a thread of its own, for a broker in the same process and for tests.
+
+    Not anyio's blocking portal: that waits for its thread without a time limit, which would hold up a broker.
+    """
 
     def __init__(self, settings: ConsoleSettings, app: Starlette | None = None) -> None:
         self._server = server_of(settings, app)

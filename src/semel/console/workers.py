@@ -1,19 +1,29 @@
 """Runs blocking work on threads: bounded in time and number, and stopped when the browser goes away.
 
 `run` is for pages: it calls a function with a client on a pool of threads. `stream` is for live views and
-long scans: it runs a generator with a client and a stop on its own thread, and returns an async iterator.
+long scans: it runs a generator with a client and a stop on a thread of its own, and returns a `Source`.
 """
 
 import asyncio
 import threading
-import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Container, Generator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Container, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing, contextmanager, suppress
+from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar
 
+from anyio import (
+    BrokenResourceError,
+    CancelScope,
+    CapacityLimiter,
+    EndOfStream,
+    create_memory_object_stream,
+    from_thread,
+    move_on_after,
+    to_thread,
+)
 from starlette.requests import Request
+from starlette.types import Receive
 
 from semel.console.clients import ClientPool, StoppableClient, WorkStopped
 from semel.console.sessions import Identity, LoginSession
@@ -22,8 +32,6 @@ from semel.console.settings import ConsoleSettings
 P = ParamSpec("P")
 T = TypeVar("T")
 
-#: How often the console checks whether a browser still waits for a page.
-LOOK_SECONDS = 0.25
 #: Items of a stream that are queued for a slow browser before its thread blocks.
 AHEAD_MAX = 8
 
@@ -33,6 +41,12 @@ BACKGROUND_THREADS = 4
 LIVE, SCAN, CHANGES = "live", "scan", "changes"
 NAMES = {LIVE: "live views", SCAN: "searches, exports and checks", CHANGES: "pages that refresh themselves"}
 OVER = "you have logged out, or the session has ended. Log in again."
+
+Next: TypeAlias = Callable[[], Awaitable[T]]
+"""Returns the next item of a source. EndOfStream after the last one. It may be cancelled and called again."""
+
+Source: TypeAlias = AbstractAsyncContextManager[Next[T]]
+"""A stream for a response: enter it to begin the work, leave it to stop the work."""
 
 
 class Busy(Exception):
@@ -51,19 +65,41 @@ class Stop(threading.Event):
     """Set when the work is no longer wanted. Generators of `Workers.stream` check it."""
 
 
+@asynccontextmanager
+async def while_connected(receive: Receive) -> AsyncIterator[None]:
+    """Cancel the body and raise WorkStopped when the browser disconnects."""
+
+    async def until_gone() -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
+    with CancelScope() as scope:
+        gone = asyncio.create_task(until_gone())
+        gone.add_done_callback(lambda _: scope.cancel())
+        try:
+            yield
+        finally:
+            gone.cancel()
+    if scope.cancelled_caught:
+        gone.result()  # It raises if the browser sent too large a body, which the page does not read.
+        raise WorkStopped("the browser has gone.")
+
+
 class Workers:
     """Threads and clients for the requests of all users."""
 
     def __init__(self, settings: ConsoleSettings, pool: ClientPool) -> None:
         self._settings = settings
         self.pool = pool
-        self._executor = ThreadPoolExecutor(settings.threads_max, thread_name_prefix="console")
+        # Not anyio's threads: they are daemons, so the process could exit in the middle of a change, and a
+        # page that is given up would free its place under their limit while its thread is still at work.
+        self._pages = ThreadPoolExecutor(settings.threads_max, thread_name_prefix="console")
         self._background = ThreadPoolExecutor(BACKGROUND_THREADS, thread_name_prefix="console sampling")
+        self._stream_threads = CapacityLimiter(settings.live_max)
         # By identity: several sessions with the same credentials are one user.
         self._running: Counter[Identity] = Counter()
         self._streams: Counter[tuple[Identity, str]] = Counter()
-        self._stops: set[Stop] = set()
-        self._ends: dict[Callable[[], object], LoginSession] = {}
+        self._scopes: dict[CancelScope, LoginSession] = {}
 
     async def run(
         self,
@@ -74,6 +110,7 @@ class Workers:
     ) -> T:
         """Call `function(client, ...)` on a thread. Busy if the user has too much running already."""
         session: LoginSession = request.state.session
+        seconds = self._settings.request_seconds
         # Without a login, all browsers are one user.
         is_one = self._settings.needs_login
         most = self._settings.requests_per_user if is_one else self._settings.live_per_user
@@ -81,10 +118,22 @@ class Workers:
             raise Busy("too many of your pages are loading at once. Wait for them, and try again.")
         stop = Stop()
         work = asyncio.get_running_loop().run_in_executor(
-            self._executor, lambda: self._call(session, stop, function, *args, **kwargs)
+            self._pages, lambda: self._call(session, stop, function, *args, **kwargs)
         )
-        self._begin(session.identity, stop, work)
-        return await self._wait(request, work, stop)
+
+        def ended(_: object) -> None:
+            self._running -= Counter([session.identity])
+
+        # Counted until its thread has ended, which may be after the page was given up.
+        self._running[session.identity] += 1
+        work.add_done_callback(ended)
+        try:
+            async with while_connected(request.receive):
+                with move_on_after(seconds):
+                    return await asyncio.shield(work)
+            raise TookTooLong(f"the broker did not answer within {seconds:g} seconds. {_advice(request)}")
+        finally:
+            stop.set()
 
     async def run_as(
         self,
@@ -95,45 +144,10 @@ class Workers:
     ) -> T:
         """Call `function(client, ...)` on a background thread. No browser waits for the result."""
         stop = Stop()
-        work = asyncio.get_running_loop().run_in_executor(
-            self._background, lambda: self._call(session, stop, function, *args, **kwargs)
-        )
-        self._stops.add(stop)
-        work.add_done_callback(lambda _: self._stops.discard(stop))
         try:
-            return await work
-        finally:
-            stop.set()
-
-    def _begin(self, identity: Identity, stop: Stop, work: "asyncio.Future[Any]") -> None:
-        """Count the work until its thread has ended, which may be after the page was given up."""
-        self._running[identity] += 1
-        self._stops.add(stop)
-
-        def ended(done: "asyncio.Future[Any]") -> None:
-            self._stops.discard(stop)
-            self._running[identity] -= 1
-            if not self._running[identity]:
-                del self._running[identity]
-            if not done.cancelled():
-                done.exception()  # Retrieve it: the page may have given up, and asyncio would log it.
-
-        work.add_done_callback(ended)
-
-    async def _wait(self, request: Request, work: "asyncio.Future[T]", stop: Stop) -> T:
-        deadline = time.monotonic() + self._settings.request_seconds
-        try:
-            while True:
-                done, _ = await asyncio.wait({work}, timeout=LOOK_SECONDS)
-                if done:
-                    return work.result()
-                if time.monotonic() > deadline:
-                    seconds = self._settings.request_seconds
-                    raise TookTooLong(
-                        f"the broker did not answer within {seconds:g} seconds. {_advice(request)}"
-                    )
-                if await request.is_disconnected():
-                    raise WorkStopped("the browser has gone.")
+            return await asyncio.get_running_loop().run_in_executor(
+                self._background, lambda: self._call(session, stop, function, *args, **kwargs)
+            )
         finally:
             stop.set()
 
@@ -145,12 +159,8 @@ class Workers:
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> T:
-        client = self.pool.take(session)
-        client.stop = stop
-        try:
+        with self.pool.client(session, stop) as client:
             return function(client, *args, **kwargs)
-        finally:
-            self.pool.give_back(session, client)
 
     def stream(
         self,
@@ -158,118 +168,94 @@ class Workers:
         function: Callable[..., Generator[T, None, None]],
         *args: Any,
         kind: str = LIVE,
-    ) -> AsyncGenerator[T, None]:
-        """Run the generator `function(client, stop, *args)` on its own thread, and return what it yields.
+    ) -> Source[T]:
+        """Return what the generator `function(client, stop, *args)` yields on a thread of its own.
 
-        If the iteration ends early, because the browser has disconnected, the stop is set and the generator
-        is closed. `kind` is `LIVE` for views that wait most of the time, and `SCAN` for those that read as
-        fast as they can. Busy if there are too many already.
+        When the source is left, the stop is set and the generator is closed. `kind` is `LIVE` for views that
+        wait most of the time, and `SCAN` for those that read as fast as they can. Busy if there are too many
+        already.
         """
         session: LoginSession = request.state.session
         self._admit(session.identity, kind)
-        return self._iterate(session, kind, function, args)
+        return self._stream(session, kind, function, args)
+
+    @asynccontextmanager
+    async def _stream(
+        self, session: LoginSession, kind: str, function: Callable[..., Generator[T, None, None]], args: Any
+    ) -> AsyncIterator[Next[T]]:
+        stop = Stop()
+        sending, receiving = create_memory_object_stream[T](AHEAD_MAX)
+
+        def pump() -> None:
+            with (
+                suppress(WorkStopped, BrokenResourceError),
+                self.pool.client(session, stop) as client,
+                closing(function(client, stop, *args)) as items,
+            ):
+                for item in items:
+                    from_thread.run(sending.send, item)
+
+        def ended(done: "asyncio.Task[None]") -> None:
+            sending.close()
+            if not done.cancelled():
+                done.exception()  # Retrieve it: the stream may have been left, and asyncio would log it.
+
+        async def receive() -> T:
+            try:
+                return await receiving.receive()
+            except EndOfStream:
+                work.result()  # It raises the error that ended the generator.
+                raise
+
+        with self._counted(session, kind), receiving:
+            # A task of its own, that is not cancelled: its thread holds its place until it has ended.
+            work = asyncio.create_task(to_thread.run_sync(pump, limiter=self._stream_threads))
+            work.add_done_callback(ended)
+            try:
+                yield receive
+            finally:
+                stop.set()
+
+    def watch(self, request: Request, receive: Next[T]) -> Source[T]:
+        """Return a source of what `receive` returns: counted and ended like a stream, without a thread."""
+        session: LoginSession = request.state.session
+        self._admit(session.identity, CHANGES)
+        return self._watch(session, receive)
+
+    @asynccontextmanager
+    async def _watch(self, session: LoginSession, receive: Next[T]) -> AsyncIterator[Next[T]]:
+        with self._counted(session, CHANGES):
+            yield receive
 
     def _admit(self, identity: Identity, kind: str) -> None:
         most = self._settings.scans_per_user if kind == SCAN else self._settings.live_per_user
         if self._streams[identity, kind] >= most:
             what = NAMES[kind]
             raise Busy(f"{most} of your {what} run already. Stop one of them, and try again.")
-        if self._streams.total() >= self._settings.live_max:
+        if self.streams >= self._settings.live_max:
             raise Busy("too many live views are open. Try again later.")
 
-    async def _iterate(
-        self, session: LoginSession, kind: str, function: Callable[..., Generator[T, None, None]], args: Any
-    ) -> AsyncGenerator[T, None]:
-        bridge: _Bridge[T] = _Bridge(asyncio.get_running_loop())
-        with self._counted(session, kind, bridge.cut):
-            self._stops.add(bridge.stop)
-            thread = threading.Thread(
-                target=self._pump, args=(session, bridge, function, args), name="console stream", daemon=True
-            )
-            thread.start()
-            try:
-                while True:
-                    is_last, item = await bridge.receive()
-                    if is_last:
-                        return
-                    yield item
-            finally:
-                bridge.stop.set()
-                self._stops.discard(bridge.stop)
-
-    def watch(self, request: Request, items: AsyncGenerator[T, None]) -> AsyncGenerator[T, None]:
-        """Pass `items` on, counted and ended like a stream, but without a thread and a client."""
-        session: LoginSession = request.state.session
-        self._admit(session.identity, CHANGES)
-        return self._watch(session, items)
-
-    async def _watch(self, session: LoginSession, items: AsyncGenerator[T, None]) -> AsyncGenerator[T, None]:
-        over = asyncio.ensure_future((ended := asyncio.Event()).wait())
-        pending: asyncio.Future[T] | None = None
-        with self._counted(session, CHANGES, ended.set):
-            try:
-                while True:
-                    pending = asyncio.ensure_future(anext(items))
-                    await asyncio.wait({pending, over}, return_when=asyncio.FIRST_COMPLETED)
-                    if over.done():
-                        raise SessionOver(OVER)
-                    try:
-                        item = pending.result()
-                    except StopAsyncIteration:
-                        return
-                    yield item
-            finally:
-                over.cancel()
-                if pending is not None:
-                    pending.cancel()
-                    await asyncio.gather(pending, return_exceptions=True)
-                await items.aclose()
-
     @contextmanager
-    def _counted(self, session: LoginSession, kind: str, end: Callable[[], object]) -> Iterator[None]:
-        """Count a stream. `end` is called when its session is over."""
+    def _counted(self, session: LoginSession, kind: str) -> Iterator[None]:
+        """Count a stream, and end it with SessionOver when its session is over."""
         counted = (session.identity, kind)
         self._admit(*counted)
         self._streams[counted] += 1
-        self._ends[end] = session
-        try:
-            yield
-        finally:
-            del self._ends[end]
-            self._streams[counted] -= 1
-            if not self._streams[counted]:
-                del self._streams[counted]
+        with CancelScope() as scope:
+            self._scopes[scope] = session
+            try:
+                yield
+            finally:
+                del self._scopes[scope]
+                self._streams -= Counter([counted])
+        if scope.cancelled_caught:
+            raise SessionOver(OVER)
 
     def end(self, sessions: Container[LoginSession]) -> None:
         """End the streams of sessions that are over."""
-        for end in [end for end, session in self._ends.items() if session in sessions]:
-            end()
-
-    def _pump(
-        self,
-        session: LoginSession,
-        bridge: "_Bridge[T]",
-        function: Callable[..., Generator[T, None, None]],
-        args: Any,
-    ) -> None:
-        error: BaseException | None = None
-        client = self.pool.take(session)
-        client.stop = bridge.stop
-        try:
-            items = function(client, bridge.stop, *args)
-            try:
-                for item in items:
-                    if not bridge.send(item):
-                        break
-            finally:
-                items.close()
-        except WorkStopped:
-            pass
-        except BaseException as raised:  # noqa: BLE001 - it is raised again where the stream is read
-            error = raised
-        finally:
-            self.pool.give_back(session, client)
-            bridge.end(error)
+        for scope, session in self._scopes.items():
+            if session in sessions:
+                scope.cancel()
 
     @property
     def streams(self) -> int:
@@ -277,10 +263,8 @@ class Workers:
         return self._streams.total()
 
     def close(self) -> None:
-        """Stop all work. Threads end at their next request, or when the broker answers."""
-        for stop in list(self._stops):
-            stop.set()
-        self._executor.shutdown(wait=False, cancel_futures=True)
+        """Start no more work. Threads end at their next request, or when the broker answers."""
+        self._pages.shutdown(wait=False, cancel_futures=True)
         self._background.shutdown(wait=False, cancel_futures=True)
         self.pool.close()
 
@@ -289,63 +273,3 @@ def _advice(request: Request) -> str:
     if request.method not in ("GET", "HEAD"):
         return "The change may have been made, or be made later: look before you try again."
     return "Narrow the search, or try again." if request.query_params.get("q") else "Try again."
-
-
-async def first_of(request: Request, items: AsyncGenerator[T, None]) -> T:
-    """Return the first item of a stream. If the browser disconnects first, close it and raise WorkStopped."""
-    pending = asyncio.ensure_future(anext(items))
-    try:
-        while not (await asyncio.wait({pending}, timeout=LOOK_SECONDS))[0]:
-            if await request.is_disconnected():
-                raise WorkStopped("the browser has gone.")
-        return pending.result()
-    except WorkStopped:
-        pending.cancel()
-        await asyncio.gather(pending, return_exceptions=True)
-        await items.aclose()
-        raise
-
-
-class _Bridge(Generic[T]):
-    """A bounded queue from one thread to an event loop."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.stop = Stop()
-        self._loop = loop
-        self._is_cut = False
-        self._room = threading.Semaphore(AHEAD_MAX)
-        self._queue: asyncio.Queue[tuple[bool, Any]] = asyncio.Queue()
-
-    def send(self, item: T) -> bool:
-        """Queue an item, and wait while the reader is behind; False if the reader has stopped."""
-        while not self._room.acquire(timeout=LOOK_SECONDS):
-            if self.stop.is_set():
-                return False
-        return not self.stop.is_set() and self._post((False, item))
-
-    def end(self, error: BaseException | None) -> None:
-        """Queue the end of the stream, with the error if there was one."""
-        self._post((True, error))
-
-    def cut(self) -> None:
-        """End the stream at once, without waiting for the thread. Called on the event loop."""
-        self.stop.set()
-        self._is_cut = True
-        self.end(None)
-
-    def _post(self, entry: tuple[bool, Any]) -> bool:
-        try:
-            self._loop.call_soon_threadsafe(self._queue.put_nowait, entry)
-        except RuntimeError:  # The loop is closed: the console has ended.
-            return False
-        return True
-
-    async def receive(self) -> tuple[bool, Any]:
-        """Return whether the stream has ended, and the next item. Raises the error that ended it."""
-        is_last, item = await self._queue.get()
-        self._room.release()
-        if self._is_cut:
-            raise SessionOver(OVER)
-        if is_last and item is not None:
-            raise item
-        return is_last, item

@@ -1,17 +1,24 @@
-"""The data source of format "semel": parses the options and creates readers and writers."""
+"""The data source of format "semel": parses the options and creates readers and writers.
+
+Spark starts a Python process each to find this module, to ask for the columns, to plan the reading and to
+plan the writing. So a method imports only what it needs.
+"""
 
 from collections.abc import MutableMapping
+from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
-from semel.spark.delta.resume import ResumingReader
 from semel.spark.edge import faces_spark
 from semel.spark.errors import OptionError
 from semel.spark.options import SinkOptions, SourceOptions, check_source_names
-from semel.spark.sink.sink import BatchWriter, StreamWriter
-from semel.spark.source.newest import NewestReader
-from semel.spark.source.source import BatchReader
+
+if TYPE_CHECKING:
+    from semel.spark.delta.resume import ResumingReader
+    from semel.spark.sink.sink import BatchWriter, StreamWriter
+    from semel.spark.source.newest import NewestReader
+    from semel.spark.source.source import BatchReader
 
 #: The columns of Spark's Kafka source, in its order.
 COLUMNS = {
@@ -45,23 +52,32 @@ class SemelDataSource(DataSource):
         names = [name for name in COLUMNS if name != "headers" or wants_headers]
         return ", ".join(f"{name} {COLUMNS[name]}" for name in names)
 
-    def reader(self, schema: StructType) -> BatchReader | NewestReader:
+    def reader(self, schema: StructType) -> "BatchReader | NewestReader":
         """Create a reader for a batch query."""
+        from semel.spark.source.newest import NewestReader
+        from semel.spark.source.source import BatchReader
+
         options = SourceOptions.of(self.options, is_stream=False)
         return (NewestReader if options.is_newest_by_key else BatchReader)(options, _columns(schema))
 
-    def streamReader(self, schema: StructType) -> ResumingReader:  # noqa: N802 - Spark's name
+    def streamReader(self, schema: StructType) -> "ResumingReader":  # noqa: N802 - Spark's name
         """Create a reader for a streaming query."""
+        from semel.spark.delta.resume import ResumingReader
+
         return ResumingReader(SourceOptions.of(self.options, is_stream=True), _columns(schema))
 
-    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
+    def writer(self, schema: StructType, overwrite: bool) -> "BatchWriter":
         """Create a writer for a batch write."""
+        from semel.spark.sink.sink import BatchWriter
+
         if overwrite:
             raise OptionError("a topic cannot be overwritten; use mode('append')")
         return BatchWriter(SinkOptions.of(self.options, is_stream=False), schema)
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802
+    def streamWriter(self, schema: StructType, overwrite: bool) -> "StreamWriter":  # noqa: N802
         """Create a writer for a streaming query."""
+        from semel.spark.sink.sink import StreamWriter
+
         return StreamWriter(SinkOptions.of(self.options, is_stream=True), schema)
 
 

@@ -14,7 +14,7 @@ from semel.client import Codec, FetchLimits, Isolation
 from semel.spark.errors import OptionError
 from semel.spark.option_reader import COMMON, Address, AtTime, OptionReader, Topics, Where
 from semel.spark.partition_offsets import PartitionOffsets
-from semel.spark.sink.predecessors import ALONE, RELATIONS, Relations
+from semel.spark.relations import ALONE, RELATIONS, Relations
 from semel.spark.sink.versions import Version
 
 __all__ = [

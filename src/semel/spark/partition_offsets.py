@@ -1,7 +1,7 @@
 """Partition offsets: how far a query has read, for every partition.
 
 In Spark's logs, in options and in progress reports a vector is JSON as Spark's Kafka source writes it:
-`{"orders": {"0": 23, "1": 42}}`. Five more entries have names that no topic can have:
+`{"orders": {"0": 23, "1": 42}}`. Six more entries have names that no topic can have:
 
 - `began:` is in the end of a query's first batch and says where the query started. Spark does not log that,
   and a first batch that is repeated must read the same records, even if `latest` has moved on.
@@ -11,6 +11,7 @@ In Spark's logs, in options and in progress reports a vector is JSON as Spark's 
 - `mark:` is what was at the last offset of one partition, by which the log is recognised (`log_marks`).
 - `reader:` is the reader that has planned the end. Spark logs a source once for each place where a query uses
   it, and these have one reader; two sources that read the same topic have two.
+- `small:` says that the records of the batch were few, and were read when it was planned (`prefetch`).
 """
 
 import json
@@ -39,6 +40,7 @@ IDS = "ids:"
 PIPELINE = "pipeline:"
 MARK = "mark:"
 READER = "reader:"
+SMALL = "small:"
 
 
 def to_json(
@@ -49,6 +51,7 @@ def to_json(
     pipeline_id: str | None = None,
     mark: Sequence[Any] | None = None,
     reader: str | None = None,
+    is_small: bool = False,
 ) -> dict[str, Any]:
     """Format offsets for Spark. Equal offsets give equal JSON, which is what Spark compares."""
     found: dict[str, Any] = {}
@@ -64,6 +67,8 @@ def to_json(
         found[MARK] = list(mark)
     if reader is not None:
         found[READER] = reader
+    if is_small:
+        found[SMALL] = True
     return found
 
 
@@ -71,7 +76,7 @@ def of_json(found: Mapping[str, Any]) -> PartitionOffsets:
     """Parse what `to_json` wrote. ValueError if it is something else."""
     vector: PartitionOffsets = {}
     for topic, partitions in found.items():
-        if topic in (BEGAN, IDS, PIPELINE, MARK, READER):
+        if topic in (BEGAN, IDS, PIPELINE, MARK, READER, SMALL):
             continue
         if not isinstance(partitions, dict):
             raise ValueError(f"{found!r} are not partition offsets")

@@ -55,7 +55,8 @@ class TwiceNumbers(Numbers):
     def check_outputs(self) -> None:
         assert isinstance(self.pipeline, TwoOutputs)
         for output in self.pipeline.outputs:
-            assert committed(self.pipeline.bootstrap, output) == values(range(self.count)), output
+            found, want = committed(self.pipeline.bootstrap, output), values(range(self.count))
+            assert found == want, (output, found - want, want - found)
 
 
 class TopicAndDeadLetters(TwoOutputs):

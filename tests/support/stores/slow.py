@@ -233,6 +233,19 @@ class Reading:
         if publish:
             self.publish(keys=[key])
 
+    def compact(self, key: PartitionKey = ZERO) -> None:
+        """Move all batches to other locations, and release the bytes at the old ones."""
+        shelf = self.shelf
+        for at, row in enumerate(shelf.rows[key]):
+            _, position, length = row.location
+            moved = BatchLocation(1, len(shelf.chunk), length)
+            shelf.chunk += shelf.chunk[position : position + length]
+            shelf.chunk[position : position + length] = bytes(length)
+            shelf.rows[key][at] = row._replace(location=moved)
+        partition = shelf.partitions[key]
+        shelf.partitions[key] = partition.but(compactions=partition.compactions + 1)
+        self.publish(keys=[key])
+
     async def fetch(
         self,
         offset: int = 0,

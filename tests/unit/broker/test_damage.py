@@ -182,6 +182,25 @@ async def test_a_damaged_page_of_the_ledger_is_an_error_of_its_partition(
     assert errors == [ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NONE]
 
 
+async def test_nothing_is_served_without_the_list_of_aborted_transactions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Not even the batches before a damaged one."""
+    reading = Reading()
+    reading.append(opens_transaction=True)
+    reading.abort(7, 0)
+    reading.shelf.gone.add(reading.shelf.rows[ZERO][1].location)
+    found = await reading.fetch(isolation=Isolation.READ_COMMITTED)
+    assert (found.error, offsets(found), found.aborted) == (ErrorCode.NONE, [0], [(7, 0)])
+
+    async def damaged(*args: Any) -> Any:
+        raise LedgerDamaged("a page is damaged")
+
+    monkeypatch.setattr(reading.shelf, "aborted", damaged)
+    found = await reading.fetch(isolation=Isolation.READ_COMMITTED)
+    assert (found.error, found.buffers) == (ErrorCode.KAFKA_STORAGE_ERROR, ())
+
+
 async def test_only_commands_that_need_a_damaged_page_are_refused() -> None:
     looping = Looping()
     load = looping.store.ledger.load

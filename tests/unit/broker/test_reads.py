@@ -1,14 +1,16 @@
 """Fetch: what may be read, how much of it, and nothing that was not published."""
 
 import asyncio
+from collections.abc import Callable, Sequence
 
 import pytest
-from support.stores.slow import ONE, PLENTY, TOPIC_ID, ZERO, Reading, offsets
+from support.stores.slow import ONE, PLENTY, TOPIC_ID, ZERO, Reading, Shelf, offsets
 
 from semel.broker.reads import batch_bytes
-from semel.broker.reads.reads import FetchRange, Isolation
+from semel.broker.reads.reads import LOOKS_MAX, FetchRange, FetchResult, Isolation
 from semel.broker.slices import SLICE_ITEMS
 from semel.core.types import ErrorCode, Partition, PartitionKey
+from semel.store.contract import BatchLocation
 
 COMMITTED = Isolation.READ_COMMITTED
 
@@ -175,8 +177,7 @@ async def test_a_partition_that_is_deleted_during_a_read_is_unknown() -> None:
     reading.shelf.hold("read")
     fetch = asyncio.create_task(reading.fetch(0))
     await reading.shelf.reached["read"].wait()
-    del reading.shelf.partitions[ZERO]
-    reading.published.forget([ZERO])
+    forget(reading)
     reading.shelf.let("read")
     assert (await fetch).error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
@@ -189,6 +190,68 @@ async def test_rows_without_their_bytes_are_an_error_of_that_partition_alone() -
     results = await reading.reads.fetch([FetchRange(key, 0, PLENTY) for key in (ZERO, ONE)], 1, PLENTY, 0)
     assert results[0].error is ErrorCode.KAFKA_STORAGE_ERROR
     assert offsets(results[1]) == [0]
+
+
+def forget(reading: Reading) -> None:
+    """Delete the partition."""
+    del reading.shelf.partitions[ZERO]
+    reading.published.forget([ZERO])
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        (Reading.compact, ErrorCode.NONE),
+        (lambda reading: reading.delete_below(1), ErrorCode.OFFSET_OUT_OF_RANGE),
+        (forget, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+    ],
+)
+async def test_bytes_that_are_released_during_any_read_are_no_damage(
+    change: Callable[[Reading], None], error: ErrorCode
+) -> None:
+    """A fetch that misses bytes reads several times, and they may be released at each of them."""
+
+    async def fetch(changed_at: int) -> tuple[int, FetchResult, int]:
+        """The number of reads, the result and the number of damaged batches."""
+        reading = Reading()
+        reading.append()
+        reading.append()
+        reading.shelf.gone.add(reading.shelf.rows[ZERO][0].location)
+        reads = 0
+
+        async def read(locations: Sequence[BatchLocation]) -> list[bytearray]:
+            nonlocal reads
+            reads += 1
+            if reads == changed_at:
+                change(reading)
+            return await Shelf.read(reading.shelf, locations)
+
+        reading.shelf.read = read  # type: ignore[method-assign]
+        result = await reading.fetch(0)
+        return reads, result, reading.metrics.damaged_batches
+
+    reads, result, damaged = await fetch(changed_at=0)
+    assert (result.error, damaged) == (ErrorCode.KAFKA_STORAGE_ERROR, 1)
+    assert reads > LOOKS_MAX
+    for number in range(1, reads + 1):
+        _, result, damaged = await fetch(changed_at=number)
+        assert (result.error, offsets(result), damaged) == (error, [] if error else [0, 1], 0)
+
+
+async def test_compaction_may_overtake_every_read_of_a_fetch() -> None:
+    reading = Reading()
+    reading.append()
+    compactions = 10 * LOOKS_MAX
+
+    async def read(locations: Sequence[BatchLocation]) -> list[bytearray]:
+        found = await Shelf.read(reading.shelf, locations)
+        if reading.shelf.partitions[ZERO].compactions < compactions:
+            reading.compact()
+        return found
+
+    reading.shelf.read = read  # type: ignore[method-assign]
+    assert offsets(await reading.fetch(0)) == [0]
+    assert reading.shelf.partitions[ZERO].compactions == compactions
 
 
 async def test_rows_that_are_not_there_are_an_error() -> None:

@@ -116,7 +116,7 @@ async def test_99_filters_of_the_list() -> None:
 
 
 async def test_a_long_list_comes_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("semel.broker.reads.reads.PAGE", 2)
+    monkeypatch.setattr("semel.broker.reads.listings.PAGE", 2)
     async with broker_in_memory() as broker:
         ids = [f"t{index}" for index in range(5)]
         for each in ids:

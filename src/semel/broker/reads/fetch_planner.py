@@ -125,7 +125,7 @@ class FetchPlan:
         self.limit_bytes = limit_bytes
         self.error = ErrorCode.NONE
         self.buffers: Sequence[Buffer] = ()
-        """Batches from memory, ready to be sent; also those of ``batches``, once they are read."""
+        """Batches from memory, ready to be sent."""
         self.batches: Sequence[StoredBatch] = ()
         self.size_bytes = 0
         self.end_offset = wanted.offset
@@ -141,6 +141,12 @@ class FetchPlan:
     def must_answer(self) -> bool:
         """Whether the fetch must be answered now, however few bytes it has."""
         return self.is_full or self.is_gone or self.error is not ErrorCode.NONE
+
+    @property
+    def may_have_aborted(self) -> bool:
+        """Whether aborted transactions may have records in the plan."""
+        offset, partition = self.wanted.offset, self.partition
+        return offset < self.end_offset and partition is not None and offset <= partition.last_aborted_offset
 
 
 class FetchPlanner:

@@ -7,88 +7,38 @@ It knows sizes and holds no bytes. If there is enough, the bytes are read; other
 Invariants:
 
 - Nothing is served that was not committed and published.
-- Bytes may be released while they are read, but only after the log start that freed them, or the compaction
-  that replaced them, was published. Both are compared again after a read; an overtaken plan is made again,
-  and may then be out of range.
+- Bytes and aborted transactions may be deleted while they are read, but only after the log start that passed
+  them, or the compaction that replaced them, was published. So a plan is compared with the newest partition
+  after everything was read, and one that compaction has overtaken is made again.
 - Nothing is awaited between a plan and the wait, so no publication is missed.
 - A READ_UNCOMMITTED reader sees every acknowledged batch. Unsynced work is not published yet
   (``unsynced_work``), so such a reader flushes it when it reaches the end of what is published.
-- A response lists all aborted transactions of its range. They leave the ledger when the log start has passed
-  them, or when compaction has removed their records; so both are compared again after the query, too.
+- A response lists all aborted transactions of its range.
 
 Next: ``published_log`` (what readers may see), ``offset_search`` (offsets by time); above,
 ``handlers/fetch.py``.
-
-`Listings` lists transactions, groups and their offsets, and producers from the ledger. Unsynced work is not
-in the ledger yet, so a handler that must list acknowledged work flushes first (``Broker.flush``).
 """
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from semel.broker.cluster.commit_loop import SharedCommitLoop
 from semel.broker.commit.loop import CommitLoop
 from semel.broker.metrics import Metrics
-from semel.broker.reads.batch_bytes import Piece, count_whole, read_batches, stamp_all, together
+from semel.broker.reads.batch_bytes import Piece, read_batches, stamp_all, together
 from semel.broker.reads.fetch_planner import FetchPlan, FetchPlanner, FetchRange
 from semel.broker.reads.offset_search import LATEST, MAX_TIMESTAMP, ListedOffset, OffsetSearch
 from semel.broker.reads.published_log import PublishedLog
 from semel.broker.reads.published_partitions import Isolation, last_fetchable_offset
 from semel.broker.reads.waiting import gained
 from semel.broker.slices import SLICE_ITEMS, Slices
-from semel.broker.upkeep.damage import Damage
+from semel.broker.upkeep.damage import Damage, Readable
 from semel.config import Settings
-from semel.core.types import (
-    Buffer,
-    CommittedOffset,
-    ErrorCode,
-    OffsetKey,
-    Partition,
-    PartitionKey,
-    ProducerState,
-    Transaction,
-)
+from semel.core.types import Buffer, ErrorCode, Partition, PartitionKey
 from semel.store.cluster.contract import SharedStore
-from semel.store.contract import GroupSummary, Ledger, LedgerDamaged, Store, StoredBatch
-
-PAGE: Final = 1_000
-"""Rows per query."""
-
-
-class Listings:
-    """Reads of the ledger that no cache serves."""
-
-    def __init__(self, ledger: Ledger) -> None:
-        self._ledger = ledger
-
-    async def catch_up(self) -> None:
-        """Wait until the ledger has all earlier commits."""
-        await self._ledger.load(())
-
-    async def transactions(self) -> AsyncIterator[list[Transaction]]:
-        """Every transactional id, page by page."""
-        after = ""
-        while page := await self._ledger.transactions(after=after, limit=PAGE):
-            after = page[-1].transactional_id
-            yield page
-
-    async def groups(self) -> AsyncIterator[list[GroupSummary]]:
-        """Every group, page by page."""
-        after = ""
-        while page := await self._ledger.groups(after=after, limit=PAGE):
-            after = page[-1].group_id
-            yield page
-
-    async def group_offsets(self, group_id: str) -> list[tuple[OffsetKey, CommittedOffset]]:
-        """All committed offsets of a group."""
-        return await self._ledger.group_offsets(group_id)
-
-    async def producers(self, partition: PartitionKey) -> list[tuple[int, ProducerState]]:
-        """The producers that a partition remembers."""
-        return await self._ledger.producers(partition)
-
+from semel.store.contract import LedgerDamaged, Store
 
 log = logging.getLogger("semel.reads")
 
@@ -96,6 +46,9 @@ __all__ = ["FetchRange", "FetchResult", "Isolation", "ListedOffset", "Reads"]
 
 LOOKS_MAX: Final = 3
 """How often a fetch is planned again if its bytes cannot be read."""
+ITEM_BYTES: Final = 8_192
+"""Checking this many bytes of records takes as long as answering for a partition."""
+UNREAD: Final = Readable((), (), ErrorCode.KAFKA_STORAGE_ERROR, "")
 
 
 class FetchResult(NamedTuple):
@@ -108,10 +61,6 @@ class FetchResult(NamedTuple):
     buffers: Sequence[Buffer] = ()
     aborted: Sequence[tuple[int, int]] | None = None
     """Producer id and first offset of each aborted transaction; None for READ_UNCOMMITTED."""
-
-
-ITEM_BYTES: Final = 8_192
-"""Checking this many bytes of records takes as long as answering for a partition."""
 
 
 async def unlimited(size: int) -> None:
@@ -146,6 +95,7 @@ class Reads:
         self._waiting = published.waiting
         self._loop = loop
         self._damage = damage
+        self._checks_crc = settings.semel_fetch_check_crcs
         self._is_shared = isinstance(loop, SharedCommitLoop)
         self._is_ending = False
         self._search = OffsetSearch(store, self._views)
@@ -244,11 +194,7 @@ class Reads:
                 or not plans
                 or any(plan.must_answer for plan in plans)
             ):
-                if found := sum(plan.size_bytes for plan in plans):
-                    await reserve(found)
-                results = await self._read(plans)
-                await self._follow(plans)
-                return results
+                break
             await self._follow(plans)
             # Publications since the plan are counted here; later ones wake the fetch.
             missing -= self._gained_since(plans)
@@ -258,6 +204,11 @@ class Reads:
                 # A waiting fetch holds no batches.
                 plans = []
                 await self._wait(interests, missing, seconds_left)
+        if size := sum(plan.size_bytes for plan in plans):
+            await reserve(size)
+        results = await self._read(plans)
+        await self._follow(plans)
+        return results
 
     def _gained_since(self, plans: Sequence[FetchPlan]) -> int:
         total = 0
@@ -299,117 +250,61 @@ class Reads:
                 self._tail.follow(key, newest.high_watermark)
 
     async def _read(self, plans: Sequence[FetchPlan]) -> list[FetchResult]:
-        """Read the bytes of all plans at once, and check that they were not released meanwhile."""
-        pieces: Sequence[Sequence[Piece] | None]
+        """Read the bytes of all plans at once."""
+        read: Sequence[Sequence[Piece] | None]
         try:
-            pieces = await read_batches(self._store.chunks, [plan.batches for plan in plans])
+            read = await read_batches(self._store.chunks, [plan.batches for plan in plans])
         except (LookupError, OSError):
             # The partitions are then read one by one, to find the batch that is missing or unreadable.
-            pieces = [None] * len(plans)
+            read = [None] * len(plans)
         results: list[FetchResult] = []
         steps = self._slices.steps()
-        for plan, mine in zip(plans, pieces, strict=True):
+        for plan, pieces in zip(plans, read, strict=True):
             await steps.step(1 + plan.size_bytes // ITEM_BYTES)
-            result = None if plan.batches or plan.is_gone else await self._result(plan)
-            results.append(await self._settle(plan, mine) if result is None else result)
+            found = UNREAD
+            if pieces:
+                found = self._damage.intact(plan.batches, pieces, checks_crc=self._checks_crc)
+            results.append(await self._result(plan, found))
         return results
 
-    async def _settle(self, plan: FetchPlan, pieces: Sequence[Piece] | None) -> FetchResult:
-        """The result of a plan that was read, or of a new plan if this one was overtaken."""
-        wanted = plan.wanted
-        looks_left = LOOKS_MAX
-        while looks_left:
+    async def _result(self, plan: FetchPlan, found: Readable) -> FetchResult:
+        """The result of a plan. ``found`` is what was read of its batches.
+
+        If compaction has overtaken the plan, it is made and read again; so it is, a few times, if not all
+        batches are intact.
+        """
+        wanted, looks_left = plan.wanted, LOOKS_MAX
+        aborted: Sequence[tuple[int, int]] | None
+        aborted = () if wanted.isolation is Isolation.READ_COMMITTED else None
+        while not plan.error:
+            if aborted is not None and plan.may_have_aborted:
+                aborted = await self._aborted(plan)
+            elif not plan.batches and not plan.is_gone:
+                # Everything is in memory.
+                break
             newest = await self.partition(wanted.partition)
             if newest is None:
                 return FetchResult(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
             if newest.log_start_offset > wanted.offset:
                 return FetchResult(ErrorCode.OFFSET_OUT_OF_RANGE)
-            if plan.error:
-                return await self._failed(plan)
-            is_overtaken = not _is_as_it_was(plan.partition, newest)
-            is_whole = pieces is not None and self._is_whole(plan.batches, pieces)
-            if pieces is not None and is_whole and not (is_overtaken or plan.is_gone):
-                result = await self._served(plan, pieces)
-                if result is not None:
-                    return result
-                is_overtaken = True
-            # Compaction may overtake a reader repeatedly. That is no sign of damaged bytes.
-            looks_left -= not is_overtaken
+            # Compaction may overtake a reader repeatedly. That is no sign of damage.
+            if plan.partition is not None and plan.partition.compactions == newest.compactions:
+                is_whole = len(found.batches) == len(plan.batches) and not plan.is_gone
+                if plan.error or is_whole:
+                    break
+                if not looks_left:
+                    plan.error = await self._damaged(plan, found)
+                    break
+                looks_left -= 1
             at_least_one = plan.size_bytes > plan.limit_bytes
             plan = await self._planner.in_ledger(wanted, newest, plan.limit_bytes, at_least_one=at_least_one)
-            try:
-                (pieces,) = await read_batches(self._store.chunks, [plan.batches])
-            except (LookupError, OSError):
-                pieces = None
-        return await self._good_part(plan)
-
-    async def _good_part(self, plan: FetchPlan) -> FetchResult:
-        """The result of a plan with a damaged batch: all batches before it; an error if it is the first."""
-        readable = await self._damage.readable(plan.batches)
-        wanted = plan.wanted
-        if len(readable.batches) < len(plan.batches):
-            bad = plan.batches[len(readable.batches)]
-            await self._damage.found(wanted.partition, bad, readable.reason)
-        if readable.batches:
-            plan.batches = readable.batches
-            plan.end_offset = readable.batches[-1].last_offset + 1
-            newest = await self.partition(wanted.partition)
-            if newest is not None and _is_as_it_was(plan.partition, newest):
-                result = await self._served(plan, readable.pieces)
-                if result is not None:
-                    return result
-        elif plan.missing is not None:
-            plan.error = ErrorCode.CORRUPT_MESSAGE
-            return await self._failed(plan)
-        elif not plan.batches:
-            log.error("there are no batches at offset %d of %s", wanted.offset, wanted.partition)
-        return FetchResult(readable.error if plan.batches else ErrorCode.KAFKA_STORAGE_ERROR)
-
-    def _is_whole(self, batches: Sequence[StoredBatch], pieces: Sequence[Piece]) -> bool:
-        whole = count_whole(batches, pieces, checks_crc=self.settings.semel_fetch_check_crcs)
-        if whole == len(batches):
-            return True
-        # Read wrongly, or repaired since: the next read must not get the same bytes from a cache.
-        self._store.chunks.forget(batches[whole].location)
-        return False
-
-    async def _served(self, plan: FetchPlan, pieces: Sequence[Piece]) -> FetchResult | None:
-        """The result with intact batches, stamped; None if compaction has overtaken the plan."""
-        stamp_all(plan.batches, pieces)
-        plan.buffers = [together(pieces)]
-        return await self._result(plan)
-
-    async def _failed(self, plan: FetchPlan) -> FetchResult:
-        """The result of a plan with an error."""
-        if plan.missing is not None:
-            await self._damage.missing(plan.wanted.partition, plan.missing)
-        return FetchResult(plan.error)
-
-    async def _result(self, plan: FetchPlan) -> FetchResult | None:
-        """The result of a plan; None if compaction has overtaken it."""
+            found = await self._damage.readable(plan.batches, checks_crc=self._checks_crc)
         partition = plan.partition
         if plan.error or partition is None:
             return await self._failed(plan)
-        wanted = plan.wanted
-        aborted: Sequence[tuple[int, int]] | None = None
-        if wanted.isolation is Isolation.READ_COMMITTED:
-            aborted = ()
-            if plan.end_offset > wanted.offset and wanted.offset <= partition.last_aborted_offset:
-                # The ledger may have transactions that ended since; they began after the planned batches.
-                try:
-                    aborted = await self._store.ledger.aborted(
-                        wanted.partition, wanted.offset, plan.end_offset
-                    )
-                except LedgerDamaged:
-                    # Without the list the reader would take aborted records for committed ones.
-                    return FetchResult(ErrorCode.KAFKA_STORAGE_ERROR)
-                newest = await self.partition(wanted.partition)
-                if newest is None:
-                    return FetchResult(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-                if newest.log_start_offset > wanted.offset:
-                    return FetchResult(ErrorCode.OFFSET_OUT_OF_RANGE)
-                if not _is_as_it_was(partition, newest):
-                    return None
+        if found.batches:
+            stamp_all(found.batches, found.pieces)
+            plan.buffers = [together(found.pieces)]
         return FetchResult(
             ErrorCode.NONE,
             partition.high_watermark,
@@ -419,7 +314,29 @@ class Reads:
             aborted,
         )
 
+    async def _aborted(self, plan: FetchPlan) -> Sequence[tuple[int, int]]:
+        """The aborted transactions of a plan, and perhaps some that began after the planned batches."""
+        wanted = plan.wanted
+        try:
+            return await self._store.ledger.aborted(wanted.partition, wanted.offset, plan.end_offset)
+        except LedgerDamaged:
+            # Without the list the reader would take aborted records for committed ones.
+            plan.error = ErrorCode.KAFKA_STORAGE_ERROR
+            return ()
 
-def _is_as_it_was(seen: Partition | None, newest: Partition) -> bool:
-    """Whether no batch was replaced since a plan was made."""
-    return seen is not None and seen.compactions == newest.compactions
+    async def _damaged(self, plan: FetchPlan, found: Readable) -> ErrorCode:
+        """The error of a plan whose batches are not all intact; NONE if there are some before the damage."""
+        wanted = plan.wanted
+        if plan.missing is not None:
+            return ErrorCode.CORRUPT_MESSAGE
+        if plan.is_gone:
+            log.error("there are no batches at offset %d of %s", wanted.offset, wanted.partition)
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        await self._damage.found(wanted.partition, plan.batches[len(found.batches)], found.reason)
+        return ErrorCode.NONE if found.batches else found.error
+
+    async def _failed(self, plan: FetchPlan) -> FetchResult:
+        """The result of a plan with an error."""
+        if plan.missing is not None:
+            await self._damage.missing(plan.wanted.partition, plan.missing)
+        return FetchResult(plan.error)

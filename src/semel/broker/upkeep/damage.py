@@ -155,7 +155,19 @@ class Damage:
         self._metrics = metrics
         self._logged = LoggedOnce()
 
-    async def readable(self, batches: Sequence[StoredBatch]) -> Readable:
+    def intact(
+        self, batches: Sequence[StoredBatch], pieces: Sequence[Piece], *, checks_crc: bool = True
+    ) -> Readable:
+        """Of batches that were read, those before the first damaged one. See ``count_whole``."""
+        whole = count_whole(batches, pieces, checks_crc=checks_crc)
+        if whole < len(batches):
+            # Read wrongly, or repaired since: the next read must not get the same bytes from a cache.
+            self._store.chunks.forget(batches[whole].location)
+            batches = batches[:whole]
+            pieces = _cut(pieces, sum(batch.location.length for batch in batches))
+        return Readable(batches, pieces, ErrorCode.CORRUPT_MESSAGE, "its checksum is wrong")
+
+    async def readable(self, batches: Sequence[StoredBatch], *, checks_crc: bool = True) -> Readable:
         """Read batches up to the first damaged one."""
         try:
             (pieces,) = await read_batches(self._store.chunks, [batches])
@@ -164,18 +176,14 @@ class Damage:
                 return Readable((), (), ErrorCode.KAFKA_STORAGE_ERROR, str(error))
             # Bisection finds the damaged one with few reads.
             half = len(batches) // 2
-            first = await self.readable(batches[:half])
+            first = await self.readable(batches[:half], checks_crc=checks_crc)
             if len(first.batches) < half:
                 return first
-            second = await self.readable(batches[half:])
+            second = await self.readable(batches[half:], checks_crc=checks_crc)
             return second._replace(
                 batches=[*first.batches, *second.batches], pieces=[*first.pieces, *second.pieces]
             )
-        whole = count_whole(batches, pieces)
-        if whole < len(batches):
-            self._store.chunks.forget(batches[whole].location)
-            pieces = _cut(pieces, sum(batch.location.length for batch in batches[:whole]))
-        return Readable(batches[:whole], pieces, ErrorCode.CORRUPT_MESSAGE, "its checksum is wrong")
+        return self.intact(batches, pieces, checks_crc=checks_crc)
 
     async def found(self, key: PartitionKey, batch: StoredBatch, reason: str) -> None:
         """Count and log a damaged batch."""

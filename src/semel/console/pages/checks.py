@@ -12,8 +12,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from semel.client import Admin, Client
-from semel.console import events, forms
-from semel.console.checks.records import check_records, find_hanging, run_command
+from semel.console import forms
+from semel.console.checking import check_records, find_hanging, run_command
+from semel.console.events import EventStream
 from semel.console.observing import Observer
 from semel.console.rendering import page
 from semel.console.settings import ConsoleSettings
@@ -107,7 +108,7 @@ def _argument(text: str, name: str) -> str:
 
 
 def _stream(request: Request, function: Any, *args: Any) -> Response:
-    return events.stream(request, request.app.state.workers.stream(request, function, *args, kind=SCAN))
+    return EventStream(request.app.state.workers.stream(request, function, *args, kind=SCAN))
 
 
 ROUTES = [

@@ -16,8 +16,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from semel.client import Client
-from semel.console import events
 from semel.console.clients import StoppableClient
+from semel.console.events import EventStream
 from semel.console.forms import FormError
 from semel.console.messages import rows as rows_of
 from semel.console.messages.asking import LEFT_CHARS_MAX, Ask, Asked, AskingError, is_number, resolve
@@ -264,7 +264,7 @@ async def search(request: Request) -> Response:
         read_bytes=min(SEARCH.read_bytes, settings.scan_bytes),
     )
     arguments = (request.path_params["topic"], ask, wanted, limits, registry_of(request))
-    return events.stream(request, request.app.state.workers.stream(request, _search, *arguments, kind=SCAN))
+    return EventStream(request.app.state.workers.stream(request, _search, *arguments, kind=SCAN))
 
 
 def _search(
@@ -299,7 +299,7 @@ async def follow(request: Request) -> Response:
     wanted = filter_of(request, ask)
     at = request.query_params.get("at", "")
     arguments = (request.path_params["topic"], ask, wanted, registry_of(request), at)
-    return events.stream(request, request.app.state.workers.stream(request, _follow, *arguments))
+    return EventStream(request.app.state.workers.stream(request, _follow, *arguments))
 
 
 def _follow(

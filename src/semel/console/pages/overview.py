@@ -1,7 +1,7 @@
 """The overview of the cluster's health, and the events that tell pages to refresh."""
 
 import time
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import Mapping
 from itertools import islice
 from typing import Any
 
@@ -10,18 +10,16 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from semel.client import TransactionDescription
-from semel.console import events
-from semel.console.blockers import blockers_of
+from semel.console.events import EventStream
 from semel.console.forms import FormError
 from semel.console.observing import Observer
 from semel.console.rendering import iso, now_iso, page
-from semel.console.sampling import Catalogue, GroupSample, PartitionEnds, TransactionSample
+from semel.console.sampling import Catalogue, GroupSample, PartitionEnds, TransactionSample, blockers_of
 
 #: Rows of each list of the overview.
 ROWS_MAX = 8
 #: Candidates that are named if it is unknown which transaction blocks a partition.
 ONE_OF_MAX = 3
-EVENT_SECONDS = 3600.0
 #: If readers wait for longer and no open transaction explains it, the overview reports it.
 HELD_MS_MAX = 30_000
 
@@ -189,18 +187,16 @@ async def changes(request: Request) -> Response:
     names = [name for name in request.query_params.get("of", "").split(",") if name]
     if not names or any(name not in observer.sections for name in names):
         raise FormError(f"'of' must name some of {', '.join(observer.sections)}")
-    return events.stream(request, request.app.state.workers.watch(request, _changes(observer, names)))
+    versions = observer.versions(names)
 
-
-async def _changes(observer: Observer, names: list[str]) -> AsyncGenerator[dict[str, int], None]:
-    """Yield versions until the observer stops. The browser then reconnects and gets a new observer."""
-    versions = observer.versions(dict.fromkeys(names, 0))
-    while not observer.is_stopped:
-        now = await observer.wait_for_change(versions, EVENT_SECONDS)
+    async def next_change() -> dict[str, int]:
+        """Return the next versions, until the observer stops: the browser then reconnects to a new one."""
+        nonlocal versions
         observer.used = time.monotonic()
-        if now != versions:
-            versions = now
-            yield now
+        versions = await observer.next_versions(versions)
+        return versions
+
+    return EventStream(request.app.state.workers.watch(request, next_change))
 
 
 ROUTES = [

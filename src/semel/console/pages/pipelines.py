@@ -9,8 +9,9 @@ from starlette.routing import Route
 
 from semel.client import ErrorCode, KafkaError
 from semel.console import forms
-from semel.console.observing import Observer, PipelineSample, rows_of
+from semel.console.observing import Observer
 from semel.console.rendering import iso, now_iso, page
+from semel.console.sampling import PipelineSample, rows_of
 from semel.spark.pipeline.status import Doing, Status
 
 #: What an open transaction of a pipeline is for, in a sentence.

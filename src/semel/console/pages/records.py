@@ -1,16 +1,16 @@
 """One record of a topic on a page of its own, its parts as downloads, and exports of many."""
 
-from collections.abc import AsyncIterator, Callable, Generator
+from collections.abc import Callable, Generator
 from dataclasses import replace
 from typing import Any, Final
 
 import msgspec
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
 
 from semel.client import Client, ErrorCode, KafkaError
+from semel.console.events import Download
 from semel.console.forms import FormError
 from semel.console.messages import rows as rows_of
 from semel.console.messages.asking import Ask
@@ -23,7 +23,7 @@ from semel.console.messages.reading import MarkedRecord, Reader
 from semel.console.messages.scanning import Order, Reason, Scan, Stop
 from semel.console.pages.messages import asked_of, filter_of, registry_of, resolved, state_of
 from semel.console.rendering import page, segment
-from semel.console.workers import SCAN, first_of
+from semel.console.workers import SCAN
 from semel.record_lines import bytes_as_json
 
 
@@ -120,12 +120,8 @@ async def export(request: Request) -> Response:
     limits = replace(EXPORT, seconds=settings.scan_seconds, read_bytes=settings.scan_bytes)
     arguments = (topic, ask, wanted, limits, makers[form])
     source = request.app.state.workers.stream(request, _export, *arguments, kind=SCAN)
-    try:
-        first = await first_of(request, source)
-    except NoParquet as error:
-        raise FormError(str(error)) from None
     media_type = "application/x-ndjson" if form == "ndjson" else "application/vnd.apache.parquet"
-    return Download(_chained(first, source), media_type=media_type, headers=_attached(f"{topic}.{form}"))
+    return Download(source, media_type, _attached(f"{topic}.{form}"))
 
 
 def _export(
@@ -166,30 +162,10 @@ def _export(
             found |= {"unreadable_batches": missing.batches, "unreadable": missing.named}
         return found
 
-    yield from make(missing.watch(marked for made in scan.rounds() for marked in made), stopped)
-
-
-class Download(StreamingResponse):
-    """A download that always closes its source, so that the scan stops when the browser disconnects."""
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the file, and close the source. A HEAD request gets only the headers."""
-        try:
-            if scope["method"] == "HEAD":
-                await Response(headers=dict(self.headers))(scope, receive, send)
-            else:
-                await super().__call__(scope, receive, send)
-        finally:
-            await self.body_iterator.aclose()  # type: ignore[attr-defined]
-
-
-async def _chained(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     try:
-        yield first
-        async for each in rest:
-            yield each
-    finally:
-        await rest.aclose()  # type: ignore[attr-defined]
+        yield from make(missing.watch(marked for made in scan.rounds() for marked in made), stopped)
+    except NoParquet as error:
+        raise FormError(str(error)) from None
 
 
 def _attached(filename: str) -> dict[str, str]:

@@ -228,11 +228,6 @@ class ClassicGroup(Data):
         """The state as Kafka's tools show it."""
         return self.state.value
 
-    @property
-    def member_count(self) -> int:
-        """The number of members."""
-        return len(self.members)
-
     def pack(self) -> bytes:
         """Serialise the group for ``unpack_group``."""
         return pack_classic(self)
@@ -359,11 +354,6 @@ class ConsumerGroup(Data):
             if member.state is not MemberState.STABLE or member.epoch != self.target_epoch:
                 return "Reconciling"
         return "Stable"
-
-    @property
-    def member_count(self) -> int:
-        """The number of members."""
-        return len(self.members)
 
     def pack(self) -> bytes:
         """Serialise the group for ``unpack_group``."""

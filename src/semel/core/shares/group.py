@@ -81,11 +81,6 @@ class ShareGroup(Data):
         """The state as Kafka's tools show it."""
         return "Stable" if self.members else "Empty"
 
-    @property
-    def member_count(self) -> int:
-        """The number of members."""
-        return len(self.members)
-
     def pack(self) -> bytes:
         """Serialise the group for ``unpack_share_group``."""
         from semel.core.groups.model import pack_assignment, pack_topics

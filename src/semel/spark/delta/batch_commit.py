@@ -68,9 +68,10 @@ from semel.spark.errors import (
     TableUnreachable,
 )
 from semel.spark.partition_offsets import PartitionOffsets
+from semel.spark.relations import Relations
 from semel.spark.sink.continuity import check_source
 from semel.spark.sink.foreach_batch import is_repeated, with_read
-from semel.spark.sink.predecessors import Relations, Writer, of_other_groups, overlapping, reads_all
+from semel.spark.sink.predecessors import Writer, of_other_groups, overlapping, reads_all
 from semel.spark.sink.versions import NO_BATCH, NO_QUERY, Version, fingerprint
 
 #: How often a commit is tried while other programs change the table. It fails only if one has committed.

@@ -18,11 +18,10 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from semel.spark.delta.storage import location_of
 from semel.spark.edge import faces_spark
 from semel.spark.errors import OptionError
 from semel.spark.options import COMMON, VERSIONS, Address, missing_checkpoint, sink_reader, write_version
-from semel.spark.sink.predecessors import ALONE, RELATIONS, Relations
+from semel.spark.relations import ALONE, RELATIONS, Relations
 from semel.spark.sink.versions import Version
 
 SINK = ("path", "pipeline.id", "partitionBy", "mergeSchema", "mode")
@@ -52,6 +51,9 @@ class DeltaOptions:
     @classmethod
     def of(cls, options: Mapping[str, str], *, is_stream: bool) -> Self:
         """Parse them; OptionError names an invalid one."""
+        # Late: Spark also loads this module when it looks for other formats.
+        from semel.spark.delta.storage import location_of
+
         given = sink_reader(options, STREAM_SINK, BATCH_SINK, is_stream=is_stream)
         version = None if is_stream else write_version(given)
         path = given.text("path")

@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark import TaskContext
 from pyspark.sql import DataFrame
 
 from semel.client import Client
@@ -20,6 +19,7 @@ from semel.spark.delta.storage import Storage
 from semel.spark.sink.batch_commit import BatchPlan
 from semel.spark.sink.dead_letters import Guard, GuardedWriter
 from semel.spark.sink.decision import TableState
+from semel.spark.sink.sink import TaskAttempt
 
 
 def options_of(options: Mapping[str, str]) -> DeltaOptions:
@@ -75,10 +75,8 @@ class PlannedTable:
 
     def begin(self, plan: BatchPlan, number: int) -> GuardedWriter:
         """Begin the files of this attempt."""
-        context = TaskContext.get()
-        assert context is not None, "a task has a context"
         mine = self.plan
-        attempt = Attempt(mine.app, mine.number, mine.run, context.partitionId(), context.taskAttemptId())
+        attempt = Attempt(mine.app, mine.number, mine.run, *TaskAttempt.current())
         files = TaskFiles(Storage(self.location), attempt, self.partition_by, mine.required)
         return self.guard.begin(TableWriter(attempt.key, files, self.keys, mine.required), plan, number)
 

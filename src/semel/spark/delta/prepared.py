@@ -32,10 +32,10 @@ from semel.spark.delta.data_source import DeltaOptions
 from semel.spark.delta.files import Added
 from semel.spark.delta.leftovers import DIRECTORY
 from semel.spark.delta.merging import DELETED, Merge, check_keys, rows_of
-from semel.spark.delta.position import Note, TablePlan, is_of_versions, read_position
+from semel.spark.delta.position import Note, Position, TablePlan, is_of_versions, read_position
 from semel.spark.delta.schema import delta_schema, required_columns
 from semel.spark.delta.storage import Storage
-from semel.spark.delta.table import Table, open_for, open_table
+from semel.spark.delta.table import Table, check_is_free, check_merges, check_rows, open_for, open_table
 from semel.spark.errors import (
     BatchUnfinished,
     DecidedTableChanged,
@@ -50,25 +50,11 @@ from semel.spark.sink.decision import TableState
 
 def plan_table(client: Client, options: DeltaOptions, schema: StructType, batch: BatchPlan) -> TablePlan:
     """Plan what a batch writes to a table, which is created if there is none."""
-    app, known = batch.pipeline_id, batch.tables.get(options.location)
-    if known is not None and known.number > 0:
-        _check_known(app, options.location, known, open_table(options.location))
+    app = batch.pipeline_id
+    _check_known(app, options.location, batch)
     rows = delta_schema(schema, options.partition_by)
     table = open_for(options.location, rows, options.partition_by, merges=options.merge_schema)
-    position = read_position(table, app, batch.query_id, batch.spans.keys())
-    check_not_restored(table, position, f"pipeline {app!r}", NEW_PIPELINE)
-    if position.number > 0 and position.number not in position.recent and is_of_versions(table, app):
-        raise PipelineMismatch(
-            f"the table {table.location} knows {app!r} as the txnAppId of batch writes. Give this query "
-            "another pipeline.id"
-        )
-    if position.number == 0 and known is None:
-        step = Step(
-            {key: span.start for key, span in batch.spans.items()},
-            {key: span.end for key, span in batch.spans.items()},
-            {topic: each.topic_id for topic, each in batch.inputs.items()},
-        )
-        check_predecessors(client, table, app, options.relations, step)
+    position = _position(client, options, table, batch)
     winners = {each.number: each.winners for each in position.recent.values()}
     _clear(table.storage, app, position.number, winners)
     return TablePlan(
@@ -86,8 +72,56 @@ def plan_table(client: Client, options: DeltaOptions, schema: StructType, batch:
     )
 
 
-def _check_known(pipeline_id: str, location: str, known: TableState, table: Table | None) -> None:
+def foresee_table(
+    client: Client, options: DeltaOptions, schema: StructType, batch: BatchPlan
+) -> list[str] | None:
+    """Return the columns that a batch adds to its table; None if it creates it.
+
+    Raises what `plan_table` would, and changes nothing.
+    """
+    _check_known(batch.pipeline_id, options.location, batch)
+    rows, table = delta_schema(schema, options.partition_by), open_table(options.location)
+    if table is None:
+        check_is_free(options.location)
+        return None
+    new = check_rows(table, rows, options.partition_by)
+    check_merges(options.location, new, merges=options.merge_schema)
+    _position(client, options, table, batch)
+    return [str(each["name"]) for each in new]
+
+
+def lacks_commit(pipeline_id: str, location: str, state: TableState) -> bool:
+    """Whether a decided commit is still to be made."""
+    table = open_table(location) if state.prepared else None
+    return table is not None and (table.transaction_version(pipeline_id) or 0) < state.number
+
+
+def _position(client: Client, options: DeltaOptions, table: Table, batch: BatchPlan) -> Position:
+    """Return what the table has of the pipeline. PipelineMismatch if it must not get this batch."""
+    app = batch.pipeline_id
+    position = read_position(table, app, batch.query_id, batch.spans.keys())
+    check_not_restored(table, position, f"pipeline {app!r}", NEW_PIPELINE)
+    if position.number > 0 and position.number not in position.recent and is_of_versions(table, app):
+        raise PipelineMismatch(
+            f"the table {table.location} knows {app!r} as the txnAppId of batch writes. Give this query "
+            "another pipeline.id"
+        )
+    if position.number == 0 and options.location not in batch.tables:
+        step = Step(
+            {key: span.start for key, span in batch.spans.items()},
+            {key: span.end for key, span in batch.spans.items()},
+            {topic: each.topic_id for topic, each in batch.inputs.items()},
+        )
+        check_predecessors(client, table, app, options.relations, step)
+    return position
+
+
+def _check_known(pipeline_id: str, location: str, batch: BatchPlan) -> None:
     """PipelineMismatch if the table is not the one that the pipeline has written to, or has lost commits."""
+    known = batch.tables.get(location)
+    if known is None or known.number == 0:
+        return
+    table = open_table(location)
     what, has = None, 0 if table is None else table.transaction_version(pipeline_id) or 0
     if table is None:
         what = "there is no table there any more"

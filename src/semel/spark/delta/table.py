@@ -190,15 +190,20 @@ def open_for(location: str, rows: dict[str, Any], partition_by: Sequence[str], *
     new = check_rows(table, rows, partition_by)
     if not new:
         return table
-    names = ", ".join(repr(each["name"]) for each in new)
-    if not merges:
-        raise OptionError(
-            f"the table {location} has no column {names}. Leave it out, or set mergeSchema=true to add it"
-        )
+    check_merges(location, new, merges=merges)
     with _explained(location):
         table._table.alter.add_columns([Field.from_json(json.dumps(each)) for each in new])
     _opened.pop((os.getpid(), location), None)
     return open_for(location, rows, partition_by, merges=False)
+
+
+def check_merges(location: str, new: Sequence[dict[str, Any]], *, merges: bool) -> None:
+    """OptionError if the rows have new columns that are not to be added."""
+    if new and not merges:
+        names = ", ".join(repr(each["name"]) for each in new)
+        raise OptionError(
+            f"the table {location} has no column {names}. Leave it out, or set mergeSchema=true to add it"
+        )
 
 
 def check_rows(table: Table, rows: dict[str, Any], partition_by: Sequence[str]) -> list[dict[str, Any]]:
@@ -212,12 +217,17 @@ def check_rows(table: Table, rows: dict[str, Any], partition_by: Sequence[str]) 
     return new_columns(rows, table.schema, table.partition_by)
 
 
+def check_is_free(location: str) -> None:
+    """OptionError if no table can be created there."""
+    if found := Storage(location).names(""):
+        raise OptionError(
+            f"{location} is not a Delta table and not empty: it has {found[0]!r}. Give another path"
+        )
+
+
 def _create(location: str, rows: dict[str, Any], partition_by: Sequence[str]) -> Table:
+    check_is_free(location)
     with _explained(location):
-        if found := Storage(location).names(""):
-            raise OptionError(
-                f"{location} is not a Delta table and not empty: it has {found[0]!r}. Give another path"
-            )
         schema = Schema.from_json(json.dumps(rows))
         # If another copy created it a moment ago, use that one.
         DeltaTable.create(location, schema, mode="ignore", partition_by=list(partition_by))

@@ -10,15 +10,21 @@ the streaming query, which keeps the state. So the query is a union of *branches
 that a result without state needs, and each result with state. Each branch reads the input once.
 """
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame, functions
 
 from semel.pipeline import DeclarationError, Pipeline, Topic
+from semel.spark.checkpoint import Checkpoint
+from semel.spark.errors import PipelineMismatch
+from semel.spark.pipeline.operators import ResultState, elements, nodes, state_of
 from semel.spark.pipeline.parsing import Parsing
+from semel.spark.pipeline.state import Fit, Topics, fit_states, inputs_differ, record, topics_of
 
 #: The column with the number of the branch that a row is of, and the start of the columns with the rows.
 BRANCH: Final = "branch"
@@ -56,6 +62,12 @@ class Branch:
     rows: DataFrame
     is_source: bool
 
+    @property
+    def inputs(self) -> list[Topics | None]:
+        """The topics of each place that reads a source, as Spark numbers them."""
+        leaves = elements(self.rows._jdf.queryExecution().analyzed().collectLeaves())
+        return [_topics(each) for each in leaves if each.isStreaming()]
+
 
 class OneQuery:
     """The query of a pipeline, as a streaming DataFrame and the division of its batches."""
@@ -75,11 +87,13 @@ class OneQuery:
             for name, frame in streams.items()
         }
         given = self._given(streams)
-        self._schemas = {name: frame.schema for name, frame in given.items()}
+        self._given_schemas = {name: frame.schema for name, frame in given.items()}
         results = results_of(pipeline, {**given, **tables})
         for name, frame in results.items():
             if not frame.isStreaming:
                 raise DeclarationError(f"what {pipeline} returns for {name} does not come from a stream")
+        #: The columns of the results, by the names of their sinks.
+        self.schemas = {name: frame.schema for name, frame in results.items()}
         kept = {name: frame for name, frame in results.items() if keeps_state(frame)}
         self._stateless = [name for name in results if name not in kept]
         used = _used(streams, [results[name] for name in self._stateless])
@@ -90,6 +104,39 @@ class OneQuery:
         self.reads = Counter(needed)
         for frame in kept.values():
             self.reads.update(_used(streams, [frame]))
+        #: What the state of each result is of; None if that cannot be seen.
+        self.states: dict[str, ResultState] | None = {}
+        for name, frame in kept.items():
+            found = state_of(frame)
+            self.states = None if self.states is None or found is None else {**self.states, name: found}
+
+    def fit(self, checkpoint: Checkpoint) -> Fit | None:
+        """Order the branches as the checkpoint has them, and return how they fit. None if plans are not seen.
+
+        Spark knows sources and state by their numbers, so a change of the order alone is none.
+        """
+        if self.states is None:
+            return None
+        planned = checkpoint.last_planned()
+        had = [] if planned is None else [topics_of(each) for each in checkpoint.inputs(planned)]
+        fit = fit_states(checkpoint, self.states)
+        self.states = {name: self.states[name] for name in fit.order}
+        sources = [each for each in self._branches if each.is_source]
+        if all(each.inputs[0] in had for each in sources):
+            sources.sort(key=lambda each: had.index(each.inputs[0]))
+        results = {each.name: each for each in self._branches if not each.is_source}
+        self._branches = [*sources, *(results[name] for name in fit.order)]
+        has = [topics for each in self._branches for topics in each.inputs]
+        return fit if planned is None else fit._replace(inputs=inputs_differ(had, has))
+
+    def go_on(self, checkpoint: Checkpoint) -> None:
+        """Note in the checkpoint what the state is of. PipelineMismatch if it has that of something else."""
+        fit = self.fit(checkpoint)
+        if fit is None or self.states is None:
+            return
+        if refusal := fit.refusal(self._pipeline, checkpoint.location):
+            raise PipelineMismatch(refusal)
+        record(checkpoint, self.states)
 
     @property
     def rows(self) -> DataFrame:
@@ -141,7 +188,7 @@ class OneQuery:
         # The function takes all sources. Those that no result without state needs were not read for this.
         empty = {
             name: batch.sparkSession.createDataFrame([], schema)
-            for name, schema in self._schemas.items()
+            for name, schema in self._given_schemas.items()
             if name not in sources
         }
         results = results_of(self._pipeline, {**empty, **sources, **tables})
@@ -166,24 +213,25 @@ def keeps_state(frame: DataFrame) -> bool:
         plan = frame._jdf.queryExecution().analyzed()
     except AttributeError:  # Spark Connect does not show plans.
         return True
-    return any(not _is_stateless(node) for node in _nodes(plan) if node.isStreaming())
+    return any(not _is_stateless(node) for node in nodes(plan) if node.isStreaming())
+
+
+def _topics(leaf: Any) -> Topics | None:
+    """Return the topics that a source names; None for a pattern, and for sources of other kinds."""
+    try:
+        options = {
+            name.lower(): value for name, value in dict(leaf.extraOptions().asCaseSensitiveMap()).items()
+        }
+    except Py4JError:
+        return None
+    return frozenset(re.split(r"\s*,\s*", options["subscribe"].strip())) if "subscribe" in options else None
 
 
 def _is_stateless(node: Any) -> bool:
-    children = _list(node.children())
+    children = elements(node.children())
     if node.nodeName() == "Join":
         return sum(bool(each.isStreaming()) for each in children) == 1
     return str(node.nodeName()) in STATELESS
-
-
-def _nodes(plan: Any) -> Iterable[Any]:
-    yield plan
-    for child in _list(plan.children()):
-        yield from _nodes(child)
-
-
-def _list(found: Any) -> list[Any]:
-    return [found.apply(index) for index in range(found.size())]
 
 
 def _used(streams: Mapping[str, DataFrame], results: Iterable[DataFrame]) -> list[str]:
@@ -203,4 +251,4 @@ def _used(streams: Mapping[str, DataFrame], results: Iterable[DataFrame]) -> lis
 
 def _sources(plan: Any) -> set[str]:
     """Return the streaming sources of a plan, by the names and numbers of their columns."""
-    return {str(leaf.output()) for leaf in _list(plan.collectLeaves()) if leaf.isStreaming()}
+    return {str(leaf.output()) for leaf in elements(plan.collectLeaves()) if leaf.isStreaming()}

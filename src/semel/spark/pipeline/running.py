@@ -21,6 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from semel.pipeline import Lookup, Pipeline, Topic
+from semel.spark.checkpoint import Checkpoint
 from semel.spark.driver.first_start import prepare_first_start
 from semel.spark.errors import PipelineError
 from semel.spark.partition_offsets import PartitionOffsets, of_json
@@ -242,7 +243,7 @@ def start(
     Its checkpoint is in a directory of its own below `checkpoint`. With `once` it reads what is there now and
     ends; else it starts a batch every `trigger`. `client` has further settings of the client, such as
     `{"security.protocol": "SSL"}`. With `new`, a pipeline without a position begins even if one with another
-    id has written the same to its output.
+    id has written the same to its output. PipelineMismatch if the checkpoint has the state of something else.
     """
     settings = RunSettings(bootstrap_servers, checkpoint, once, trigger, client or {}, new)
     return start_query(spark, pipeline, settings).query
@@ -251,18 +252,8 @@ def start(
 def start_query(spark: SparkSession, pipeline: Pipeline, settings: RunSettings) -> Started:
     """Start the query of a pipeline."""
     prepare_first_start(spark)
-    shared = {
-        **settings.cluster,
-        "pipeline.id": pipeline.pipeline_id,
-        "pipeline.new": str(settings.is_new).lower(),
-        "checkpointLocation": _below(settings.checkpoint, pipeline.pipeline_id),
-    }
-    streams = {
-        name: _stream(spark, source, settings, pipeline.pipeline_id)
-        for name, source in pipeline.sources.items()
-        if isinstance(source, Topic)
-    }
-    query = OneQuery(pipeline, streams, _tables(spark, pipeline, settings))
+    shared, query = shared_options(pipeline, settings), query_of(spark, pipeline, settings)
+    query.go_on(Checkpoint(shared["checkpointLocation"]))
     reads = {pipeline.sources[name].name: times for name, times in query.reads.items()}
     counted: dict[int, Counted] = {}
 
@@ -283,9 +274,30 @@ def start_query(spark: SparkSession, pipeline: Pipeline, settings: RunSettings) 
     return Started(writer.trigger(**when).start(), reads, counted)
 
 
-def _stream(spark: SparkSession, source: Topic, settings: RunSettings, pipeline_id: str) -> DataFrame:
-    options = {**settings.cluster, "subscribe": source.name, "pipeline.id": pipeline_id, **source.options}
-    return spark.readStream.format("semel").options(**options).load()
+def shared_options(pipeline: Pipeline, settings: RunSettings) -> dict[str, str]:
+    """Return the options that all sinks of a pipeline share."""
+    return {
+        **settings.cluster,
+        "pipeline.id": pipeline.pipeline_id,
+        "pipeline.new": str(settings.is_new).lower(),
+        "checkpointLocation": _below(settings.checkpoint, pipeline.pipeline_id),
+    }
+
+
+def source_options(pipeline: Pipeline, source: Topic, settings: RunSettings) -> dict[str, str]:
+    """Return the options of a source that is read as a stream."""
+    shared = {**settings.cluster, "subscribe": source.name, "pipeline.id": pipeline.pipeline_id}
+    return {**shared, **source.options}
+
+
+def query_of(spark: SparkSession, pipeline: Pipeline, settings: RunSettings) -> OneQuery:
+    """Return the query of a pipeline."""
+    streams = {
+        name: spark.readStream.format("semel").options(**source_options(pipeline, source, settings)).load()
+        for name, source in pipeline.sources.items()
+        if isinstance(source, Topic)
+    }
+    return OneQuery(pipeline, streams, _tables(spark, pipeline, settings))
 
 
 def _tables(spark: SparkSession, pipeline: Pipeline, settings: RunSettings) -> dict[str, DataFrame]:

@@ -131,7 +131,7 @@ def status(client: Client, pipeline_id: str) -> Status:
         table=None if table is None else table.location,
         decision=decision,
         lags=() if kind is Kind.WRITE else _lags(client, offsets),
-        open=_open(client, pipeline_id, decision),
+        open=open_transactions(client, pipeline_id, decision),
     )
 
 
@@ -153,7 +153,10 @@ def _lags(client: Client, offsets: dict[Partition, CommittedOffset]) -> tuple[La
     )
 
 
-def _open(client: Client, pipeline_id: str, decision: BatchDecision | None) -> tuple[OpenTransaction, ...]:
+def open_transactions(
+    client: Client, pipeline_id: str, decision: BatchDecision | None
+) -> tuple[OpenTransaction, ...]:
+    """Return the open transactions of a pipeline, and what they are for."""
     prefix = f"{pipeline_id}/"
     can_choose = client.serves(ListTransactionsRequest.api_key, 2)
     pattern = f"{re.escape(prefix)}.*" if can_choose else None

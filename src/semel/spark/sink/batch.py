@@ -6,12 +6,14 @@
             batch.write(orders.where("amount > 100").selectExpr("key", "value"), Topic("large"))
 
 All rows are written by one job, and the batch is read once for all of them. A task attempt writes to topics
-in transactions of its own, which it leaves open, and to tables in files that no commit names. When all tasks
-are done, one decision makes the batch count in every output, together with the position of the pipeline (see
+in transactions of its own, which it leaves open, and to tables in files that no commit names. The few rows of
+a small batch are written by the driver in the same way, which saves the Python workers. When all is written,
+one decision makes the batch count in every output, together with the position of the pipeline (see
 `batch_commit`; for tables `delta.prepared`). If a write fails, none counts. If the function is run again for
 a batch that was decided, nothing is written a second time.
 """
 
+import functools
 import pickle
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -22,16 +24,16 @@ from typing import Any, Protocol, Self
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.errors import PySparkException
-from pyspark.sql import Column, DataFrame, SparkSession, functions
-from pyspark.sql.types import StructType
+from pyspark.sql import DataFrame, SparkSession, functions
 
-from semel.client import Client, ProducerIdAndEpoch
+from semel.client import Client
 from semel.pipeline import FAIL, SKIP, Delta, Topic
 from semel.spark.checkpoint import Checkpoint
 from semel.spark.clients import connect
 from semel.spark.edge import faces_spark
 from semel.spark.errors import OptionError
 from semel.spark.options import BATCH, SinkOptions
+from semel.spark.relations import Relations
 from semel.spark.sink import batch_commit, planning
 from semel.spark.sink.batch_commit import BatchPlan, merged
 from semel.spark.sink.dead_letters import (
@@ -44,18 +46,19 @@ from semel.spark.sink.dead_letters import (
     check_topic,
     record_column,
 )
-from semel.spark.sink.decision import BatchDecision, TableState
+from semel.spark.sink.decision import Committed, TableState
 from semel.spark.sink.foreach_batch import QUERY_PROPERTY
-from semel.spark.sink.predecessors import Relations
 from semel.spark.sink.sink import COLUMNS, AttemptWriter, Written, check_batch, check_columns
 
 #: The column with the number of the output that a row is for.
 NUMBER = "output"
 #: The start of the columns with the rows of tables, each a structure.
 ROW = "row "
+#: The driver writes up to this many rows of a small batch itself.
+ROWS_FEW = 5_000
 
-#: The last decision that this process has made for each pipeline and completed, which need not be done again.
-_finished: dict[str, tuple[ProducerIdAndEpoch, int]] = {}
+#: What this process has decided last for each pipeline, and completed.
+_completed: dict[str, Committed] = {}
 
 
 def batch(
@@ -209,14 +212,7 @@ class Batch:
     def commit(self) -> None:
         """Write all rows, and decide the batch."""
         client = connect(self._shared.address)
-        plan = planning.plan_stream(
-            client,
-            self._shared.pipeline_id or "",
-            Checkpoint(self._shared.checkpoint or ""),
-            None,
-            self._relations(),
-            may_be_unfinished=self._may_be_unfinished,
-        )
+        plan = self._plan(client)
         check_batch(plan, self._batch_id)
         outputs: dict[int, Output] = {}
         outputs.update(self._topics)
@@ -230,11 +226,10 @@ class Batch:
         try:
             messages = self._run(plan, outputs, planned)
             if not plan.is_done:
-                self._decide(client, plan, planned, messages)
+                _completed[plan.pipeline_id] = self._decide(client, plan, planned, messages)
         except BaseException:
             batch_commit.abandon(client, plan)
             raise
-        _finished[plan.pipeline_id] = (plan.run, plan.number)
         self.rows = [sum(count for of, count, _ in messages if of == number) for number in sorted(outputs)]
         self.dead = [sum(each.rows for of, _, each in messages if of == number) for number in sorted(outputs)]
 
@@ -244,7 +239,7 @@ class Batch:
         plan: BatchPlan,
         planned: Mapping[int, PlannedOutput],
         messages: list[tuple[int, int, SetAside]],
-    ) -> None:
+    ) -> Committed:
         """Prepare the commits of the tables, and decide."""
         written = [each.message for _, _, each in messages if isinstance(each.message, Written)]
         letters = [each.letters for _, _, each in messages if each.letters is not None]
@@ -254,7 +249,7 @@ class Batch:
             tables[each.options.location] = each.prepare(planned[number], of_table)
         prepared = [each.prepared for each in (*written, *letters) if each.prepared is not None]
         outputs, dead = (merged(each.outputs for each in found) for found in (written, letters))
-        batch_commit.decide(client, plan, prepared, outputs, tables, dead)
+        return batch_commit.decide(client, plan, prepared, outputs, tables, dead)
 
     def _relations(self) -> Relations:
         """What the options of the batch, and of its writes to topics, say about other pipelines."""
@@ -262,9 +257,18 @@ class Batch:
         beside = frozenset().union(*(each.beside for each in found))
         return Relations(any(each.is_new for each in found), beside)
 
-    def _may_be_unfinished(self, last: BatchDecision) -> bool:
-        """Whether a decision may not have been completed, because the function has hidden an error."""
-        return _finished.get(self._shared.pipeline_id or "") != (last.run, last.number)
+    def _plan(self, client: Client) -> BatchPlan:
+        """Plan the batch. It needs one request if this process has decided and completed the one before."""
+        pipeline_id, checkpoint = self._shared.pipeline_id or "", Checkpoint(self._shared.checkpoint or "")
+        # Whatever fails from here on, the next plan asks the cluster.
+        known = _completed.pop(pipeline_id, None)
+        if known is not None and known.decision is not None and known.decision.outputs:
+            plan = planning.plan_next(client, pipeline_id, checkpoint, known)
+            if plan is not None:
+                return plan
+        return planning.plan_stream(
+            client, pipeline_id, checkpoint, None, self._relations(), may_be_unfinished=lambda last: True
+        )
 
     def _run(
         self, plan: BatchPlan, outputs: Mapping[int, Output], planned: Mapping[int, PlannedOutput]
@@ -275,13 +279,19 @@ class Batch:
         task = _Task(plan, dict(planned))
         topics = {number: each.rows for number, each in self._topics.items()}
         others = {number: each.rows for number, each in {**self._tables, **self._bad}.items()}
-        job = _union(topics, others).mapInArrow(lambda batches: task.run(batches), "message binary")
+        rows = _union(topics, others)
         # Without this, each output would read the input of the batch again.
         is_shared = len(outputs) > 1 and not self._frame.is_cached
         if is_shared:
             self._frame.persist()
         try:
-            return [pickle.loads(row.message) for row in job.collect()]
+            collected = _collect_few(rows) if plan.is_small else None
+            if collected is not None:
+                found = [each for batch in task.run(iter(collected)) for each in batch.column(0).to_pylist()]
+            else:
+                job = rows.mapInArrow(lambda batches: task.run(batches), "message binary")
+                found = [row.message for row in job.collect()]
+            return [pickle.loads(each) for each in found]
         finally:
             if is_shared:
                 self._frame.unpersist()
@@ -345,6 +355,16 @@ class _Task:
         yield pa.RecordBatch.from_arrays([messages], ["message"])
 
 
+def _collect_few(rows: DataFrame) -> list[pa.RecordBatch] | None:
+    """Return these rows, without a Python worker; None if they are not few.
+
+    The condition lets one row more than ROWS_FEW of each Spark partition pass. So little input that becomes
+    many rows, or state that has many, does not fill the driver.
+    """
+    found = rows.where(f"monotonically_increasing_id() & {(1 << 33) - 1} <= {ROWS_FEW}").toArrow()
+    return None if found.num_rows > ROWS_FEW else found.to_batches()
+
+
 def _by_output(rows: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
     """Return the rows of each output, with the columns that it was given."""
     numbers = rows.column(NUMBER)
@@ -360,44 +380,28 @@ def _by_output(rows: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
 
 def _union(topics: Mapping[int, DataFrame], others: Mapping[int, DataFrame]) -> DataFrame:
     """Return the rows of all outputs. Those of topics share columns; others have a column of their own."""
-    of_records = [name for name in COLUMNS if any(name in frame.schema.names for frame in topics.values())]
-    has_records = any(record_column(frame.schema) for frame in topics.values())
     frames = []
     for number, frame in sorted({**topics, **others}.items()):
-        columns = [functions.lit(number).alias(NUMBER)]
-        columns += [_record_column(frame.schema, name, number in topics) for name in of_records]
-        if has_records:
-            columns.append(_place_column(frame.schema, number in topics))
-        for other, rows in others.items():
-            kind = rows.schema
-            row = functions.struct(*(_named(name) for name in kind.names)) if other == number else None
-            columns.append((functions.lit(None).cast(kind) if row is None else row).alias(f"{ROW}{other}"))
-        frames.append(frame.select(*columns))
-    found = frames[0]
-    for each in frames[1:]:
-        found = found.unionAll(each)
-    return found
+        # Expressions in SQL need one call to Java together; columns made of functions, a dozen each.
+        if number in topics:
+            names = [name for name in COLUMNS if name in frame.schema.names]
+            row = [f"CAST({name} AS {COLUMNS[name][0]}) AS {name}" for name in names]
+            if record := record_column(frame.schema):
+                quoted = record.replace("`", "``")
+                place = ", ".join(f"`{quoted}`.{each} AS {each}" for each in PLACES.values())
+                row.append(f"struct({place}) AS `{RECORD}`")
+        else:
+            frame, row = _nullable(frame), [f"struct(*) AS `{ROW}{number}`"]
+        frames.append(frame.selectExpr(f"{number} AS {NUMBER}", *row))
+    return functools.reduce(lambda left, right: left.unionByName(right, allowMissingColumns=True), frames)
 
 
-def _record_column(schema: StructType, name: str, is_of_topic: bool) -> Column:
-    found = _named(name) if is_of_topic and name in schema.names else functions.lit(None)
-    return found.cast(COLUMNS[name][0]).alias(name)
-
-
-def _place_column(schema: StructType, is_of_topic: bool) -> Column:
-    """Return where the record of a row is, which its dead letter says."""
-    name = record_column(schema) if is_of_topic else None
-    found = (
-        functions.lit(None)
-        if name is None
-        else functions.struct(*(_named(name).getField(each).alias(each) for each in PLACES.values()))
-    )
-    kind = "struct<topic:string,partition:int,offset:bigint,timestamp:timestamp>"
-    return found.cast(kind).alias(RECORD)
-
-
-def _named(name: str) -> Column:
-    return functions.col("`{}`".format(name.replace("`", "``")))
+def _nullable(frame: DataFrame) -> DataFrame:
+    """Return rows whose columns all may be null, as they are in the rows of other outputs."""
+    kind = frame.schema.toNullable()
+    if kind == frame.schema:
+        return frame
+    return frame.select(functions.struct("*").cast(kind).alias("row")).select("row.*")
 
 
 def _of_query(spark: SparkSession) -> dict[str, str]:

@@ -64,12 +64,13 @@ from semel.spark.errors import (
     PipelineFenced,
     PipelineMismatch,
 )
-from semel.spark.partition_offsets import Spans, TopicIds, recreated, topic_ids
+from semel.spark.partition_offsets import PartitionOffsets, Spans, TopicIds, recreated, topic_ids
 from semel.spark.sink import decision as decisions
 from semel.spark.sink.decision import (
     BEGINNING,
     DEAD_BYTES,
     BatchDecision,
+    Committed,
     Input,
     TableState,
     remembered,
@@ -189,6 +190,8 @@ class BatchPlan:
     checks_origin: bool = False  # check what is in the topics that the rows name, before the first decision
     tables: Mapping[str, TableState] = field(default_factory=dict)  # that were written to before
     dead: TopicIds = field(default_factory=dict)  # topics that dead letters were written to before
+    is_small: bool = False  # has little input, which was read when the batch was planned
+    reached: PartitionOffsets = field(default_factory=dict)  # the position before this batch
 
     @property
     def prefix(self) -> str:
@@ -276,10 +279,11 @@ def decide(
     written: TopicIds | None = None,
     tables: Mapping[str, TableState] | None = None,
     dead: TopicIds | None = None,
-) -> None:
+) -> Committed:
     """Decide a batch, end its transactions, and complete the commits to its tables.
 
-    `written` are the topics that the transactions wrote to, and `dead` those of dead letters.
+    `written` are the topics that the transactions wrote to, and `dead` those of dead letters. Returns the
+    position after the batch.
     """
     made = plan.decision(winners, written or {}, tables or {}, dead or {})
     check_written(client, plan.pipeline_id, plan.outputs, written or {})
@@ -290,7 +294,7 @@ def decide(
         _decide_together(client, plan, made)
         _fence(client, _open(client, plan.prefix))
         complete_tables(plan.pipeline_id, made)
-        return
+        return _after(plan, made)
     open_now = _open(client, plan.prefix)
     if lost := [each.transactional_id for each in winners if each.transactional_id not in open_now]:
         raise _why_ended(client, plan, lost)
@@ -303,6 +307,13 @@ def decide(
     losers = open_now - {each.transactional_id for each in winners}
     _fence(client, losers)
     complete_tables(plan.pipeline_id, made)
+    return _after(plan, made)
+
+
+def _after(plan: BatchPlan, made: BatchDecision) -> Committed:
+    """Return what `read_committed` would find now."""
+    reached = {**plan.reached, **{key: span.end for key, span in made.spans.items()}}
+    return Committed({key: offset for key, offset in reached.items() if key[0] in made.inputs}, made)
 
 
 def _decide_together(client: Client, plan: BatchPlan, made: BatchDecision) -> None:

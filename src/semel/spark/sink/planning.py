@@ -18,6 +18,7 @@ import json
 import os
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from semel.client import EARLIEST, Client, KafkaError, ProducerIdAndEpoch
@@ -27,7 +28,8 @@ from semel.client.produce.commit_transactions import serves_commit_transactions
 from semel.client.produce.transaction_coordinator import Coordinator
 from semel.spark.checkpoint import Checkpoint, Step, describe
 from semel.spark.errors import PipelineError, PipelineFenced, PipelineMismatch
-from semel.spark.partition_offsets import Span
+from semel.spark.partition_offsets import Span, TopicIds
+from semel.spark.relations import ALONE, Relations
 from semel.spark.scratch import forget_oldest, scratch_directory
 from semel.spark.sink import decision as decisions
 from semel.spark.sink.batch_commit import (
@@ -42,7 +44,12 @@ from semel.spark.sink.batch_commit import (
 )
 from semel.spark.sink.continuity import check_is_of_topics, check_source, inputs_after, is_done
 from semel.spark.sink.decision import BEGINNING, BatchDecision, Committed
-from semel.spark.sink.predecessors import ALONE, Predecessor, Relations, find_predecessors
+from semel.spark.sink.predecessors import (
+    Predecessor,
+    check_origin,
+    check_predecessors,
+    find_predecessors,
+)
 from semel.spark.sink.versions import NO_BATCH, NO_QUERY, Version, WriteName, check_write
 from semel.wire.messages import DescribeTransactionsRequest
 
@@ -145,22 +152,95 @@ def plan_stream(
         finish(client, last.winners)
         complete_tables(pipeline_id, last)
     sweep(client, pipeline_id, run, last)
+    return replace(
+        _plan(pipeline_id, run, committed._replace(decision=last), step, batch_id),
+        query_id=query_id,
+        is_done=done,
+        inputs=inputs_after(committed, step),
+        topic=topic,
+        predecessors=predecessors,
+        checks_origin=topic is None and last.number == BEGINNING and not relations.is_new,
+    )
+
+
+def plan_next(client: Client, pipeline_id: str, checkpoint: Checkpoint, known: Committed) -> BatchPlan | None:
+    """Start a run for the batch after the one that this process has decided and completed last.
+
+    The broker starts the run only if no other was started since that decision. So nothing has changed since,
+    and nothing has to be read or completed. None if this is not the next batch, or if the broker refuses:
+    `plan_stream` finds out why.
+    """
+    last = known.decision
+    query_id, batch_id = checkpoint.query_id(), checkpoint.newest_batch()
+    if last is None or (last.query_id, last.batch_id + 1) != (query_id, batch_id):
+        return None
+    step = _input(pipeline_id, checkpoint, batch_id)
+    is_done(known, pipeline_id, query_id, batch_id, step)
+    try:
+        run = decisions.take_over(client, pipeline_id, last.run)
+    except KafkaError as error:
+        if error.code in FENCED:
+            return None
+        raise
+    remember(pipeline_id, query_id, run)
+    if not serves_commit_transactions(client):
+        # A late request may have opened a transaction of a run that has decided. Semel refuses that.
+        sweep(client, pipeline_id, run, last)
+    return _plan(pipeline_id, run, known, step, batch_id)
+
+
+def _plan(
+    pipeline_id: str, run: ProducerIdAndEpoch, committed: Committed, step: Step, batch_id: int
+) -> BatchPlan:
+    """Return the plan for the next decision of the same query."""
+    last = committed.decision
+    assert last is not None, "a plan follows a decision"
     return BatchPlan(
         pipeline_id,
         run,
         last.number + 1,
-        query_id,
+        last.query_id,
         batch_id,
-        done,
-        step.spans,
-        inputs_after(committed, step),
-        topic,
-        last.outputs,
-        predecessors,
-        checks_origin=topic is None and last.number == BEGINNING and not relations.is_new,
+        is_done=False,
+        spans=step.spans,
+        inputs=inputs_after(committed, step),
+        topic=last.topic,
+        outputs=last.outputs,
         tables=last.tables,
         dead=last.dead,
+        is_small=step.is_small,
+        reached=committed.offsets,
     )
+
+
+def foresee(
+    client: Client,
+    pipeline_id: str,
+    query_id: str,
+    batch_id: int,
+    step: Step,
+    relations: Relations,
+    outputs: TopicIds,
+) -> bool:
+    """Whether a batch was decided before. Raises what its plan and its decision would, and changes nothing.
+
+    The outputs are given by rows: these are the topics that they may go to.
+    """
+    check_source(pipeline_id, step)
+    committed = decisions.read_committed(client, pipeline_id, require_stable=False)
+    done, last = is_done(committed, pipeline_id, query_id, batch_id, step), committed.decision
+    has_lived = last is None and _has_lived(client, pipeline_id)
+    if has_lived and not step.is_of_new_topics:
+        raise PipelineMismatch(_forgotten_text(pipeline_id))
+    found = () if has_lived else _predecessors(client, pipeline_id, last, step, None, relations)
+    check_predecessors(found, pipeline_id, outputs)
+    if last is not None:
+        check_outputs(client, pipeline_id, last, None)
+    if (last is None or last.number == BEGINNING) and not relations.is_new:
+        check_origin(client, pipeline_id, outputs, step.spans)
+    if not done:
+        _check_new_partitions(client, pipeline_id, query_id, committed, step)
+    return done
 
 
 def _input(pipeline_id: str, checkpoint: Checkpoint, batch_id: int) -> Step:

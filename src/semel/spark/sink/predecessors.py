@@ -13,7 +13,6 @@ predecessor.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
 from semel.client import (
@@ -31,8 +30,8 @@ from semel.client import (
 from semel.client.consume.offsets import list_offsets
 from semel.spark.checkpoint import Step, describe
 from semel.spark.errors import PipelineError, PipelineMismatch
-from semel.spark.option_reader import OptionReader
 from semel.spark.partition_offsets import PartitionOffsets, Spans, TopicIds, id_text
+from semel.spark.relations import Relations
 from semel.spark.sink.decision import last_known
 from semel.spark.sink.versions import is_write
 
@@ -40,25 +39,7 @@ T = TypeVar("T")
 
 #: The protocol type of a group with committed offsets and no members, as all pipelines have.
 NO_PROTOCOL = ""
-RELATIONS = ("pipeline.new", "pipeline.beside")
 _GONE = frozenset({ErrorCode.GROUP_AUTHORIZATION_FAILED, ErrorCode.GROUP_ID_NOT_FOUND})
-
-
-@dataclass(frozen=True, slots=True)
-class Relations:
-    """What the options say about other pipelines that write to the same output."""
-
-    is_new: bool = False  # this pipeline begins on purpose, whatever the others have written
-    beside: frozenset[str] = frozenset()  # pipelines that share the output on purpose
-
-    @classmethod
-    def of(cls, given: OptionReader) -> "Relations":
-        """Parse them."""
-        names = (each.strip() for each in (given.text("pipeline.beside") or "").split(","))
-        return cls(given.flag("pipeline.new", False), frozenset(filter(None, names)))
-
-
-ALONE = Relations()
 
 
 class Writer(NamedTuple):

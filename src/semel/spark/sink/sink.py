@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -65,6 +65,22 @@ def check_columns(schema: StructType, topic: str | None) -> None:
             raise OptionError(f"the column {name!r} is {' or '.join(types)}, not {found[name]}; cast it")
 
 
+class TaskAttempt(NamedTuple):
+    """The numbers that distinguish the attempts of a run. That of the driver itself has zeros."""
+
+    task: int = 0
+    attempt: int = 0
+
+    @classmethod
+    def current(cls) -> "TaskAttempt":
+        """Return the attempt that calls. If the driver writes a batch itself, no task does."""
+        context = TaskContext.get()
+        return cls() if context is None else cls(context.partitionId(), context.taskAttemptId())
+
+    def __str__(self) -> str:
+        return f"{self.task}.{self.attempt}"
+
+
 class AttemptWriter:
     """The transaction of a task attempt, and what it writes to one output.
 
@@ -72,14 +88,12 @@ class AttemptWriter:
     """
 
     def __init__(self, plan: BatchPlan, options: SinkOptions, name: str = "") -> None:
-        context = TaskContext.get()
-        assert context is not None, "a task has a context"
         self._plan = plan
         self._client = connect(options.address)
         self._producer = batch_commit.begin_attempt(
             self._client,
             plan,
-            f"{context.partitionId()}.{context.taskAttemptId()}{name}",
+            f"{TaskAttempt.current()}{name}",
             transaction_timeout_ms=options.transaction_timeout_ms,
             codec=options.codec,
         )

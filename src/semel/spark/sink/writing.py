@@ -15,13 +15,23 @@ refused.
 import random
 import sys
 import time
-from collections.abc import Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeVar
+from weakref import WeakKeyDictionary
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from semel.client import Admin, Client, Codec, ConfigValue, ErrorCode, KafkaError, TransactionalProducer
+from semel.client import (
+    Admin,
+    Client,
+    Codec,
+    ConfigValue,
+    ErrorCode,
+    KafkaError,
+    TopicInfo,
+    TransactionalProducer,
+)
 from semel.client.admin.transactions import NO_TIME, describe_transactions
 from semel.client.consume.offsets import Partition
 from semel.client.errors import check
@@ -35,8 +45,13 @@ from semel.wire.columns import Binary, Packed, Packer, choose, pack_headers
 from semel.wire.messages import DescribeTransactionsRequest
 from semel.wire.schema import Buffer
 
+T = TypeVar("T")
+
 #: Smaller differences are ignored, whatever the retention is.
 TOLERATED_MS = 1_000
+#: How long a process relies on what it has asked the broker about a topic, or about its clock. Without this,
+#: every task of a small batch would ask again.
+KNOWN_S = 5.0
 
 
 class BrokerClock:
@@ -64,6 +79,9 @@ class BrokerClock:
             )
 
     def _measured_ms(self) -> int:
+        return _known(self._client, "clock ", self._ask_ms)
+
+    def _ask_ms(self) -> int:
         """Return how far the start of the transaction is ahead: the broker is ahead by at least as much."""
         if not self._client.serves(DescribeTransactionsRequest.api_key):
             return 0
@@ -72,6 +90,21 @@ class BrokerClock:
         name = self._producer.transactional_id
         known = describe_transactions(self._client, [name]).get(name)
         return 0 if known is None or known.started_ms == NO_TIME else max(0, known.started_ms - now_ms)
+
+
+_answers: WeakKeyDictionary[Client, dict[str, tuple[float, Any]]] = WeakKeyDictionary()
+
+
+def _known(client: Client, name: str, ask: Callable[[], T]) -> T:
+    """Return what the broker has answered to this question a moment ago, or does now."""
+    answers = _answers.setdefault(client, {})
+    now = time.monotonic()
+    for old in [each for each, (at, _) in answers.items() if now - at >= KNOWN_S]:
+        del answers[old]
+    if name not in answers:
+        answers[name] = (now, ask())
+    found: T = answers[name][1]
+    return found
 
 
 def retention_ms(configs: Sequence[ConfigValue]) -> int | None:
@@ -220,10 +253,8 @@ class _Topic:
 
     def __init__(self, client: Client, name: str, wait_s: float, codec: Codec) -> None:
         self._name = name
-        # This process may have written to the topic before it got more partitions, or was created again.
-        self.info = client.topic(name, create=True, wait_s=wait_s, anew=True)
+        self.info, configs = _known(client, name, lambda: _ask(client, name, wait_s))
         self.partitions = len(self.info.partitions)
-        configs = topic_configs(client, name)
         self.limits = TopicLimits.of(name, self.partitions, configs)
         self.packer = Packer(self.partitions, _records_bytes(self.limits.batch_bytes_max, codec))
         self.unchecked_retention_ms = retention_ms(configs)
@@ -239,6 +270,11 @@ class _Topic:
         numbers = None if given is None else numbers_of(given)
         # Rows without a key stay together, in a random partition for every Arrow batch.
         return choose(rows, self.partitions, keys, numbers, random.randrange(self.partitions))
+
+
+def _ask(client: Client, name: str, wait_s: float) -> tuple[TopicInfo, list[ConfigValue]]:
+    """Ask for a topic and its configs: it may have more partitions by now, or have been created again."""
+    return client.topic(name, create=True, wait_s=wait_s, anew=True), topic_configs(client, name)
 
 
 def topic_configs(client: Client, topic: str) -> list[ConfigValue]:

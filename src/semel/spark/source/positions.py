@@ -45,8 +45,10 @@ class Layout(NamedTuple):
 class Positions:
     """What the cluster knows about the partitions to read."""
 
-    def __init__(self, options: SourceOptions) -> None:
+    def __init__(self, options: SourceOptions, *, require_stable: bool = True) -> None:
+        """Without `require_stable`, the position is that before a decision in progress."""
         self._options = options
+        self._require_stable = require_stable
         self._known: tuple[float, Layout] | None = None
 
     @property
@@ -113,7 +115,9 @@ class Positions:
     def _committed(self, partitions: Sequence[Partition]) -> PartitionOffsets:
         """Return the position of the pipeline. DataLoss if it is in a topic that no longer exists."""
         pipeline_id = self._options.pipeline_id or ""
-        committed = self._ask(lambda: read_committed(self.client, pipeline_id))
+        committed = self._ask(
+            lambda: read_committed(self.client, pipeline_id, require_stable=self._require_stable)
+        )
         inputs = {} if committed.decision is None else committed.decision.inputs
         before = {topic: each.topic_id for topic, each in inputs.items() if each.topic_id}
         anew = recreated(before, self.layout().ids)

@@ -50,7 +50,7 @@ def read_range(
 ) -> Iterator[pa.RecordBatch]:
     """Return the visible records of a range."""
     keep_memory(KEPT_BYTES)
-    rows = _Rows(wanted, columns)
+    rows = RangeRows(wanted, columns)
     fetches = _Fetches(client, wanted, options)
     position = wanted.start
     attempts = _until_a_leader_caught_up()
@@ -192,7 +192,7 @@ def _lost(options: SourceOptions, wanted: OffsetRange, what: str) -> None:
         )
 
 
-class _Rows:
+class RangeRows:
     """Records on their way into Arrow batches."""
 
     def __init__(self, wanted: OffsetRange, columns: Sequence[str]) -> None:

@@ -58,6 +58,7 @@ from semel.spark.partition_offsets import (
 )
 from semel.spark.source.log_marks import Mark, check_mark, mark_at
 from semel.spark.source.positions import Positions
+from semel.spark.source.prefetch import Prefetching, is_small, read_at_once
 from semel.spark.source.reading import OffsetRange, read_range
 from semel.spark.source.snapshot import Ended, plan, read_snapshot
 
@@ -216,11 +217,11 @@ def _cut(wanted: OffsetRange, parts: int) -> list[OffsetRange]:
 
 
 class RangePartition(InputPartition):
-    """A range of offsets as Spark passes it to an executor."""
+    """Ranges of offsets as Spark passes them to an executor: one, or all of a small batch."""
 
-    def __init__(self, wanted: OffsetRange) -> None:
+    def __init__(self, *wanted: OffsetRange) -> None:
         super().__init__(wanted)
-        self.range = wanted
+        self.ranges = wanted
 
 
 @faces_spark
@@ -250,14 +251,15 @@ class BatchReader(DataSourceReader):
         if not isinstance(partition, RangePartition):
             return iter(())
         client = connect(self._options.reading_address)
-        if isinstance(partition.range, Ended):
-            return read_snapshot(client, partition.range, self._options, self._columns)
-        return read_range(client, partition.range, self._options, self._columns)
+        (wanted,) = partition.ranges
+        if isinstance(wanted, Ended):
+            return read_snapshot(client, wanted, self._options, self._columns)
+        return read_range(client, wanted, self._options, self._columns)
 
 
 @faces_spark
-class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Decides for each batch how far to read."""
+class StreamReader(Prefetching, DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Decides for each batch how far to read, and reads the records of a small one."""
 
     def __init__(self, options: SourceOptions, columns: Sequence[str]) -> None:
         self._options = options
@@ -268,6 +270,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._initial: dict[str, Any] | None = None
         self._has_checked_mark = False
         self._reader = secrets.token_hex(4)
+        self._prefetched: tuple[dict[str, Any], list[pa.RecordBatch]] | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Return where a query without a checkpoint starts."""
@@ -299,8 +302,25 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return start
         mark = self._mark(begin, end) or _kept(Mark.of_json(start.get(MARK)), begin, end)
         pipeline_id = self._options.pipeline_id
-        began = begin if is_first else None
-        return to_json(end, began=began, ids=ids, pipeline_id=pipeline_id, mark=mark, reader=self._reader)
+        records = self._prefetch(_ranges(begin, end, ids))
+        planned = to_json(
+            end,
+            began=begin if is_first else None,
+            ids=ids,
+            pipeline_id=pipeline_id,
+            mark=mark,
+            reader=self._reader,
+            is_small=records is not None,
+        )
+        self._prefetched = None if records is None else (planned, records)
+        return planned
+
+    def _prefetch(self, ranges: list[OffsetRange]) -> list[pa.RecordBatch] | None:
+        """Return the records of a small batch; None if it is not, or cannot be read at once."""
+        if not ranges or not is_small(ranges, self._options):
+            return None
+        client = connect(self._options.reading_address)
+        return read_at_once(client, ranges, self._options, self._columns)
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
         """Return the current end of the log, for progress reports."""
@@ -319,7 +339,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         began = began_of(end) if began_of(start) is None else None
         ids = ids_of(end)
         begin = without_topics(of_json(start) if began is None else began, recreated(ids_of(start), ids))
-        return _tasks(_ranges(begin, of_json(end), ids), self._options)
+        ranges = _ranges(begin, of_json(end), ids)
+        if not ranges or not is_small(ranges, self._options):
+            return _tasks(ranges, self._options)
+        prefetched, self._prefetched = self._prefetched, None
+        if prefetched is not None and prefetched[0] == end:
+            self.offer(prefetched[1])
+        return [RangePartition(*ranges)]
 
     def _check_pipeline(self, start: dict[str, Any]) -> None:
         mine, known = self._options.pipeline_id, start.get(PIPELINE)
@@ -357,7 +383,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the records of one task."""
         assert isinstance(partition, RangePartition)
         client = connect(self._options.reading_address)
-        return read_range(client, partition.range, self._options, self._columns)
+        for wanted in partition.ranges:
+            yield from read_range(client, wanted, self._options, self._columns)
 
 
 def _check_order(start: PartitionOffsets, end: PartitionOffsets) -> None:

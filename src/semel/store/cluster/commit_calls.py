@@ -255,12 +255,11 @@ class CommitCalls:
 
     def _row_of_transaction(self, transaction: Transaction) -> Row:
         name, *rest, shares = row_of_transaction(transaction)
-        return (stored(name), *rest, name_shard(name), self._version, shares, FIRST)
+        return (stored(name), *rest, self._version, shares, FIRST)
 
     def _row_of_group(self, group: Group) -> Row:
         name, protocol = stored(group.group_id), stored(group.protocol_type)
-        listed = (name, group.kind, protocol, group.state_name, group.member_count)
-        return (*listed, group.pack(), name_shard(group.group_id), self._version, FIRST)
+        return (name, group.kind, protocol, group.state_name, group.pack(), self._version, FIRST)
 
     def _rows_of_shares(self, shares: dict[ShareKey, SharePartition | None]) -> tuple[list[Row], list[Row]]:
         put, gone = [], []

@@ -549,11 +549,11 @@ FROM (
 
 -- name: put_groups
 -- Writes the new values of groups.
-INSERT INTO groups (group_id, kind, protocol_type, state, member_count, body)
-SELECT * FROM (VALUES (?, ?, ?, ?, ?, ?)) WHERE column1 IS NOT NULL
+INSERT INTO groups (group_id, kind, protocol_type, state, body)
+SELECT * FROM (VALUES (?, ?, ?, ?, ?)) WHERE column1 IS NOT NULL
 ON CONFLICT (group_id) DO UPDATE SET
     kind = excluded.kind, protocol_type = excluded.protocol_type, state = excluded.state,
-    member_count = excluded.member_count, body = excluded.body;
+    body = excluded.body;
 
 -- name: delete_group
 -- Removes a group.

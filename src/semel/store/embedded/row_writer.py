@@ -254,7 +254,6 @@ class RowWriter:
                 group.kind,
                 group.protocol_type,
                 group.state_name,
-                group.member_count,
                 group.pack(),
             )
         _PUT_GROUPS.run(self._sql, put)

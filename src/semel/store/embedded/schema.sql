@@ -199,7 +199,6 @@ CREATE TABLE groups (
     kind          TEXT NOT NULL,
     protocol_type TEXT NOT NULL,
     state         TEXT NOT NULL,
-    member_count  INTEGER NOT NULL CHECK (member_count >= 0),
     body          BLOB NOT NULL
 ) STRICT, WITHOUT ROWID;
 

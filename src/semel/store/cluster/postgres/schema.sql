@@ -257,7 +257,6 @@ CREATE TABLE transactions (
     term                 bigint NOT NULL,
     is_two_phase         boolean NOT NULL,
     prepared_epoch       integer NOT NULL CHECK (prepared_epoch BETWEEN -1 AND 32767),
-    shard                smallint NOT NULL,
     row_version          bigint NOT NULL CHECK (row_version >= 1),
     shares               text NOT NULL,
     generation           bigint NOT NULL DEFAULT 0 CHECK (generation >= 0)
@@ -271,9 +270,7 @@ CREATE TABLE groups (
     kind          text NOT NULL,
     protocol_type text NOT NULL,
     state         text NOT NULL,
-    member_count  integer NOT NULL CHECK (member_count >= 0),
     body          bytea NOT NULL,
-    shard         smallint NOT NULL,
     row_version   bigint NOT NULL CHECK (row_version >= 1),
     generation    bigint NOT NULL DEFAULT 0 CHECK (generation >= 0)
 ) WITH (fillfactor = 70);

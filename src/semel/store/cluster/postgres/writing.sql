@@ -186,8 +186,7 @@ BEGIN
     IF cardinality(new_groups) > 0 THEN
         UPDATE groups SET
             kind = each.kind, protocol_type = each.protocol_type, state = each.state,
-            member_count = each.member_count, body = each.body, row_version = each.row_version,
-            generation = next_generation(groups.generation)
+            body = each.body, row_version = each.row_version, generation = next_generation(groups.generation)
         FROM unnest(new_groups) AS each CROSS JOIN LATERAL (
             SELECT ctid AS place FROM groups
             WHERE groups.group_id = each.group_id

@@ -1,1 +1,0 @@
-"""Long checks: generators that report their progress and stop on request."""

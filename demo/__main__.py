@@ -105,7 +105,7 @@ class Demo:
         self._until("the broker", lambda: self._ask(lambda client: client.describe(topics=())))
         with self._administrator() as client:
             self._secured.add_users(client)
-            topics = ("orders", 2), ("products", 1), ("invoices", 2), ("totals", 2)
+            topics = ("orders", 2), ("products", 1), ("invoices", 2), ("totals", 2), ("orders-dead", 1)
             Admin(client).topics.create(*(NewTopic(name, partitions=count) for name, count in topics))
             write_products(client)
         self._feeder.start()
@@ -174,11 +174,13 @@ class Demo:
             orders = checking.read(client, "orders")
             invoices = checking.read(client, "invoices")
             totals = checking.read(client, "totals")
+            letters = checking.read(client, "orders-dead")
         return [
             checking.check_orders(orders, self._feeder.acknowledged),
             checking.check_invoices("topic invoices", orders, invoices),
             checking.check_totals("topic totals", orders, totals),
-            checking.check_invoices("Delta table", orders, checking.read_lake(self._directory / "lake")),
+            checking.check_newest("Delta table", orders, checking.read_lake(self._directory / "lake")),
+            checking.check_letters("dead letters", orders, letters),
         ]
 
     # ---- what the broker knows

@@ -9,7 +9,7 @@ from typing import Any
 
 from deltalake import DeltaTable
 
-from demo.orders import OPENED_AT, WATERMARK_SECONDS, WINDOW_SECONDS, invoice, window
+from demo.orders import OPENED_AT, WATERMARK_SECONDS, WINDOW_SECONDS, invoice, is_good, window
 from semel.client import Client, Consumer
 
 
@@ -69,14 +69,33 @@ def _verdict(where: str, expected: Mapping[Any, Any], found: Counter[Any], wrong
 def check_invoices(
     where: str, orders: Iterable[dict[str, Any]], invoices: Iterable[Mapping[str, Any]]
 ) -> Verdict:
-    """One invoice for every order, with the right amount."""
-    expected = {int(each["order"]): invoice(each) for each in orders}
-    found: Counter[int] = Counter()
+    """One invoice for every good order, with the right amount."""
+    return _compare(where, "order", [invoice(each) for each in orders if is_good(each)], invoices)
+
+
+def check_newest(where: str, orders: Iterable[dict[str, Any]], rows: Iterable[Mapping[str, Any]]) -> Verdict:
+    """One row for every customer, with the newest good order."""
+    good = sorted(filter(is_good, orders), key=lambda each: int(each["order"]))
+    return _compare(where, "customer", [invoice(each) for each in good], rows)
+
+
+def check_letters(
+    where: str, orders: Iterable[dict[str, Any]], letters: Iterable[Mapping[str, Any]]
+) -> Verdict:
+    """One dead letter for every other order, unchanged."""
+    return _compare(where, "order", [each for each in orders if not is_good(each)], letters)
+
+
+def _compare(
+    where: str, key: str, wanted: Iterable[Mapping[str, Any]], rows: Iterable[Mapping[str, Any]]
+) -> Verdict:
+    """Compare rows by key. The last of the wanted ones with a key counts."""
+    expected = {each[key]: each for each in wanted}
+    found: Counter[Any] = Counter()
     wrong = 0
-    for each in invoices:
-        number = int(each["order"])
-        found[number] += 1
-        wrong += expected.get(number) != each
+    for each in rows:
+        found[each[key]] += 1
+        wrong += expected.get(each[key]) != each
     return _verdict(where, expected, found, wrong)
 
 
@@ -88,7 +107,7 @@ def expected_totals(orders: Iterable[dict[str, Any]]) -> dict[tuple[str, int], t
     """
     found: dict[tuple[str, int], tuple[int, int]] = {}
     latest = OPENED_AT
-    for each in orders:
+    for each in filter(is_good, orders):
         latest = max(latest, int(each["at"]))
         key = (str(each["customer"]), window(each))
         count, amount = found.get(key, (0, 0))

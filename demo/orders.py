@@ -12,6 +12,8 @@ from semel.client import Client, ClientError, KafkaError, Producer, Security
 CUSTOMERS = 50
 PRICES = {"apple": 3, "pear": 4, "plum": 2, "quince": 11, "medlar": 17}
 CHUNK = 25
+#: One of so many orders has no number for a quantity. The pipeline must make a dead letter of it.
+BAD_EVERY = 40
 #: The time of an order is the shop's: a hundred orders make a second there.
 OPENED_AT = 1_800_000_000
 PER_SECOND = 100
@@ -31,12 +33,17 @@ def order(number: int) -> dict[str, Any]:
         "at": OPENED_AT + number // PER_SECOND,
         "customer": f"customer-{number * 7919 % CUSTOMERS}",
         "product": products[number * 31 % len(products)],
-        "quantity": number % 9 + 1,
+        "quantity": "many" if number % BAD_EVERY == BAD_EVERY - 1 else number % 9 + 1,
     }
 
 
+def is_good(bought: dict[str, Any]) -> bool:
+    """Whether an order can be read."""
+    return isinstance(bought["quantity"], int)
+
+
 def invoice(bought: dict[str, Any]) -> dict[str, Any]:
-    """Return what the pipeline must make of an order."""
+    """Return what the pipeline must make of a good order."""
     amount = bought["quantity"] * PRICES[bought["product"]]
     return {
         "order": bought["order"],

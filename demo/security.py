@@ -1,7 +1,7 @@
 """Security of the demonstration: a broker with SASL_SSL, and three users with the rights they need.
 
 The administrator creates topics and users, the shop sends orders, and the pipeline reads them and writes
-invoices and totals. docs/security.md has the same rights as commands.
+what it makes of them. docs/security.md has the same rights as commands.
 """
 
 import datetime
@@ -121,6 +121,7 @@ def least_rights() -> Sequence[Acl]:
         Acl.of(pipeline, "Read", topic="products"),
         Acl.of(pipeline, "Write", topic="invoices"),
         Acl.of(pipeline, "Write", topic="totals"),
+        Acl.of(pipeline, "Write", topic="orders-dead"),
         Acl.of(pipeline, "Read", group="shop"),
         Acl.of(pipeline, "Write", transactional_id="shop/", is_prefix=True),
     )

@@ -1,10 +1,13 @@
-"""The pipeline: an invoice for every order, in a topic and in a table, and customers' totals over time."""
+"""The pipeline: an invoice for every order, customers' totals over time, and their newest orders in a table.
+
+Orders that cannot be read become dead letters. All four count together.
+"""
 
 import os
 
 from pyspark.sql import DataFrame, functions
 
-from semel.pipeline import Delta, Lookup, Topic, pipeline
+from semel.pipeline import Delta, Json, Lookup, Topic, pipeline
 
 ORDER = "order BIGINT, at TIMESTAMP, customer STRING, product STRING, quantity BIGINT"
 PRODUCT = "product STRING, price BIGINT"
@@ -12,17 +15,20 @@ PRODUCT = "product STRING, price BIGINT"
 
 @pipeline(
     "shop",
-    source={"orders": Topic("orders"), "products": Lookup("products")},
+    source={
+        "orders": Topic("orders", parse=Json(ORDER), bad="orders-dead"),
+        "products": Lookup("products"),
+    },
     sink={
         "invoices": Topic("invoices"),
         "totals": Topic("totals"),
-        "lake": Delta(os.environ.get("SHOP_LAKE", "lake")),
+        "newest": Delta(os.environ.get("SHOP_LAKE", "lake"), merge_on="customer", order_by="order"),
     },
 )
 def shop(orders: DataFrame, products: DataFrame) -> dict[str, DataFrame]:
     """Look up prices, and add up by customer and time."""
     prices = functions.broadcast(_rows(products, PRODUCT))
-    priced = _rows(orders, ORDER).join(prices, "product").selectExpr("*", "quantity * price AS amount")
+    priced = orders.join(prices, "product").selectExpr("*", "quantity * price AS amount")
     invoices = priced.select("order", "customer", "product", "amount")
     spent = (
         priced.withWatermark("at", "10 seconds")
@@ -30,7 +36,7 @@ def shop(orders: DataFrame, products: DataFrame) -> dict[str, DataFrame]:
         .agg(functions.count("*").alias("orders"), functions.sum("amount").alias("amount"))
     )
     totals = spent.selectExpr("customer", "unix_timestamp(window.start) AS since", "orders", "amount")
-    return {"invoices": _records(invoices), "totals": _records(totals), "lake": invoices}
+    return {"invoices": _records(invoices), "totals": _records(totals), "newest": invoices}
 
 
 def _rows(records: DataFrame, schema: str) -> DataFrame:

@@ -51,8 +51,8 @@ class Topic:
     """A topic, to read as a stream or to write to. Options are those of format `semel`.
 
     A source with `parse` has the columns of the schema. `bad` says what happens to records that cannot be
-    parsed: "fail" stops the pipeline, "skip" leaves them out and counts them, and any other word is the name
-    of a topic that gets them, with the reason.
+    parsed, and to rows that cannot be written to a sink: "fail" stops the pipeline, "skip" leaves them out
+    and counts them, and any other word is the name of a topic that gets them, with the reason.
     """
 
     name: str
@@ -79,12 +79,15 @@ class Delta:
     With `merge_on`, the names of one or more columns, a row replaces the one with the same values there. A
     batch may have one row for each key; if it can have several, the one that is greatest in the column
     `order_by` counts. A row whose other columns are all null deletes.
+
+    `bad` says what happens to rows that the table cannot have, as for a `Topic`.
     """
 
     path: str
     options: Mapping[str, str] = field(default_factory=dict)
     merge_on: str | Sequence[str] = ()
     order_by: str | None = None
+    bad: str = FAIL
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -130,8 +133,9 @@ class Pipeline:
             raise DeclarationError(f"{self} has no sink")
         for name, each in self.sinks.items():
             _check_name(f"the name of a sink of {self}", name)
-            if isinstance(each, Topic) and (each.parse is not None or each.bad != FAIL):
-                raise DeclarationError(f"parse and bad are for sources, and {name!r} is a sink of {self}")
+            if isinstance(each, Topic) and each.parse is not None:
+                raise DeclarationError(f"parse is for sources, and {name!r} is a sink of {self}")
+        self._check_dead_letters()
         self._check_options()
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
@@ -181,6 +185,18 @@ class Pipeline:
         if not any(isinstance(each, Topic) for each in found.values()):
             raise DeclarationError(f"{self} reads no stream: one of its sources must be a Topic")
         return found
+
+    def _check_dead_letters(self) -> None:
+        """Check that no dead letter becomes input, or output, of the pipeline."""
+        topics = {
+            each.name for each in {**self.sources, **self.sinks}.values() if not isinstance(each, Delta)
+        }
+        for name, each in (*self.sources.items(), *self.sinks.items()):
+            if not isinstance(each, Lookup) and each.bad in topics:
+                raise DeclarationError(
+                    f"{name!r} of {self} has bad={each.bad!r}, and {self} reads or writes that topic. Give "
+                    "dead letters a topic of their own"
+                )
 
     def _check_options(self) -> None:
         """Check that no option names another pipeline: the position is stored under the id."""

@@ -99,6 +99,7 @@ RUNS: dict[tuple[str, ...], list[tuple[str, ...]]] = {
     ("pipeline", "status"): [(PIPELINE,), (PIPELINE, "--json"), (EVIL + "2",)],
     ("pipeline", "lag"): [(PIPELINE,), (PIPELINE, "--json"), (EVIL + "2",)],
     ("pipeline", "verify"): [(EVIL,)],
+    ("pipeline", "dead"): [(PIPELINE,), (PIPELINE, "--topic", EVIL), (EVIL, "--retry")],
     ("pipeline", "run"): [(EVIL,)],
     ("check",): [(EVIL,), ("HISTORY",), ("HISTORY", "--json")],
     ("backup",): [(EVIL, EVIL), ("DATA", "DATA"), ("DATA", f"/nonexistent{EVIL}/backup")],

@@ -40,6 +40,8 @@ def test_the_page(broker: semel.Embedded, tmp_path: Path) -> None:
         for number in range(100):
             order = {"order": number, "customer": "ab"[number % 2], "amount": number * 2}
             producer.send("orders", json.dumps(order).encode(), key=b"%d" % number)
+        bad = {"order": 100, "customer": "a", "amount": "12"}
+        producer.send("orders", json.dumps(bad).encode(), key=b"100")
     file, *_ = blocks(PAGE, "python")
     (tmp_path / "billing.py").write_text(file)
     scripts = str(Path(sys.executable).parent)
@@ -67,7 +69,7 @@ def test_the_page(broker: semel.Embedded, tmp_path: Path) -> None:
             assert sorted(like(ran.stdout)) == sorted(like(printed)), command
         else:
             answer = json.loads(ran.stdout)
-            assert (answer["inputs"], answer["found"], answer["is_right"]) == (100, 50, True)
+            assert (answer["inputs"], answer["found"], answer["is_right"]) == (101, 50, True)
 
     with Client(broker.bootstrap_servers) as client, Consumer(client, "invoices") as consumer:
         invoices = [json.loads(record.value or b"") for record in consumer.read_to_end()]

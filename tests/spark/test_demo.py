@@ -18,6 +18,7 @@ from demo.orders import (
     Feeder,
     closing_numbers,
     invoice,
+    is_good,
     order,
     window,
     write_products,
@@ -52,12 +53,28 @@ def test_acknowledged_orders(orders: list[dict[str, Any]]) -> None:
 
 
 def test_invoices(orders: list[dict[str, Any]]) -> None:
-    right = [invoice(each) for each in orders]
+    right = [invoice(each) for each in orders if is_good(each)]
     assert checking.check_invoices("here", orders, right).is_right
     damaged = copy.deepcopy([*right[3:], right[9], right[9]])
     damaged[0]["amount"] += 1
     damaged.append(invoice(order(5000)))
     assert found(checking.check_invoices("here", orders, damaged)) == (3, 2, 2)
+
+
+def test_the_newest_order_of_each_customer(orders: list[dict[str, Any]]) -> None:
+    last = {each["customer"]: invoice(each) for each in orders if is_good(each)}
+    right = list(last.values())
+    assert checking.check_newest("here", orders, right).is_right
+    older = invoice(next(each for each in orders if each["customer"] == right[0]["customer"]))
+    assert found(checking.check_newest("here", orders, [older, *right[2:], right[3]])) == (1, 1, 1)
+
+
+def test_dead_letters(orders: list[dict[str, Any]]) -> None:
+    right = [each for each in orders if not is_good(each)]
+    assert len(right) == 50
+    assert checking.check_letters("here", orders, right).is_right
+    damaged = [orders[0], {**right[1], "product": "plum?"}, *right[2:], right[2]]
+    assert found(checking.check_letters("here", orders, damaged)) == (1, 1, 2)
 
 
 def test_totals(orders: list[dict[str, Any]]) -> None:

@@ -37,7 +37,7 @@ def test_what_is_right(copied: Pipeline) -> None:
     fill(copied.bootstrap, "in", range(60, 80))  # what is not read yet is not missing
     for question in ({}, {"input_identity": TEXT, "output_identity": TEXT}):
         answer = ask(copied, "out", **question)
-        assert answer == Answer(60, 60, 60, 0, 0, 0, torn_batches=(), unended=())
+        assert answer == Answer(60, 60, 60, 0, 0, 0, 0, 0, torn_batches=(), unended=())
         assert answer.is_right
 
 

@@ -1,4 +1,4 @@
-"""`semel pipeline`: plans, runs, lists, describes and verifies pipelines.
+"""`semel pipeline`: plans, runs, lists, describes and verifies pipelines, and retries their dead letters.
 
 The progress of a run is a live table at a terminal, else one line per batch.
 """
@@ -7,7 +7,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -26,15 +26,26 @@ from semel.cli.options import (
     duration_ms,
     group,
 )
-from semel.cli.output import Answer, Cells, Columns, Pairs, discard_output, partition_names, say, say_error
+from semel.cli.output import (
+    Answer,
+    Cells,
+    Columns,
+    Pairs,
+    Table,
+    discard_output,
+    partition_names,
+    say,
+    say_error,
+)
 from semel.cli.spark import FAILED, SparkOptions, running_spark, spark_errors
 from semel.printable import as_json, printable, printable_lines
-from semel.times import span_text
+from semel.times import span_text, time_text
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from rich.table import Table as RichTable
 
     from semel.client import Client
+    from semel.spark.pipeline.dead import Changed, Found, Retried
     from semel.spark.pipeline.planned import Finding, PipelinePlan, SinkPlan, SourcePlan, StatePlan
     from semel.spark.pipeline.running import Progress, Restarted, Run
     from semel.spark.pipeline.status import Lag, LastBatch, OpenTransaction, Status
@@ -46,6 +57,17 @@ COLUMNS = (
     "batch", "rows", "rows/s", "lag", "written", "dead", "late", "state", "restarts", "took", "age"
 )  # fmt: skip
 ADDRESS_TAKEN = 69
+CELL_WIDTH = 60
+TEXT_MAX = 200
+
+
+def _text(data: bytes | None) -> str | None:
+    """Return the beginning of a key or a value."""
+    return None if data is None else data[:TEXT_MAX].decode("utf-8", "backslashreplace")
+
+
+def _short(text: str | None) -> str | None:
+    return text if text is None or len(text) <= CELL_WIDTH else f"{text[: CELL_WIDTH - 1]}…"
 
 
 def view(totals: "RunTotals", *, with_json: bool) -> "Lines | Screen":
@@ -95,8 +117,7 @@ def _line(event: "Progress") -> str:
         f"{event.pipeline}  batch {event.batch}: {event.rows:,} rows in {span_text(event.duration_ms)}, "
         f"{event.rows_per_second:,.0f} rows/s, {event.lag:,} behind"
     )
-    dead = sum(event.dead.values())
-    text += f", {dead:,} dead" if dead else ""
+    text += f", {event.all_dead:,} dead" if event.all_dead else ""
     text += f", {event.late:,} late" if event.late else ""
     text += f", {event.state_rows:,} rows of state" if event.state_rows else ""
     return text
@@ -133,7 +154,7 @@ class Screen:
         elif event is not None:
             say(f"{event.pipeline} was restarted: {event.why}")
 
-    def table(self) -> "Table":
+    def table(self) -> "RichTable":
         """Return the current table."""
         from rich import box
         from rich.progress_bar import ProgressBar
@@ -462,6 +483,83 @@ def _status(client: "Client", pipeline: str) -> "Status":
         return status(client, pipeline)
 
 
+REASONS_SHOWN = 10
+DEAD: "Columns[Changed]" = Columns(
+    cells={"timestamp_ms": lambda ms: time_text(ms) or "-", "key": _short, "value": _short, "reason": _short},
+    record=lambda each: each.letter.place,
+    sink=lambda each: each.letter.sink,
+    timestamp_ms=lambda each: int(each.letter.about.get("semel.timestamp", each.letter.record.timestamp)),
+    reason=lambda each: each.letter.about["semel.reason"],
+    key=lambda each: _text(each.key),
+    value=lambda each: _text(each.value),
+    letter=lambda each: (
+        f"{each.letter.record.topic}/{each.letter.record.partition}/{each.letter.record.offset}"
+    ),
+)
+
+
+@command(app)
+def dead(
+    *,
+    pipeline: PipelineId,
+    topic: Annotated[
+        list[str] | None,
+        Option(
+            "A topic with dead letters; may be repeated. [default: those it has written to]", "-t", "TOPIC"
+        ),
+    ] = None,
+    where: Annotated[str | None, Option("Only these letters.", "SQL")] = None,
+    key: Annotated[
+        str | None, Option("The key that a retry writes. [default: the key itself]", "SQL")
+    ] = None,
+    value: Annotated[
+        str | None, Option("The value that a retry writes. [default: the value itself]", "SQL")
+    ] = None,
+    retry: Annotated[bool, Option("Send them through the pipeline again.")] = False,
+    max_: Annotated[int, Option("How many to show.", "--max", "-n", "N", lowest=0)] = 20,
+    spark: SparkOptions,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> Answer:
+    """List the dead letters of a pipeline that were not retried, or retry them.
+
+    Expressions are SQL over key, value and headers of a letter, its reason, the topic, partition, offset and
+    timestamp of its record, and the sink that could not take it. Without --retry they show what it would do.
+
+    A retry writes a record to the topic that it was read from, and a row to the topic that could not take
+    it. It is a transaction, and can be repeated after any failure: no letter is retried twice.
+
+    Try:  semel pipeline dead billing --where "reason LIKE 'amount is%'" --value "replace(value, 'n/a', '0')"
+    """
+    with spark_errors(), connected(bootstrap) as client, ExitStack() as stack:
+        from semel.spark.pipeline import dead as letters
+
+        change = letters.Change(where, key, value)
+        topics = letters.letter_topics(client, pipeline, topic or ())
+        session = stack.enter_context(running_spark(pipeline, spark)) if change.needs_spark else None
+        if retry:
+            return _retried(letters.retry(client, pipeline, topics, change, session))
+        return _dead(letters.find(client, pipeline, topics, change, max_, session))
+
+
+def _dead(found: "Found") -> Answer:
+    newest = sorted(found.newest, key=lambda each: each.letter.record.timestamp)
+    table = DEAD.table(newest, "", f"\nThe newest {len(newest):,}")
+    reasons = found.reasons.most_common()
+    counted = [{"letters": count, "reason": reason} for reason, count in reasons[:REASONS_SHOWN]]
+    shown = [
+        Table(counted, "There are no dead letters.", cells={"reason": _short}),
+        *([table] if newest else []),
+    ]
+    return Answer({"dead_letters": found.count, "reasons": dict(reasons), "newest": table.rows}, *shown)
+
+
+def _retried(done: "Retried") -> Answer:
+    data = {"sent": dict(done.sent), "kept": dict(done.kept)}
+    sent = [f"Sent {count:,} to {topic}." for topic, count in done.sent.items()]
+    kept = [f"{count:,} are still dead letters: {why}." for why, count in done.kept.items()]
+    return Answer(data, *(sent or ["There was nothing to send."]), *kept)
+
+
 @command(app)
 def verify(
     *,
@@ -489,7 +587,8 @@ def verify(
 
     An identity is a SQL expression over the columns of a record (key, value, headers, ...), or of a row if
     the pipeline writes to a table. By default it is the key: then a key must have as many outputs as inputs.
-    The pipeline may run meanwhile.
+    An input with a dead letter has no outputs, and a row with one is an output. The pipeline may run
+    meanwhile.
 
     Try:  semel pipeline verify billing --output invoices --identity "CAST(value AS STRING)"
 
@@ -525,6 +624,8 @@ def _compared(found: "Comparison") -> Iterator[Pairs | str]:
             "inputs": found.inputs,
             "outputs_expected": found.expected,
             "outputs_found": found.found,
+            "dead_letters": found.dead,
+            "retried": found.retried,
             "lost": found.lost,
             "doubled": found.doubled,
             "foreign": found.foreign,

@@ -59,6 +59,29 @@ class TwiceNumbers(Numbers):
             assert found == want, (output, found - want, want - found)
 
 
+class TopicAndDeadLetters(TwoOutputs):
+    """Writes every record to a topic, except for those that name a partition which it does not have."""
+
+    def write(self, frame: DataFrame, batch_id: int) -> None:
+        output, dead = self.outputs
+        partition = "if(CAST(substring(CAST(value AS STRING), 7) AS INT) % 10 = 3, 99, NULL) AS partition"
+        with semel.spark.batch(frame, batch_id) as batch:
+            batch.write(frame.selectExpr("key", "value", partition), Topic(output, bad=dead))
+            self.before(batch_id)
+        self.after(batch_id)
+
+
+class NumbersOrDeadLetters(Numbers):
+    """The input of such a pipeline, of which the output and the dead letters each have a part."""
+
+    def check_outputs(self) -> None:
+        assert isinstance(self.pipeline, TopicAndDeadLetters)
+        good, dead = (committed(self.pipeline.bootstrap, each) for each in self.pipeline.outputs)
+        numbers = range(self.count)
+        assert dead == values(each for each in numbers if each % 10 == 3)
+        assert good == values(each for each in numbers if each % 10 != 3)
+
+
 class TopicAndTable(TwoOutputs):
     """Writes every record to a topic and to a Delta table, which count a batch together."""
 

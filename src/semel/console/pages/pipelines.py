@@ -20,6 +20,7 @@ PURPOSES = {
     Doing.DECIDED: "it counts; it is about to be committed, by the next start if the pipeline is down",
     Doing.DECIDING: "the driver is making a decision",
     Doing.LEFT: "left over from an older run; the next batch aborts it",
+    Doing.RETRYING: "dead letters are being retried",
 }
 
 #: What a batch has ended with.

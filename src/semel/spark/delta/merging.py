@@ -46,15 +46,9 @@ def merge_of(sink: Delta, schema: StructType) -> Merge | None:
 
 
 def check_keys(storage: Storage, paths: Sequence[str], merge: Merge) -> None:
-    """PipelineError if a key is null, or if several rows have the same and nothing decides between them."""
-    found = _read(storage, paths, merge.keys)
-    for key in merge.keys:
-        if found.column(key).null_count:
-            raise PipelineError(
-                f"a row for the table {storage.location} has no {key}, by which rows are merged. Leave such "
-                "rows out, or write them to another sink"
-            )
+    """PipelineError if several rows have the same key and nothing decides between them."""
     if merge.order_by is None:
+        found = _read(storage, paths, merge.keys)
         counts = found.group_by(list(merge.keys)).aggregate([([], "count_all")])
         twice = counts.filter(pc.greater(counts.column("count_all"), 1))
         if twice.num_rows:

@@ -6,6 +6,7 @@ from types import TracebackType
 from typing import NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
 from semel.client import Client
@@ -16,6 +17,7 @@ from semel.spark.delta.merging import Merge
 from semel.spark.delta.position import TablePlan
 from semel.spark.delta.storage import Storage
 from semel.spark.sink.batch_commit import BatchPlan
+from semel.spark.sink.dead_letters import Guard, GuardedWriter
 from semel.spark.sink.decision import TableState
 from semel.spark.sink.sink import TaskAttempt
 
@@ -39,7 +41,8 @@ class TableOutput:
 
     rows: DataFrame
     options: DeltaOptions
-    merge: Merge | None = None
+    merge: Merge | None
+    guard: Guard
 
     def plan(self, client: Client, plan: BatchPlan) -> "PlannedTable":
         """Open or create the table, and plan its next commit."""
@@ -48,7 +51,8 @@ class TableOutput:
         found = plan_table(client, self.options, self.rows.schema, plan)
         # Rows that are to be merged are no part of the table yet, so their files have all columns.
         parts = () if self.merge else found.partition_by
-        return PlannedTable(self.options.location, found, parts)
+        keys = self.merge.keys if self.merge else ()
+        return PlannedTable(self.options.location, found, parts, keys, self.guard)
 
     def prepare(self, planned: "PlannedTable", messages: Sequence[Message]) -> TableState:
         """Store the commit that the decision will name."""
@@ -66,13 +70,15 @@ class PlannedTable:
     location: str
     plan: TablePlan
     partition_by: tuple[str, ...]
+    keys: tuple[str, ...]  # by which rows are merged
+    guard: Guard
 
-    def begin(self, plan: BatchPlan, number: int) -> "TableWriter":
+    def begin(self, plan: BatchPlan, number: int) -> GuardedWriter:
         """Begin the files of this attempt."""
         mine = self.plan
         attempt = Attempt(mine.app, mine.number, mine.run, *TaskAttempt.current())
         files = TaskFiles(Storage(self.location), attempt, self.partition_by, mine.required)
-        return TableWriter(attempt.key, files)
+        return self.guard.begin(TableWriter(attempt.key, files, self.keys, mine.required), plan, number)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +87,21 @@ class TableWriter:
 
     key: str
     files: TaskFiles
+    keys: tuple[str, ...]
+    required: tuple[str, ...]
+
+    def faults(self, rows: pa.RecordBatch) -> dict[int, str]:
+        """Return the rows that the table cannot have, by their place, with the reason."""
+        reasons = {
+            name: f"column {name!r} is null, and the table allows no null there" for name in self.required
+        }
+        reasons |= {name: f"the row has no {name}, by which rows are merged" for name in self.keys}
+        return {
+            at: reason
+            for name, reason in reasons.items()
+            if rows.column(name).null_count
+            for at in pc.indices_nonzero(rows.column(name).is_null()).to_pylist()
+        }
 
     def write(self, rows: pa.RecordBatch) -> None:
         """Add rows."""

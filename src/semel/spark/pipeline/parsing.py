@@ -60,7 +60,8 @@ class Parsing:
 
     def bad(self, parsed: DataFrame) -> DataFrame:
         """Return the records that cannot be parsed."""
-        return parsed.where(self._is_bad(parsed)).select("value", *OF_RECORD)
+        headers = [name for name in parsed.columns if name == "headers"]
+        return parsed.where(self._is_bad(parsed)).select("value", *OF_RECORD, *headers)
 
     def _is_bad(self, parsed: DataFrame) -> Column:
         row, value = functions.col(_PARSED), functions.col("value")

@@ -10,7 +10,7 @@ many pages. `News` reduces Spark's progress reports to the few numbers that show
 import json
 import re
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any, NamedTuple
@@ -47,12 +47,18 @@ class Progress:
     state_bytes: int = 0  # in memory, as Spark reports it
     written: Mapping[str, int] = field(default_factory=dict)  # rows by sink
     dead: Mapping[str, int] = field(default_factory=dict)  # records that could not be parsed, by source
+    dead_by_sink: Mapping[str, int] = field(default_factory=dict)  # rows that a sink could not take
     is_idle: bool = False  # no batch: Spark also reports while it waits for input
+
+    @property
+    def all_dead(self) -> int:
+        """The bad records and rows of the batch."""
+        return sum(self.dead.values()) + sum(self.dead_by_sink.values())
 
     @property
     def has_rows(self) -> bool:
         """Whether it has read or written rows. State also returns rows when a time has come."""
-        return bool(self.rows or self.dead or any(self.written.values()))
+        return bool(self.rows or self.all_dead or any(self.written.values()))
 
     @classmethod
     def of(
@@ -81,6 +87,7 @@ class Progress:
             state_bytes=ended.state_bytes,
             written=counted.written if counted else {},
             dead=counted.dead if counted else {},
+            dead_by_sink=counted.dead_by_sink if counted else {},
             is_idle=is_idle(report),
         )
 
@@ -90,6 +97,18 @@ class Counted(NamedTuple):
 
     written: Mapping[str, int]
     dead: Mapping[str, int]
+    dead_by_sink: Mapping[str, int]
+
+    @classmethod
+    def of(cls, batch: Batch, sinks: Iterable[str], sources: Iterable[str]) -> "Counted":
+        """Count what a batch has written to its sinks, and set aside of its sources."""
+        names = list(sinks)
+        written = {name: rows - dead for name, rows, dead in zip(names, batch.rows, batch.dead, strict=False)}
+        by_source = dict(zip(sources, batch.dead[len(names) :], strict=True))
+        by_sink = dict(zip(names, batch.dead, strict=False))
+        return cls(
+            written, *({name: rows for name, rows in each.items() if rows} for each in (by_source, by_sink))
+        )
 
 
 class Started(NamedTuple):
@@ -276,9 +295,7 @@ def start_query(spark: SparkSession, pipeline: Pipeline, settings: RunSettings) 
                 batch.write(rows, pipeline.sinks[name])
             for name, rows in bad.items():
                 batch.set_aside(rows, query.parsing[name].bad_go_to, query.parsing[name].types)
-        of_sinks = dict(zip(results, batch.rows, strict=False))
-        of_sources = dict(zip(bad, batch.rows[len(results) :], strict=False))
-        counted[batch_id] = Counted(of_sinks, {name: rows for name, rows in of_sources.items() if rows})
+        counted[batch_id] = Counted.of(batch, results, bad)
         counted.pop(batch_id - COUNTED_MAX, None)
 
     when: dict[str, Any] = {"availableNow": True} if settings.once else {"processingTime": settings.trigger}

@@ -40,6 +40,7 @@ class Doing(StrEnum):
     DECIDED = "decided"  # decided, and still to be committed
     DECIDING = "deciding"  # the driver is making a decision
     LEFT = "left over"  # of an older run; the next batch ends it
+    RETRYING = "retrying"  # dead letters are being retried
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,8 +138,13 @@ class Status:
     @property
     def batch_age_ms(self) -> int | None:
         """How long the current batch has been writing; None if there is none."""
-        ages = [each.age_ms for each in self.open if each.doing is not Doing.LEFT]
+        ages = [each.age_ms for each in self.open if each.doing not in (Doing.LEFT, Doing.RETRYING)]
         return max(ages, default=None)
+
+
+def dead_id(pipeline_id: str) -> str:
+    """Return the transactional id under which dead letters are retried."""
+    return f"{pipeline_id}/dead"
 
 
 def pipelines(client: Client) -> list[str]:
@@ -223,6 +229,8 @@ def _doing(
 ) -> Doing:
     if each.transactional_id == decisions.driver_id(pipeline_id):
         return Doing.DECIDING
+    if each.transactional_id == dead_id(pipeline_id):
+        return Doing.RETRYING
     if decision is not None and any(
         each.transactional_id == one.transactional_id for one in decision.winners
     ):

@@ -33,6 +33,7 @@ class RunTotals:
         # All names from the start: an alert cannot be written for a series that appears with the first row.
         self.written = Counter(dict.fromkeys(sinks, 0))
         self.dead = Counter(dict.fromkeys(parsed, 0))
+        self.dead_by_sink = Counter(dict.fromkeys(self.written, 0))
         self.last: Progress | None = None
         self._durations = [0] * (len(SECONDS) + 1)
         self._seconds = 0.0
@@ -58,6 +59,7 @@ class RunTotals:
             self.late += event.late
             self.written.update(event.written)
             self.dead.update(event.dead)
+            self.dead_by_sink.update(event.dead_by_sink)
             self._durations[bisect_left(SECONDS, event.duration_ms / 1000)] += 1
             self._seconds += event.duration_ms / 1000
             self.last = event
@@ -86,6 +88,7 @@ class RunTotals:
         for name, documentation, label, totals in (
             ("semel_pipeline_written_rows", "Rows written, by sink.", "sink", self.written),
             ("semel_pipeline_dead_records", "Records that could not be parsed.", "source", self.dead),
+            ("semel_pipeline_dead_rows", "Rows that a sink could not take.", "sink", self.dead_by_sink),
         ):
             counter = CounterMetricFamily(name, documentation, labels=["pipeline", label])
             for each, total in totals.items():

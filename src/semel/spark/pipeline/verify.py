@@ -7,6 +7,10 @@ it handles topics and tables of any size.
 The pipeline may be running. Its position is read before the end of the output, and again afterwards: what was
 committed before must be there, and what was committed since may be there.
 
+An input with a dead letter makes no outputs: every input is in the output or in the dead letters. A retried
+record is another input, so it counts by itself. The dead letter of a row that a sink could not take is an
+output, until it is retried.
+
 A batch is torn if some of its records are there and others are lost. The batch of a record is taken from
 Spark's checkpoint, as far back as that goes.
 """
@@ -25,7 +29,9 @@ from semel.spark.checkpoint import Checkpoint
 from semel.spark.delta.storage import location_of
 from semel.spark.errors import OptionError, PipelineError
 from semel.spark.partition_offsets import PartitionOffsets, to_json
+from semel.spark.pipeline.dead import RETRIED, marks
 from semel.spark.pipeline.status import Doing, Kind, Status, status
+from semel.spark.sink.dead_letters import PIPELINE, REASON, SINK, TABLE
 from semel.spark.sink.decision import read_committed
 
 EXAMPLES_MAX = 10
@@ -58,6 +64,8 @@ class Answer:
     lost: int
     doubled: int
     foreign: int  # outputs without an input
+    dead: int  # dead letters that were not retried
+    retried: int
     torn_batches: tuple[int, ...] | None  # None if the records of each batch are not known
     unended: tuple[str, ...]  # transactions that were decided and not committed
     examples: dict[str, list[str]] = field(default_factory=dict)
@@ -81,12 +89,16 @@ def verify(spark: SparkSession, client: Client, question: Question) -> Answer:
     """Compare. Call `check` first."""
     found, unended = _settled(client, question.pipeline_id)
     before = {(each.topic, each.partition): each.offset for each in found.lags}
-    outputs = _outputs(spark, client, question, found)
+    topics, tables = _chosen(question, found)
+    dead = [] if found.decision is None else _existing(client, found.decision.dead)
+    ends = _ends(client, [*topics, *dead])
+    letters = _letters(spark, question, dead, ends).persist() if dead else None
+    outputs = _outputs(spark, question, topics, tables, ends, letters)
     after = read_committed(client, question.pipeline_id, require_stable=False).offsets
-    inputs = _inputs(spark, client, question, before, after)
+    inputs = _inputs(spark, client, question, before, after, letters)
     both = _side_by_side(inputs, outputs).persist()
     try:
-        names = ("inputs", "expected", "found", "lost", "doubled", "foreign")
+        names = ("inputs", "expected", "found", "dead", "retried", "lost", "doubled", "foreign")
         totals = both.agg(*(functions.coalesce(functions.sum(name), functions.lit(0)) for name in names))
         numbers = dict(zip(names, (int(each) for each in totals.collect()[0]), strict=True))
         wrong = [name for name in ("lost", "doubled", "foreign") if numbers[name]]
@@ -98,6 +110,8 @@ def verify(spark: SparkSession, client: Client, question: Question) -> Answer:
         )
     finally:
         both.unpersist()
+        if letters is not None:
+            letters.unpersist()
 
 
 def _settled(client: Client, pipeline_id: str) -> tuple[Status, tuple[str, ...]]:
@@ -111,18 +125,79 @@ def _settled(client: Client, pipeline_id: str) -> tuple[Status, tuple[str, ...]]
         time.sleep(0.1)
 
 
-def _outputs(spark: SparkSession, client: Client, question: Question, found: Status) -> DataFrame:
-    """Return the output up to its current end."""
-    topics, tables = _chosen(question, found)
-    records = [_table(spark, each) for each in tables]
-    if topics:
-        keys = dict.fromkeys(_partitions(client, topics), LATEST)
-        ends = list_offsets(client, keys, isolation=Isolation.READ_COMMITTED)
-        vector = {key: each.offset for key, each in ends.items()}
-        records.append(_read(spark, question, topics, "earliest", vector))
+def _outputs(
+    spark: SparkSession,
+    question: Question,
+    topics: list[str],
+    tables: list[str],
+    ends: Mapping[Partition, int],
+    letters: DataFrame | None,
+) -> DataFrame:
+    """Return the output up to its end, with the rows that became dead letters instead."""
     identity = functions.expr(question.output_identity).alias("id")
-    outputs = [each.select(identity) for each in records]
+    is_found, is_dead = (functions.lit(kind).alias("kind") for kind in ("found", "dead"))
+    outputs = []
+    if topics:
+        outputs.append(_read(spark, question, topics, "earliest", ends).select(identity, is_found))
+        if letters is not None:
+            refused = letters.where(letters.to_topic.isin(topics))
+            kind = functions.when(refused.is_retried, "retried").otherwise("dead").alias("kind")
+            outputs.append(refused.select(identity, kind))
+    for table in tables:
+        rows = _table(spark, table)
+        outputs.append(rows.select(identity, is_found))
+        if letters is not None:
+            row = functions.from_json(letters.value.cast("string"), rows.schema).alias("row")
+            refused = letters.where(letters.to_table == table).select(row).select("row.*")
+            outputs.append(refused.select(identity, is_dead))
     return reduce(DataFrame.unionAll, outputs)
+
+
+def _letters(
+    spark: SparkSession, question: Question, topics: list[str], ends: Mapping[Partition, int]
+) -> DataFrame:
+    """Return the dead letters of the pipeline, with their places and whether they were retried."""
+    records = _read(spark, question, topics, "earliest", ends)
+
+    def header(name: str) -> Column:
+        found = functions.filter("headers", lambda each: each.key == name)
+        return functions.get(found, functions.lit(0)).value.cast("string")
+
+    ours = records.where(header(PIPELINE) == question.pipeline_id)
+    marked = ours.where(header(RETRIED).isNotNull()).select("topic", "partition", "value").collect()
+    retried = marks(((row.topic, row.partition), bytes(row.value)) for row in marked)
+    ranges = [(*key, first, last) for key, found in retried.items() for first, last in found]
+    done = spark.createDataFrame(ranges, "topic STRING, partition INT, start BIGINT, stop BIGINT")
+    where = (
+        (ours.topic == done.topic)
+        & (ours.partition == done.partition)
+        & ours["offset"].between(done.start, done.stop)
+    )
+    return (
+        ours.where(header(REASON).isNotNull())
+        .join(functions.broadcast(done), where, "left")
+        .select(
+            *(ours[name] for name in ("key", "value", "headers")),
+            done.start.isNotNull().alias("is_retried"),
+            *(header(f"semel.{name}").alias(f"from_{name}") for name in ("topic", "partition", "offset")),
+            header(SINK).alias("to_topic"),
+            header(TABLE).alias("to_table"),
+        )
+    )
+
+
+def _existing(client: Client, topics: Iterable[str]) -> list[str]:
+    """Return the topics of these that exist. Dead letters may be deleted with their topic."""
+    return sorted(each.name for each in client.describe(sorted(topics)).topics) if topics else []
+
+
+def _ends(client: Client, topics: Iterable[str]) -> dict[Partition, int]:
+    """Return where these topics end. Asked for together, so that a retry is in all of them or in none."""
+    keys = dict.fromkeys(_partitions(client, topics), LATEST)
+    return {
+        key: each.offset
+        for key, each in list_offsets(client, keys, isolation=Isolation.READ_COMMITTED).items()
+    }
 
 
 def _chosen(question: Question, found: Status) -> tuple[list[str], list[str]]:
@@ -149,14 +224,22 @@ def _table(spark: SparkSession, location: str) -> DataFrame:
 
 
 def _inputs(
-    spark: SparkSession, client: Client, question: Question, before: PartitionOffsets, after: PartitionOffsets
+    spark: SparkSession,
+    client: Client,
+    question: Question,
+    before: PartitionOffsets,
+    after: PartitionOffsets,
+    letters: DataFrame | None,
 ) -> DataFrame:
-    """Return the committed input with its expected output; `is_due` marks what must be there."""
+    """Return the committed input with its expected output; `is_due` marks what must be there.
+
+    `dead` and `retried` say whether an input is a dead letter, and `twice` how often it is one too many.
+    """
     topics = sorted({topic for topic, _ in after})
     # The group may have partitions that are gone, and lack new ones.
     ends = {key: after.get(key, 0) for key in _partitions(client, topics)}
     records = _read(spark, question, topics, question.start, ends)
-    return records.select(
+    made = records.select(
         functions.expr(question.input_identity).alias("id"),
         functions.expr(question.expect).cast("bigint").alias("makes"),
         (records["offset"] < _at(before, records)).alias("is_due"),
@@ -164,6 +247,23 @@ def _inputs(
         "partition",
         "offset",
     )
+    if letters is None:
+        return made.selectExpr("*", "0 AS dead", "0 AS retried", "0 AS twice")
+    of_inputs = (
+        letters.where("to_topic IS NULL AND to_table IS NULL")
+        .groupBy("from_topic", "from_partition", "from_offset")
+        .agg(functions.count("*").alias("letters"), functions.max("is_retried").alias("is_retried"))
+    )
+    where = (
+        (made.topic == of_inputs.from_topic)
+        & (made.partition == of_inputs.from_partition.cast("int"))
+        & (made["offset"] == of_inputs.from_offset.cast("bigint"))
+    )
+    return made.join(of_inputs, where, "left").selectExpr(
+        "id", "if(letters IS NULL, makes, 0) AS makes", "is_due", "topic", "partition", "offset",
+        "if(letters IS NULL OR is_retried, 0, 1) AS dead", "if(is_retried, 1, 0) AS retried",
+        "coalesce(letters - 1, 0) AS twice",
+    )  # fmt: skip
 
 
 def _read(
@@ -172,7 +272,9 @@ def _read(
     settings = {"bootstrap.servers": question.bootstrap_servers, **question.client}
     cluster = {f"kafka.{name}": value for name, value in settings.items()}
     reader = spark.read.format("semel").options(**cluster)
-    reader = reader.option("subscribe", ",".join(topics)).option("startingOffsets", start)
+    names = set(topics)
+    ends = {key: offset for key, offset in ends.items() if key[0] in names}
+    reader = reader.option("subscribe", ",".join(sorted(names))).option("startingOffsets", start)
     return reader.option("endingOffsets", json.dumps(to_json(ends))).option("includeHeaders", "true").load()
 
 
@@ -198,21 +300,31 @@ def _side_by_side(inputs: DataFrame, outputs: DataFrame) -> DataFrame:
         functions.count("*").alias("inputs"),
         functions.sum(due).alias("least"),
         functions.sum("makes").alias("most"),
+        *(functions.sum(name).alias(name) for name in ("dead", "retried", "twice")),
     )
-    right = outputs.groupBy(outputs.id.alias("other_id")).agg(functions.count("*").alias("found"))
+    kinds = ("found", "dead", "retried")
+    right = outputs.groupBy(outputs.id.alias("other_id")).agg(
+        *(functions.count_if(outputs.kind == kind).alias(f"{kind}_out") for kind in kinds)
+    )
     both = left.join(right, left.id.eqNullSafe(right.other_id), "full_outer").selectExpr(
         "inputs IS NOT NULL AS is_known",
         "if(inputs IS NULL, other_id, id) AS id",
-        *(f"coalesce({name}, 0) AS {name}" for name in ("inputs", "least", "most", "found")),
+        *(
+            f"coalesce({name}, 0) AS {name}"
+            for name in ("inputs", "least", "most", "dead", "retried", "twice")
+        ),
+        *(f"coalesce({kind}_out, 0) AS {kind}_out" for kind in kinds),
     )
     return both.selectExpr(
         "id",
         "inputs",
         "least AS expected",
-        "found",
-        "greatest(least - found, 0) AS lost",
-        "if(is_known, greatest(found - most, 0), 0) AS doubled",
-        "if(is_known, 0, found) AS foreign",
+        "found_out AS found",
+        "dead + dead_out AS dead",
+        "retried + retried_out AS retried",
+        "greatest(least - found_out - dead_out, 0) AS lost",
+        "if(is_known, greatest(found_out + dead_out - most, 0) + twice, 0) AS doubled",
+        "if(is_known, 0, found_out + dead_out) AS foreign",
     )
 
 

@@ -27,7 +27,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession, functions
 
 from semel.client import Client
 from semel.pipeline import FAIL, SKIP, Delta, Topic
@@ -39,7 +39,16 @@ from semel.spark.options import BATCH, SinkOptions
 from semel.spark.relations import Relations
 from semel.spark.sink import batch_commit, planning
 from semel.spark.sink.batch_commit import BatchPlan, merged
-from semel.spark.sink.dead_letters import BadOutput
+from semel.spark.sink.dead_letters import (
+    PLACES,
+    RECORD,
+    BadOutput,
+    Guard,
+    GuardedWriter,
+    SetAside,
+    check_topic,
+    record_column,
+)
 from semel.spark.sink.decision import Committed, TableState
 from semel.spark.sink.foreach_batch import QUERY_PROPERTY
 from semel.spark.sink.sink import COLUMNS, AttemptWriter, Written, check_batch, check_columns
@@ -128,13 +137,15 @@ class Batch:
         self._topics: dict[int, _TopicOutput] = {}
         self._tables: dict[int, Any] = {}  # Any: `TableOutput` is imported late
         self._bad: dict[int, BadOutput] = {}
-        #: After the decision: the rows of each write, in the order of the writes.
+        #: After the decision, in the order of the writes: the rows of each, and the dead letters among them.
         self.rows: list[int] = []
+        self.dead: list[int] = []
 
     def write(self, rows: DataFrame, sink: Topic | Delta) -> None:
         """Write rows to a topic or a table when the context ends.
 
-        The columns for a topic are those of format `semel`, and those for a table are its own.
+        The columns for a topic are those of format `semel`, and those for a table are its own. `bad` of the
+        sink says what happens to rows that it cannot take.
         """
         if rows.isStreaming:
             raise OptionError("the rows of a batch come from the DataFrame that Spark passes to the function")
@@ -147,7 +158,8 @@ class Batch:
                     "delivery.guarantee cannot be chosen for a write: a batch counts exactly once"
                 )
             check_columns(rows.schema, topic.topic)
-            self._topics[number] = _TopicOutput(rows, topic)
+            guard = Guard(topic.topic or "", False, sink.bad, self._letters_to(sink.bad))
+            self._topics[number] = _TopicOutput(rows, topic, guard)
             return
         from semel.spark.delta.merging import merge_of  # Late: Delta tables need deltalake.
         from semel.spark.delta.output import TableOutput, options_of
@@ -158,17 +170,26 @@ class Batch:
             raise OptionError(
                 f"two writes of this batch go to the table {table.location}. Write the union of their rows"
             )
-        self._tables[number] = TableOutput(rows, table, merge_of(sink, rows.schema))
+        guard = Guard(table.location, True, sink.bad, self._letters_to(sink.bad))
+        self._tables[number] = TableOutput(rows, table, merge_of(sink, rows.schema), guard)
 
     def set_aside(self, rows: DataFrame, bad: str, types: Mapping[str, str]) -> None:
         """Stop the batch if there are such rows, count them, or write them to a topic as dead letters.
 
         The rows have a record each: `value`, `key`, `topic`, `partition`, `offset`, `timestamp`.
         """
-        options = None
-        if bad not in (FAIL, SKIP):
-            options = SinkOptions.of({**self._options, "topic": bad}, is_stream=True)
-        self._bad[self._next_number] = BadOutput(rows, bad, types, options)
+        self._bad[self._next_number] = BadOutput(rows, bad, types, self._letters_to(bad))
+
+    def _letters_to(self, bad: str) -> SinkOptions | None:
+        """Return the options of the topic for dead letters, if there is one."""
+        if bad in (FAIL, SKIP):
+            return None
+        return SinkOptions.of({**self._options, "topic": bad}, is_stream=True)
+
+    @property
+    def _dead_letter_topics(self) -> set[str]:
+        guards = [each.guard for each in (*self._topics.values(), *self._tables.values())]
+        return {each.bad for each in (*guards, *self._bad.values()) if each.options is not None}
 
     @property
     def _next_number(self) -> int:
@@ -203,6 +224,8 @@ class Batch:
         outputs.update(self._bad)
         planned: dict[int, PlannedOutput] = {}
         if not plan.is_done:
+            for topic in self._dead_letter_topics:
+                check_topic(client, topic)
             planned = {number: each.plan(client, plan) for number, each in sorted(outputs.items())}
         try:
             messages = self._run(plan, outputs, planned)
@@ -212,32 +235,36 @@ class Batch:
             batch_commit.abandon(client, plan)
             raise
         self.rows = [sum(count for of, count, _ in messages if of == number) for number in sorted(outputs)]
+        self.dead = [sum(each.rows for of, _, each in messages if of == number) for number in sorted(outputs)]
 
     def _decide(
         self,
         client: Client,
         plan: BatchPlan,
         planned: Mapping[int, PlannedOutput],
-        messages: list[tuple[int, int, Any]],
+        messages: list[tuple[int, int, SetAside]],
     ) -> Committed:
         """Prepare the commits of the tables, and decide."""
-        written = [each for _, _, each in messages if isinstance(each, Written)]
+        written = [each.message for _, _, each in messages if isinstance(each.message, Written)]
+        letters = [each.letters for _, _, each in messages if each.letters is not None]
         tables: dict[str, TableState] = {}
         for number, each in self._tables.items():
-            of_table = [message for of, _, message in messages if of == number]
+            of_table = [found.message for of, _, found in messages if of == number]
             tables[each.options.location] = each.prepare(planned[number], of_table)
-        prepared = [each.prepared for each in written if each.prepared is not None]
-        outputs = merged(each.outputs for each in written)
-        return batch_commit.decide(client, plan, prepared, outputs, tables, self._summary(messages))
+        prepared = [each.prepared for each in (*written, *letters) if each.prepared is not None]
+        outputs, dead = (merged(each.outputs for each in found) for found in (written, letters))
+        return batch_commit.decide(client, plan, prepared, outputs, tables, self._summary(messages), dead)
 
-    def _summary(self, messages: list[tuple[int, int, Any]]) -> Summary:
+    def _summary(self, messages: list[tuple[int, int, SetAside]]) -> Summary:
         """What the batch has done, and what Spark has reported of the one before."""
         rows = [
-            message.rows if isinstance(message, Written) else {self._tables[number].options.location: count}
-            for number, count, message in messages
+            each.message.rows
+            if isinstance(each.message, Written)
+            else {self._tables[number].options.location: count - each.rows}
+            for number, count, each in messages
             if number not in self._bad
         ]
-        dead = sum(count for number, count, _ in messages if number in self._bad)
+        dead = sum(each.rows for _, _, each in messages)
         return Summary(total(rows), dead, _ended(self._frame.sparkSession, self._batch_id - 1))
 
     def _relations(self) -> Relations:
@@ -261,7 +288,7 @@ class Batch:
 
     def _run(
         self, plan: BatchPlan, outputs: Mapping[int, Output], planned: Mapping[int, PlannedOutput]
-    ) -> list[tuple[int, int, Any]]:
+    ) -> list[tuple[int, int, SetAside]]:
         """Run the job that writes all rows; return its outputs, their rows and messages, by task."""
         if not outputs:
             return []
@@ -292,19 +319,22 @@ class _TopicOutput:
 
     rows: DataFrame
     options: SinkOptions
+    guard: Guard
 
     def plan(self, client: Client, plan: BatchPlan) -> "_PlannedTopic":
         """Return the output for the tasks."""
-        return _PlannedTopic(self.options)
+        return _PlannedTopic(self.options, self.guard)
 
 
 @dataclass(frozen=True, slots=True)
 class _PlannedTopic:
     options: SinkOptions
+    guard: Guard
 
-    def begin(self, plan: BatchPlan, number: int) -> AttemptWriter:
+    def begin(self, plan: BatchPlan, number: int) -> GuardedWriter:
         """Begin a transaction for this attempt."""
-        return AttemptWriter(plan, self.options, f".{number}" if number else "")
+        attempt = AttemptWriter(plan, self.options, f".{number}" if number else "")
+        return self.guard.begin(attempt, plan, number)
 
 
 @faces_spark
@@ -361,7 +391,7 @@ def _by_output(rows: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
         if name in part.schema.names:
             yield number, pa.RecordBatch.from_struct_array(part.column(name))
         else:
-            yield number, part.select([each for each in part.schema.names if each in COLUMNS])
+            yield number, part.select([each for each in part.schema.names if each in (*COLUMNS, RECORD)])
 
 
 def _union(topics: Mapping[int, DataFrame], others: Mapping[int, DataFrame]) -> DataFrame:
@@ -372,10 +402,22 @@ def _union(topics: Mapping[int, DataFrame], others: Mapping[int, DataFrame]) -> 
         if number in topics:
             names = [name for name in COLUMNS if name in frame.schema.names]
             row = [f"CAST({name} AS {COLUMNS[name][0]}) AS {name}" for name in names]
+            if record := record_column(frame.schema):
+                quoted = record.replace("`", "``")
+                place = ", ".join(f"`{quoted}`.{each} AS {each}" for each in PLACES.values())
+                row.append(f"struct({place}) AS `{RECORD}`")
         else:
-            row = [f"struct(*) AS `{ROW}{number}`"]
+            frame, row = _nullable(frame), [f"struct(*) AS `{ROW}{number}`"]
         frames.append(frame.selectExpr(f"{number} AS {NUMBER}", *row))
     return functools.reduce(lambda left, right: left.unionByName(right, allowMissingColumns=True), frames)
+
+
+def _nullable(frame: DataFrame) -> DataFrame:
+    """Return rows whose columns all may be null, as they are in the rows of other outputs."""
+    kind = frame.schema.toNullable()
+    if kind == frame.schema:
+        return frame
+    return frame.select(functions.struct("*").cast(kind).alias("row")).select("row.*")
 
 
 def _of_query(spark: SparkSession) -> dict[str, str]:

@@ -66,7 +66,15 @@ from semel.spark.errors import (
 )
 from semel.spark.partition_offsets import PartitionOffsets, Spans, TopicIds, recreated, topic_ids
 from semel.spark.sink import decision as decisions
-from semel.spark.sink.decision import BEGINNING, BatchDecision, Committed, Input, TableState, remembered
+from semel.spark.sink.decision import (
+    BEGINNING,
+    DEAD_BYTES,
+    BatchDecision,
+    Committed,
+    Input,
+    TableState,
+    remembered,
+)
 from semel.spark.sink.predecessors import Predecessor, check_origin, check_predecessors
 from semel.spark.sink.summary import Summary
 from semel.spark.sink.versions import NO_QUERY, WriteName, is_write
@@ -182,6 +190,7 @@ class BatchPlan:
     predecessors: tuple[Predecessor, ...] = ()  # whose output this batch must not write again
     checks_origin: bool = False  # check what is in the topics that the rows name, before the first decision
     tables: Mapping[str, TableState] = field(default_factory=dict)  # that were written to before
+    dead: TopicIds = field(default_factory=dict)  # topics that dead letters were written to before
     is_small: bool = False  # has little input, which was read when the batch was planned
     reached: PartitionOffsets = field(default_factory=dict)  # the position before this batch
 
@@ -196,6 +205,7 @@ class BatchPlan:
         written: TopicIds,
         tables: Mapping[str, TableState] = {},
         summary: Summary | None = None,
+        dead: Mapping[str, str] = {},
     ) -> BatchDecision:
         """Return the decision that commits these transactions for the batch."""
         return BatchDecision(
@@ -210,6 +220,7 @@ class BatchPlan:
             remembered({**self.outputs, **written}),
             {**{name: each._replace(prepared="") for name, each in self.tables.items()}, **tables},
             summary,
+            remembered({**self.dead, **dead}, DEAD_BYTES),
         )
 
 
@@ -271,12 +282,14 @@ def decide(
     written: TopicIds | None = None,
     tables: Mapping[str, TableState] | None = None,
     summary: Summary | None = None,
+    dead: TopicIds | None = None,
 ) -> Committed:
     """Decide a batch, end its transactions, and complete the commits to its tables.
 
-    `written` are the topics that the transactions wrote to. Returns the position after the batch.
+    `written` are the topics that the transactions wrote to, and `dead` those of dead letters. Returns the
+    position after the batch.
     """
-    made = plan.decision(winners, written or {}, tables or {}, summary)
+    made = plan.decision(winners, written or {}, tables or {}, summary, dead or {})
     check_written(client, plan.pipeline_id, plan.outputs, written or {})
     check_predecessors(plan.predecessors, plan.pipeline_id, written or {})
     if plan.checks_origin:

@@ -49,6 +49,8 @@ PIECE_BYTES = 4000
 COPIES = 8
 #: The limit for what a decision remembers besides its own batch, so that it always fits in one note.
 REMEMBERED_BYTES = 1500
+#: The limit for the topics of dead letters that it remembers.
+DEAD_BYTES = 500
 #: Ending a decision keeps the producer id and epoch, so that a run has one name.
 VERSION = 1
 #: The timeout of the transaction that makes a decision, which takes three requests.
@@ -85,6 +87,7 @@ class BatchDecision:
     outputs: TopicIds = field(default_factory=dict)
     tables: Mapping[str, TableState] = field(default_factory=dict)  # by location
     summary: Summary | None = None  # for people; None if there was no room for it
+    dead: TopicIds = field(default_factory=dict)  # topics that dead letters were written to
 
 
 class Committed(NamedTuple):
@@ -185,10 +188,9 @@ def driver_id(pipeline_id: str) -> str:
     return f"{pipeline_id}/driver"
 
 
-def remembered(known: Mapping[str, Any]) -> dict[str, Any]:
+def remembered(known: Mapping[str, Any], room: int = REMEMBERED_BYTES) -> dict[str, Any]:
     """Return as many entries by topic as a decision has room for. The oldest are kept."""
     found: dict[str, Any] = {}
-    room = REMEMBERED_BYTES
     for topic, each in known.items():
         room -= len(json.dumps([topic, each]))
         if room < 0:
@@ -212,6 +214,8 @@ def _notes(pipeline_id: str, decision: BatchDecision) -> dict[Partition, Committ
     }
     if decision.tables:
         content["tables"] = decision.tables
+    if decision.dead:
+        content["dead"] = decision.dead
     pieces = _pieces(content)
     if decision.summary is not None:
         # It may take up what is left of a note, but no other note.
@@ -281,6 +285,7 @@ def _read(pipeline_id: str, notes: Mapping[Partition, CommittedOffset]) -> Batch
             for location, each in content.get("tables", {}).items()
         },
         Summary.of_json(content.get("summary")),
+        {str(topic): str(each) for topic, each in content.get("dead", {}).items()},
     )
 
 

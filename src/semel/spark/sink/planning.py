@@ -207,6 +207,7 @@ def _plan(
         topic=last.topic,
         outputs=last.outputs,
         tables=last.tables,
+        dead=last.dead,
         is_small=step.is_small,
         reached=committed.offsets,
     )

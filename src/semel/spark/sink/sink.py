@@ -28,6 +28,7 @@ from semel.spark.partition_offsets import Span, TopicIds
 from semel.spark.sink import batch_commit, planning, versions
 from semel.spark.sink.batch_commit import BatchPlan, merged
 from semel.spark.sink.foreach_batch import check_task, with_read
+from semel.spark.sink.row_faults import TopicLimits
 from semel.spark.sink.summary import Summary, total
 from semel.spark.sink.versions import BATCH_PROPERTY, WriteName, current_stream_run, refuse_second_write, skip
 from semel.spark.sink.writing import BrokerClock, RowWriter
@@ -99,7 +100,15 @@ class AttemptWriter:
             codec=options.codec,
         )
         clock = BrokerClock(self._client, self._producer)
-        self._rows = RowWriter(self._client, self._producer, options.topic, clock)
+        self._rows = RowWriter(self._client, self._producer, options.topic, clock, options.codec)
+
+    def faults(self, batch: pa.RecordBatch) -> dict[int, str]:
+        """Return the rows that cannot become records, by their place, with the reason."""
+        return self._rows.faults(batch)
+
+    def limits(self, topic: str) -> TopicLimits:
+        """Return what a topic takes."""
+        return self._rows.limits(topic)
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Add rows."""
@@ -156,7 +165,7 @@ class _Writer:
         if plan is None:
             patience_s = self._options.address.patience_s
             with Producer(self._client, codec=self._options.codec, delivery_timeout_s=patience_s) as producer:
-                rows = RowWriter(self._client, producer, self._options.topic)
+                rows = RowWriter(self._client, producer, self._options.topic, codec=self._options.codec)
                 for batch in batches:
                     rows.write(batch)
                 rows.finish()

@@ -23,7 +23,16 @@ from weakref import WeakKeyDictionary
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from semel.client import Admin, Client, ConfigValue, ErrorCode, KafkaError, TopicInfo, TransactionalProducer
+from semel.client import (
+    Admin,
+    Client,
+    Codec,
+    ConfigValue,
+    ErrorCode,
+    KafkaError,
+    TopicInfo,
+    TransactionalProducer,
+)
 from semel.client.admin.transactions import NO_TIME, describe_transactions
 from semel.client.consume.offsets import Partition
 from semel.client.errors import check
@@ -31,6 +40,7 @@ from semel.client.net.cluster import UNKNOWN_TOPIC_WAIT_S
 from semel.spark.columns import binary_of, numbers_of
 from semel.spark.errors import OptionError, PipelineError
 from semel.spark.partition_offsets import TopicIds, topic_ids
+from semel.spark.sink.row_faults import TopicLimits, find_faults, incompressible
 from semel.wire.batch import HEADER_BYTES
 from semel.wire.columns import Binary, Packed, Packer, choose, pack_headers
 from semel.wire.messages import DescribeTransactionsRequest
@@ -113,6 +123,9 @@ def retention_ms(configs: Sequence[ConfigValue]) -> int | None:
 BATCH_BYTES = 512 << 10
 #: The limit for incomplete batches, of all partitions together.
 WAITING_BYTES_MAX = 32 << 20
+#: How many topics that do not exist are remembered. Each has cost a request.
+UNKNOWN_MAX = 10_000
+_NO_TOPIC = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.INVALID_TOPIC_EXCEPTION})
 
 
 class PackedProducer(Protocol):
@@ -126,15 +139,22 @@ class RowWriter:
     """Writes the rows of one task, to a given topic or to that of each row."""
 
     def __init__(
-        self, client: Client, producer: PackedProducer, topic: str | None, clock: BrokerClock | None = None
+        self,
+        client: Client,
+        producer: PackedProducer,
+        topic: str | None,
+        clock: BrokerClock | None = None,
+        codec: Codec = Codec.NONE,
     ) -> None:
         self._client = client
         self._producer = producer
         self._topic = topic
         self._clock = clock
+        self._codec = codec
         self._packers: dict[str, _Topic] = {}
         #: The rows written to each topic.
         self.counts: Counter[str] = Counter()
+        self._unknown: set[str] = set()
         #: A partition that was written to; None before the first row.
         self.where: Partition | None = None
 
@@ -156,6 +176,48 @@ class RowWriter:
         if sum(each.packer.size_bytes for each in self._packers.values()) > WAITING_BYTES_MAX:
             self.finish()
 
+    def faults(self, rows: pa.RecordBatch) -> dict[int, str]:
+        """Return the rows that cannot become records, by their place, with the reason."""
+        if self._topic is not None:
+            return find_faults(rows, self.limits(self._topic), self._codec)
+        topics = rows.column("topic")
+        found: dict[int, str] = {}
+        for topic in pc.unique(topics).to_pylist():
+            places = pc.indices_nonzero(pc.is_null(topics) if topic is None else pc.equal(topics, topic))
+            if topic is None:
+                found |= dict.fromkeys(places.to_pylist(), "the row has no topic: its column is null")
+            elif not self._exists(topic):
+                found |= dict.fromkeys(places.to_pylist(), f"there is no topic {topic!r}")
+            else:
+                wrong = find_faults(rows.take(places), self.limits(topic), self._codec)
+                found |= {places[at].as_py(): reason for at, reason in wrong.items()}
+        return found
+
+    def limits(self, topic: str) -> TopicLimits:
+        """Return what a topic takes."""
+        return self._known(topic).limits
+
+    def _exists(self, topic: str) -> bool:
+        """Whether a topic that a row names exists, or could be created."""
+        if topic in self._unknown:
+            return False
+        try:
+            # The first may have been created just now. The others are looked up without waiting.
+            self._known(topic, 0.0 if self._unknown else UNKNOWN_TOPIC_WAIT_S)
+        except KafkaError as error:
+            if error.code not in _NO_TOPIC:
+                raise
+            if len(self._unknown) >= UNKNOWN_MAX:
+                self._unknown.clear()
+            self._unknown.add(topic)
+            return False
+        return True
+
+    def _known(self, name: str, wait_s: float = UNKNOWN_TOPIC_WAIT_S) -> "_Topic":
+        if name not in self._packers:
+            self._packers[name] = _Topic(self._client, name, wait_s, self._codec)
+        return self._packers[name]
+
     def finish(self) -> None:
         """Send the incomplete batches too."""
         for name, topic in self._packers.items():
@@ -165,9 +227,7 @@ class RowWriter:
     def _write_to(self, name: str, rows: pa.RecordBatch) -> None:
         if not rows.num_rows:
             return
-        topic = self._packers.get(name)
-        if topic is None:
-            topic = self._packers[name] = _Topic(self._client, name)
+        topic = self._known(name)
         self.counts[name] += rows.num_rows
         columns = {column: rows.column(column) for column in rows.schema.names}
         keys = binary_of(columns["key"]) if "key" in columns else None
@@ -195,11 +255,12 @@ class RowWriter:
 class _Topic:
     """An output topic: its number of partitions, and the incomplete batch of each."""
 
-    def __init__(self, client: Client, name: str) -> None:
+    def __init__(self, client: Client, name: str, wait_s: float, codec: Codec) -> None:
         self._name = name
-        self.info, configs = _known(client, name, lambda: _ask(client, name))
+        self.info, configs = _known(client, name, lambda: _ask(client, name, wait_s))
         self.partitions = len(self.info.partitions)
-        self.packer = Packer(self.partitions, min(BATCH_BYTES, _records_bytes_max(configs)))
+        self.limits = TopicLimits.of(name, self.partitions, configs)
+        self.packer = Packer(self.partitions, _records_bytes(self.limits.batch_bytes_max, codec))
         self.unchecked_retention_ms = retention_ms(configs)
 
     def choose(self, rows: int, keys: Binary | None, given: pa.Array | None) -> Buffer:
@@ -215,12 +276,12 @@ class _Topic:
         return choose(rows, self.partitions, keys, numbers, random.randrange(self.partitions))
 
 
-def _ask(client: Client, name: str) -> tuple[TopicInfo, list[ConfigValue]]:
+def _ask(client: Client, name: str, wait_s: float) -> tuple[TopicInfo, list[ConfigValue]]:
     """Ask for a topic and its configs: it may have more partitions by now, or have been created again."""
-    return client.topic(name, create=True, wait_s=UNKNOWN_TOPIC_WAIT_S, anew=True), _configs(client, name)
+    return client.topic(name, create=True, wait_s=wait_s, anew=True), topic_configs(client, name)
 
 
-def _configs(client: Client, topic: str) -> list[ConfigValue]:
+def topic_configs(client: Client, topic: str) -> list[ConfigValue]:
     """Return the configs of a topic; none without the permission to describe it."""
     try:
         return Admin(client).configs.of_topic(topic)
@@ -230,10 +291,12 @@ def _configs(client: Client, topic: str) -> list[ConfigValue]:
         raise
 
 
-def _records_bytes_max(configs: Sequence[ConfigValue]) -> int:
-    """Return the maximum size of a batch of a topic."""
-    limits = [int(each.value) for each in configs if each.name == "max.message.bytes" and each.value]
-    return max(1, min(limits, default=BATCH_BYTES) - HEADER_BYTES)
+def _records_bytes(limit: int | None, codec: Codec) -> int:
+    """Return the size at which a batch is full, for a topic that takes batches of `limit` bytes."""
+    if limit is None:
+        return BATCH_BYTES
+    packed = limit if codec is Codec.NONE else incompressible(limit)
+    return max(1, min(BATCH_BYTES, packed - HEADER_BYTES))
 
 
 def _packed_headers(column: pa.Array) -> list[bytes | None] | None:

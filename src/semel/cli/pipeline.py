@@ -178,7 +178,7 @@ class Screen:
             f"{last.rows_per_second:,.0f}",
             f"{last.lag:,}",
             f"{sum(totals.written.values()):,}",
-            f"{sum(totals.dead.values()):,}",
+            f"{sum(totals.dead.values()) + sum(totals.dead_by_sink.values()):,}",
             f"{totals.late:,}",
             f"{last.state_rows:,}",
             str(totals.restarts),

@@ -38,7 +38,7 @@ class Small(Cell):
         return f"{self.kind}, {f'beside {self.loops} busy loops' if self.loops else 'alone'}"
 
     def rounds(self, size: Size) -> int:
-        return max(1, size.rounds)
+        return 1 if self.loops else size.rounds
 
 
 CELLS = [Small(kind, loops) for kind in (DECLARED, FORMAT) for loops in (0, LOOPS)]

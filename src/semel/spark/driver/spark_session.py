@@ -30,6 +30,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from semel.spark.driver import java
+from semel.spark.driver.early import start_early
 from semel.spark.driver.first_start import prepare_first_start
 from semel.spark.errors import OptionError
 
@@ -177,10 +178,22 @@ def session(app_name: str = "semel", *, master: str | None = None) -> SparkSessi
         where = master or given.get("spark.master", LOCAL_MASTER)
         builder.master(where)
         defaults |= STARTER_DEFAULTS | (LOCAL_DEFAULTS if where.startswith("local") else {})
+        _start_early(builder)
     for name, value in defaults.items():
         if name not in given:
             builder.config(name, value)
     return builder
+
+
+def _start_early(builder: SparkSession.Builder) -> None:
+    original = builder.getOrCreate
+
+    def create() -> SparkSession:
+        spark = original()
+        start_early(spark)
+        return spark
+
+    builder.getOrCreate = create  # type: ignore[method-assign]
 
 
 def _given() -> dict[str, str]:

@@ -52,9 +52,29 @@ def test_a_broker_is_restored_and_a_table_is_not(world: DeclaredWorld, job: Decl
     assert "has commit 2 of pipeline" in refused.words
 
 
-@pytest.mark.parametrize(
-    "seed", [pytest.param(seed, marks=() if seed == 4 else LONG) for seed in range(3, 8)]
-)
+def test_the_topic_of_a_sink_that_was_removed_is_made_again(world: DeclaredWorld, job: Declared) -> None:
+    """It belongs to others now. As a sink again, it lacks what it had."""
+    topic, *_ = job.sinks
+    world.remove_sink(job, topic)
+    world.recreate_sink(job, topic)
+    world.write("in-a")
+    assert world.run(job).end is End.WELL
+    world.put_back_sink(job, topic)
+    world.write("in-a")
+    refused = world.run(job)
+    assert refused.end is End.REFUSED
+    assert "was deleted and created again" in refused.words
+
+
+@LONG
+def test_another_copy_decides_the_batch(world: DeclaredWorld, job: Declared) -> None:
+    world.write("in-a")
+    held, successor = world.run_as_zombie(job)
+    assert (held.end, successor.end) == (End.REFUSED, End.WELL)
+    assert world.run(job).end is End.REFUSED
+
+
+@pytest.mark.parametrize("seed", [4, *(pytest.param(seed, marks=LONG) for seed in (5, 6, 7))])
 def test_a_scenario_that_was_made_up(spark: SparkSession, seed: int) -> None:
     played = runs.declared(spark, seed)
     assert not played.failure, played.steps

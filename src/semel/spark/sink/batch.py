@@ -194,6 +194,7 @@ class Batch:
             Checkpoint(self._shared.checkpoint or ""),
             None,
             self._relations(),
+            written=self._written(),
             may_be_unfinished=self._may_be_unfinished,
         )
         check_batch(plan, self._batch_id)
@@ -229,6 +230,15 @@ class Batch:
             tables[each.options.location] = each.prepare(planned[number], of_table)
         prepared = [each.prepared for each in written if each.prepared is not None]
         batch_commit.decide(client, plan, prepared, merged(each.outputs for each in written), tables)
+
+    def _written(self) -> set[str] | None:
+        """The topics that this batch writes to; None if its rows name them."""
+        options = [
+            *(each.options for each in self._topics.values()),
+            *(each.options for each in self._bad.values()),
+        ]
+        found = {each.topic for each in options if each is not None}
+        return None if None in found else {each for each in found if each is not None}
 
     def _relations(self) -> Relations:
         """What the options of the batch, and of its writes to topics, say about other pipelines."""

@@ -146,6 +146,29 @@ def test_a_worker_is_killed(numbers: EveryNumber, every_sink: EverySink, proxy: 
     numbers.go_on()
 
 
+@LONG
+@pytest.mark.parametrize("protocol", ["extended"])
+def test_two_drivers_run_the_same_query(
+    numbers: EveryNumber, every_sink: EverySink, protocol: str, tmp_path: Path
+) -> None:
+    """They have copies of one checkpoint, and the same batch. The second decides while the first is held."""
+    with catching(POINTS[protocol]["before the decision"], every_sink.wait):
+        zombie = every_sink.start()
+        until(lambda: every_sink.is_waiting, 120, "the batch of the zombie")
+        other = EverySink(None, every_sink.bootstrap, tmp_path, every_sink.name)
+        other.checkpoint = tmp_path / "copy" / "checkpoint"
+        shutil.copytree(every_sink.checkpoint, other.checkpoint)
+        with DriverProcess(other) as driver:
+            assert driver.wait() == 0
+        every_sink.fault.write_text("go on")
+        with pytest.raises(PySparkException, match=r"PipelineFenced: another copy of this query"):
+            zombie.awaitTermination()
+    with pytest.raises(PySparkException, match=r"PipelineMismatch: .*older copy"):
+        every_sink.run()
+    every_sink.checkpoint = other.checkpoint
+    numbers.run()
+
+
 # ---- the completion, in the process of the test
 
 

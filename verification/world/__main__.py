@@ -7,7 +7,7 @@ from functools import partial
 
 from support.spark.jobs import start_spark
 
-from verification.world.broker import Three
+from verification.world.broker import HOSTS
 from verification.world.runs import SETTINGS, Scenario, declared, one
 from verification.world.verdict import End
 
@@ -19,11 +19,11 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0, help="the first of a row of seeds")
     parser.add_argument("--count", type=int, default=5, help="how many there are in the row")
     parser.add_argument("--declared", action="store_true", help="declared pipelines with several sinks")
-    parser.add_argument("--over", choices=["cluster"], help="three brokers over PostgreSQL")
+    parser.add_argument("--over", choices=list(HOSTS), help="three brokers over PostgreSQL, or Apache Kafka")
     options = parser.parse_args()
     scenario: Scenario = one
     if options.declared or options.over:
-        scenario = partial(declared, host=Three if options.over else None)
+        scenario = partial(declared, host=HOSTS.get(options.over))
     failed, ends, refusals = [], Counter[End](), Counter[str]()
     spark = start_spark(settings=SETTINGS)
     for seed in options.seed or range(options.first, options.first + options.count):

@@ -6,6 +6,7 @@ A scenario also runs on three brokers over PostgreSQL, and on Apache Kafka, whic
 import random
 import shutil
 import time
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Final, Protocol
@@ -13,8 +14,12 @@ from unittest.mock import patch
 
 from support.brokers.cluster import Cluster, running
 from support.brokers.process import free_port
+from support.waiting import until
 
 import semel
+from peers.brokers import COMMON, QUICK, START_SECONDS, serves
+from peers.kafka import KafkaProcess
+from peers.programs import fetch_kafka
 from semel.broker.clock import Clock
 from semel.embedded import Embedded
 
@@ -101,13 +106,14 @@ class Three(Killable):
             each.start()
 
 
-class Process(Killable):
-    """A broker that the caller has started, such as Apache Kafka."""
+class Kafka(Killable):
+    """Apache Kafka, one node."""
 
-    def __init__(self, kind: str, process: "Restartable", *, has_extensions: bool) -> None:
-        self.kind = f", {kind}"
-        self.has_extensions = has_extensions
-        self._process = process
+    kind = ", Apache Kafka"
+    has_extensions = False
+
+    def __init__(self, directory: Path, chance: random.Random) -> None:
+        self._process = KafkaProcess(fetch_kafka(), directory / "kafka", {**QUICK, **COMMON})
 
     @property
     def bootstrap(self) -> str:
@@ -115,29 +121,22 @@ class Process(Killable):
         return self._process.bootstrap
 
     def start(self) -> None:
-        """Nothing: it runs."""
+        """Start it, and wait until it answers."""
+        self._process.start()
+        until(lambda: serves(self._process), START_SECONDS, "the start of Apache Kafka")
 
     def stop(self) -> None:
-        """Nothing: it is used again."""
+        """Kill it, because nothing of it is needed any more."""
+        self._process.kill()
 
     def interrupt(self) -> None:
         """Kill it and start it again."""
-        self._process.kill()
-        self._process.start()
+        self.stop()
+        self.start()
 
 
-class Restartable(Protocol):
-    """A process of a broker."""
-
-    @property
-    def bootstrap(self) -> str:
-        """Its address."""
-
-    def kill(self) -> None:
-        """Send SIGKILL."""
-
-    def start(self) -> None:
-        """Start it, and wait until it answers."""
+HOSTS: Final[Mapping[str, Callable[[Path, random.Random], Host]]] = {"cluster": Three, "kafka": Kafka}
+"""What a scenario can run on instead of an embedded broker."""
 
 
 class Broker:

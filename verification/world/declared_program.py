@@ -136,7 +136,7 @@ def table_goes_away(play: Play) -> None:
     write_some(play)
     sink = play.chance.choice(tables)
     play.here.run(play.pipeline, fault=play.chance.choice(["when it is decided", "before the tables"]))
-    put_back = play.here.take_away(sink)
+    put_back = play.here.take_away(play.pipeline, sink)
     play.here.run(play.pipeline)
     put_back()
 
@@ -205,9 +205,10 @@ def move_sink(play: Play) -> None:
 
 
 def recreate_sink(play: Play) -> None:
-    """Delete the topic or the table of a sink."""
-    sink = play.sink()
-    if sink is not None and not sink.kind.has_totals:
+    """Delete the topic or the table of a sink, which may have been removed before."""
+    sinks = [each for each in play.pipeline.sinks if not each.kind.has_totals]
+    if sinks:
+        sink = play.chance.choice(sinks)
         play.here.recreate_sink(play.pipeline, sink)
 
 

@@ -226,15 +226,17 @@ class DeclaredWorld(World):
         self.step(f"delete topic {sink.place}")
         self.create(sink.place, 1, is_input=False)
 
-    def take_away(self, sink: WorldSink) -> Callable[[], None]:
-        """Move a table elsewhere; return what puts it back."""
-        away = f"{sink.place}-away"
+    def take_away(self, job: Declared, sink: WorldSink) -> Callable[[], None]:
+        """Move a table elsewhere, which the next batch must notice; return what puts it back."""
+        away, before = f"{sink.place}-away", dict(sink.destroyed)
+        sink.destroyed[job.pipeline_id] = set(sink.found(self.bootstrap))
         shutil.move(sink.place, away)
         self.step(f"move the table {sink.name} away")
 
         def put_back() -> None:
             shutil.rmtree(sink.place, ignore_errors=True)
             shutil.move(away, sink.place)
+            sink.destroyed = before
             self.step(f"put the table {sink.name} back")
 
         return put_back

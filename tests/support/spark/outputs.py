@@ -105,8 +105,16 @@ class EverySink(Pipeline):
         self, spark: SparkSession | None, bootstrap: str, directory: Path, name: str = "copy"
     ) -> None:
         super().__init__(spark, bootstrap, directory, name, (f"in-{name}", f"out-{name}"))
-        self.table, self.merged = directory / "table", directory / "merged"
+        self.sink_options["tables"] = str(directory)
         self._kept = ExitStack()
+
+    @property
+    def table(self) -> Path:
+        return Path(self.sink_options["tables"], "table")
+
+    @property
+    def merged(self) -> Path:
+        return Path(self.sink_options["tables"], "merged")
 
     @property
     def topics(self) -> tuple[str, str, str]:

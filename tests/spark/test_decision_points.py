@@ -4,11 +4,14 @@ The driver that is killed is a process of its own, with its JVM and its Python w
 the Spark that all tests share. `decision_points` has the points.
 """
 
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from deltalake import DeltaTable, write_deltalake
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from support.brokers.process import BrokerProcess
@@ -209,14 +212,25 @@ def test_two_drivers_complete_a_batch_at_the_same_time(
 
 
 @pytest.mark.parametrize("protocol", ["extended"])
-def test_a_table_that_is_gone_holds_up_no_other(
-    numbers: EveryNumber, every_sink: EverySink, protocol: str
+@pytest.mark.parametrize("change", [pytest.param("is gone", marks=LONG), "has other columns"])
+def test_a_table_that_is_changed_holds_up_no_other(
+    numbers: EveryNumber, every_sink: EverySink, protocol: str, change: str
 ) -> None:
     die_at(every_sink, protocol, "before the tables")
-    away = every_sink.table.with_name("away")
-    shutil.move(every_sink.table, away)
-    with pytest.raises(PySparkException, match=r"DecidedTableChanged: .*/table: .*Undo that change"):
+    table, away = every_sink.table, every_sink.table.with_name("away")
+    if change == "is gone":
+        shutil.move(table, away)
+    else:
+        write_deltalake(table, pa.table({"other": [1]}), mode="overwrite", schema_mode="overwrite")
+    with pytest.raises(
+        PySparkException, match=r"DecidedTableChanged: .*/table: .*Undo that change"
+    ) as caught:
         every_sink.run()
+    assert not re.search(r"DecidedTableChanged: .*(nothing was committed|Start again)", str(caught.value))
     assert len(content(every_sink.merged)["number"]) == 2 * BATCH * 4 // 5
-    shutil.move(away, every_sink.table)
-    numbers.run()
+    if change == "is gone":
+        shutil.move(away, table)
+    else:
+        DeltaTable(table).restore(1)
+    every_sink.run()
+    numbers.check_outputs()

@@ -203,7 +203,6 @@ class EveryNumber(Numbers):
         assert isinstance(self.pipeline, EverySink)
         for table in (self.pipeline.table, self.pipeline.merged):
             assert unnamed_files(table) == []
-            # A merge leaves files that only older versions of the table name.
             assert DeltaTable(table).transaction_version(self.pipeline.name) == self.count // BATCH
 
 

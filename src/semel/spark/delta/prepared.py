@@ -175,8 +175,10 @@ def _explained(location: str, error: PipelineError) -> PipelineError:
             "again; it finishes the batch"
         )
     elif isinstance(error, TableChanged):
+        # What is advised before a decision does not help after it.
+        why = str(error).removeprefix("nothing was committed: ").removesuffix(". Start again")
         found = DecidedTableChanged(
-            f"the batch is decided, and cannot be added to the table {location}: {error}. Undo that change; "
+            f"the batch is decided, and cannot be added to the table {location}: {why}. Undo that change; "
             "the next start finishes the batch"
         )
     else:

@@ -26,7 +26,8 @@ from semel.spark.sink.decision import BatchDecision
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
 LONG = pytest.mark.long
-DEATHS = cases(short=[("extended", "after the ends")])
+#: `test_decision_points` has a short one, with more sinks.
+DEATHS = cases(short=[])
 
 
 @pytest.fixture

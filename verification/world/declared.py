@@ -192,7 +192,10 @@ class Declared(Job):
             counted = set().union(*found.values())
         good = {each for each in counted if not is_bad(each)}
         totals = [
-            check_totals(each, bootstrap, good, self.epochs) for each in self.wired if each.kind.has_totals
+            check_totals(each, bootstrap, good, self.epochs)
+            for each in self.wired
+            # Only a batch notices that a table was taken away.
+            if each.kind.has_totals and (had_batch or self.pipeline_id not in each.destroyed)
         ]
         return "; ".join(each for each in (wrong, *totals) if each)
 

@@ -3,3 +3,8 @@
 Not part of `make test`: they need a JDK with Maven, a Go toolchain and the registries of both. Tests whose
 tools are missing are skipped, with the reason.
 """
+
+import sys
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).parents[1] / "tests"))

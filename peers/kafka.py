@@ -3,12 +3,13 @@
 import base64
 import shutil
 import signal
-import socket
 import subprocess
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, Self
+
+from support.brokers.process import free_port
 
 HOST = "127.0.0.1"
 STOP_SECONDS = 60.0
@@ -35,13 +36,6 @@ REPLICATED = {
     "share.coordinator.state.topic.min.isr": "2",
 }
 """Settings of three nodes with three replicas."""
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 class Quorum(NamedTuple):

@@ -15,9 +15,13 @@ from verification import tests
 
 #: What happens in a scenario, and a pattern for the names of its tests; the first match counts.
 KINDS: Final = {
-    "a driver killed at a point of a batch": r"test_scenarios::.*driver_is_killed|test_delta::.*is_killed",
-    "a broker killed at a point of a batch": r"test_broker_kills::",
-    "a Python worker killed": r"::test_a_task_.*dies|process_that_commits_dies|::test_a_driver_that_dies",
+    "a driver killed at a point of a batch": (
+        r"test_scenarios::.*driver_is_killed|test_delta::.*is_killed|test_decision_points::test_\w+_driver_"
+    ),
+    "a broker killed at a point of a batch": r"test_broker_kills::|test_decision_points::test_the_broker_",
+    "a Python worker killed": (
+        r"::test_a_task_.*dies|process_that_commits_dies|::test_a_driver_that_dies|::test_a_worker_is_killed"
+    ),
     "an executor killed on a cluster": r"::test_an_executor",
     "speculation on a cluster": r"speculation",
     "a zombie that wakes": r"zombie_driver|test_a_task_of_an_older_run",
@@ -27,9 +31,13 @@ KINDS: Final = {
     "a query by Spark Connect": r"test_connect::",
     "a Delta table": r"test_delta::|test_world::.*\[table",
     "a change between two runs": r"test_world::",
+    "a pipeline with several sinks": r"test_declared_world::|test_decision_points::",
     "a failed commit or a lost checkpoint": r"test_scenarios::|test_recovery::",
 }
-FILES: Final = ("scenarios", "broker_kills", "recovery", "zombies", "stateful", "connect", "delta", "world")
+FILES: Final = (
+    "scenarios", "broker_kills", "recovery", "zombies", "stateful", "connect", "delta", "world",
+    "decision_points", "declared_world",
+)  # fmt: skip
 OTHERS: Final = ("test_source.py::test_only_what_was_committed_is_read_and_no_gap_is_a_loss",)
 
 

@@ -85,6 +85,10 @@ _FOOT = """
 - **scenarios with a changing environment**: checkpoints are lost, restored and swapped, topics are deleted and recreated, groups are reset, ids are reused, and
   the broker is restored from a backup, between runs and in the middle of batches, with topics and Delta tables as output. Every run must count every record once
   or refuse with a message. `python -m verification.world --seed N` reproduces one.
+- **scenarios with several sinks**: the same for declared pipelines, and for functions that write by hand, with up to four topics, tables and merged tables, and
+  dead letters, in every output mode. Sinks are added, removed, renamed and moved. The driver dies at any point of a decision, or of its completion by the next
+  start; a broker is killed, or another program changes a table, at such a point. Every record must be in all sinks or in none.
+  `python -m verification.world --declared --seed N` reproduces one. On three brokers over PostgreSQL add `--over cluster`, on Apache Kafka `--over kafka`.
 - **named scenarios**: tests on Spark, including the long ones, counted by the fault that they inject.
 - **PostgreSQL failovers**: three brokers over a primary with a synchronous standby. The primary is killed, the standby is promoted, the old primary returns
   by itself beside it and waits for nobody, and half of the brokers' sessions are ended. Then the old one becomes the standby. Clients move money in transactions

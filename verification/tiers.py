@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
 from peers.programs import CannotBuild
@@ -38,6 +39,7 @@ from verification import (
 )
 from verification.results import WORDS
 from verification.world import runs as world_runs
+from verification.world.broker import HOSTS
 from verification.world.verdict import End
 
 SIZES: Final = tuple(WORDS)
@@ -298,16 +300,25 @@ def protocol(count: int) -> Iterator[Found]:
     yield Found("failed protocol tests over a cluster", len(failed), 0, "", "; ".join(failed[:5]))
 
 
-def world(count: int) -> Iterator[Found]:
-    """Run pipelines on Spark whose environment changes between runs."""
-    ran = world_runs.run(range(count))
-    seeds = _seeds([range(count)])
-    failures = [f"seed {each.seed}: {each.failure.splitlines()[0]}" for each in ran.failures]
-    yield Found("scenarios with a changing environment", len(ran.scenarios), count, seeds)
-    yield Found("runs that counted every record once", ran.count(End.WELL), count, seeds)
-    yield Found("runs that refused with a message", ran.count(End.REFUSED), max(1, count // 10), seeds)
-    bad = "scenarios that lost or doubled records, hung, or failed without a message"
-    yield Found(bad, len(failures), 0, seeds, "; ".join(failures[:3]))
+def _world(name: str, word: str, scenario: world_runs.Scenario) -> Run:
+    def check(count: int) -> Iterator[Found]:
+        ran = world_runs.run(range(count), scenario)
+        seeds = _seeds([range(count)])
+        failures = [f"seed {each.seed}: {each.failure.splitlines()[0]}" for each in ran.failures]
+        yield Found(name, len(ran.scenarios), count, seeds)
+        yield Found(f"runs{word} that counted every record once", ran.count(End.WELL), count, seeds)
+        refused = ran.count(End.REFUSED)
+        yield Found(f"runs{word} that refused with a message", refused, max(1, count // 10), seeds)
+        bad = f"scenarios{word} that lost or doubled records, hung, or failed without a message"
+        yield Found(bad, len(failures), 0, seeds, "; ".join(failures[:3]))
+
+    return check
+
+
+def _sinks(over: str = "") -> Run:
+    """Run declared pipelines with several sinks, on an embedded broker or another host."""
+    word = " with several sinks" + (" over a cluster" if over else "")
+    return _world(f"scenarios{word}", word, partial(world_runs.declared, host=HOSTS.get(over)))
 
 
 def scenarios(count: int) -> Iterator[Found]:
@@ -339,7 +350,11 @@ CHECKS: Final = {
     "cluster-pipeline": Check(cluster_pipeline, (0, 20, 200), waits=True),
     "java": Check(java_loop, (0, 500, 2_000), waits=True),
     "protocol": Check(protocol, (0, 1_250, 1_250), waits=True),
-    "world": Check(world, (5, 100, 1_000), waits=True),
+    "world": Check(
+        _world("scenarios with a changing environment", "", world_runs.one), (3, 100, 1_000), waits=True
+    ),
+    "sinks": Check(_sinks(), (2, 100, 1_000), waits=True),
+    "cluster-sinks": Check(_sinks("cluster"), (0, 20, 200), waits=True),
     "scenarios": Check(scenarios, (0, 1, 1), waits=True),
     "pauses": Check(_chaos("pauses", chaos.pauses), (5, 25, 500), waits=True),
     "ends": Check(_chaos("EndTxn faults", chaos.end_faults), (200, 10_000, 100_000), waits=True),

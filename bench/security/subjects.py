@@ -15,12 +15,13 @@ from typing import ClassVar
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
+from support.brokers.process import free_port
 from support.certificates import Certificate, make_certificate
 
 from bench.security.bindings import bindings
 from bench.side_by_side.places import topics_of
 from bench.subjects import KAFKA_JAVA, Kafka, Semel, Subject, serve
-from peers.kafka import HOST, KafkaProcess, free_port
+from peers.kafka import HOST, KafkaProcess
 from semel.client import Admin, Client, Security
 
 ADMIN, CLIENT = "admin", "client"

@@ -1,6 +1,5 @@
 """`semel.spark.batch`: the writes of a `foreachBatch` function count together, once, or not at all."""
 
-import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +8,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession, functions
 from support.faults.proxy import Proxy
-from support.faults.spark_points import await_caught, catch, points, sender
+from support.faults.spark_points import await_caught, cases, catch, points, sender
 from support.spark.driver import DriverProcess
 from support.spark.jobs import BATCH, Pipeline, committed, create, fill, open_transactions, values
 from support.spark.outputs import TwiceNumbers, TwoOutputs
@@ -22,26 +21,7 @@ from semel.spark.pipeline.status import status
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
 LONG = pytest.mark.long
-PLACES = {
-    "portable": [
-        "while tasks write",
-        "before the decision",
-        "in the decision",
-        "at the end of the decision",
-        "when it is decided",
-        "before the ends",
-        "between the ends",
-        "after the ends",
-    ],
-    "extended": ["while tasks write", "before the decision", "after the ends"],
-}
-SHORT = ("portable", "between the ends")
-DEATHS = [
-    pytest.param(protocol, place, id=f"{protocol}, {place}", marks=() if (protocol, place) == SHORT else LONG)
-    for protocol, places in PLACES.items()
-    if protocol == "portable" or "SEMEL_PEER" not in os.environ
-    for place in places
-]
+DEATHS = cases(short=[("portable", "between the ends")])
 
 
 @pytest.fixture

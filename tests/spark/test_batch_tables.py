@@ -1,6 +1,5 @@
 """`semel.spark.batch` with a topic and a table: one decision makes a batch count in both."""
 
-import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from deltalake.schema import PrimitiveType
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from support.faults.proxy import Proxy
-from support.faults.spark_points import await_caught, catch, points
+from support.faults.spark_points import await_caught, cases, catch, points
 from support.spark.driver import DriverProcess
 from support.spark.jobs import BATCH, Pipeline, committed, create, fill, open_transactions, values
 from support.spark.lake import content, unnamed_files
@@ -27,17 +26,8 @@ from semel.spark.sink.decision import BatchDecision
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
 LONG = pytest.mark.long
-PLACES = {
-    "portable": ["while tasks write", "before the decision", "when it is decided", "between the ends"],
-    "extended": ["before the decision", "after the ends"],
-}
-SHORT = ("extended", "after the ends")
-DEATHS = [
-    pytest.param(protocol, place, id=f"{protocol}, {place}", marks=() if (protocol, place) == SHORT else LONG)
-    for protocol, places in PLACES.items()
-    if protocol == "portable" or "SEMEL_PEER" not in os.environ
-    for place in places
-]
+#: `test_decision_points` has a short one, with more sinks.
+DEATHS = cases(short=[])
 
 
 @pytest.fixture

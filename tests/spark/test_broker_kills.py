@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 from support.brokers.process import BrokerProcess
 from support.faults.proxy import Proxy
-from support.faults.spark_points import EXTENDED, PORTABLE, await_caught, catch, points
+from support.faults.spark_points import await_caught, cases, catch, points
 from support.spark.jobs import Numbers, Pipeline
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
@@ -19,17 +19,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 #: How long an answer may take. On a busy machine it takes longer now and then, which a query survives, too.
 REQUEST_SECONDS = 1
 
-MARKS = {("extended", "before the decision"): [], ("extended", "after the ends"): [pytest.mark.slow]}
-KILLS = [
-    pytest.param(
-        protocol,
-        place,
-        id=f"{protocol}, {place}",
-        marks=MARKS.get((protocol, place), [pytest.mark.long]),
-    )
-    for protocol, places in (("portable", PORTABLE), ("extended", EXTENDED))
-    for place in places
-]
+KILLS = cases(short=[("extended", "before the decision")], slow=[("extended", "after the ends")])
 
 
 @pytest.fixture(scope="module")

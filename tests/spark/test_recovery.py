@@ -9,29 +9,17 @@ from pathlib import Path
 import pytest
 from pyspark.errors import PySparkException
 from support.faults.proxy import Proxy
-from support.faults.spark_points import EXTENDED, PORTABLE, await_caught, catch, points, sender
+from support.faults.spark_points import await_caught, cases, catch, points, sender
 from support.spark.jobs import Numbers, Pipeline, committed, create, fill, values
 from support.waiting import until
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
-MARKS = {
-    ("portable", "in the decision"): [],
-    ("portable", "between the ends"): [pytest.mark.slow],
-    ("extended", "before the decision"): [],
-    ("extended", "after the ends"): [pytest.mark.slow],
-}
-IN_COMMIT = [
-    pytest.param(
-        protocol,
-        place,
-        id=f"{protocol}, {place}",
-        marks=MARKS.get((protocol, place), [pytest.mark.long]),
-    )
-    for protocol, places in (("portable", PORTABLE), ("extended", EXTENDED))
-    for place in places
-    if place != "while tasks write"
-]
+IN_COMMIT = cases(
+    short=[("portable", "in the decision"), ("extended", "before the decision")],
+    slow=[("portable", "between the ends"), ("extended", "after the ends")],
+    but="while tasks write",
+)
 
 
 @pytest.mark.parametrize(("protocol", "place"), IN_COMMIT)

@@ -5,39 +5,21 @@ dies was on its way; it arrives when the successor is done, as on a slow network
 The successor runs in the Spark that all tests share. `make peers` runs all of it against Apache Kafka.
 """
 
-import os
 import shutil
 
 import pytest
 from pyspark.errors import PySparkException
 from support.faults.proxy import Proxy
-from support.faults.spark_points import await_caught, catch, points, sender
+from support.faults.spark_points import await_caught, cases, catch, points, sender
 from support.spark.driver import DriverProcess
 from support.spark.jobs import BATCH, Numbers, Pipeline
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
 LONG = pytest.mark.long
-#: Each point takes a driver of its own, so `make test` has one of them. Points that lie closer together are
-#: in `test_recovery` and `test_broker_kills`, where a death costs less.
-PLACES = {
-    "portable": [
-        "while tasks write",
-        "before the decision",
-        "at the end of the decision",
-        "before the ends",
-        "between the ends",
-        "after the ends",
-    ],
-    "extended": ["before the decision", "after the ends"],
-}
-SHORT = ("extended", "before the decision")
-DEATHS = [
-    pytest.param(protocol, place, id=f"{protocol}, {place}", marks=() if (protocol, place) == SHORT else LONG)
-    for protocol, places in PLACES.items()
-    if protocol == "portable" or "SEMEL_PEER" not in os.environ
-    for place in places
-]
+#: Each point takes a driver of its own, so `make test` has one of them. In `test_recovery` and
+#: `test_broker_kills`, a death costs less.
+DEATHS = cases(short=[("extended", "before the decision")])
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from collections import Counter
 
 import pytest
 
+from verification.world.sinks import Kind, WorldSink, check_sinks, check_totals, is_bad, value_of
 from verification.world.truth import Entry, Fate, Truth
 from verification.world.verdict import Broken, End, compare, result_of
 
@@ -101,3 +102,78 @@ def test_any_other_error_is_none(text: str) -> None:
 
 def test_a_fault_that_was_asked_for_is_no_failure() -> None:
     assert result_of(Exception("Writing job failed."), fault_was_asked=True).end is End.FAULT
+
+
+# ---- several sinks
+
+
+def check(
+    topic: list[int], table: list[int], dead: list[int], *, had_batch: bool = True, **of_table: object
+) -> str:
+    sinks = [
+        WorldSink("a", Kind.TOPIC, "a"),
+        WorldSink("b", Kind.TABLE, "b", **of_table),  # type: ignore[arg-type]
+        WorldSink("c", Kind.DEAD, "c"),
+    ]
+    found = {"a": Counter(topic), "b": Counter(table), "c": Counter(dead)}
+    return check_sinks(sinks, found, parses=True, excused=set(), pipeline_id="p", had_batch=had_batch)
+
+
+@pytest.mark.parametrize(
+    ("topic", "table", "dead", "wrong"),
+    [
+        ([0, 1], [0, 1], [4], ""),
+        ([], [], [], ""),
+        ([0, 1], [0], [4], "the table b lacks 1"),
+        ([0], [0, 1], [4], "the topic a lacks 1"),
+        (
+            [0, 4],
+            [0, 4],
+            [],
+            "the topic a has 4, which is not for it; the table b has 4, which is not for it",
+        ),
+        ([0], [0], [0], "the topic of dead letters c has 0, which is not for it"),
+        ([0, 1], [0, 1, 1], [4], "the table b has 1 more than once"),
+        ([0, 1], [0, 1], [4, 4], "the topic of dead letters c has 4 more than once"),
+    ],
+)
+def test_sinks_are_compared_with_each_other(
+    topic: list[int], table: list[int], dead: list[int], wrong: str
+) -> None:
+    assert wrong in check(topic, table, dead)
+    assert bool(wrong) == bool(check(topic, table, dead))
+
+
+def test_a_sink_that_was_away_lacks_what_it_has_skipped() -> None:
+    assert check([0, 1, 2], [2], [], skipped={0, 1}) == ""
+    assert check([0, 1, 2], [1, 2], [], skipped={0, 1}) == "the table b has 1, which is not for it"
+
+
+def test_what_was_deleted_with_a_sink_must_be_noticed_by_the_next_batch() -> None:
+    assert check([0, 1], [1], [], destroyed={"p": {0}}) == "the table b lacks 0"
+    assert check([0, 1], [1], [], destroyed={"p": {0}}, had_batch=False) == ""
+    assert check([0, 1], [1], [], destroyed={"former": {0}}) == ""
+
+
+@pytest.mark.parametrize(
+    ("found", "wrong"),
+    [
+        ({"0": "0,3", "1": "1"}, ""),
+        ({"0": "0,3"}, "of key 1 None, not [1]"),
+        ({"0": "0,3", "1": "1,1"}, "of key 1 [1, 1], not [1]"),
+        ({"0": "3", "1": "1"}, "of key 0 [3], not [0, 3]"),
+    ],
+)
+def test_totals_have_every_number_once(
+    found: dict[str, str], wrong: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(WorldSink, "values", lambda self, bootstrap: list(found.items()))
+    sink = WorldSink("t", Kind.TOTALS, "t")
+    assert check_totals(sink, "", {0, 1, 3}, [set()]).partition(" has ")[2] == wrong
+    # The state was lost after 0 and 1: the total of key 0 is newer, that of key 1 is the old one.
+    assert (check_totals(sink, "", {0, 1, 3}, [set(), {0, 1}]) == "") == (found == {"0": "3", "1": "1"})
+
+
+def test_bad_records_are_no_json_objects() -> None:
+    assert [is_bad(number) for number in range(5)] == [False] * 4 + [True]
+    assert (value_of(3), value_of(4)) == (b'{"number": 3, "key": "0"}', b"4")

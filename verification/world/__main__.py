@@ -3,10 +3,12 @@
 import argparse
 import sys
 from collections import Counter
+from functools import partial
 
 from support.spark.jobs import start_spark
 
-from verification.world.runs import SETTINGS, one
+from verification.world.broker import HOSTS
+from verification.world.runs import SETTINGS, Scenario, declared, one
 from verification.world.verdict import End
 
 
@@ -16,11 +18,16 @@ def main() -> int:
     parser.add_argument("--seed", type=int, nargs="*", help="these scenarios, with all their steps")
     parser.add_argument("--first", type=int, default=0, help="the first of a row of seeds")
     parser.add_argument("--count", type=int, default=5, help="how many there are in the row")
+    parser.add_argument("--declared", action="store_true", help="declared pipelines with several sinks")
+    parser.add_argument("--over", choices=list(HOSTS), help="three brokers over PostgreSQL, or Apache Kafka")
     options = parser.parse_args()
+    scenario: Scenario = one
+    if options.declared or options.over:
+        scenario = partial(declared, host=HOSTS.get(options.over))
     failed, ends, refusals = [], Counter[End](), Counter[str]()
     spark = start_spark(settings=SETTINGS)
     for seed in options.seed or range(options.first, options.first + options.count):
-        played = one(spark, seed)
+        played = scenario(spark, seed)
         if options.seed and not played.failure:
             print(played.steps)
         print(f"seed {seed}: {played.seconds:.1f} s, {'FAILED' if played.failure else 'well'}", flush=True)

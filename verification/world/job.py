@@ -86,9 +86,14 @@ class Job:
         shutil.copytree(self.checkpoint, copy)
         self.copies.append(copy)
 
+    @property
+    def logs(self) -> Path:
+        """The directory with Spark's logs."""
+        return self.checkpoint
+
     def logged(self, name: str) -> list[int]:
         """Return the batches in one of the logs of the checkpoint, `offsets` or `commits`."""
-        found = (self.checkpoint / name).glob("*") if (self.checkpoint / name).exists() else ()
+        found = (self.logs / name).glob("*") if (self.logs / name).exists() else ()
         return sorted(int(each.name) for each in found if each.name.isdigit())
 
     # ---- running it
@@ -139,21 +144,33 @@ class Job:
         options: dict[str, Any] | None = None,
         *,
         fault: str = "",
+        is_interrupted: bool = False,
     ) -> RunResult:
-        """Run the query to its end, or to a fault. Broken if it hangs or fails without a refusal by Semel."""
+        """Run the query to its end, or to a fault. Broken if it hangs or fails without a refusal by Semel.
+
+        The fault is one that the query finds in its file, or the caller has prepared to interrupt it.
+        """
         if fault:
             self.fault.write_text(fault)
         before = self.logged("offsets"), self.logged("commits")
         try:
             outcome = wait(self.start(spark, bootstrap, options))
         except PySparkException as error:
-            outcome = result_of(error, fault_was_asked=bool(fault))
+            outcome = result_of(error, fault_was_asked=bool(fault) or is_interrupted)
         finally:
             self.fault.unlink(missing_ok=True)
         had_batch = (self.logged("offsets"), self.logged("commits")) != before
         return RunResult(outcome.end, outcome.words, had_batch)
 
     # ---- what it wrote
+
+    def judged(self, bootstrap: str, counted: set[int]) -> Counter[int]:
+        """Return what is compared with the truth. `counted` is what the position of the job covers."""
+        return self.found(bootstrap)
+
+    def torn(self, bootstrap: str, counted: set[int], *, had_batch: bool) -> str:
+        """Return what differs between the outputs: nothing, because there is only one."""
+        return ""
 
     def found(self, bootstrap: str) -> Counter[int]:
         """Return the numbers in the output and how often each occurs, as another program reads them."""

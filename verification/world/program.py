@@ -54,11 +54,13 @@ Change = Callable[[Situation], object]
 # ---- changes of what records the position
 
 
-def _lose_checkpoint(situation: Situation) -> None:
+def lose_checkpoint(situation: Situation) -> None:
+    """Delete the checkpoint."""
     situation.world.lose_checkpoint(situation.job)
 
 
-def _restore_checkpoint(situation: Situation) -> None:
+def restore_checkpoint(situation: Situation) -> None:
+    """Put an older copy of the checkpoint in its place."""
     copies = len(situation.job.copies)
     if copies:
         # The newest copy often equals the checkpoint, so it is chosen seldom.
@@ -79,7 +81,8 @@ def _copy_checkpoint(situation: Situation) -> None:
         situation.world.copy_checkpoint(situation.job, other)
 
 
-def _uncommit(situation: Situation) -> None:
+def uncommit(situation: Situation) -> None:
+    """Take the last batch out of the commits log."""
     situation.world.uncommit(situation.job)
 
 
@@ -88,13 +91,15 @@ def _uncommit_and_delete_group(situation: Situation) -> None:
     situation.world.delete_group(situation.job)
 
 
-def _delete_group(situation: Situation) -> None:
+def delete_group(situation: Situation) -> None:
+    """Delete the consumer group, and perhaps the checkpoint."""
     situation.world.delete_group(situation.job)
     if situation.chance.random() < 0.5:
         situation.world.lose_checkpoint(situation.job)
 
 
-def _reset_offsets(situation: Situation) -> None:
+def reset_offsets(situation: Situation) -> None:
+    """Reset some offsets of the group, and perhaps lose the checkpoint."""
     offsets = situation.world.group_offsets(situation.job)
     keys = situation.chance.sample(sorted(offsets), situation.chance.randint(0, len(offsets)))
     if keys:
@@ -111,7 +116,8 @@ def _reset(situation: Situation, key: Partition, now: int) -> int:
     return situation.chance.choice([0, end, situation.chance.randint(0, max(now, 1))])
 
 
-def _delete_offsets(situation: Situation) -> None:
+def delete_offsets(situation: Situation) -> None:
+    """Delete an offset of the group, and perhaps the checkpoint."""
     there = {key for key in situation.world.group_offsets(situation.job) if key in situation.world.truth.logs}
     if there:
         situation.world.delete_offsets(situation.job, [situation.chance.choice(sorted(there))])
@@ -120,24 +126,24 @@ def _delete_offsets(situation: Situation) -> None:
 
 
 def _crash(situation: Situation) -> None:
-    _write_some(situation)
+    write_some(situation)
     fault = situation.chance.choice(TABLE_FAULTS if situation.job.writes_table else TOPIC_FAULTS)
     situation.world.run(situation.job, fault=fault)
 
 
 def _stop(situation: Situation) -> None:
-    _write_some(situation)
+    write_some(situation)
     if not situation.job.in_function:
         situation.world.stop_in_batch(situation.job)
 
 
 def _zombie(situation: Situation) -> None:
-    _write_some(situation)
+    write_some(situation)
     if not situation.job.in_function:
         situation.world.run_as_zombie(situation.job)
 
 
-def _change_id(situation: Situation) -> None:
+def change_id(situation: Situation) -> None:
     """Rename a sink, as in a declaration; the group of the old name may be gone by then."""
     if situation.job.in_function:
         return
@@ -182,13 +188,15 @@ def _reuse_id(situation: Situation) -> None:
 # ---- changes of what there is to read and to write
 
 
-def _grow(situation: Situation) -> None:
+def grow(situation: Situation) -> None:
+    """Add a partition."""
     topic, number = situation.world.grow(situation.topic())
     if situation.chance.random() < 0.7:
         situation.world.write(topic, situation.chance.randint(1, 6), to=[number])
 
 
-def _recreate_input(situation: Situation) -> None:
+def recreate_input(situation: Situation) -> None:
+    """Delete an input topic and create it again."""
     world, topic = situation.world, situation.topic()
     count = sum(len(log) for key, log in world.truth.logs.items() if key[0] == topic)
     partitions = world.partitions(topic) + situation.chance.choice([0, 0, 0, 1, -1])
@@ -209,25 +217,29 @@ def _new_topic(situation: Situation) -> None:
     situation.world.write(topic, situation.chance.randint(1, 6))
 
 
-def _delete_records(situation: Situation) -> None:
+def delete_records(situation: Situation) -> None:
+    """Delete the first records of a partition."""
     if situation.chance.random() < 0.5:
-        _write_some(situation)
+        write_some(situation)
     situation.world.delete_records(situation.partition(), situation.chance.randint(1, 20))
 
 
-def _transactions(situation: Situation) -> None:
+def transactions(situation: Situation) -> None:
+    """Write in transactions, some of which are aborted."""
     for _ in range(situation.chance.randint(1, 3)):
         situation.world.transact(
             situation.topic(), situation.chance.randint(1, 6), commits=situation.chance.random() < 0.5
         )
 
 
-def _open_transaction(situation: Situation) -> None:
+def open_transaction(situation: Situation) -> None:
+    """Leave a transaction open, and write behind it."""
     situation.world.open_transaction(situation.topic())
-    _write_some(situation)
+    write_some(situation)
 
 
-def _finish_transaction(situation: Situation) -> None:
+def finish_transaction(situation: Situation) -> None:
+    """End the open transaction."""
     situation.world.finish_transaction(commits=situation.chance.random() < 0.5)
 
 
@@ -236,22 +248,25 @@ def _odd_timestamps(situation: Situation) -> None:
     situation.world.write(situation.topic(), 5, timestamp_ms=situation.chance.choice(odd))
 
 
-def _move_clock(situation: Situation) -> None:
+def move_clock(situation: Situation) -> None:
+    """Restart the broker with another time of day."""
     situation.world.restart(hours=situation.chance.choice([-48, -6, -1, 1, 6, 48, 10 * DAY_HOURS]))
 
 
-def _switch_extensions(situation: Situation) -> None:
+def switch_extensions(situation: Situation) -> None:
+    """Restart the broker with or without Semel's extensions."""
     situation.world.restart(has_extensions=not situation.world.broker.has_extensions)
 
 
-def _backup(situation: Situation) -> None:
+def backup(situation: Situation) -> None:
+    """Back up the broker, or restore the backup."""
     if situation.world.has_backup:
         situation.world.restore()
     else:
         situation.world.back_up()
 
 
-def _write_some(situation: Situation) -> None:
+def write_some(situation: Situation) -> None:
     """Write to some partitions of some topics, or to none."""
     for topic in situation.world.inputs():
         if situation.chance.random() < 0.6:
@@ -261,14 +276,14 @@ def _write_some(situation: Situation) -> None:
 
 
 POSITIONS: Final[tuple[Change, ...]] = (
-    _lose_checkpoint, *[_restore_checkpoint] * 4, _swap_checkpoints, _copy_checkpoint,
-    _uncommit, _uncommit_and_delete_group, _delete_group, _reset_offsets, _delete_offsets, _crash, _crash,
-    _stop, _zombie, _reuse_id, _change_id, _change_id, _name_source,
+    lose_checkpoint, *[restore_checkpoint] * 4, _swap_checkpoints, _copy_checkpoint,
+    uncommit, _uncommit_and_delete_group, delete_group, reset_offsets, delete_offsets, _crash, _crash,
+    _stop, _zombie, _reuse_id, change_id, change_id, _name_source,
 )  # fmt: skip
 LOGS: Final[tuple[Change, ...]] = (
-    *[_grow] * 3, _recreate_input, _recreate_input, _recreate_output, _new_topic, _new_topic, _delete_records,
-    _transactions, _open_transaction, _finish_transaction, _odd_timestamps, _move_clock, _switch_extensions,
-    _backup,
+    *[grow] * 3, recreate_input, recreate_input, _recreate_output, _new_topic, _new_topic, delete_records,
+    transactions, open_transaction, finish_transaction, _odd_timestamps, move_clock, switch_extensions,
+    backup,
 )  # fmt: skip
 
 
@@ -286,7 +301,7 @@ def play(world: World, chance: random.Random) -> None:
             world.run(job)
     if chance.random() < 0.4:
         world.back_up()
-    _write_some(Situation(world, chance, world.jobs[0]))
+    write_some(Situation(world, chance, world.jobs[0]))
     world.run(world.jobs[0])
     for _ in range(2):
         situation = Situation(world, chance, chance.choice(world.jobs))
@@ -295,7 +310,7 @@ def play(world: World, chance: random.Random) -> None:
         for change in changes:
             change(situation)
         if chance.random() < 0.7:
-            _write_some(situation)
+            write_some(situation)
         run_with_help(world, chance, situation.job)
     world.finish_transaction(commits=chance.random() < 0.5)
     for topic in world.inputs():
@@ -358,9 +373,7 @@ def _helped(world: World, chance: random.Random, job: Job, words: str) -> RunRes
 
 def _replace(world: World, job: Job) -> None:
     """Replace a job by one with a new id and a new output, which must not refuse."""
-    new = world.job(
-        job.reads, is_pattern=job.is_pattern, in_function=job.in_function, batch_max=job.batch_max
-    )
+    new = world.successor(job)
     world.jobs.remove(job)
     outcome = world.run(new)
     if outcome.end is not End.WELL and "there is no topic" not in outcome.words:

@@ -6,18 +6,24 @@ import tempfile
 import time
 import traceback
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 from pyspark.sql import SparkSession
 from support.spark.jobs import start_spark
 
+from verification.world import declared_program
+from verification.world.broker import Host
+from verification.world.declared_world import DeclaredWorld
 from verification.world.program import play
 from verification.world.verdict import End
 from verification.world.world import World
 
 #: How long Spark waits for a query to stop. After that a hanging query is abandoned.
+#: How the broker of a scenario is made.
+HostOf = Callable[[Path, random.Random], Host]
 SETTINGS = {"spark.sql.streaming.stopTimeout": "20s"}
 
 
@@ -49,13 +55,16 @@ class Ran:
         return sum(each.ends[end] for each in self.scenarios)
 
 
-def run(seeds: Iterable[int]) -> Ran:
+Scenario = Callable[[SparkSession, int], Played]
+
+
+def run(seeds: Iterable[int], scenario: "Scenario | None" = None) -> Ran:
     """Play the scenarios of these seeds, each on a broker of its own, all on one Spark."""
     ran = Ran()
     spark = start_spark(settings=SETTINGS)
     try:
         for seed in seeds:
-            ran.scenarios.append(one(spark, seed))
+            ran.scenarios.append((scenario or one)(spark, seed))
     finally:
         spark.stop()
     return ran
@@ -64,13 +73,38 @@ def run(seeds: Iterable[int]) -> Ran:
 def one(spark: SparkSession, seed: int) -> Played:
     """Play the scenario of a seed; print its steps if it fails."""
     chance = random.Random(seed)
+    has_extensions = chance.random() < 0.6
+    return _played(
+        seed,
+        lambda directory: World(spark, directory, seed=seed, has_extensions=has_extensions),
+        lambda world: play(world, chance),
+    )
+
+
+def declared(spark: SparkSession, seed: int, host: HostOf | None = None) -> Played:
+    """Play the scenario of a seed with a declared pipeline, on an embedded broker or another one."""
+    chance = random.Random(seed)
+    has_extensions = chance.random() < 0.6
+
+    def begin(directory: Path) -> DeclaredWorld:
+        broker = None if host is None else host(directory, chance)
+        has = has_extensions if broker is None else broker.has_extensions
+        return DeclaredWorld(spark, directory, seed=seed, has_extensions=has, broker=broker)
+
+    return _played(seed, begin, lambda world: declared_program.play(world, chance))
+
+
+W = TypeVar("W", bound=World)
+
+
+def _played(seed: int, begin: Callable[[Path], W], play: Callable[[W], None]) -> Played:
     directory = Path(tempfile.mkdtemp(prefix="semel-world-"))
-    world = World(spark, directory, seed=seed, has_extensions=chance.random() < 0.6)
+    world = begin(directory)
     failure = ""
     began = time.monotonic()
     try:
         with world:
-            play(world, chance)
+            play(world)
     except AssertionError as error:
         failure = str(error)
     except Exception:  # noqa: BLE001 - whatever else goes wrong is told with the steps that led to it

@@ -14,7 +14,7 @@ from verification.world.truth import Expected
 #: Spark's errors when the committing process ends itself, and the error of a fault after the commit.
 _FAULTS = re.compile(
     r"Python worker (exited unexpectedly|failed to connect back)|Writing job failed"
-    r"|a fault after all was done"
+    r"|a fault after all was done|DriverDied: the driver ends here"
 )
 #: Spark's text before an error of the plan: the sink plans when Spark pickles it.
 _WRAPPED = re.compile(r"^PicklingError: Could not serialize object: \w+: ")

@@ -33,7 +33,7 @@ from semel.client import (
     Producer,
     TransactionalProducer,
 )
-from verification.world.broker import HOUR_MS, Broker
+from verification.world.broker import HOUR_MS, Broker, Host
 from verification.world.job import RUN_SECONDS, Job, wait
 from verification.world.truth import Entry, Fate, Partition, Truth
 from verification.world.verdict import Broken, End, RunResult, compare, result_of
@@ -54,13 +54,19 @@ class World:
     """A scenario in progress, to be used in a `with` statement. `seed` is only reported with failures."""
 
     def __init__(
-        self, spark: SparkSession, directory: Path, *, seed: int | None = None, has_extensions: bool = True
+        self,
+        spark: SparkSession,
+        directory: Path,
+        *,
+        seed: int | None = None,
+        has_extensions: bool = True,
+        broker: Host | None = None,
     ) -> None:
         spark.dataSource.register(FaultyDelta)
         self.spark = spark
         self.seed = seed
         self.directory = directory
-        self.broker = Broker(directory, has_extensions=has_extensions)
+        self.broker = broker or Broker(directory, has_extensions=has_extensions)
         self.truth = Truth()
         self.jobs: list[Job] = []
         self.log: list[str] = []
@@ -71,7 +77,7 @@ class World:
         self._job_numbers = itertools.count(1)
         self._transaction: tuple[Client, TransactionalProducer, list[Entry]] | None = None
         self._backup: tuple[Path, Truth] | None = None
-        self.step(f"a broker {'with' if has_extensions else 'without'} Semel's extensions")
+        self.step(f"a broker {'with' if has_extensions else 'without'} Semel's extensions{self.broker.kind}")
 
     def __enter__(self) -> Self:
         self.broker.start()
@@ -233,6 +239,10 @@ class World:
         name = f"world-{next(self._names)}"
         return TransactionalProducer(client, name, transaction_timeout_ms=TRANSACTION_MS)
 
+    def value(self, number: int) -> bytes:
+        """Return the value of a record."""
+        return b"%d" % number
+
     def _send(
         self,
         producer: Producer | TransactionalProducer,
@@ -246,9 +256,8 @@ class World:
         sent: list[tuple[int, bytes, Delivery]] = []
         for number in itertools.islice(self._numbers, count):
             key = b"%d" % (number % KEYS)
-            delivery = producer.send(
-                topic, b"%d" % number, key=key, partition=next(where), timestamp_ms=timestamp_ms
-            )
+            value = self.value(number)
+            delivery = producer.send(topic, value, key=key, partition=next(where), timestamp_ms=timestamp_ms)
             sent.append((number, key, delivery))
         producer.flush()
         entries = []
@@ -292,6 +301,12 @@ class World:
         self.jobs.append(job)
         return job
 
+    def successor(self, job: Job) -> Job:
+        """Declare a pipeline that replaces another one, with a new id and a new output."""
+        return self.job(
+            job.reads, is_pattern=job.is_pattern, in_function=job.in_function, batch_max=job.batch_max
+        )
+
     def run(self, job: Job, *, fault: str = "", fails_on_loss: bool = True) -> RunResult:
         """Run a job to its end, or to a fault, and judge it."""
         options = {} if fails_on_loss else {"failOnDataLoss": False}
@@ -315,7 +330,8 @@ class World:
     def judge(self, job: Job, *, had_batch: bool = True, fails_on_loss: bool = True) -> None:
         """Compare the output of a job that has ended without error with the truth. Broken if they differ."""
         read = [key for key in self.truth.logs if job.matches(key[0])]
-        found = job.found(self.bootstrap)
+        counted = self.counted(job)
+        found = job.judged(self.bootstrap, counted)
         if not fails_on_loss:
             # failOnDataLoss=false lets the job skip what it cannot read. It still must not double anything.
             expected = self.truth.expected(read, job.begun, set()).once | self.truth.deleted(self.truth.logs)
@@ -324,6 +340,8 @@ class World:
         excused = job.forgiven if had_batch else job.forgiven | job.destroyed
         if wrong := compare(self.truth.expected(read, job.begun, excused), found):
             raise Broken(f"{job.name} ended without error, but its output is wrong: {wrong}")
+        if torn := job.torn(self.bootstrap, counted, had_batch=had_batch):
+            raise Broken(f"{job.name} ended without error, but its outputs differ: {torn}")
         # The job can never read records that were deleted before it began.
         job.forgiven |= self.truth.deleted(set(read) - job.begun)
         job.begun.update(read)
@@ -393,7 +411,7 @@ class World:
         if not batches or batches[-1] != job.logged("offsets")[-1]:
             return False
         for name in (f"{batches[-1]}", f".{batches[-1]}.crc"):
-            (job.checkpoint / "commits" / name).unlink(missing_ok=True)
+            (job.logs / "commits" / name).unlink(missing_ok=True)
         self.step(f"delete commits/{batches[-1]} of the checkpoint of {job.name}")
         return True
 
@@ -475,6 +493,10 @@ class World:
         """Return the committed offsets of a job's group."""
         with Client(self.bootstrap) as client:
             return {key: each.offset for key, each in Admin(client).groups.offsets(job.pipeline_id).items()}
+
+    def counted(self, job: Job) -> set[int]:
+        """Return the committed records below the position of a job."""
+        return self.truth.before(self.group_offsets(job)) & self.truth.numbers()
 
     def delete_group(self, job: Job) -> None:
         """Delete the group of a job, if there is one."""

@@ -11,11 +11,14 @@ its response does not come back. So a point depends only on what the pipeline re
 written.
 """
 
+import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import psutil
+import pytest
 
 from semel.wire.messages import (
     AddOffsetsToTxnRequest,
@@ -70,6 +73,32 @@ EXTENDED = {
     "before the decision": Point(_GROUP, of_driver),
     "after the ends": Point(_GROUP, of_driver, is_answered=True),
 }
+
+
+def cases(
+    short: Collection[tuple[str, str]],
+    slow: Collection[tuple[str, str]] = (),
+    *,
+    but: str = "",
+    points: Mapping[str, Mapping[str, Any]] = {"portable": PORTABLE, "extended": EXTENDED},
+) -> list[Any]:
+    """Return protocols and points as parameters of a test. Most are for long runs only.
+
+    Another broker than Semel has Kafka's requests alone.
+    """
+    protocols = ["portable"] if "SEMEL_PEER" in os.environ else list(points)
+    marks: dict[tuple[str, str], Any] = {**dict.fromkeys(slow, pytest.mark.slow), **dict.fromkeys(short, ())}
+    return [
+        pytest.param(
+            protocol,
+            place,
+            id=f"{protocol}, {place}",
+            marks=marks.get((protocol, place), pytest.mark.long),
+        )
+        for protocol in protocols
+        for place in points[protocol]
+        if place != but
+    ]
 
 
 #: A task's request before it writes, which has no lasting effect.

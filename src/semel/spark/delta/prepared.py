@@ -39,6 +39,7 @@ from semel.spark.delta.table import Table, check_is_free, check_merges, check_ro
 from semel.spark.errors import (
     BatchUnfinished,
     DecidedTableChanged,
+    PipelineError,
     PipelineMismatch,
     TableBusy,
     TableChanged,
@@ -106,6 +107,7 @@ def _position(client: Client, options: DeltaOptions, table: Table, batch: BatchP
             f"the table {table.location} knows {app!r} as the txnAppId of batch writes. Give this query "
             "another pipeline.id"
         )
+    _check_no_more(table, position.number, options, batch)
     if position.number == 0 and options.location not in batch.tables:
         step = Step(
             {key: span.start for key, span in batch.spans.items()},
@@ -137,6 +139,20 @@ def _check_known(pipeline_id: str, location: str, batch: BatchPlan) -> None:
         )
 
 
+def _check_no_more(table: Table, number: int, options: DeltaOptions, batch: BatchPlan) -> None:
+    """PipelineMismatch if the table has commits of the pipeline that its last decision does not know."""
+    known = max((each.number for each in batch.tables.values() if each.table_id == table.table_id), default=0)
+    if number > known and not (known == 0 and options.relations.is_new):
+        raise PipelineMismatch(
+            f"the table {table.location} has commit {number} of pipeline {batch.pipeline_id!r}, and the "
+            f"position of the pipeline knows {known or 'none'}. The broker was restored from an older "
+            "backup, or the consumer group of the pipeline was deleted or has expired, or another copy of "
+            "the pipeline runs. What the table has would be written to it again. Restore the table from a "
+            "backup of the same time; or start with a new pipeline.id, a new checkpointLocation and new "
+            "sinks. If the pipeline is to begin on purpose: pipeline.new=true, or 'semel pipeline run --new'"
+        )
+
+
 def prepare(
     options: DeltaOptions,
     schema: StructType,
@@ -151,10 +167,11 @@ def prepare(
     storage = Storage(options.location)
     if merge is not None:
         check_keys(storage, [each.path for each in added], merge)
+    # The rows of a merge are copied, so no file of the batch becomes part of the table.
+    named = () if merge else tuple(winners)
     note = Note(
-        plan.app, plan.number, plan.run, plan.query_id, plan.batch_id, plan.end, tuple(winners), plan.starts,
-        plan.ids,
-    )  # fmt: skip
+        plan.app, plan.number, plan.run, plan.query_id, plan.batch_id, plan.end, named, plan.starts, plan.ids
+    )
     content = {
         "note": note.to_text(),
         "schema": schema.json(),
@@ -170,29 +187,61 @@ def prepare(
 
 
 def complete(pipeline_id: str, tables: Mapping[str, TableState]) -> None:
-    """Make the commits that a decision has named. Idempotent; must be repeated until it succeeds."""
+    """Make the commits that a decision has named. Idempotent; must be repeated until it succeeds.
+
+    If one table fails, the others get the batch nevertheless.
+    """
+    failure: PipelineError | None = None
     for location, state in tables.items():
         if state.prepared:
             try:
                 _complete(pipeline_id, location, state)
-            except (TableUnreachable, TableBusy) as error:
-                raise BatchUnfinished(
-                    f"the batch is decided, but is not in the table {location} yet: {error} Start the query "
-                    "again; it finishes the batch"
-                ) from error
-            except TableChanged as error:
-                raise DecidedTableChanged(
-                    f"the batch is decided, and cannot be added to the table {location}: {error}. Undo that "
-                    "change; the next start finishes the batch"
-                ) from error
+            except PipelineError as error:
+                failure = failure or _explained(location, error)
+    if failure is not None:
+        raise failure
+
+
+def _explained(location: str, error: PipelineError) -> PipelineError:
+    if isinstance(error, (TableUnreachable, TableBusy)):
+        found: PipelineError = BatchUnfinished(
+            f"the batch is decided, but is not in the table {location} yet: {error} Start the query "
+            "again; it finishes the batch"
+        )
+    elif isinstance(error, TableChanged):
+        # What is advised before a decision does not help after it.
+        why = str(error).removeprefix("nothing was committed: ").removesuffix(". Start again")
+        found = DecidedTableChanged(
+            f"the batch is decided, and cannot be added to the table {location}: {why}. Undo that change; "
+            "the next start finishes the batch"
+        )
+    else:
+        return error
+    found.__cause__ = error
+    return found
 
 
 def _complete(pipeline_id: str, location: str, state: TableState) -> None:
+    try:
+        _commit(pipeline_id, location, state)
+    except TableChanged:
+        # Another driver may have done this at the same time, and have deleted the files.
+        table = open_table(location)
+        if table is None or table.table_id != state.table_id or not _has(table, pipeline_id, state):
+            raise
+
+
+def _has(table: Table, pipeline_id: str, state: TableState) -> bool:
+    return (table.transaction_version(pipeline_id) or 0) >= state.number
+
+
+def _commit(pipeline_id: str, location: str, state: TableState) -> None:
     storage, table = Storage(location), open_table(location)
     if table is None or table.table_id != state.table_id:
         raise TableChanged(f"the table {state.table_id} is not there any more")
-    if (table.transaction_version(pipeline_id) or 0) >= state.number:
-        _clear(storage, pipeline_id, state.number, {})
+    if _has(table, pipeline_id, state):
+        recent = read_position(table, pipeline_id).recent.values()
+        _clear(storage, pipeline_id, state.number, {each.number: each.winners for each in recent})
         return
     text = storage.read(state.prepared)
     if text is None:
@@ -216,17 +265,15 @@ def _complete(pipeline_id: str, location: str, state: TableState) -> None:
     schema = StructType.fromJson(json.loads(content["schema"]))
     if content["merge"] is None:
         commit_to_table(options, schema, plan, note, added)
-        _clear(storage, pipeline_id, plan.number, {plan.number: note.winners})
-        return
-    merge = Merge(tuple(content["merge"]["keys"]), content["merge"]["order_by"])
+    else:
+        merge = Merge(tuple(content["merge"]["keys"]), content["merge"]["order_by"])
 
-    def change(table: Table) -> None:
-        rows = rows_of(storage, [each.path for each in added], merge)
-        table.merge(rows, merge.keys, DELETED, note)
+        def change(table: Table) -> None:
+            rows = rows_of(storage, [each.path for each in added], merge)
+            table.merge(rows, merge.keys, DELETED, note)
 
-    commit_to_table(options, schema, plan, note, added, change)
-    # The files are no part of the table: their rows were copied.
-    _clear(storage, pipeline_id, plan.number, {plan.number: ()})
+        commit_to_table(options, schema, plan, note, added, change)
+    _clear(storage, pipeline_id, plan.number, {plan.number: note.winners})
 
 
 def _clear(storage: Storage, app: str, reached: int, winners: Mapping[int, Collection[str]]) -> None:

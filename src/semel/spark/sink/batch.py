@@ -267,6 +267,15 @@ class Batch:
         dead = sum(each.rows for _, _, each in messages)
         return Summary(total(rows), dead, _ended(self._frame.sparkSession, self._batch_id - 1))
 
+    def _written(self) -> set[str] | None:
+        """The topics that this batch writes to; None if its rows name them."""
+        options = [
+            *(each.options for each in self._topics.values()),
+            *(each.options for each in self._bad.values()),
+        ]
+        found = {each.topic for each in options if each is not None}
+        return None if None in found else {each for each in found if each is not None}
+
     def _relations(self) -> Relations:
         """What the options of the batch, and of its writes to topics, say about other pipelines."""
         found = [self._shared.relations, *(each.options.relations for each in self._topics.values())]
@@ -283,7 +292,13 @@ class Batch:
             if plan is not None:
                 return plan
         return planning.plan_stream(
-            client, pipeline_id, checkpoint, None, self._relations(), may_be_unfinished=lambda last: True
+            client,
+            pipeline_id,
+            checkpoint,
+            None,
+            self._relations(),
+            written=self._written(),
+            may_be_unfinished=lambda last: True,
         )
 
     def _run(

@@ -30,7 +30,7 @@ so the pipeline stops.
 
 import re
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -81,20 +81,32 @@ from semel.spark.sink.versions import NO_QUERY, WriteName, is_write
 from semel.wire.messages import ListTransactionsRequest
 
 
-def check_outputs(client: Client, pipeline_id: str, last: BatchDecision, topic: str | None) -> None:
-    """Compare the outputs of the last decision with the current topics. PipelineMismatch if they differ."""
+def check_outputs(
+    client: Client,
+    pipeline_id: str,
+    last: BatchDecision,
+    topic: str | None,
+    written: Collection[str] | None = None,
+) -> None:
+    """Compare the outputs of the last decision with the current topics. PipelineMismatch if they differ.
+
+    Only those in `written` matter, if the batch knows to which topics it writes.
+    """
     if last.number != BEGINNING and last.topic != topic:
         raise PipelineMismatch(
             f"pipeline {pipeline_id!r} has written to {_said(last.topic)} so far, and this query writes to "
             f"{_said(topic)}, which lacks the output of earlier batches. Give this query a "
             "pipeline.id of its own"
         )
-    _check(client, pipeline_id, last.outputs, {})
+    known = last.outputs
+    if written is not None:
+        known = {name: topic_id for name, topic_id in known.items() if name in written}
+    _check(client, pipeline_id, known, {})
 
 
 def check_written(client: Client, pipeline_id: str, known: TopicIds, written: TopicIds) -> None:
-    """Check the outputs again before a decision, with the topics that the tasks have written to."""
-    _check(client, pipeline_id, known, written)
+    """Check the topics that the tasks have written to again before a decision."""
+    _check(client, pipeline_id, {name: known[name] for name in written if name in known}, written)
 
 
 def merged(found: Iterable[TopicIds]) -> TopicIds:

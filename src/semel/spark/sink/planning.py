@@ -16,7 +16,7 @@ forgotten, which is safe: a driver that remembers nothing takes over uncondition
 import hashlib
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -119,9 +119,12 @@ def plan_stream(
     topic: str | None = None,
     relations: Relations = ALONE,
     *,
+    written: Collection[str] | None = None,
     may_be_unfinished: Callable[[BatchDecision], bool] = lambda last: False,
 ) -> BatchPlan:
     """Start a run for the current batch of the query. `topic` is the option of the sink.
+
+    A batch with several outputs knows to which topics it writes, if its rows do not name them: `written`.
 
     Spark starts a batch only after the sink has ended the previous one. A function of `foreachBatch` may hide
     that it has failed: then the previous batch `may_be_unfinished`.
@@ -145,7 +148,7 @@ def plan_stream(
         last = _first_decision(run, query_id, committed, step, topic)
         _begin(client, pipeline_id, last)
         run = _begin_run(client, pipeline_id, query_id, last)
-    check_outputs(client, pipeline_id, last, topic)
+    check_outputs(client, pipeline_id, last, topic, written)
     if not done:
         _check_new_partitions(client, pipeline_id, query_id, committed, step)
     if done or last.query_id != query_id or may_be_unfinished(last):
@@ -235,7 +238,7 @@ def foresee(
     found = () if has_lived else _predecessors(client, pipeline_id, last, step, None, relations)
     check_predecessors(found, pipeline_id, outputs)
     if last is not None:
-        check_outputs(client, pipeline_id, last, None)
+        check_outputs(client, pipeline_id, last, None, outputs)
     if (last is None or last.number == BEGINNING) and not relations.is_new:
         check_origin(client, pipeline_id, outputs, step.spans)
     if not done:

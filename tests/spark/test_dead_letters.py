@@ -142,7 +142,8 @@ def test_results_with_state_and_tables_count_with_the_dead_letters(
     assert (found.last.number, found.last.read, found.last.dead) == (2, 4, 1)
     assert found.last.written == {"counts": 1, str(tmp_path / "table"): 1}
     assert set(found.outputs) == {"counts", str(tmp_path / "table")}
-    assert found.decision is not None and set(found.decision.dead) == {"clicks-dead"}
+    assert found.decision is not None
+    assert set(found.decision.dead) == {"clicks-dead"}
 
 
 def unfit(rows: DataFrame) -> dict[str, DataFrame]:

@@ -102,8 +102,8 @@ MUTANTS: tuple[Mutant, ...] = (
     in_core(
         "the end of a transaction cannot be repeated (Redpanda 3501)",
         "transactions.coordinator",
-        "        if command.version == 1 or transaction is None"
-        " or producer != previous_producer(transaction):",
+        "        if command.version == 1 or transaction is None or producer != "
+        "model.previous_producer(transaction):",
         "        if True:",
     ),
     in_core(
@@ -178,7 +178,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "a group that changes its protocol forgets what its members own",
         "groups.migration",
         "        assigned = owned[member.member_id]",
-        "        assigned: Assignment = frozenset()",
+        "        assigned: model.Assignment = frozenset()",
         seed=354,
     ),
     in_core(

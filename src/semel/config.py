@@ -19,19 +19,7 @@ from dataclasses import dataclass, field, fields, replace
 from ipaddress import ip_address
 from typing import Any, Final, Self
 
-from semel.core.configs import (
-    BOOLEAN,
-    DOUBLE,
-    LIST,
-    LONG,
-    NAME_SHOWN_MAX,
-    STRING,
-    VALUE_LENGTH_MAX,
-    Config,
-    ConfigKind,
-    suggestion,
-    words,
-)
+from semel.core import configs
 from semel.principals import meant_principal
 
 INT_MAX: Final = 2**31 - 1
@@ -40,12 +28,12 @@ NOT_NEGATIVE: Final = (0, INT_MAX)
 COUNT: Final = (1, INT_MAX)
 INTERVAL: Final = (1, INT_MAX)
 """The limits of an interval or a timeout, in milliseconds."""
-_TYPES: Final[Mapping[ConfigKind, tuple[type, str]]] = {
-    LONG: (int, "a whole number"),
-    DOUBLE: (float, "a number"),
-    BOOLEAN: (bool, "true or false"),
-    STRING: (str, "text"),
-    LIST: (str, "text"),
+_TYPES: Final[Mapping[configs.ConfigKind, tuple[type, str]]] = {
+    configs.LONG: (int, "a whole number"),
+    configs.DOUBLE: (float, "a number"),
+    configs.BOOLEAN: (bool, "true or false"),
+    configs.STRING: (str, "text"),
+    configs.LIST: (str, "text"),
 }
 # Bounded, because a thousand digits are slow to parse and cannot be in range.
 _NUMBER: Final = re.compile(r"[+-]?[0-9]{1,19}(\.[0-9]{0,19})?([eE][+-]?[0-9]{1,3})?")
@@ -90,11 +78,15 @@ def setting(
     fixed: str = "",
 ) -> Any:
     """Declare a setting. Any: the type is that of the field."""
-    kind = LIST if is_list else next(kind for kind, (type_, _) in _TYPES.items() if type_ is type(default))
+    kind = (
+        configs.LIST
+        if is_list
+        else next(kind for kind, (type_, _) in _TYPES.items() if type_ is type(default))
+    )
     low, high = limits or (None, None)
     return field(
         default=default,
-        metadata={"config": Config(text_of(default), kind, doc, low, high, choices, fixed=fixed)},
+        metadata={"config": configs.Config(text_of(default), kind, doc, low, high, choices, fixed=fixed)},
     )
 
 
@@ -103,7 +95,7 @@ def text_of(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def check(values: Mapping[str, Any], table: Mapping[str, Config]) -> None:
+def check(values: Mapping[str, Any], table: Mapping[str, configs.Config]) -> None:
     """Raise ValueError if a setting is outside its choices or limits, or cannot be parsed."""
     for name, value in values.items():
         _check_value(name, value, table[name])
@@ -111,9 +103,9 @@ def check(values: Mapping[str, Any], table: Mapping[str, Config]) -> None:
     principals(values["super.users"])
 
 
-def _check_value(name: str, value: Any, config: Config) -> None:
+def _check_value(name: str, value: Any, config: configs.Config) -> None:
     choices, low, high = config.choices, config.low, config.high
-    chosen = words(value) if config.kind is LIST else (value,)
+    chosen = configs.words(value) if config.kind is configs.LIST else (value,)
     if choices and not all(word in choices for word in chosen):
         raise ValueError(f"{name} must be {one_of(choices)}, not {value!r}{nearest(value, choices)}")
     if low is not None and high is None and value < low:
@@ -164,7 +156,7 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return f"; did you mean {near[0]!r}?" if near else ""
 
 
-def coerce(name: str, value: Any, config: Config) -> Any:
+def coerce(name: str, value: Any, config: configs.Config) -> Any:
     """Convert a value to the type of its setting. ValueError if that is impossible."""
     kind, called = _TYPES[config.kind]
     if isinstance(value, kind) and not (kind is int and isinstance(value, bool)):
@@ -647,7 +639,7 @@ class Settings:
 
 
 _ATTRIBUTES: Final = {field.name.replace("_", "."): field.name for field in fields(Settings)}
-SETTINGS: Final[Mapping[str, Config]] = {
+SETTINGS: Final[Mapping[str, configs.Config]] = {
     name: field.metadata["config"] for name, field in zip(_ATTRIBUTES, fields(Settings), strict=True)
 }
 """The table, by dotted names."""
@@ -670,14 +662,14 @@ def unchangeable(name: str) -> str | None:
         return f"Cannot update {name} dynamically: {READ_ONLY[name]}. Change it where the broker is started."
     if name in SETTINGS:
         return None
-    near = suggestion(name, SETTINGS.keys() - READ_ONLY.keys())
-    return f"Unknown broker config name: {name[:NAME_SHOWN_MAX]}{near}"
+    near = configs.suggestion(name, SETTINGS.keys() - READ_ONLY.keys())
+    return f"Unknown broker config name: {name[: configs.NAME_SHOWN_MAX]}{near}"
 
 
 def value_problem(name: str, value: str) -> str | None:
     """Return the error message for an invalid value of a setting; None if it is valid."""
-    if len(value) > VALUE_LENGTH_MAX:
-        return f"The value for configuration {name} is longer than {VALUE_LENGTH_MAX} characters"
+    if len(value) > configs.VALUE_LENGTH_MAX:
+        return f"The value for configuration {name} is longer than {configs.VALUE_LENGTH_MAX} characters"
     try:
         Settings.of({name: value})
     except ValueError as error:

@@ -12,27 +12,11 @@ from functools import cached_property
 from operator import attrgetter
 from typing import NamedTuple
 
-from semel.check.history import (
-    COMMIT_ORDER,
-    FAIL,
-    INFO,
-    JOURNAL,
-    OK,
-    READ_UNCOMMITTED,
-    Assign,
-    Ends,
-    Name,
-    Operation,
-    Partition,
-    Poll,
-    Produce,
-    Topic,
-    Trim,
-)
+from semel.check import history
 from semel.check.transactions import ABORTED, COMMITTED, Fate
 
 
-def _moment(step: Produce | Poll | Assign) -> tuple[int, str]:
+def _moment(step: history.Produce | history.Poll | history.Assign) -> tuple[int, str]:
     """The sort key of an operation. At equal times those of one process keep their order, across files."""
     return (step.started, str(step.process))
 
@@ -41,11 +25,11 @@ class Read(NamedTuple):
     """A received record, and its poll."""
 
     offset: int
-    value: Name
-    poll: Poll
+    value: history.Name
+    poll: history.Poll
 
     @property
-    def proof(self) -> Poll:
+    def proof(self) -> history.Poll:
         """The poll, reduced to this record."""
         return self.poll._replace(records=((self.offset, self.value),))
 
@@ -55,8 +39,8 @@ class ReadSession:
     """What a process read of the partition in one session."""
 
     start: int | None
-    assign: Assign | None
-    polls: list[Poll] = field(default_factory=list)
+    assign: history.Assign | None
+    polls: list[history.Poll] = field(default_factory=list)
     marks: list[int] = field(default_factory=list)
     """The position after each poll. The process will receive no more records before it."""
 
@@ -65,7 +49,7 @@ class ReadSession:
         """The last position of the process."""
         return self.marks[-1] if self.marks else -1
 
-    def add(self, poll: Poll) -> None:
+    def add(self, poll: history.Poll) -> None:
         """Add a poll."""
         self.polls.append(poll)
         mark = self.end
@@ -76,7 +60,7 @@ class ReadSession:
             mark = max(mark, poll.position)
         self.marks.append(mark)
 
-    def went_past(self, offset: int) -> Poll:
+    def went_past(self, offset: int) -> history.Poll:
         """Return the poll that passed the offset, with its first record after it."""
         poll = self.polls[bisect_right(self.marks, offset)]
         index = bisect_right(poll.records, offset, key=lambda record: record[0])
@@ -89,9 +73,9 @@ class View:
 
     is_committed: bool
     sessions: list[ReadSession] = field(default_factory=list)
-    found: dict[Name, Read] = field(default_factory=dict)
+    found: dict[history.Name, Read] = field(default_factory=dict)
     """The first read of each value."""
-    places: dict[int, Name] = field(default_factory=dict)
+    places: dict[int, history.Name] = field(default_factory=dict)
 
     @cached_property
     def offsets(self) -> list[int]:
@@ -134,7 +118,7 @@ class View:
             best.append(session if not best or session.end > best[-1].end else best[-1])
         return starts, best
 
-    def witness(self, offset: int) -> Poll | None:
+    def witness(self, offset: int) -> history.Poll | None:
         """Return a poll that passed the offset."""
         starts, best = self._furthest
         index = bisect_right(starts, offset) - 1
@@ -145,17 +129,21 @@ class PartitionHistory:
     """The operations of one partition, and what follows from them."""
 
     def __init__(
-        self, key: Partition, operations: Iterable[Operation], fates: Mapping[Name, Fate], topic: Topic
+        self,
+        key: history.Partition,
+        operations: Iterable[history.Operation],
+        fates: Mapping[history.Name, Fate],
+        topic: history.Topic,
     ) -> None:
         self.key = key
         self.where = f"{key[0]}/{key[1]}"
         self.topic = topic
-        self.is_journal = topic.visibility == JOURNAL
+        self.is_journal = topic.visibility == history.JOURNAL
         self.fates = fates
-        self.produces: list[Produce] = []
-        self.polls: list[Poll] = []
-        self.ends: list[Ends] = []
-        self._assigns: list[Assign] = []
+        self.produces: list[history.Produce] = []
+        self.polls: list[history.Poll] = []
+        self.ends: list[history.Ends] = []
+        self._assigns: list[history.Assign] = []
         self.trimmed = 0
         """Records before this offset may be gone."""
         for each in operations:
@@ -163,43 +151,43 @@ class PartitionHistory:
         self.produces.sort(key=_moment)
         self.polls.sort(key=_moment)
 
-    def _take(self, operation: Operation) -> None:
-        if isinstance(operation, Produce):
+    def _take(self, operation: history.Operation) -> None:
+        if isinstance(operation, history.Produce):
             self.produces.append(operation)
-        elif isinstance(operation, Poll):
+        elif isinstance(operation, history.Poll):
             self.polls.append(operation)
-        elif isinstance(operation, Assign):
+        elif isinstance(operation, history.Assign):
             self._assigns.append(operation)
-        elif isinstance(operation, Ends) and operation.outcome == OK:
+        elif isinstance(operation, history.Ends) and operation.outcome == history.OK:
             self.ends.append(operation)
             self.trimmed = max(self.trimmed, operation.log_start or 0)
-        elif isinstance(operation, Trim) and operation.outcome != FAIL:
+        elif isinstance(operation, history.Trim) and operation.outcome != history.FAIL:
             self.trimmed = max(self.trimmed, operation.before)
 
     # ---- writers
 
     @cached_property
-    def writers(self) -> dict[Name, Produce]:
+    def writers(self) -> dict[history.Name, history.Produce]:
         """The produce of each value. The entry from its end replaces the one from its start."""
-        found: dict[Name, Produce] = {}
+        found: dict[history.Name, history.Produce] = {}
         for produce in self.produces:
             for value in produce.values:
-                if value not in found or found[value].outcome == INFO:
+                if value not in found or found[value].outcome == history.INFO:
                     found[value] = produce
         return found
 
-    def fate(self, produce: Produce) -> Fate | None:
+    def fate(self, produce: history.Produce) -> Fate | None:
         """Return the outcome of a produce's transaction; None if it is in none."""
         return None if produce.transaction is None else self.fates[produce.transaction]
 
-    def counts(self, produce: Produce) -> bool:
+    def counts(self, produce: history.Produce) -> bool:
         """Whether an acknowledged produce counts: it has no transaction, or its transaction was committed.
 
         A transaction of unknown outcome counts as committed if readers of committed records received a value
         of this produce. A record that was acknowledged inside an uncommitted transaction may be lost in a
         crash, and its offset used again.
         """
-        if produce.outcome != OK:
+        if produce.outcome != history.OK:
             return False
         fate = self.fate(produce)
         if fate is None or fate.outcome == COMMITTED:
@@ -207,7 +195,7 @@ class PartitionHistory:
         return fate.outcome != ABORTED and any(value in self.committed.found for value in produce.values)
 
     @cached_property
-    def acknowledged(self) -> list[Produce]:
+    def acknowledged(self) -> list[history.Produce]:
         """Produces that count and were answered with an offset, ordered by their start."""
         return [each for each in self.produces if each.offset is not None and self.counts(each)]
 
@@ -240,21 +228,21 @@ class PartitionHistory:
         self._add_sessions(views)
         return views
 
-    def is_committed_view(self, poll: Poll) -> bool:
+    def is_committed_view(self, poll: history.Poll) -> bool:
         """Whether the poll is of a reader of committed records."""
-        return self.is_journal or poll.isolation != READ_UNCOMMITTED
+        return self.is_journal or poll.isolation != history.READ_UNCOMMITTED
 
-    def is_ordered(self, poll: Poll) -> bool:
+    def is_ordered(self, poll: history.Poll) -> bool:
         """Whether the reader receives records by offset."""
-        return self.is_journal or poll.isolation != COMMIT_ORDER
+        return self.is_journal or poll.isolation != history.COMMIT_ORDER
 
     def _add_sessions(self, views: dict[bool, View]) -> None:
-        steps: list[Assign | Poll] = [*self._assigns, *self.polls]
+        steps: list[history.Assign | history.Poll] = [*self._assigns, *self.polls]
         steps.sort(key=_moment)
-        current: dict[Name, tuple[ReadSession, bool | None]] = {}
+        current: dict[history.Name, tuple[ReadSession, bool | None]] = {}
         for step in steps:
-            if isinstance(step, Assign):
-                if step.outcome == OK:
+            if isinstance(step, history.Assign):
+                if step.outcome == history.OK:
                     current[step.process] = (ReadSession(step.position, step), None)
                 continue
             if not self.is_ordered(step):

@@ -17,23 +17,8 @@ table is short and everything else is `info`. Two rows are surprising:
 from collections.abc import Iterable, Iterator
 from typing import Final, Literal, NamedTuple, TypeAlias, TypeVar
 
+from semel.check import history
 from semel.check.catalogue import Anomaly, anomaly
-from semel.check.history import (
-    FAIL,
-    INFO,
-    OK,
-    Abort,
-    Begin,
-    Commit,
-    Name,
-    Operation,
-    Outcome,
-    Partition,
-    Poll,
-    Produce,
-    SendOffsets,
-    Timed,
-)
 
 #: Another producer has the transactional id, or the transaction does not exist.
 FENCED = frozenset(
@@ -102,17 +87,17 @@ READS = frozenset({"begin", "assign", "poll", "offset_fetch", "ends"})
 REPEATS: dict[str, frozenset[str]] = {"produce": frozenset({"DUPLICATE_SEQUENCE_NUMBER"})}
 
 
-def outcome_of(kind: str, error: str | None, *, is_only_attempt: bool = False) -> Outcome:
+def outcome_of(kind: str, error: str | None, *, is_only_attempt: bool = False) -> history.Outcome:
     """Return the outcome of an operation by the protocol's name of its error.
 
     `kind` is the name of the operation in a line of JSON. Clients retry on their own: set `is_only_attempt`
     only if the client is known to have sent one request.
     """
     if error is None or error == "NONE" or error in REPEATS.get(kind, ()):
-        return OK
+        return history.OK
     if kind in READS:
-        return FAIL
-    return FAIL if is_only_attempt and error in REFUSALS[kind] else INFO
+        return history.FAIL
+    return history.FAIL if is_only_attempt and error in REFUSALS[kind] else history.INFO
 
 
 COMMITTED: Final = "committed"
@@ -124,7 +109,7 @@ STATE_ERROR = "INVALID_TXN_STATE"
 class Fate(NamedTuple):
     """The outcome of a transaction."""
 
-    transaction: Name
+    transaction: history.Name
     outcome: Literal["committed", "aborted", "unknown"]
     transactional_id: str | None
     begun: int | None
@@ -132,16 +117,16 @@ class Fate(NamedTuple):
     """When a commit was first requested."""
     answered: int | None
     """When a commit was acknowledged."""
-    end: Commit | Abort | None
+    end: history.Commit | history.Abort | None
     """The operation that shows the outcome, or the first that leaves it open."""
-    refused: Commit | None
+    refused: history.Commit | None
     """A commit that was answered with INVALID_TXN_STATE."""
-    last_write: Produce | SendOffsets | None
+    last_write: history.Produce | history.SendOffsets | None
     """The last write that was acknowledged."""
-    fenced: Produce | SendOffsets | Commit | None
+    fenced: history.Produce | history.SendOffsets | history.Commit | None
     """The first operation that was answered with one of the errors `FENCED`."""
-    written: tuple[Partition, ...]
-    claimed: tuple[Partition, ...]
+    written: tuple[history.Partition, ...]
+    claimed: tuple[history.Partition, ...]
 
     @property
     def where(self) -> str:
@@ -152,22 +137,22 @@ class Fate(NamedTuple):
 class Trace(NamedTuple):
     """What readers of committed records saw of a transaction in one partition."""
 
-    transaction: Name
-    partition: Partition
+    transaction: history.Name
+    partition: history.Partition
     seen_at: int | None
     """When a reader first received one of its records."""
-    seen: Poll | None
-    missing: Produce | None
+    seen: history.Poll | None
+    missing: history.Produce | None
     """One of its records that was acknowledged, and that readers passed: if the transaction was committed
     before `missing_since`, `witness` must have seen it."""
     missing_since: int
-    witness: Operation | None
+    witness: history.Operation | None
 
 
-Finding: TypeAlias = Produce | SendOffsets | Commit
+Finding: TypeAlias = history.Produce | history.SendOffsets | history.Commit
 
 
-_Step = TypeVar("_Step", bound=Timed)
+_Step = TypeVar("_Step", bound=history.Timed)
 
 
 def settled(operations: Iterable[_Step]) -> list[_Step]:
@@ -181,21 +166,21 @@ def settled(operations: Iterable[_Step]) -> list[_Step]:
     ]
 
 
-def fate_of(transaction: Name, operations: Iterable[Operation]) -> Fate:
+def fate_of(transaction: history.Name, operations: Iterable[history.Operation]) -> Fate:
     """Determine the outcome of a transaction from all of its operations."""
-    begin: Begin | None = None
-    ends: list[Commit | Abort] = []
-    writes: list[Produce | SendOffsets] = []
+    begin: history.Begin | None = None
+    ends: list[history.Commit | history.Abort] = []
+    writes: list[history.Produce | history.SendOffsets] = []
     for each in operations:
-        if isinstance(each, Produce | SendOffsets):
+        if isinstance(each, history.Produce | history.SendOffsets):
             writes.append(each)
-        elif isinstance(each, Commit | Abort):
+        elif isinstance(each, history.Commit | history.Abort):
             ends.append(each)
-        elif isinstance(each, Begin):
+        elif isinstance(each, history.Begin):
             begin = each
     ends = sorted(settled(ends), key=_started)
-    commits = [each for each in ends if isinstance(each, Commit)]
-    outcome, end = _outcome(commits, [each for each in ends if isinstance(each, Abort)])
+    commits = [each for each in ends if isinstance(each, history.Commit)]
+    outcome, end = _outcome(commits, [each for each in ends if isinstance(each, history.Abort)])
     fenced: list[Finding] = [each for each in (*writes, *commits) if each.error in FENCED]
     return Fate(
         transaction=transaction,
@@ -204,49 +189,54 @@ def fate_of(transaction: Name, operations: Iterable[Operation]) -> Fate:
         begun=begin.started if begin else None,
         asked=commits[0].started if commits else None,
         answered=min(
-            (each.ended for each in commits if each.outcome == OK and each.ended is not None), default=None
+            (each.ended for each in commits if each.outcome == history.OK and each.ended is not None),
+            default=None,
         ),
         end=end,
-        refused=next((each for each in commits if each.outcome != OK and each.error == STATE_ERROR), None),
-        last_write=max((each for each in writes if each.outcome == OK), key=_started, default=None),
+        refused=next(
+            (each for each in commits if each.outcome != history.OK and each.error == STATE_ERROR), None
+        ),
+        last_write=max((each for each in writes if each.outcome == history.OK), key=_started, default=None),
         fenced=min(fenced, key=_started, default=None),
-        written=tuple({(each.topic, each.partition): None for each in writes if isinstance(each, Produce)}),
+        written=tuple(
+            {(each.topic, each.partition): None for each in writes if isinstance(each, history.Produce)}
+        ),
         claimed=tuple(
             {
                 (claim.topic, claim.partition): None
                 for each in writes
-                if isinstance(each, SendOffsets)
+                if isinstance(each, history.SendOffsets)
                 for claim in each.claims
             }
         ),
     )
 
 
-def _started(operation: Produce | SendOffsets | Commit | Abort) -> int:
+def _started(operation: history.Produce | history.SendOffsets | history.Commit | history.Abort) -> int:
     return operation.started
 
 
 def _outcome(
-    commits: list[Commit], aborts: list[Abort]
-) -> tuple[Literal["committed", "aborted", "unknown"], Commit | Abort | None]:
+    commits: list[history.Commit], aborts: list[history.Abort]
+) -> tuple[Literal["committed", "aborted", "unknown"], history.Commit | history.Abort | None]:
     for commit in commits:
-        if commit.outcome == OK:
+        if commit.outcome == history.OK:
             return COMMITTED, commit
     for abort in aborts:
-        if abort.outcome == OK:
+        if abort.outcome == history.OK:
             return ABORTED, abort
     for commit in commits:
-        if commit.outcome == INFO:
+        if commit.outcome == history.INFO:
             return UNKNOWN, commit
     return ABORTED, commits[0] if commits else None
 
 
-def two_outcomes(fate: Fate, operations: Iterable[Operation]) -> Iterator[Anomaly]:
+def two_outcomes(fate: Fate, operations: Iterable[history.Operation]) -> Iterator[Anomaly]:
     """Both a commit and an abort were acknowledged."""
     if fate.outcome != COMMITTED:
         return
     for each in operations:
-        if isinstance(each, Abort) and each.outcome == OK:
+        if isinstance(each, history.Abort) and each.outcome == history.OK:
             yield anomaly(
                 "two-outcomes", fate.where, "its commit was acknowledged, and its abort too", fate.end, each
             )

@@ -18,29 +18,9 @@ from typing import Any, Final, NamedTuple
 from zlib import crc32
 
 from semel.core import facts as f
+from semel.core import types
 from semel.core.groups.model import Group
 from semel.core.shares.partition import SharePartition
-from semel.core.types import (
-    Cluster,
-    ClusterKey,
-    CommittedOffset,
-    Fact,
-    GroupKey,
-    Key,
-    OffsetKey,
-    Partition,
-    PartitionKey,
-    PendingKey,
-    PendingOffset,
-    PolicyKey,
-    ProducerKey,
-    ProducerState,
-    ShareKey,
-    Topic,
-    TopicKey,
-    Transaction,
-    TransactionKey,
-)
 
 SHARDS: Final = 256
 
@@ -70,33 +50,37 @@ def name_shard(name: str) -> int:
     return crc32(name.encode("utf-8", "surrogatepass")) % SHARDS
 
 
-def _by_partition(key: PartitionKey | ProducerKey | ShareKey) -> int:
+def _by_partition(key: types.PartitionKey | types.ProducerKey | types.ShareKey) -> int:
     return partition_shard(key.topic_id, key.index)
 
 
-def _by_group(key: GroupKey | PendingKey | OffsetKey) -> int:
+def _by_group(key: types.GroupKey | types.PendingKey | types.OffsetKey) -> int:
     return name_shard(key.group_id)
 
 
-def _by_transaction(key: TransactionKey) -> int:
+def _by_transaction(key: types.TransactionKey) -> int:
     return name_shard(key.transactional_id)
 
 
 ENTITIES: Final[dict[type, Kind]] = {
-    TopicKey: Kind(Topic, None, is_versioned=True),
-    PartitionKey: Kind(Partition, _by_partition, is_versioned=True, may_stay_unsynced=True),
-    ProducerKey: Kind(ProducerState, _by_partition, is_versioned=True, may_stay_unsynced=True),
-    OffsetKey: Kind(CommittedOffset, _by_group),
-    GroupKey: Kind(Group, _by_group, is_versioned=True),
+    types.TopicKey: Kind(types.Topic, None, is_versioned=True),
+    types.PartitionKey: Kind(types.Partition, _by_partition, is_versioned=True, may_stay_unsynced=True),
+    types.ProducerKey: Kind(types.ProducerState, _by_partition, is_versioned=True, may_stay_unsynced=True),
+    types.OffsetKey: Kind(types.CommittedOffset, _by_group),
+    types.GroupKey: Kind(Group, _by_group, is_versioned=True),
     # The version also covers the committed offsets of the group: when a transaction commits, its offsets are
     # removed from the pending ones.
-    PendingKey: Kind(
-        tuple[PendingOffset, ...], _by_group, is_versioned=True, keeps_version=True, may_stay_unsynced=True
+    types.PendingKey: Kind(
+        tuple[types.PendingOffset, ...],
+        _by_group,
+        is_versioned=True,
+        keeps_version=True,
+        may_stay_unsynced=True,
     ),
-    TransactionKey: Kind(Transaction, _by_transaction, is_versioned=True, may_stay_unsynced=True),
-    ClusterKey: Kind(Cluster, None),
-    PolicyKey: Kind(str, None),
-    ShareKey: Kind(SharePartition, _by_partition, is_versioned=True, may_stay_unsynced=True),
+    types.TransactionKey: Kind(types.Transaction, _by_transaction, is_versioned=True, may_stay_unsynced=True),
+    types.ClusterKey: Kind(types.Cluster, None),
+    types.PolicyKey: Kind(str, None),
+    types.ShareKey: Kind(SharePartition, _by_partition, is_versioned=True, may_stay_unsynced=True),
 }
 
 VERSIONED: Final = frozenset(key for key, kind in ENTITIES.items() if kind.is_versioned)
@@ -114,7 +98,7 @@ _BATCH_FACTS: Final = (
 _TOPIC_FACTS: Final = (f.TopicCreated, f.TopicChanged, f.TopicDeleted)
 
 
-def shard_of(key: Key) -> int | None:
+def shard_of(key: types.Key) -> int | None:
     """Return the shard of an entity; None if it belongs to all brokers."""
     shard = ENTITIES[type(key)].shard
     return None if shard is None else shard(key)
@@ -130,29 +114,29 @@ def owner_of(shard: int, brokers: Iterable[int]) -> int | None:
     )
 
 
-def entity_of(fact: Fact) -> Key | None:
+def entity_of(fact: types.Fact) -> types.Key | None:
     """Return the entity that a fact is about; None if it concerns only the broker that committed it."""
     match fact:
-        case f.Put(OffsetKey(group_id)):
+        case f.Put(types.OffsetKey(group_id)):
             # Committed offsets are covered by the version of the pending ones.
-            return PendingKey(group_id)
+            return types.PendingKey(group_id)
         case f.Put(key):
             return key
         case f.TopicCreated(topic) | f.TopicChanged(topic) | f.TopicDeleted(topic):
             return topic.key
         case f.GroupDeleted(group_id):
-            return GroupKey(group_id)
+            return types.GroupKey(group_id)
         case f.FeatureChanged():
-            return ClusterKey()
+            return types.ClusterKey()
     return fact.partition if isinstance(fact, _BATCH_FACTS) else None
 
 
-def versioned_by(fact: Fact) -> tuple[Key, ...]:
+def versioned_by(fact: types.Fact) -> tuple[types.Key, ...]:
     """Return the entities to which this fact gives a new version."""
     if type(fact) is f.Put:
         return (fact.key,) if type(fact.key) in VERSIONED else ()
     if isinstance(fact, _TOPIC_FACTS):
         return (fact.topic.key,)
     if type(fact) is f.GroupDeleted:
-        return GroupKey(fact.group_id), PendingKey(fact.group_id)
+        return types.GroupKey(fact.group_id), types.PendingKey(fact.group_id)
     return ()

@@ -13,17 +13,8 @@ The facts of a tick are in the order in which they became true.
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from semel.core import types
 from semel.core.data import Data
-from semel.core.types import (
-    Fact,
-    Key,
-    PartitionKey,
-    Rewritten,
-    ShareKey,
-    Topic,
-    Transaction,
-    Value,
-)
 
 if TYPE_CHECKING:
     from semel.core.groups.model import Group
@@ -31,34 +22,34 @@ if TYPE_CHECKING:
     from semel.core.shares.partition import Locks
 
 
-class Put(Fact):
+class Put(types.Fact):
     """An entity has a new value, or is gone (None). ``entities`` lists the kinds of entities."""
 
-    key: Key
-    value: Value | None
+    key: types.Key
+    value: types.Value | None
 
     @staticmethod
-    def of(value: "Transaction | Group") -> "Put":
+    def of(value: "types.Transaction | Group") -> "Put":
         """Return the fact for a value that names its own entity."""
         return Put(value.key, value)
 
 
-class TopicCreated(Fact):
+class TopicCreated(types.Fact):
     """A topic was created, with empty partitions."""
 
-    topic: Topic
+    topic: types.Topic
 
 
-class TopicChanged(Fact):
+class TopicChanged(types.Fact):
     """A topic has new configs, or more partitions (the new ones are empty)."""
 
-    topic: Topic
+    topic: types.Topic
 
 
-class TopicDeleted(Fact):
+class TopicDeleted(types.Fact):
     """A topic was deleted with its partitions, their producers, and all group offsets on it, also pending."""
 
-    topic: Topic
+    topic: types.Topic
 
 
 class Closing(Data):
@@ -73,10 +64,10 @@ class Closing(Data):
     is_commit: bool
 
 
-class BatchAppended(Fact):
+class BatchAppended(types.Fact):
     """A batch was appended. Its bytes travel beside the facts; the store chooses their location."""
 
-    partition: PartitionKey
+    partition: types.PartitionKey
     base_offset: int
     last_offset: int
     max_timestamp: int
@@ -89,30 +80,30 @@ class BatchAppended(Fact):
     """Set only for the marker that ends the producer's transaction."""
 
 
-class LogStartAdvanced(Fact):
+class LogStartAdvanced(types.Fact):
     """Everything below this offset was deleted."""
 
-    partition: PartitionKey
+    partition: types.PartitionKey
     log_start_offset: int
 
 
-class BatchesReplaced(Fact):
+class BatchesReplaced(types.Fact):
     """Compaction rewrote or removed batches. No offset has changed.
 
     The bytes of the rewritten batches travel beside the facts, in the same order.
     """
 
-    partition: PartitionKey
-    rewritten: tuple[Rewritten, ...]
+    partition: types.PartitionKey
+    rewritten: tuple[types.Rewritten, ...]
     removed: tuple[int, ...]
     """Base offsets of the removed batches. Removing the marker of an aborted transaction also removes the
     transaction from the aborted ones: none of its data remains by then."""
 
 
-class BatchStaged(Fact):
+class BatchStaged(types.Fact):
     """A batch was staged until the outcome of its transaction is known. Its bytes travel beside the facts."""
 
-    partition: PartitionKey
+    partition: types.PartitionKey
     producer_id: int
     offsets: int
     """How many offsets the batch takes when it is committed."""
@@ -120,10 +111,10 @@ class BatchStaged(Fact):
     size_bytes: int
 
 
-class StagedCommitted(Fact):
+class StagedCommitted(types.Fact):
     """The staged batches of a producer were added to the log at these offsets, in staging order."""
 
-    partition: PartitionKey
+    partition: types.PartitionKey
     producer_id: int
     base_offset: int
     last_offset: int
@@ -133,10 +124,10 @@ class StagedCommitted(Fact):
     """The peak of the last batch."""
 
 
-class StagedDropped(Fact):
+class StagedDropped(types.Fact):
     """The staged batches of a producer in a partition were discarded."""
 
-    partition: PartitionKey
+    partition: types.PartitionKey
     producer_id: int
 
 
@@ -151,7 +142,7 @@ class EndReason(StrEnum):
     ADMIN = "admin"
 
 
-class TransactionEnded(Fact):
+class TransactionEnded(types.Fact):
     """An open transaction has ended. For metrics and audit: the durable fact is a ``Put``."""
 
     transactional_id: str
@@ -159,20 +150,20 @@ class TransactionEnded(Fact):
     reason: EndReason
 
 
-class ProducerIdAllocated(Fact):
+class ProducerIdAllocated(types.Fact):
     """A producer id was allocated. It is never allocated again."""
 
     producer_id: int
 
 
-class FeatureChanged(Fact):
+class FeatureChanged(types.Fact):
     """The transaction version that is announced to clients has changed."""
 
     transaction_version: int
     features_epoch: int
 
 
-class GroupGathered(Fact):
+class GroupGathered(types.Fact):
     """Members joined or left while a classic group prepares its next, unannounced generation. Not durable.
 
     The generation is written when it starts. If the broker restarts before that, the members join again.
@@ -181,27 +172,27 @@ class GroupGathered(Fact):
     group: "Group"
 
 
-class GroupDeleted(Fact):
+class GroupDeleted(types.Fact):
     """A group was deleted with all its offsets, committed and pending."""
 
     group_id: str
 
 
-class SessionChanged(Fact):
+class SessionChanged(types.Fact):
     """The volatile state of a group has changed: deadlines, parked requests. A restart may lose it."""
 
     group_id: str
     session: "GroupSession | None"
 
 
-class ShareLocksChanged(Fact):
+class ShareLocksChanged(types.Fact):
     """The locks of a share-partition have changed (None: there are none). Not durable: see ``Locks``."""
 
-    key: ShareKey
+    key: types.ShareKey
     locks: "Locks | None"
 
 
-class LatestConnectionChanged(Fact):
+class LatestConnectionChanged(types.Fact):
     """A transactional id has a new latest connection. Not durable: a restart ends all connections."""
 
     transactional_id: str

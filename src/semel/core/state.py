@@ -18,7 +18,7 @@ from itertools import islice
 from operator import attrgetter
 from typing import Any, Final
 
-from semel.core import dynamic_configs, groups, topics, transactions
+from semel.core import dynamic_configs, groups, topics, transactions, types
 from semel.core.entities import ENTITIES
 from semel.core.facts import Put
 from semel.core.groups import offsets
@@ -26,38 +26,13 @@ from semel.core.log import partition
 from semel.core.security import policies
 from semel.core.shares import rules as shares
 from semel.core.shares.partition import Locks, SharePartition
-from semel.core.types import (
-    AnyCommand,
-    Apply,
-    Cluster,
-    ClusterKey,
-    CommittedOffset,
-    Decide,
-    Decision,
-    Fact,
-    GroupKey,
-    Key,
-    OffsetKey,
-    Partition,
-    PartitionKey,
-    PendingKey,
-    PendingOffset,
-    PolicyKey,
-    ProducerKey,
-    ProducerState,
-    ShareKey,
-    Topic,
-    TopicKey,
-    Transaction,
-    TransactionKey,
-    TransactionState,
-    Value,
-)
 
 _RULES = (topics, partition, offsets, groups, transactions, policies, dynamic_configs, shares)
-DECIDE: dict[type, Decide] = {command: rule for each in _RULES for command, rule in each.DECIDE.items()}
+DECIDE: dict[type, types.Decide] = {command: rule for each in _RULES for command, rule in each.DECIDE.items()}
 _CHANGES = (topics, partition, groups, transactions, shares)
-APPLY: dict[type, Apply | None] = {fact: change for each in _CHANGES for fact, change in each.APPLY.items()}
+APPLY: dict[type, types.Apply | None] = {
+    fact: change for each in _CHANGES for fact, change in each.APPLY.items()
+}
 # Any here and below: each table has the keys and values of its kind.
 _NONE_KEPT: Final[tuple[dict[Any, Any], Callable[[Any], Any]]] = ({}, str)
 
@@ -73,20 +48,24 @@ class BrokerState:
         # machine is suspended.
         self.clock_lag_ms = 0
         self.tables: Final[dict[type, dict[Any, Any]]] = {kind: {} for kind in ENTITIES}
-        self.topics: dict[TopicKey, Topic | None] = self.tables[TopicKey]
-        self.partitions: dict[PartitionKey, Partition | None] = self.tables[PartitionKey]
-        self.producers: dict[ProducerKey, ProducerState | None] = self.tables[ProducerKey]
-        self.offsets: dict[OffsetKey, CommittedOffset | None] = self.tables[OffsetKey]
-        self.groups: dict[GroupKey, groups.Group | None] = self.tables[GroupKey]
-        self.pending: dict[PendingKey, tuple[PendingOffset, ...] | None] = self.tables[PendingKey]
-        self.transactions: dict[TransactionKey, Transaction | None] = self.tables[TransactionKey]
-        self.cluster: dict[ClusterKey, Cluster | None] = self.tables[ClusterKey]
-        self.policies: dict[PolicyKey, str | None] = self.tables[PolicyKey]
-        self.shares: dict[ShareKey, SharePartition | None] = self.tables[ShareKey]
+        self.topics: dict[types.TopicKey, types.Topic | None] = self.tables[types.TopicKey]
+        self.partitions: dict[types.PartitionKey, types.Partition | None] = self.tables[types.PartitionKey]
+        self.producers: dict[types.ProducerKey, types.ProducerState | None] = self.tables[types.ProducerKey]
+        self.offsets: dict[types.OffsetKey, types.CommittedOffset | None] = self.tables[types.OffsetKey]
+        self.groups: dict[types.GroupKey, groups.Group | None] = self.tables[types.GroupKey]
+        self.pending: dict[types.PendingKey, tuple[types.PendingOffset, ...] | None] = self.tables[
+            types.PendingKey
+        ]
+        self.transactions: dict[types.TransactionKey, types.Transaction | None] = self.tables[
+            types.TransactionKey
+        ]
+        self.cluster: dict[types.ClusterKey, types.Cluster | None] = self.tables[types.ClusterKey]
+        self.policies: dict[types.PolicyKey, str | None] = self.tables[types.PolicyKey]
+        self.shares: dict[types.ShareKey, SharePartition | None] = self.tables[types.ShareKey]
         # Not entities: volatile state, see SessionChanged.
         self.sessions: dict[str, groups.GroupSession] = {}
         # The records that members of share groups hold, see ShareLocksChanged.
-        self.share_locks: dict[ShareKey, Locks] = {}
+        self.share_locks: dict[types.ShareKey, Locks] = {}
         # The deadline of every open transaction (-1: none).
         self.ongoing: dict[str, int] = {}
         # The latest connection of each transactional id, see LatestConnectionChanged.
@@ -99,21 +78,21 @@ class BrokerState:
         )
         # The tables whose entities are not evicted, and how an entity's key becomes a key of that table.
         self._kept: Final[dict[type, tuple[dict[Any, Any], Callable[[Any], Any]]]] = {
-            GroupKey: (self.sessions, attrgetter("group_id")),
-            TransactionKey: (self.ongoing, attrgetter("transactional_id")),
-            ShareKey: (self.share_locks, lambda key: key),
+            types.GroupKey: (self.sessions, attrgetter("group_id")),
+            types.TransactionKey: (self.ongoing, attrgetter("transactional_id")),
+            types.ShareKey: (self.share_locks, lambda key: key),
         }
 
-    def missing(self, keys: Iterable[Key]) -> list[Key]:
+    def missing(self, keys: Iterable[types.Key]) -> list[types.Key]:
         """Return the keys that are not loaded."""
         tables = self.tables
         return [key for key in keys if key not in tables[type(key)]]
 
-    def put(self, key: Key, value: Value | None) -> None:
+    def put(self, key: types.Key, value: types.Value | None) -> None:
         """Store a loaded entity."""
         self.tables[type(key)][key] = value
-        if type(key) is TransactionKey:
-            if isinstance(value, Transaction) and value.state is TransactionState.ONGOING:
+        if type(key) is types.TransactionKey:
+            if isinstance(value, types.Transaction) and value.state is types.TransactionState.ONGOING:
                 self.ongoing[key.transactional_id] = value.deadline_ms
             else:
                 self.ongoing.pop(key.transactional_id, None)
@@ -122,11 +101,11 @@ class BrokerState:
         """Return the time for records and for everything kept for days; ``now`` is for timeouts."""
         return now + self.clock_lag_ms
 
-    def decide(self, command: AnyCommand, now: int) -> Decision:
+    def decide(self, command: types.AnyCommand, now: int) -> types.Decision:
         """Decide a command. Reads the state and changes nothing."""
         return DECIDE[type(command)](self, command, now)
 
-    def apply(self, *facts: Fact) -> None:
+    def apply(self, *facts: types.Fact) -> None:
         """Apply facts to the state."""
         for fact in facts:
             if type(fact) is Put:
@@ -138,11 +117,11 @@ class BrokerState:
             if change is not None:
                 change(self, fact)
 
-    def _forget_volatile(self, key: Key) -> None:
+    def _forget_volatile(self, key: types.Key) -> None:
         """Drop what is in memory only about an entity that is gone."""
-        if type(key) is ShareKey:
+        if type(key) is types.ShareKey:
             self.share_locks.pop(key, None)
-        elif type(key) is TransactionKey:
+        elif type(key) is types.TransactionKey:
             self.latest_connections.pop(key.transactional_id, None)
             self.latest_offset_connections.pop(key.transactional_id, None)
 

@@ -18,22 +18,11 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
-from semel.core import topic_configs
+from semel.core import topic_configs, types
 from semel.core.configs import LIST, ConfigOperation, InvalidOperation, operate
 from semel.core.data import Data
 from semel.core.facts import TopicChanged, TopicCreated, TopicDeleted
-from semel.core.types import (
-    Apply,
-    Command,
-    Decide,
-    Decision,
-    ErrorCode,
-    Key,
-    Partition,
-    PartitionKey,
-    Topic,
-    TopicKey,
-)
+from semel.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
     from semel.core.state import BrokerState
@@ -42,7 +31,7 @@ NAME_LENGTH_MAX: Final = 249
 _NAME = re.compile(r"[a-zA-Z0-9._-]+")
 
 
-class CreateTopic(Command["TopicAnswer"]):
+class CreateTopic(types.Command["TopicAnswer"]):
     """Create a topic with empty partitions."""
 
     name: str
@@ -51,23 +40,23 @@ class CreateTopic(Command["TopicAnswer"]):
     configs: Mapping[str, str | None]
     validate_only: bool = False
 
-    def keys(self) -> Iterable[Key]:
+    def keys(self) -> Iterable[types.Key]:
         """The topic, which may exist already."""
-        return (TopicKey(self.name),)
+        return (types.TopicKey(self.name),)
 
 
-class DeleteTopic(Command["TopicAnswer"]):
+class DeleteTopic(types.Command["TopicAnswer"]):
     """Delete a topic. With an id, only if the name still belongs to that id."""
 
     name: str
     topic_id: bytes | None = None
 
-    def keys(self) -> Iterable[Key]:
+    def keys(self) -> Iterable[types.Key]:
         """The topic."""
-        return (TopicKey(self.name),)
+        return (types.TopicKey(self.name),)
 
 
-class AddPartitions(Command["TopicAnswer"]):
+class AddPartitions(types.Command["TopicAnswer"]):
     """Grow a topic to this many partitions. ``added`` is how many the client expects to add, if given."""
 
     name: str
@@ -75,12 +64,12 @@ class AddPartitions(Command["TopicAnswer"]):
     validate_only: bool = False
     added: int | None = None
 
-    def keys(self) -> Iterable[Key]:
+    def keys(self) -> Iterable[types.Key]:
         """The topic."""
-        return (TopicKey(self.name),)
+        return (types.TopicKey(self.name),)
 
 
-class AlterTopic(Command["TopicAnswer"]):
+class AlterTopic(types.Command["TopicAnswer"]):
     """Change a topic's configs: by operations, or (``replace``) to exactly the given values."""
 
     name: str
@@ -88,9 +77,9 @@ class AlterTopic(Command["TopicAnswer"]):
     replace: bool = False
     validate_only: bool = False
 
-    def keys(self) -> Iterable[Key]:
+    def keys(self) -> Iterable[types.Key]:
         """The topic."""
-        return (TopicKey(self.name),)
+        return (types.TopicKey(self.name),)
 
 
 class TopicAnswer(Data):
@@ -98,7 +87,7 @@ class TopicAnswer(Data):
 
     error: ErrorCode
     message: str | None = None
-    topic: Topic | None = None
+    topic: types.Topic | None = None
 
 
 def name_problem(name: str) -> str | None:
@@ -114,19 +103,19 @@ def name_problem(name: str) -> str | None:
     return None
 
 
-def _refuse(error: ErrorCode, message: str) -> Decision:
-    return Decision(TopicAnswer(error, message))
+def _refuse(error: ErrorCode, message: str) -> types.Decision:
+    return types.Decision(TopicAnswer(error, message))
 
 
-def _unknown(name: str) -> Decision:
+def _unknown(name: str) -> types.Decision:
     return _refuse(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic {name!r} does not exist")
 
 
-def _create(state: "BrokerState", command: CreateTopic, now: int) -> Decision:
+def _create(state: "BrokerState", command: CreateTopic, now: int) -> types.Decision:
     wrong_name = name_problem(command.name)
     if wrong_name:
         return _refuse(ErrorCode.INVALID_TOPIC_EXCEPTION, wrong_name)
-    if state.topics[TopicKey(command.name)] is not None:
+    if state.topics[types.TopicKey(command.name)] is not None:
         return _refuse(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic {command.name!r} already exists")
     if command.partitions < 1:
         return _refuse(ErrorCode.INVALID_PARTITIONS, "Number of partitions must be larger than 0")
@@ -139,23 +128,23 @@ def _create(state: "BrokerState", command: CreateTopic, now: int) -> Decision:
     conflict = topic_configs.conflict(configs)
     if conflict:
         return _refuse(ErrorCode.INVALID_CONFIG, conflict)
-    topic = Topic(command.name, command.topic_id, command.partitions, configs)
-    return Decision(
+    topic = types.Topic(command.name, command.topic_id, command.partitions, configs)
+    return types.Decision(
         TopicAnswer(ErrorCode.NONE, topic=topic), () if command.validate_only else (TopicCreated(topic),)
     )
 
 
-def _delete(state: "BrokerState", command: DeleteTopic, now: int) -> Decision:
-    topic = state.topics[TopicKey(command.name)]
+def _delete(state: "BrokerState", command: DeleteTopic, now: int) -> types.Decision:
+    topic = state.topics[types.TopicKey(command.name)]
     if command.topic_id is not None and (topic is None or topic.topic_id != command.topic_id):
         return _refuse(ErrorCode.UNKNOWN_TOPIC_ID, "There is no topic with this id")
     if topic is None:
         return _unknown(command.name)
-    return Decision(TopicAnswer(ErrorCode.NONE, topic=topic), (TopicDeleted(topic),))
+    return types.Decision(TopicAnswer(ErrorCode.NONE, topic=topic), (TopicDeleted(topic),))
 
 
-def _add_partitions(state: "BrokerState", command: AddPartitions, now: int) -> Decision:
-    topic = state.topics[TopicKey(command.name)]
+def _add_partitions(state: "BrokerState", command: AddPartitions, now: int) -> types.Decision:
+    topic = state.topics[types.TopicKey(command.name)]
     if topic is None:
         return _unknown(command.name)
     if command.partitions == topic.partitions:
@@ -172,13 +161,13 @@ def _add_partitions(state: "BrokerState", command: AddPartitions, now: int) -> D
             f"{increase} partition(s) are to be added, but there are assignments for {command.added}",
         )
     grown = topic.but(partitions=command.partitions)
-    return Decision(
+    return types.Decision(
         TopicAnswer(ErrorCode.NONE, topic=grown), () if command.validate_only else (TopicChanged(grown),)
     )
 
 
-def _alter(state: "BrokerState", command: AlterTopic, now: int) -> Decision:
-    topic = state.topics[TopicKey(command.name)]
+def _alter(state: "BrokerState", command: AlterTopic, now: int) -> types.Decision:
+    topic = state.topics[types.TopicKey(command.name)]
     if topic is None:
         return _unknown(command.name)
     configs = topic_configs.kept(topic.configs) if command.replace else dict(topic.configs)
@@ -192,7 +181,7 @@ def _alter(state: "BrokerState", command: AlterTopic, now: int) -> Decision:
     changed = topic.but(configs=configs)
     # Setting a config to its current value must not cost a commit.
     facts = () if command.validate_only or changed == topic else (TopicChanged(changed),)
-    return Decision(TopicAnswer(ErrorCode.NONE, topic=changed), facts)
+    return types.Decision(TopicAnswer(ErrorCode.NONE, topic=changed), facts)
 
 
 def _operate(configs: dict[str, str], operation: ConfigOperation) -> str | None:
@@ -210,19 +199,19 @@ def _operate(configs: dict[str, str], operation: ConfigOperation) -> str | None:
 
 def _topic_created(state: "BrokerState", fact: TopicCreated) -> None:
     topic = fact.topic
-    state.topics[TopicKey(topic.name)] = topic
+    state.topics[types.TopicKey(topic.name)] = topic
     for index in range(topic.partitions):
-        state.partitions[PartitionKey(topic.topic_id, index)] = Partition()
+        state.partitions[types.PartitionKey(topic.topic_id, index)] = types.Partition()
 
 
 def _topic_changed(state: "BrokerState", fact: TopicChanged) -> None:
     topic = fact.topic
-    before = state.topics[TopicKey(topic.name)]
+    before = state.topics[types.TopicKey(topic.name)]
     assert before is not None
     assert before.topic_id == topic.topic_id
     for index in range(before.partitions, topic.partitions):
-        state.partitions[PartitionKey(topic.topic_id, index)] = Partition()
-    state.topics[TopicKey(topic.name)] = topic
+        state.partitions[types.PartitionKey(topic.topic_id, index)] = types.Partition()
+    state.topics[types.TopicKey(topic.name)] = topic
 
 
 def _topic_deleted(state: "BrokerState", fact: TopicDeleted) -> None:
@@ -232,9 +221,9 @@ def _topic_deleted(state: "BrokerState", fact: TopicDeleted) -> None:
     again would see the deleted topic.
     """
     topic = fact.topic
-    state.topics[TopicKey(topic.name)] = None
+    state.topics[types.TopicKey(topic.name)] = None
     for index in range(topic.partitions):
-        state.partitions[PartitionKey(topic.topic_id, index)] = None
+        state.partitions[types.PartitionKey(topic.topic_id, index)] = None
     for producer in [key for key in state.producers if key.topic_id == topic.topic_id]:
         state.producers[producer] = None
     for share in [key for key in state.shares if key.topic_id == topic.topic_id]:
@@ -247,14 +236,14 @@ def _topic_deleted(state: "BrokerState", fact: TopicDeleted) -> None:
         state.pending[group] = kept or None
 
 
-DECIDE: dict[type, Decide] = {
+DECIDE: dict[type, types.Decide] = {
     CreateTopic: _create,
     DeleteTopic: _delete,
     AddPartitions: _add_partitions,
     AlterTopic: _alter,
 }
 
-APPLY: dict[type, Apply] = {
+APPLY: dict[type, types.Apply] = {
     TopicCreated: _topic_created,
     TopicChanged: _topic_changed,
     TopicDeleted: _topic_deleted,

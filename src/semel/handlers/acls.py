@@ -19,22 +19,8 @@ from semel.core.types import ErrorCode
 from semel.handlers.context import Handler, RequestContext
 from semel.handlers.rights import ALTER, CLUSTER_DENIED, DESCRIBE, MESSAGES, rights_of
 from semel.store.contract import StoreRefused
+from semel.wire import messages as wire
 from semel.wire.api_key import ApiKey
-from semel.wire.messages.security import (
-    AclCreation,
-    AclCreationResult,
-    AclDescription,
-    CreateAclsRequest,
-    CreateAclsResponse,
-    DeleteAclsFilter,
-    DeleteAclsFilterResult,
-    DeleteAclsMatchingAcl,
-    DeleteAclsRequest,
-    DeleteAclsResponse,
-    DescribeAclsRequest,
-    DescribeAclsResource,
-    DescribeAclsResponse,
-)
 from semel.wire.schema import Request
 
 NO_AUTHORIZER = "No Authorizer is configured. Start the broker with semel.authorizer=acl."
@@ -52,26 +38,26 @@ _CONCRETE = (
 
 
 async def describe_acls(
-    broker: Broker, request: DescribeAclsRequest, context: RequestContext
-) -> DescribeAclsResponse:
+    broker: Broker, request: wire.DescribeAclsRequest, context: RequestContext
+) -> wire.DescribeAclsResponse:
     """DescribeAcls v1–v3: the ACLs that match a filter.
 
     Behaviour: SECURITY_DISABLED without an authorizer. Right: Describe Cluster.
     """
     if refusal := _refusal(broker, request, context, DESCRIBE):
         error, message = refusal
-        return DescribeAclsResponse(error_code=error, error_message=message)
+        return wire.DescribeAclsResponse(error_code=error, error_message=message)
     wanted = _filter(request)
     if problem := _filter_problem(wanted):
-        return DescribeAclsResponse(error_code=ErrorCode.INVALID_REQUEST, error_message=problem)
+        return wire.DescribeAclsResponse(error_code=ErrorCode.INVALID_REQUEST, error_message=problem)
     found = await _found(broker, wanted)
     resources = [
-        DescribeAclsResource(
+        wire.DescribeAclsResource(
             resource_type=resource_type,
             pattern_type=pattern_type,
             resource_name=name,
             acls=[
-                AclDescription(
+                wire.AclDescription(
                     principal=each.principal,
                     host=each.host,
                     operation=each.operation,
@@ -82,20 +68,20 @@ async def describe_acls(
         )
         for (resource_type, pattern_type, name), bindings in groupby(found, lambda each: each.values()[:3])
     ]
-    return DescribeAclsResponse(error_message=None, resources=resources)
+    return wire.DescribeAclsResponse(error_message=None, resources=resources)
 
 
 async def create_acls(
-    broker: Broker, request: CreateAclsRequest, context: RequestContext
-) -> CreateAclsResponse:
+    broker: Broker, request: wire.CreateAclsRequest, context: RequestContext
+) -> wire.CreateAclsResponse:
     """CreateAcls v1–v3: add ACLs. Adding an existing ACL changes nothing, so clients can retry.
 
     Behaviour: each ACL succeeds or fails on its own. SECURITY_DISABLED without an authorizer. Right: Alter
         Cluster.
     """
     if refusal := _refusal(broker, request, context, ALTER):
-        result = AclCreationResult(error_code=refusal[0], error_message=refusal[1])
-        return CreateAclsResponse(results=[result] * len(request.creations))
+        result = wire.AclCreationResult(error_code=refusal[0], error_message=refusal[1])
+        return wire.CreateAclsResponse(results=[result] * len(request.creations))
     bindings = [_binding(each) for each in request.creations]
     problems = [_problem(each) for each in bindings]
     known = broker.policies.acls
@@ -112,43 +98,43 @@ async def create_acls(
             await broker.ask_each([AddAcl(each) for each in wanted])
         except StoreRefused as refused:
             error, message = ErrorCode.KAFKA_STORAGE_ERROR, refused.client_message
-    return CreateAclsResponse(
+    return wire.CreateAclsResponse(
         results=[
-            AclCreationResult(error_code=error, error_message=message)
+            wire.AclCreationResult(error_code=error, error_message=message)
             if problem is None
-            else AclCreationResult(error_code=ErrorCode.INVALID_REQUEST, error_message=problem)
+            else wire.AclCreationResult(error_code=ErrorCode.INVALID_REQUEST, error_message=problem)
             for problem in problems
         ]
     )
 
 
 async def delete_acls(
-    broker: Broker, request: DeleteAclsRequest, context: RequestContext
-) -> DeleteAclsResponse:
+    broker: Broker, request: wire.DeleteAclsRequest, context: RequestContext
+) -> wire.DeleteAclsResponse:
     """DeleteAcls v1–v3: remove the ACLs that match filters, and only those.
 
     Behaviour: an ACL that several filters match is listed by each of them. Right: Alter Cluster.
     """
     if refusal := _refusal(broker, request, context, ALTER):
-        result = DeleteAclsFilterResult(error_code=refusal[0], error_message=refusal[1])
-        return DeleteAclsResponse(filter_results=[result] * len(request.filters))
+        result = wire.DeleteAclsFilterResult(error_code=refusal[0], error_message=refusal[1])
+        return wire.DeleteAclsResponse(filter_results=[result] * len(request.filters))
     filters = [_filter(each) for each in request.filters]
     problems = [_filter_problem(each) for each in filters]
     if sum(each.only is None for each in filters) > FILTERS_MAX:
-        result = DeleteAclsFilterResult(
+        result = wire.DeleteAclsFilterResult(
             error_code=ErrorCode.POLICY_VIOLATION,
             error_message=f"More than {FILTERS_MAX} filters that may match several ACLs.",
         )
-        return DeleteAclsResponse(filter_results=[result] * len(filters))
+        return wire.DeleteAclsResponse(filter_results=[result] * len(filters))
     if broker.member is not None:
         try:
             # Another broker may have added matching ACLs whose notices have not arrived yet.
             await broker.policies.load()
         except StoreRefused as refused:
-            failed = DeleteAclsFilterResult(
+            failed = wire.DeleteAclsFilterResult(
                 error_code=ErrorCode.KAFKA_STORAGE_ERROR, error_message=refused.client_message
             )
-            return DeleteAclsResponse(filter_results=[failed] * len(filters))
+            return wire.DeleteAclsResponse(filter_results=[failed] * len(filters))
     found = [
         [] if problem else await _found(broker, wanted)
         for wanted, problem in zip(filters, problems, strict=True)
@@ -160,9 +146,9 @@ async def delete_acls(
         await broker.ask_each([*map(RemoveAcl, doomed), ConfirmPolicies()])
     except StoreRefused as refused:
         error, message = ErrorCode.KAFKA_STORAGE_ERROR, refused.client_message
-    return DeleteAclsResponse(
+    return wire.DeleteAclsResponse(
         filter_results=[
-            DeleteAclsFilterResult(
+            wire.DeleteAclsFilterResult(
                 error_code=ErrorCode.NONE if problem is None else ErrorCode.INVALID_REQUEST,
                 error_message=problem,
                 matching_acls=[_matching(each, error, message) for each in some],
@@ -194,7 +180,7 @@ async def _found(broker: Broker, wanted: AclFilter) -> list[AclBinding]:
     return sorted(found)
 
 
-def _filter(asked: DescribeAclsRequest | DeleteAclsFilter) -> AclFilter:
+def _filter(asked: wire.DescribeAclsRequest | wire.DeleteAclsFilter) -> AclFilter:
     return AclFilter(
         asked.resource_type_filter,
         asked.pattern_type_filter,
@@ -213,7 +199,7 @@ def _filter_problem(wanted: AclFilter) -> str | None:
     return None
 
 
-def _binding(asked: AclCreation) -> AclBinding:
+def _binding(asked: wire.AclCreation) -> AclBinding:
     return AclBinding(
         asked.resource_type,
         asked.resource_pattern_type,
@@ -258,8 +244,8 @@ def _problem(binding: AclBinding) -> str | None:
     return None
 
 
-def _matching(binding: AclBinding, error: ErrorCode, message: str | None) -> DeleteAclsMatchingAcl:
-    return DeleteAclsMatchingAcl(
+def _matching(binding: AclBinding, error: ErrorCode, message: str | None) -> wire.DeleteAclsMatchingAcl:
+    return wire.DeleteAclsMatchingAcl(
         error_code=error,
         error_message=message,
         resource_type=binding.resource_type,

@@ -1,16 +1,8 @@
 """DescribeClientQuotas, AlterClientQuotas. The rules are in `semel.core.security.quotas`."""
 
 from semel.broker.broker import Broker
+from semel.core.security import quotas
 from semel.core.security.policies import AlterQuota
-from semel.core.security.quotas import (
-    Operations,
-    Quota,
-    QuotaEntity,
-    QuotaRefused,
-    check_operations,
-    entity_of,
-    filter_of,
-)
 from semel.core.types import ErrorCode
 from semel.handlers.context import Handler, RequestContext
 from semel.handlers.rights import ALTER_CONFIGS, CLUSTER_DENIED, DESCRIBE_CONFIGS, MESSAGES, rights_of
@@ -44,14 +36,14 @@ async def describe_client_quotas(
         return DescribeClientQuotasResponse(error_code=CLUSTER_DENIED, error_message=None, entries=None)
     components = [(each.entity_type, each.match_type, each.match) for each in request.components]
     try:
-        wanted = filter_of(components, strict=request.strict)
-    except QuotaRefused as refused:
+        wanted = quotas.filter_of(components, strict=request.strict)
+    except quotas.QuotaRefused as refused:
         return DescribeClientQuotasResponse(error_code=refused.code, error_message=str(refused), entries=None)
     found = [_described(each) for each in broker.policies.quotas if wanted.matches(each.entity)]
     return DescribeClientQuotasResponse(error_message=None, entries=found)
 
 
-def _described(quota: Quota) -> DescribeClientQuotasEntry:
+def _described(quota: quotas.Quota) -> DescribeClientQuotasEntry:
     return DescribeClientQuotasEntry(
         entity=[
             DescribeClientQuotasEntity(entity_type=entity_type, entity_name=name)
@@ -83,7 +75,7 @@ async def alter_client_quotas(
             ]
         )
     results: list[AlterClientQuotasResult] = []
-    commands: dict[QuotaEntity, AlterQuota] = {}
+    commands: dict[quotas.QuotaEntity, AlterQuota] = {}
     accepted: list[AlterClientQuotasResult] = []
     for entry in request.entries:
         result = AlterClientQuotasResult(entity=entry.entity, error_message=None)
@@ -91,8 +83,8 @@ async def alter_client_quotas(
         try:
             command = _command(entry)
             if command.entity in commands:
-                raise QuotaRefused("The request has another entry for the same entity.")
-        except QuotaRefused as refused:
+                raise quotas.QuotaRefused("The request has another entry for the same entity.")
+        except quotas.QuotaRefused as refused:
             result.error_code, result.error_message = refused.code, str(refused)
             continue
         commands[command.entity] = command
@@ -105,9 +97,11 @@ async def alter_client_quotas(
 
 
 def _command(entry: AlterClientQuotasEntry) -> AlterQuota:
-    entity = entity_of((each.entity_type, each.entity_name) for each in entry.entity)
-    operations: Operations = tuple((each.key, None if each.remove else each.value) for each in entry.ops)
-    check_operations(entity, operations)
+    entity = quotas.entity_of((each.entity_type, each.entity_name) for each in entry.entity)
+    operations: quotas.Operations = tuple(
+        (each.key, None if each.remove else each.value) for each in entry.ops
+    )
+    quotas.check_operations(entity, operations)
     return AlterQuota(entity, operations)
 
 

@@ -27,14 +27,7 @@ from semel.handlers.rights import (
 )
 from semel.handlers.transaction_errors import close_superseded
 from semel.store.contract import StoreRefused
-from semel.wire.messages.semel import (
-    BeginAttemptRequest,
-    BeginAttemptResponse,
-    CommitTransactionsRefusal,
-    CommitTransactionsRequest,
-    CommitTransactionsResponse,
-    CommitTransactionsTransaction,
-)
+from semel.wire import messages as wire
 
 TRANSACTIONS_MAX: Final = 1_000
 """Per request. They are decided in one step while all other commands wait: 0.1 s for this many."""
@@ -51,8 +44,8 @@ _REFUSALS: Final = {
 
 
 async def commit_transactions(
-    broker: Broker, request: CommitTransactionsRequest, context: RequestContext
-) -> CommitTransactionsResponse:
+    broker: Broker, request: wire.CommitTransactionsRequest, context: RequestContext
+) -> wire.CommitTransactionsResponse:
     """CommitTransactions v0: commit several transactions and the offsets of a group, all or nothing.
 
     Behaviour: the driver sends its transactional id with its producer id and epoch. It is PRODUCER_FENCED (or
@@ -68,17 +61,17 @@ async def commit_transactions(
     if denied := _denied(rights_of(broker, request, context), request):
         return denied
     if problem := _problem(request):
-        return CommitTransactionsResponse(error_code=ErrorCode.INVALID_REQUEST, error_message=problem)
+        return wire.CommitTransactionsResponse(error_code=ErrorCode.INVALID_REQUEST, error_message=problem)
     if error := coordination_error(broker, request.transactional_id):
-        return CommitTransactionsResponse(error_code=error)
+        return wire.CommitTransactionsResponse(error_code=error)
     if request.topics and not is_usable(request.group_id or ""):
-        return CommitTransactionsResponse(
+        return wire.CommitTransactionsResponse(
             error_code=ErrorCode.INVALID_GROUP_ID,
             error_message=f"The offsets are of no group, or its id is longer than {ID_CHARS_MAX} characters.",
         )
     offsets, unknown = await _offsets(broker, request)
     if unknown:
-        return CommitTransactionsResponse(
+        return wire.CommitTransactionsResponse(
             error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
             error_message=f"There is no {', '.join(unknown[:10])}.",
         )
@@ -96,17 +89,19 @@ async def commit_transactions(
         answer = TransactionsCommitted(refused_by_store(broker, request.transactional_id))
     if isinstance(answer, Superseded):
         close_superseded(request.transactional_id)
-    return CommitTransactionsResponse(
+    return wire.CommitTransactionsResponse(
         error_code=answer.error,
         error_message="Not all of the transactions can be committed." if answer.refused else None,
         refused=[
-            CommitTransactionsRefusal(transactional_id=name, error_code=error)
+            wire.CommitTransactionsRefusal(transactional_id=name, error_code=error)
             for name, error in answer.refused
         ],
     )
 
 
-def _denied(rights: RequestRights, request: CommitTransactionsRequest) -> CommitTransactionsResponse | None:
+def _denied(
+    rights: RequestRights, request: wire.CommitTransactionsRequest
+) -> wire.CommitTransactionsResponse | None:
     """The response to a client that may not write all ids, or not read the group or the topics."""
     may_drive = rights.transactional_id(WRITE, request.transactional_id)
     ids = [each.transactional_id for each in request.transactions]
@@ -119,11 +114,11 @@ def _denied(rights: RequestRights, request: CommitTransactionsRequest) -> Commit
         error = TOPIC_DENIED
     else:
         return None
-    refused = [CommitTransactionsRefusal(transactional_id=each, error_code=ID_DENIED) for each in denied]
-    return CommitTransactionsResponse(error_code=error, error_message=MESSAGES[error], refused=refused)
+    refused = [wire.CommitTransactionsRefusal(transactional_id=each, error_code=ID_DENIED) for each in denied]
+    return wire.CommitTransactionsResponse(error_code=error, error_message=MESSAGES[error], refused=refused)
 
 
-def _problem(request: CommitTransactionsRequest) -> str | None:
+def _problem(request: wire.CommitTransactionsRequest) -> str | None:
     """The error message for an invalid request; None if it is valid."""
     ids = [each.transactional_id for each in request.transactions]
     if not all(map(is_usable, (request.transactional_id, *ids))):
@@ -135,12 +130,12 @@ def _problem(request: CommitTransactionsRequest) -> str | None:
     return None
 
 
-def _producer(asked: CommitTransactionsTransaction) -> Producer:
+def _producer(asked: wire.CommitTransactionsTransaction) -> Producer:
     return Producer(asked.transactional_id, asked.producer_id, asked.producer_epoch)
 
 
 async def _offsets(
-    broker: Broker, request: CommitTransactionsRequest
+    broker: Broker, request: wire.CommitTransactionsRequest
 ) -> tuple[tuple[tuple[OffsetKey, CommittedOffset], ...], list[str]]:
     """The offsets as the core's types, and the partitions that do not exist."""
     found: list[tuple[OffsetKey, CommittedOffset]] = []
@@ -160,8 +155,8 @@ async def _offsets(
 
 
 async def begin_attempt(
-    broker: Broker, request: BeginAttemptRequest, context: RequestContext
-) -> BeginAttemptResponse:
+    broker: Broker, request: wire.BeginAttemptRequest, context: RequestContext
+) -> wire.BeginAttemptResponse:
     """BeginAttempt v0: a producer id and an epoch for a task attempt of a run.
 
     Behaviour: like InitProducerId, for a transactional id that is used in one run and never again. The run
@@ -176,15 +171,15 @@ async def begin_attempt(
     rights = rights_of(broker, request, context)
     ids = (request.transactional_id, request.driver_transactional_id)
     if not all(rights.transactional_id(WRITE, each) for each in ids):
-        return BeginAttemptResponse(error_code=ID_DENIED, error_message=MESSAGES[ID_DENIED])
+        return wire.BeginAttemptResponse(error_code=ID_DENIED, error_message=MESSAGES[ID_DENIED])
     driver = Producer(
         request.driver_transactional_id, request.driver_producer_id, request.driver_producer_epoch
     )
     problem = _attempt_problem(request)
     if problem:
-        return BeginAttemptResponse(error_code=ErrorCode.INVALID_REQUEST, error_message=problem)
+        return wire.BeginAttemptResponse(error_code=ErrorCode.INVALID_REQUEST, error_message=problem)
     if error := coordination_error(broker, request.transactional_id):
-        return BeginAttemptResponse(error_code=error)
+        return wire.BeginAttemptResponse(error_code=error)
     command = BeginAttempt(
         request.transactional_id,
         driver,
@@ -195,7 +190,7 @@ async def begin_attempt(
         given = await broker.ask(command)
     except StoreRefused:
         given = ProducerGiven(refused_by_store(broker, request.transactional_id))
-    return BeginAttemptResponse(
+    return wire.BeginAttemptResponse(
         error_code=given.error,
         error_message=_REFUSALS.get(given.error),
         producer_id=given.producer_id,
@@ -203,7 +198,7 @@ async def begin_attempt(
     )
 
 
-def _attempt_problem(request: BeginAttemptRequest) -> str | None:
+def _attempt_problem(request: wire.BeginAttemptRequest) -> str | None:
     ids: Iterable[str] = (request.transactional_id, request.driver_transactional_id)
     if not all(map(is_usable, ids)):
         return f"A transactional id is empty, or longer than {ID_CHARS_MAX} characters."
@@ -215,6 +210,6 @@ def _attempt_problem(request: BeginAttemptRequest) -> str | None:
 
 
 HANDLERS: dict[int, Handler] = {
-    CommitTransactionsRequest.api_key: commit_transactions,
-    BeginAttemptRequest.api_key: begin_attempt,
+    wire.CommitTransactionsRequest.api_key: commit_transactions,
+    wire.BeginAttemptRequest.api_key: begin_attempt,
 }

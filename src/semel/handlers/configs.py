@@ -43,26 +43,8 @@ from semel.handlers.rights import (
     rights_of,
 )
 from semel.handlers.topics import ask_topics
+from semel.wire import messages as wire
 from semel.wire.api_key import ApiKey
-from semel.wire.messages.configs import (
-    AlterableConfig,
-    AlterConfigsRequest,
-    AlterConfigsResourceResponse,
-    AlterConfigsResponse,
-    DescribeConfigsRequest,
-    DescribeConfigsResource,
-    DescribeConfigsResourceResult,
-    DescribeConfigsResponse,
-    DescribeConfigsResult,
-    DescribeConfigsSynonym,
-    IncrementalAlterConfigsAlterableConfig,
-    IncrementalAlterConfigsAlterConfigsResourceResponse,
-    IncrementalAlterConfigsRequest,
-    IncrementalAlterConfigsResponse,
-    ListConfigResourcesRequest,
-    ListConfigResourcesResponse,
-    ListedConfigResource,
-)
 
 TOPIC: Final = 2
 BROKER_LOGGER: Final = 8
@@ -91,12 +73,12 @@ _DENIED: Final = {
 }
 """The error if a right is missing, by kind of resource. Unknown kinds are refused for another reason."""
 
-R = TypeVar("R", AlterConfigsResourceResponse, IncrementalAlterConfigsAlterConfigsResourceResponse)
+R = TypeVar("R", wire.AlterConfigsResourceResponse, wire.IncrementalAlterConfigsAlterConfigsResourceResponse)
 
 
 async def describe_configs(
-    broker: Broker, request: DescribeConfigsRequest, context: RequestContext
-) -> DescribeConfigsResponse:
+    broker: Broker, request: wire.DescribeConfigsRequest, context: RequestContext
+) -> wire.DescribeConfigsResponse:
     """DescribeConfigs v1–v4: the configs of topics and groups, and the settings of the broker.
 
     Behaviour: all configs, or the named ones; each with its source, and on request with its synonyms. A
@@ -107,11 +89,11 @@ async def describe_configs(
         are left out.
     """
     rights = rights_of(broker, request, context)
-    response = DescribeConfigsResponse()
+    response = wire.DescribeConfigsResponse()
     described: set[Resource] = set()
-    denied: list[DescribeConfigsResult] = []
+    denied: list[wire.DescribeConfigsResult] = []
     for resource in request.resources:
-        result = DescribeConfigsResult(
+        result = wire.DescribeConfigsResult(
             error_message=None, resource_type=resource.resource_type, resource_name=resource.resource_name
         )
         refusal = _refusal(rights, DESCRIBE_CONFIGS, resource.resource_type, resource.resource_name)
@@ -142,7 +124,7 @@ def _refusal(rights: RequestRights, operation: Operation, kind: int, name: str) 
     return None if may or error is None else TopicAnswer(error, MESSAGES[error])
 
 
-def _not_described(resource: DescribeConfigsResource, described: set[Resource]) -> TopicAnswer | None:
+def _not_described(resource: wire.DescribeConfigsResource, described: set[Resource]) -> TopicAnswer | None:
     """The error if a resource is repeated or there are too many; else adds it to ``described``."""
     asked = Resource(resource.resource_type, resource.resource_name)
     if asked in described:
@@ -153,7 +135,7 @@ def _not_described(resource: DescribeConfigsResource, described: set[Resource]) 
     return None
 
 
-async def _entries(broker: Broker, resource: DescribeConfigsResource) -> list[ConfigEntry] | TopicAnswer:
+async def _entries(broker: Broker, resource: wire.DescribeConfigsResource) -> list[ConfigEntry] | TopicAnswer:
     name, configs = resource.resource_name, broker.policies.configs
     if resource.resource_type == BROKER:
         if name == ALL_BROKERS:
@@ -191,16 +173,17 @@ def _unusable(group_id: str) -> TopicAnswer | None:
     return _invalid("A group must have a name, and not too long a one.")
 
 
-def _shown(entry: ConfigEntry, request: DescribeConfigsRequest) -> DescribeConfigsResourceResult:
+def _shown(entry: ConfigEntry, request: wire.DescribeConfigsRequest) -> wire.DescribeConfigsResourceResult:
     synonyms = entry.synonyms if request.include_synonyms else ()
-    return DescribeConfigsResourceResult(
+    return wire.DescribeConfigsResourceResult(
         name=entry.name,
         value=entry.value,
         read_only=entry.is_read_only,
         config_source=entry.source,
         is_sensitive=entry.is_sensitive,
         synonyms=[
-            DescribeConfigsSynonym(name=each.name, value=each.value, source=each.source) for each in synonyms
+            wire.DescribeConfigsSynonym(name=each.name, value=each.value, source=each.source)
+            for each in synonyms
         ],
         config_type=entry.kind,
         documentation=entry.documentation if request.include_documentation else None,
@@ -208,24 +191,28 @@ def _shown(entry: ConfigEntry, request: DescribeConfigsRequest) -> DescribeConfi
 
 
 async def alter_configs(
-    broker: Broker, request: AlterConfigsRequest, context: RequestContext
-) -> AlterConfigsResponse:
+    broker: Broker, request: wire.AlterConfigsRequest, context: RequestContext
+) -> wire.AlterConfigsResponse:
     """AlterConfigs v0–v2: set the configs of a resource to exactly these; all others get their defaults.
 
     Behaviour: deprecated in Kafka in favour of IncrementalAlterConfigs; served because clients still send it.
         For topics, groups, this broker and all brokers.
     Versions:  v2 flexible.
     """
-    return AlterConfigsResponse(
+    return wire.AlterConfigsResponse(
         responses=await _alter(
-            broker, rights_of(broker, request, context), request, AlterConfigsResourceResponse, replace=True
+            broker,
+            rights_of(broker, request, context),
+            request,
+            wire.AlterConfigsResourceResponse,
+            replace=True,
         )
     )
 
 
 async def incremental_alter_configs(
-    broker: Broker, request: IncrementalAlterConfigsRequest, context: RequestContext
-) -> IncrementalAlterConfigsResponse:
+    broker: Broker, request: wire.IncrementalAlterConfigsRequest, context: RequestContext
+) -> wire.IncrementalAlterConfigsResponse:
     """IncrementalAlterConfigs v0–v1: set, delete, append to or subtract from the configs of a resource.
 
     Behaviour: for topics, groups, this broker (resource name: its id) and all brokers (empty name). The
@@ -237,12 +224,12 @@ async def incremental_alter_configs(
         error. More settings can be changed than in Kafka, but not listeners and their certificates (those are
         read again when their files change).
     """
-    return IncrementalAlterConfigsResponse(
+    return wire.IncrementalAlterConfigsResponse(
         responses=await _alter(
             broker,
             rights_of(broker, request, context),
             request,
-            IncrementalAlterConfigsAlterConfigsResourceResponse,
+            wire.IncrementalAlterConfigsAlterConfigsResourceResponse,
             replace=False,
         )
     )
@@ -251,7 +238,7 @@ async def incremental_alter_configs(
 async def _alter(
     broker: Broker,
     rights: RequestRights,
-    request: AlterConfigsRequest | IncrementalAlterConfigsRequest,
+    request: wire.AlterConfigsRequest | wire.IncrementalAlterConfigsRequest,
     shown_as: type[R],
     *,
     replace: bool,
@@ -296,8 +283,8 @@ async def _alter(
     ]
 
 
-def _operation(config: AlterableConfig | IncrementalAlterConfigsAlterableConfig) -> ConfigOperation:
-    if isinstance(config, AlterableConfig):
+def _operation(config: wire.AlterableConfig | wire.IncrementalAlterConfigsAlterableConfig) -> ConfigOperation:
+    if isinstance(config, wire.AlterableConfig):
         return config.name, SET, config.value
     return config.name, config.config_operation, config.value
 
@@ -384,8 +371,8 @@ def _unsupported(kind: int) -> TopicAnswer:
 
 
 async def list_config_resources(
-    broker: Broker, request: ListConfigResourcesRequest, context: RequestContext
-) -> ListConfigResourcesResponse:
+    broker: Broker, request: wire.ListConfigResourcesRequest, context: RequestContext
+) -> wire.ListConfigResourcesResponse:
     """ListConfigResources v0–v1: topics, live brokers, and the groups that have configs (KIP-1142).
 
     Behaviour: resources of all kinds, or of the named ones; an unknown kind is UNSUPPORTED_VERSION.
@@ -393,12 +380,12 @@ async def list_config_resources(
     Differs:   in Kafka every broker also has loggers.
     """
     if not rights_of(broker, request, context).cluster(DESCRIBE_CONFIGS):
-        return ListConfigResourcesResponse(error_code=CLUSTER_DENIED)
+        return wire.ListConfigResourcesResponse(error_code=CLUSTER_DENIED)
     kinds = request.resource_types or KINDS
     if not set(kinds).issubset(KINDS):
-        return ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
+        return wire.ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
     if context.version == 0:
-        return ListConfigResourcesResponse()
+        return wire.ListConfigResourcesResponse()
     names: dict[int, list[str]] = {}
     if GROUP in kinds:
         names[GROUP] = broker.policies.configs.resources(GROUP)
@@ -406,9 +393,9 @@ async def list_config_resources(
         names[BROKER] = [str(each.node_id) for each in broker.ownership.nodes()]
     if TOPIC in kinds:
         names[TOPIC] = [each.name for each in await broker.catalog.all()]
-    return ListConfigResourcesResponse(
+    return wire.ListConfigResourcesResponse(
         config_resources=[
-            ListedConfigResource(resource_name=name, resource_type=kind)
+            wire.ListedConfigResource(resource_name=name, resource_type=kind)
             for kind, some in names.items()
             for name in some
         ]

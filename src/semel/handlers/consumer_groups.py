@@ -12,14 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from semel.broker.broker import Broker
+from semel.core.groups import commands
 from semel.core.groups.assignors import DEFAULT_ASSIGNOR
-from semel.core.groups.commands import (
-    ConsumerAnswer,
-    ConsumerHeartbeat,
-    ReadSubscriptions,
-    Subscriptions,
-    TopicsNeeded,
-)
 from semel.core.groups.consumer import problem
 from semel.core.groups.model import NO_ASSIGNMENT, ConsumerGroup, ConsumerMember, Group, TopicShape
 from semel.core.groups.model import Assignment as OwnedPartitions
@@ -30,19 +24,8 @@ from semel.handlers.group_admin import describe_each
 from semel.handlers.leadership import coordination_error, refused_by_store
 from semel.handlers.rights import DESCRIBE, GROUP_DENIED, READ, TOPIC, TOPIC_DENIED, RequestRights, rights_of
 from semel.store.contract import StoreRefused
+from semel.wire import messages as wire
 from semel.wire.api_key import ApiKey
-from semel.wire.messages.groups import (
-    Assignment,
-    ConsumerGroupDescribeAssignment,
-    ConsumerGroupDescribeDescribedGroup,
-    ConsumerGroupDescribeRequest,
-    ConsumerGroupDescribeResponse,
-    ConsumerGroupDescribeTopicPartitions,
-    ConsumerGroupHeartbeatRequest,
-    ConsumerGroupHeartbeatResponse,
-    Member,
-    TopicPartitions,
-)
 
 CLASSIC_MEMBER: Final = 0
 CONSUMER_MEMBER: Final = 1
@@ -55,8 +38,8 @@ HAS_DENIED_TOPICS: Final = "A topic of this group may not be described."
 
 
 async def consumer_group_heartbeat(
-    broker: Broker, request: ConsumerGroupHeartbeatRequest, context: RequestContext
-) -> ConsumerGroupHeartbeatResponse:
+    broker: Broker, request: wire.ConsumerGroupHeartbeatRequest, context: RequestContext
+) -> wire.ConsumerGroupHeartbeatResponse:
     """ConsumerGroupHeartbeat v0–v1: join a group, stay a member, leave, and get an assignment (KIP-848).
 
     Behaviour: a null assignment means "unchanged". The next heartbeat notices a new topic or partition; one
@@ -72,25 +55,25 @@ async def consumer_group_heartbeat(
     """
     rights = rights_of(broker, request, context)
     if not rights.group(READ, request.group_id):
-        return ConsumerGroupHeartbeatResponse(error_code=GROUP_DENIED)
+        return wire.ConsumerGroupHeartbeatResponse(error_code=GROUP_DENIED)
     if not rights.topics(DESCRIBE, request.subscribed_topic_names or ()):
-        return ConsumerGroupHeartbeatResponse(error_code=TOPIC_DENIED)
+        return wire.ConsumerGroupHeartbeatResponse(error_code=TOPIC_DENIED)
     try:
         if error := coordination_error(broker, request.group_id):
-            answer = ConsumerAnswer(error, "This broker does not coordinate the group.")
+            answer = commands.ConsumerAnswer(error, "This broker does not coordinate the group.")
         elif request.member_epoch == 0 and not await broker.has_room_for_group(request.group_id):
-            answer = ConsumerAnswer(
+            answer = commands.ConsumerAnswer(
                 ErrorCode.COORDINATOR_NOT_AVAILABLE, "Too many groups (semel.groups.max)."
             )
         else:
             answer = await _heartbeat(broker, request, context, rights)
     except StoreRefused:
         error = refused_by_store(broker, request.group_id)
-        answer = ConsumerAnswer(error, "the broker cannot write now")
+        answer = commands.ConsumerAnswer(error, "the broker cannot write now")
     except PatternError as error:
         message = f"SubscribedTopicRegex `{request.subscribed_topic_regex}` is not valid: {error}."
-        answer = ConsumerAnswer(ErrorCode.INVALID_REGULAR_EXPRESSION, message)
-    return ConsumerGroupHeartbeatResponse(
+        answer = commands.ConsumerAnswer(ErrorCode.INVALID_REGULAR_EXPRESSION, message)
+    return wire.ConsumerGroupHeartbeatResponse(
         error_code=answer.error,
         error_message=answer.message,
         member_id=answer.member_id,
@@ -98,9 +81,9 @@ async def consumer_group_heartbeat(
         heartbeat_interval_ms=answer.heartbeat_interval_ms,
         assignment=None
         if answer.assignment is None
-        else Assignment(
+        else wire.Assignment(
             topic_partitions=[
-                TopicPartitions(topic_id=topic_id, partitions=partitions)
+                wire.TopicPartitions(topic_id=topic_id, partitions=partitions)
                 for topic_id, partitions in by_topic(answer.assignment)
                 if rights.are_all or await _may_see(broker, rights, topic_id)
             ]
@@ -120,43 +103,43 @@ async def _may_see(broker: Broker, rights: RequestRights, topic_id: bytes) -> bo
 
 async def _heartbeat(
     broker: Broker,
-    request: ConsumerGroupHeartbeatRequest,
+    request: wire.ConsumerGroupHeartbeatRequest,
     context: RequestContext,
     rights: RequestRights,
-) -> ConsumerAnswer:
+) -> commands.ConsumerAnswer:
     command = _command(broker, request, context)
     if wrong := problem(command):
-        return ConsumerAnswer(ErrorCode.INVALID_REQUEST, wrong)
+        return commands.ConsumerAnswer(ErrorCode.INVALID_REQUEST, wrong)
     patterns = {}
     if request.subscribed_topic_regex:
         patterns[request.subscribed_topic_regex] = NamePattern(request.subscribed_topic_regex)
-    wanted = Subscriptions()
+    wanted = commands.Subscriptions()
     if request.group_id and request.member_epoch >= 0:
-        wanted = await broker.ask(ReadSubscriptions(request.group_id, request.member_epoch == 0))
+        wanted = await broker.ask(commands.ReadSubscriptions(request.group_id, request.member_epoch == 0))
     patterns.update({regex: NamePattern(regex) for regex in wanted.regexes if regex not in patterns})
     names = wanted.topic_names.union(request.subscribed_topic_names or ())
     topics, matches = await _look_up(broker, names, patterns, rights)
     for _ in range(LOOKUPS_MAX):
-        answer: ConsumerAnswer | TopicsNeeded = await broker.ask(
+        answer: commands.ConsumerAnswer | commands.TopicsNeeded = await broker.ask(
             command.but(topics=topics, regex_matches=matches)
         )
-        if not isinstance(answer, TopicsNeeded):
+        if not isinstance(answer, commands.TopicsNeeded):
             return answer
         # A classic group that becomes a consumer group changed during the lookup.
         topics = {**topics, **await look_up(broker, answer.names)}
-    return ConsumerAnswer(ErrorCode.COORDINATOR_NOT_AVAILABLE, "The group changes all the time.")
+    return commands.ConsumerAnswer(ErrorCode.COORDINATOR_NOT_AVAILABLE, "The group changes all the time.")
 
 
 def _command(
-    broker: Broker, request: ConsumerGroupHeartbeatRequest, context: RequestContext
-) -> ConsumerHeartbeat:
+    broker: Broker, request: wire.ConsumerGroupHeartbeatRequest, context: RequestContext
+) -> commands.ConsumerHeartbeat:
     """The command, before the topics are looked up."""
     settings = broker.settings
     member_id = request.member_id
     if not member_id and context.version == 0 and request.member_epoch == 0:
         member_id = str(uuid.uuid4())
     timeouts = broker.policies.configs.group(request.group_id)
-    return ConsumerHeartbeat(
+    return commands.ConsumerHeartbeat(
         group_id=request.group_id,
         member_id=member_id,
         epoch=request.member_epoch,
@@ -183,7 +166,7 @@ def _names(names: list[str] | None) -> tuple[str, ...] | None:
     return None if names is None else tuple(names)
 
 
-def _owned(partitions: list[TopicPartitions] | None) -> OwnedPartitions | None:
+def _owned(partitions: list[wire.TopicPartitions] | None) -> OwnedPartitions | None:
     if partitions is None:
         return None
     return frozenset((each.topic_id, partition) for each in partitions for partition in each.partitions)
@@ -238,8 +221,8 @@ def by_topic(owned: Iterable[tuple[bytes, int]]) -> list[tuple[bytes, list[int]]
 
 
 async def consumer_group_describe(
-    broker: Broker, request: ConsumerGroupDescribeRequest, context: RequestContext
-) -> ConsumerGroupDescribeResponse:
+    broker: Broker, request: wire.ConsumerGroupDescribeRequest, context: RequestContext
+) -> wire.ConsumerGroupDescribeResponse:
     """ConsumerGroupDescribe v0–v1: consumer groups with their members, assignments and target assignments.
 
     Behaviour: GROUP_ID_NOT_FOUND for groups that do not exist or are classic, NOT_COORDINATOR for those of
@@ -252,14 +235,14 @@ async def consumer_group_describe(
         rights,
         request.group_ids,
         _described,
-        ConsumerGroupDescribeDescribedGroup,
+        wire.ConsumerGroupDescribeDescribedGroup,
         has_operations=request.include_authorized_operations,
     )
-    return ConsumerGroupDescribeResponse(
+    return wire.ConsumerGroupDescribeResponse(
         groups=[
             each
             if rights.topics(DESCRIBE, _assigned_topics(each))
-            else ConsumerGroupDescribeDescribedGroup(
+            else wire.ConsumerGroupDescribeDescribedGroup(
                 group_id=each.group_id, error_code=TOPIC_DENIED, error_message=HAS_DENIED_TOPICS
             )
             for each in groups
@@ -267,23 +250,23 @@ async def consumer_group_describe(
     )
 
 
-def _assigned_topics(group: ConsumerGroupDescribeDescribedGroup) -> Iterator[str]:
+def _assigned_topics(group: wire.ConsumerGroupDescribeDescribedGroup) -> Iterator[str]:
     for member in group.members:
         for assignment in (member.assignment, member.target_assignment):
             for each in assignment.topic_partitions:
                 yield each.topic_name
 
 
-def _described(group_id: str, group: Group | None) -> ConsumerGroupDescribeDescribedGroup:
+def _described(group_id: str, group: Group | None) -> wire.ConsumerGroupDescribeDescribedGroup:
     if not isinstance(group, ConsumerGroup):
         what = "not found" if group is None else "is not a consumer group"
-        return ConsumerGroupDescribeDescribedGroup(
+        return wire.ConsumerGroupDescribeDescribedGroup(
             error_code=ErrorCode.GROUP_ID_NOT_FOUND if group_id else ErrorCode.INVALID_GROUP_ID,
             error_message=f"Group {group_id} {what}.",
             group_id=group_id,
         )
     names = {shape.topic_id: name for name, shape in group.topics.items()}
-    return ConsumerGroupDescribeDescribedGroup(
+    return wire.ConsumerGroupDescribeDescribedGroup(
         group_id=group_id,
         group_state=group.state_name,
         group_epoch=group.epoch,
@@ -293,8 +276,8 @@ def _described(group_id: str, group: Group | None) -> ConsumerGroupDescribeDescr
     )
 
 
-def _member(group: ConsumerGroup, member: ConsumerMember, names: dict[bytes, str]) -> Member:
-    return Member(
+def _member(group: ConsumerGroup, member: ConsumerMember, names: dict[bytes, str]) -> wire.Member:
+    return wire.Member(
         member_id=member.member_id,
         instance_id=member.instance_id,
         rack_id=member.rack_id,
@@ -310,11 +293,11 @@ def _member(group: ConsumerGroup, member: ConsumerMember, names: dict[bytes, str
     )
 
 
-def _shown(owned: OwnedPartitions, names: dict[bytes, str]) -> ConsumerGroupDescribeAssignment:
+def _shown(owned: OwnedPartitions, names: dict[bytes, str]) -> wire.ConsumerGroupDescribeAssignment:
     """An assignment with topic names. Topics that have been deleted have no name and are left out."""
-    return ConsumerGroupDescribeAssignment(
+    return wire.ConsumerGroupDescribeAssignment(
         topic_partitions=[
-            ConsumerGroupDescribeTopicPartitions(
+            wire.ConsumerGroupDescribeTopicPartitions(
                 topic_id=topic_id, topic_name=names[topic_id], partitions=partitions
             )
             for topic_id, partitions in by_topic(owned)

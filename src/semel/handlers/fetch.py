@@ -30,15 +30,8 @@ from semel.handlers.leadership import MOVED, NO_EPOCH, LeaderHints, leadership_e
 from semel.handlers.list_offsets import isolation_of, list_offsets, offset_for_leader_epoch
 from semel.handlers.rights import CLUSTER_ACTION, READ, RequestRights, rights_of
 from semel.store.contract import StoreRefused
+from semel.wire import messages as wire
 from semel.wire.api_key import ApiKey
-from semel.wire.messages.fetch import (
-    AbortedTransaction,
-    FetchableTopicResponse,
-    FetchPartition,
-    FetchRequest,
-    FetchResponse,
-    PartitionData,
-)
 
 NO_SESSION: Final = 0
 BEGIN_EPOCH: Final = 0
@@ -55,14 +48,14 @@ class SessionPartition:
 
     __slots__ = ("asked", "high_watermark", "index", "log_start_offset", "topic")
 
-    def __init__(self, topic: TopicReference, asked: FetchPartition) -> None:
+    def __init__(self, topic: TopicReference, asked: wire.FetchPartition) -> None:
         self.topic = topic
         self.index = asked.partition
         self.asked = asked
         self.high_watermark = -1
         self.log_start_offset = -1
 
-    def is_news(self, data: PartitionData) -> bool:
+    def is_news(self, data: wire.PartitionData) -> bool:
         """Whether an incremental response must contain this answer. Remembers it as the last one."""
         news = (
             bool(data.records)
@@ -139,7 +132,7 @@ class FetchSessions:
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def begin(self, request: FetchRequest, *, by_id: bool, now: int, owner: str = "") -> SessionFetch:
+    def begin(self, request: wire.FetchRequest, *, by_id: bool, now: int, owner: str = "") -> SessionFetch:
         """Determine the partitions of a request and advance its session."""
         known = self._sessions.get(request.session_id)
         if known is not None and known.owner != owner:
@@ -161,7 +154,7 @@ class FetchSessions:
             return SessionFetch(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR, [])
         return self._go_on(session, request, now)
 
-    def _go_on(self, session: FetchSession, request: FetchRequest, now: int) -> SessionFetch:
+    def _go_on(self, session: FetchSession, request: wire.FetchRequest, now: int) -> SessionFetch:
         known = session.partitions
         self._partitions -= len(known)
         for each in _asked(request, session.by_id):
@@ -213,7 +206,7 @@ class FetchSessions:
             self._partitions -= len(session.partitions)
 
 
-def _asked(request: FetchRequest, by_id: bool) -> Iterator[SessionPartition]:
+def _asked(request: wire.FetchRequest, by_id: bool) -> Iterator[SessionPartition]:
     for topic in request.topics:
         reference: TopicReference = topic.topic_id if by_id else topic.topic
         for partition in topic.partitions:
@@ -230,7 +223,7 @@ def _sessions(broker: Broker) -> FetchSessions:
     return FetchSessions(settings.max_incremental_fetch_session_cache_slots, settings.semel_entities_max)
 
 
-async def fetch(broker: Broker, request: FetchRequest, context: RequestContext) -> FetchResponse:
+async def fetch(broker: Broker, request: wire.FetchRequest, context: RequestContext) -> wire.FetchResponse:
     """Fetch v4–v18: batches from given offsets, at once or when min_bytes are available.
 
     Behaviour: whole batches up to the high watermark, or the last stable offset for READ_COMMITTED. Waits for
@@ -251,7 +244,7 @@ async def fetch(broker: Broker, request: FetchRequest, context: RequestContext) 
     by_id, owner = context.version >= FIRST_BY_ID, context.principal
     turn = sessions.begin(request, by_id=by_id, now=broker.now(), owner=owner)
     if turn.error:
-        return FetchResponse(error_code=turn.error)
+        return wire.FetchResponse(error_code=turn.error)
     hints = LeaderHints(broker, context)
     try:
         topics = await _topics(broker, turn.partitions)
@@ -259,7 +252,7 @@ async def fetch(broker: Broker, request: FetchRequest, context: RequestContext) 
         wanted = await _wanted(broker, turn.partitions, topics, isolation, denied)
         results = await _read(broker, request, wanted, context)
         if not _may_send(results, context):
-            return FetchResponse(session_id=turn.session_id)
+            return wire.FetchResponse(session_id=turn.session_id)
         denied = _denied(rights, request, context.version, topics)
         answers = await _answers(broker, turn.partitions, wanted, results, denied, hints)
     except StoreRefused:
@@ -269,7 +262,7 @@ async def fetch(broker: Broker, request: FetchRequest, context: RequestContext) 
         for data in answers:
             if data.error_code == ErrorCode.KAFKA_STORAGE_ERROR:
                 data.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
-    return FetchResponse(
+    return wire.FetchResponse(
         session_id=turn.session_id, responses=_by_topic(turn, answers), node_endpoints=hints.endpoints
     )
 
@@ -292,7 +285,10 @@ async def _topics(
 
 
 def _denied(
-    rights: RequestRights, request: FetchRequest, version: int, topics: dict[TopicReference, Topic | None]
+    rights: RequestRights,
+    request: wire.FetchRequest,
+    version: int,
+    topics: dict[TopicReference, Topic | None],
 ) -> set[TopicReference]:
     """The topics that may not be read now. They are refused whether they exist or not.
 
@@ -361,7 +357,7 @@ def _may_send(results: Sequence[FetchResult], context: RequestContext) -> bool:
 
 
 async def _read(
-    broker: Broker, request: FetchRequest, wanted: _Wanted, context: RequestContext
+    broker: Broker, request: wire.FetchRequest, wanted: _Wanted, context: RequestContext
 ) -> Sequence[FetchResult]:
     """A result for each range, at once or after a wait."""
     ownership = broker.ownership
@@ -388,10 +384,10 @@ async def _answers(
     read: Sequence[FetchResult],
     denied: set[TopicReference],
     hints: LeaderHints,
-) -> list[PartitionData]:
+) -> list[wire.PartitionData]:
     """One answer for each partition, in the same order. ``denied`` are the topics denied after the wait."""
     results = iter(read)
-    answers: list[PartitionData] = []
+    answers: list[wire.PartitionData] = []
     for at, (partition, key) in enumerate(zip(partitions, wanted.keys, strict=True), 1):
         if at % SLICE_ITEMS == 0:
             await broker.slices.turn()
@@ -427,8 +423,8 @@ def _check(
     return leadership_error(broker, key, max(partition.asked.current_leader_epoch, NO_EPOCH))
 
 
-def _data(index: int, result: FetchResult) -> PartitionData:
-    return PartitionData(
+def _data(index: int, result: FetchResult) -> wire.PartitionData:
+    return wire.PartitionData(
         partition_index=index,
         error_code=result.error,
         high_watermark=result.high_watermark,
@@ -438,7 +434,7 @@ def _data(index: int, result: FetchResult) -> PartitionData:
             None
             if result.aborted is None
             else [
-                AbortedTransaction(producer_id=producer_id, first_offset=first_offset)
+                wire.AbortedTransaction(producer_id=producer_id, first_offset=first_offset)
                 for producer_id, first_offset in result.aborted
             ]
         ),
@@ -453,9 +449,9 @@ def _records(buffers: Sequence[Buffer]) -> Buffer:
     return b"".join(buffers)
 
 
-def _by_topic(turn: SessionFetch, answers: Sequence[PartitionData]) -> list[FetchableTopicResponse]:
+def _by_topic(turn: SessionFetch, answers: Sequence[wire.PartitionData]) -> list[wire.FetchableTopicResponse]:
     """The answers grouped by topic; an incremental response contains only partitions with news."""
-    topics: dict[TopicReference, FetchableTopicResponse] = {}
+    topics: dict[TopicReference, wire.FetchableTopicResponse] = {}
     for partition, data in zip(turn.partitions, answers, strict=True):
         if turn.session is not None:
             is_news = partition.is_news(data)
@@ -466,7 +462,7 @@ def _by_topic(turn: SessionFetch, answers: Sequence[PartitionData]) -> list[Fetc
         reference = partition.topic
         answer = topics.get(reference)
         if answer is None:
-            answer = FetchableTopicResponse()
+            answer = wire.FetchableTopicResponse()
             if isinstance(reference, str):
                 answer.topic = reference
             else:

@@ -12,28 +12,15 @@ from semel.handlers.context import Handler, RequestContext
 from semel.handlers.leadership import coordination_error, owned
 from semel.handlers.rights import CLUSTER, DELETE, DESCRIBE, GROUP, GROUP_DENIED, RequestRights, rights_of
 from semel.store.contract import GroupSummary, StoreRefused
+from semel.wire import messages as wire
 from semel.wire.api_key import ApiKey
-from semel.wire.messages.groups import (
-    ConsumerGroupDescribeDescribedGroup,
-    DeletableGroupResult,
-    DeleteGroupsRequest,
-    DeleteGroupsResponse,
-    DescribedGroup,
-    DescribedGroupMember,
-    DescribeGroupsRequest,
-    DescribeGroupsResponse,
-    ListedGroup,
-    ListGroupsRequest,
-    ListGroupsResponse,
-)
-from semel.wire.messages.shares import DescribedShareGroup
 
-T = TypeVar("T", DescribedGroup, ConsumerGroupDescribeDescribedGroup, DescribedShareGroup)
+T = TypeVar("T", wire.DescribedGroup, wire.ConsumerGroupDescribeDescribedGroup, wire.DescribedShareGroup)
 
 
 async def list_groups(
-    broker: Broker, request: ListGroupsRequest, context: RequestContext
-) -> ListGroupsResponse:
+    broker: Broker, request: wire.ListGroupsRequest, context: RequestContext
+) -> wire.ListGroupsResponse:
     """ListGroups v0–v5: every group of this coordinator, with or without members.
 
     Behaviour: filters by state and by type ignore case; an empty filter matches all groups. Clients ask every
@@ -44,7 +31,7 @@ async def list_groups(
     is_for_all = rights.has(DESCRIBE, CLUSTER)
     states = {state.lower() for state in request.states_filter}
     types = {kind.lower() for kind in request.types_filter}
-    listed: list[ListedGroup] = []
+    listed: list[wire.ListedGroup] = []
     async for page in broker.listings.groups():
         for group in page:
             if not broker.ownership.coordinates(group.group_id):
@@ -56,11 +43,11 @@ async def list_groups(
                 continue
             if is_for_all or rights.has(DESCRIBE, GROUP, group.group_id):
                 listed.append(shown)
-    return ListGroupsResponse(groups=listed)
+    return wire.ListGroupsResponse(groups=listed)
 
 
-def _listed(group: GroupSummary) -> ListedGroup:
-    return ListedGroup(
+def _listed(group: GroupSummary) -> wire.ListedGroup:
+    return wire.ListedGroup(
         group_id=group.group_id,
         protocol_type=group.protocol_type,
         group_state=group.state or ClassicState.EMPTY.value,
@@ -69,8 +56,8 @@ def _listed(group: GroupSummary) -> ListedGroup:
 
 
 async def describe_groups(
-    broker: Broker, request: DescribeGroupsRequest, context: RequestContext
-) -> DescribeGroupsResponse:
+    broker: Broker, request: wire.DescribeGroupsRequest, context: RequestContext
+) -> wire.DescribeGroupsResponse:
     """DescribeGroups v0–v6: classic groups and their members.
 
     Behaviour: a group that does not exist, or is a consumer group, is Dead; from v6 that is
@@ -83,13 +70,13 @@ async def describe_groups(
     """
     rights = rights_of(broker, request, context)
     describe = partial(_described, version=context.version)
-    return DescribeGroupsResponse(
+    return wire.DescribeGroupsResponse(
         groups=await describe_each(
             broker,
             rights,
             request.groups,
             describe,
-            DescribedGroup,
+            wire.DescribedGroup,
             has_operations=request.include_authorized_operations,
         )
     )
@@ -126,22 +113,22 @@ async def describe_each(
     return described
 
 
-def _described(group_id: str, group: Group | None, version: int) -> DescribedGroup:
+def _described(group_id: str, group: Group | None, version: int) -> wire.DescribedGroup:
     if not isinstance(group, ClassicGroup):
-        described = DescribedGroup(group_id=group_id, group_state="Dead")
+        described = wire.DescribedGroup(group_id=group_id, group_state="Dead")
         if version >= 6:
             described.error_code = ErrorCode.GROUP_ID_NOT_FOUND
             described.error_message = f"Group {group_id} not found."
         return described
     # The protocol and the members' metadata are meaningful only between two rebalances.
     is_stable = group.state is ClassicState.STABLE
-    return DescribedGroup(
+    return wire.DescribedGroup(
         group_id=group_id,
         group_state=group.state_name,
         protocol_type=group.protocol_type,
         protocol_data=(group.protocol_name or "") if is_stable else "",
         members=[
-            DescribedGroupMember(
+            wire.DescribedGroupMember(
                 member_id=member.member_id,
                 group_instance_id=member.instance_id,
                 client_id=member.client_id,
@@ -155,8 +142,8 @@ def _described(group_id: str, group: Group | None, version: int) -> DescribedGro
 
 
 async def delete_groups(
-    broker: Broker, request: DeleteGroupsRequest, context: RequestContext
-) -> DeleteGroupsResponse:
+    broker: Broker, request: wire.DeleteGroupsRequest, context: RequestContext
+) -> wire.DeleteGroupsResponse:
     """DeleteGroups v0–v2: delete groups that have no members, with their offsets.
 
     Behaviour: NON_EMPTY_GROUP while the group has members; GROUP_ID_NOT_FOUND if it does not exist;
@@ -177,13 +164,13 @@ async def delete_groups(
     except StoreRefused:
         errors = [ErrorCode.COORDINATOR_NOT_AVAILABLE] * len(commands)
     decided = iter(errors)
-    return DeleteGroupsResponse(
+    return wire.DeleteGroupsResponse(
         results=[
             *(
-                DeletableGroupResult(group_id=group_id, error_code=error or next(decided))
+                wire.DeletableGroupResult(group_id=group_id, error_code=error or next(decided))
                 for group_id, error in wanted
             ),
-            *(DeletableGroupResult(group_id=each, error_code=GROUP_DENIED) for each in denied),
+            *(wire.DeletableGroupResult(group_id=each, error_code=GROUP_DENIED) for each in denied),
         ]
     )
 

@@ -29,18 +29,7 @@ from semel.handlers.context import CloseConnection, RequestContext
 from semel.handlers.leadership import NO_EPOCH, leadership_error
 from semel.handlers.rights import CLUSTER, CLUSTER_ACTION, DESCRIBE, TOPIC_DENIED, rights_of
 from semel.store.contract import LedgerDamaged
-from semel.wire.messages.fetch import (
-    ListOffsetsPartition,
-    ListOffsetsPartitionResponse,
-    ListOffsetsRequest,
-    ListOffsetsResponse,
-    ListOffsetsTopicResponse,
-    OffsetForLeaderEpochEpochEndOffset,
-    OffsetForLeaderEpochRequest,
-    OffsetForLeaderEpochResponse,
-    OffsetForLeaderPartition,
-    OffsetForLeaderTopicResult,
-)
+from semel.wire import messages as wire
 
 OWN: Final = (COMPACTIONS, HOLD_COMPACTION, END_TOGETHER)
 
@@ -69,8 +58,8 @@ def isolation_of(level: int) -> Isolation:
 
 
 async def list_offsets(
-    broker: Broker, request: ListOffsetsRequest, context: RequestContext
-) -> ListOffsetsResponse:
+    broker: Broker, request: wire.ListOffsetsRequest, context: RequestContext
+) -> wire.ListOffsetsResponse:
     """ListOffsets v1–v11: the offset at a timestamp, at the start or at the end of partitions.
 
     Behaviour: the end is the high watermark, or the last stable offset for READ_COMMITTED; a match at or
@@ -97,10 +86,10 @@ async def list_offsets(
         for each in request.topics
     }
     known = await _known(broker, request, topics, isolation)
-    response = ListOffsetsResponse()
+    response = wire.ListOffsetsResponse()
     for asked in request.topics:
         topic = topics[asked.name]
-        answers: list[ListOffsetsPartitionResponse] = []
+        answers: list[wire.ListOffsetsPartitionResponse] = []
         for partition in asked.partitions:
             if times_named[asked.name, partition.partition_index] > 1:
                 answers.append(_refused(partition.partition_index, ErrorCode.INVALID_REQUEST))
@@ -112,16 +101,16 @@ async def list_offsets(
                     key, partition.timestamp, isolation
                 )
                 answers.append(_answer(partition.partition_index, listed))
-        response.topics.append(ListOffsetsTopicResponse(name=asked.name, partitions=answers))
+        response.topics.append(wire.ListOffsetsTopicResponse(name=asked.name, partitions=answers))
     for asked in refused:
         errors = [_refused(each.partition_index, TOPIC_DENIED) for each in asked.partitions]
-        response.topics.append(ListOffsetsTopicResponse(name=asked.name, partitions=errors))
+        response.topics.append(wire.ListOffsetsTopicResponse(name=asked.name, partitions=errors))
     return response
 
 
 async def _known(
     broker: Broker,
-    request: ListOffsetsRequest,
+    request: wire.ListOffsetsRequest,
     topics: Mapping[str, Topic | None],
     isolation: Isolation,
 ) -> dict[PartitionKey, ListedOffset]:
@@ -136,7 +125,7 @@ async def _known(
 
 def _asked(
     broker: Broker,
-    request: ListOffsetsRequest,
+    request: wire.ListOffsetsRequest,
     topics: Mapping[str, Topic | None],
     *timestamps: int,
     must_lead: bool = True,
@@ -178,7 +167,7 @@ async def _sound(
 
 
 async def _compactions(
-    broker: Broker, request: ListOffsetsRequest, topics: Mapping[str, Topic | None]
+    broker: Broker, request: wire.ListOffsetsRequest, topics: Mapping[str, Topic | None]
 ) -> dict[PartitionKey, ListedOffset]:
     extensions = broker.settings.semel_extensions_enable
     keys = _asked(broker, request, topics, COMPACTIONS, HOLD_COMPACTION) if extensions else []
@@ -200,11 +189,11 @@ async def _compactions(
     }
 
 
-def _refused(index: int, error: ErrorCode) -> ListOffsetsPartitionResponse:
-    return ListOffsetsPartitionResponse(partition_index=index, error_code=error)
+def _refused(index: int, error: ErrorCode) -> wire.ListOffsetsPartitionResponse:
+    return wire.ListOffsetsPartitionResponse(partition_index=index, error_code=error)
 
 
-def _check(broker: Broker, topic: Topic | None, asked: ListOffsetsPartition, version: int) -> ErrorCode:
+def _check(broker: Broker, topic: Topic | None, asked: wire.ListOffsetsPartition, version: int) -> ErrorCode:
     if asked.timestamp < 0 and version < FIRST_VERSION.get(asked.timestamp, version + 1):
         return ErrorCode.UNSUPPORTED_VERSION
     if asked.timestamp in OWN and not broker.settings.semel_extensions_enable:
@@ -217,8 +206,8 @@ def _check(broker: Broker, topic: Topic | None, asked: ListOffsetsPartition, ver
     return leadership_error(broker, key, asked.current_leader_epoch)
 
 
-def _answer(index: int, listed: ListedOffset) -> ListOffsetsPartitionResponse:
-    return ListOffsetsPartitionResponse(
+def _answer(index: int, listed: ListedOffset) -> wire.ListOffsetsPartitionResponse:
+    return wire.ListOffsetsPartitionResponse(
         partition_index=index,
         error_code=listed.error,
         timestamp=listed.timestamp,
@@ -228,8 +217,8 @@ def _answer(index: int, listed: ListedOffset) -> ListOffsetsPartitionResponse:
 
 
 async def offset_for_leader_epoch(
-    broker: Broker, request: OffsetForLeaderEpochRequest, context: RequestContext
-) -> OffsetForLeaderEpochResponse:
+    broker: Broker, request: wire.OffsetForLeaderEpochRequest, context: RequestContext
+) -> wire.OffsetForLeaderEpochResponse:
     """OffsetForLeaderEpoch v2–v4: the end offset of an epoch, for clients that detect truncation (KIP-320).
 
     Behaviour: every epoch up to the current one ends at the high watermark: logs are never truncated. Later
@@ -241,24 +230,24 @@ async def offset_for_leader_epoch(
     allowed, refused = rights.split(
         request.topics, lambda each: may_all or rights.topic(DESCRIBE, each.topic)
     )
-    response = OffsetForLeaderEpochResponse()
+    response = wire.OffsetForLeaderEpochResponse()
     for asked in allowed:
         topic = broker.catalog.cached(asked.topic) or await broker.catalog.topic(asked.topic)
         answers = [await _end_of_epoch(broker, topic, partition) for partition in asked.partitions]
-        response.topics.append(OffsetForLeaderTopicResult(topic=asked.topic, partitions=answers))
+        response.topics.append(wire.OffsetForLeaderTopicResult(topic=asked.topic, partitions=answers))
     for asked in refused:
         answers = [
-            OffsetForLeaderEpochEpochEndOffset(partition=each.partition, error_code=TOPIC_DENIED)
+            wire.OffsetForLeaderEpochEpochEndOffset(partition=each.partition, error_code=TOPIC_DENIED)
             for each in asked.partitions
         ]
-        response.topics.append(OffsetForLeaderTopicResult(topic=asked.topic, partitions=answers))
+        response.topics.append(wire.OffsetForLeaderTopicResult(topic=asked.topic, partitions=answers))
     return response
 
 
 async def _end_of_epoch(
-    broker: Broker, topic: Topic | None, asked: OffsetForLeaderPartition
-) -> OffsetForLeaderEpochEpochEndOffset:
-    answer = OffsetForLeaderEpochEpochEndOffset(partition=asked.partition)
+    broker: Broker, topic: Topic | None, asked: wire.OffsetForLeaderPartition
+) -> wire.OffsetForLeaderEpochEpochEndOffset:
+    answer = wire.OffsetForLeaderEpochEpochEndOffset(partition=asked.partition)
     if topic is None or not 0 <= asked.partition < topic.partitions:
         answer.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         return answer

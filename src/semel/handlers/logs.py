@@ -15,26 +15,15 @@ from semel.handlers.context import Handler, RequestContext
 from semel.handlers.leadership import leadership_error
 from semel.handlers.rights import CLUSTER_DENIED, DELETE, DESCRIBE, TOPIC_DENIED, rights_of
 from semel.store.contract import LedgerDamaged, StoreRefused
+from semel.wire import messages as wire
 from semel.wire.api_key import ApiKey
-from semel.wire.messages.topics import (
-    DeleteRecordsPartitionResult,
-    DeleteRecordsRequest,
-    DeleteRecordsResponse,
-    DeleteRecordsTopic,
-    DeleteRecordsTopicResult,
-    DescribeLogDirsPartition,
-    DescribeLogDirsRequest,
-    DescribeLogDirsResponse,
-    DescribeLogDirsResult,
-    DescribeLogDirsTopic,
-)
 
 UNKNOWN_BYTES = -1
 
 
 async def delete_records(
-    broker: Broker, request: DeleteRecordsRequest, context: RequestContext
-) -> DeleteRecordsResponse:
+    broker: Broker, request: wire.DeleteRecordsRequest, context: RequestContext
+) -> wire.DeleteRecordsResponse:
     """DeleteRecords v0–v2: delete everything below an offset; -1 is the high watermark.
 
     Behaviour: bounded by the high watermark, not by open transactions. A topic that is only compacted is
@@ -44,15 +33,15 @@ async def delete_records(
     """
     rights = rights_of(broker, request, context)
     allowed, refused = rights.split(request.topics, lambda each: rights.topic(DELETE, each.name))
-    response = DeleteRecordsResponse()
-    wanted: dict[tuple[PartitionKey, int], list[DeleteRecordsPartitionResult]] = {}
+    response = wire.DeleteRecordsResponse()
+    wanted: dict[tuple[PartitionKey, int], list[wire.DeleteRecordsPartitionResult]] = {}
     for each in allowed:
         topic = await broker.catalog.topic(each.name)
-        result = DeleteRecordsTopicResult(name=each.name)
+        result = wire.DeleteRecordsTopicResult(name=each.name)
         response.topics.append(result)
         for part in each.partitions:
             error = _deletion_error(broker, topic, part.partition_index)
-            answer = DeleteRecordsPartitionResult(
+            answer = wire.DeleteRecordsPartitionResult(
                 partition_index=part.partition_index, low_watermark=-1, error_code=error
             )
             result.partitions.append(answer)
@@ -68,11 +57,11 @@ async def delete_records(
     return response
 
 
-def _denied(topic: DeleteRecordsTopic) -> DeleteRecordsTopicResult:
-    return DeleteRecordsTopicResult(
+def _denied(topic: wire.DeleteRecordsTopic) -> wire.DeleteRecordsTopicResult:
+    return wire.DeleteRecordsTopicResult(
         name=topic.name,
         partitions=[
-            DeleteRecordsPartitionResult(
+            wire.DeleteRecordsPartitionResult(
                 partition_index=each.partition_index, low_watermark=-1, error_code=TOPIC_DENIED
             )
             for each in topic.partitions
@@ -99,8 +88,8 @@ async def _delete(broker: Broker, partition: PartitionKey, offset: int) -> Recor
 
 
 async def describe_log_dirs(
-    broker: Broker, request: DescribeLogDirsRequest, context: RequestContext
-) -> DescribeLogDirsResponse:
+    broker: Broker, request: wire.DescribeLogDirsRequest, context: RequestContext
+) -> wire.DescribeLogDirsResponse:
     """DescribeLogDirs v1–v5: the data directory, and how many bytes each partition has in it.
 
     Behaviour: one directory. A broker in memory reports it as "memory", with an unknown size. Topics and
@@ -110,7 +99,7 @@ async def describe_log_dirs(
         none).
     """
     if not rights_of(broker, request, context).cluster(DESCRIBE):
-        return DescribeLogDirsResponse(error_code=CLUSTER_DENIED)
+        return wire.DescribeLogDirsResponse(error_code=CLUSTER_DENIED)
     wanted: list[tuple[Topic, list[int]]] = []
     if request.topics is None:
         wanted = [(topic, list(range(topic.partitions))) for topic in await broker.catalog.all()]
@@ -121,19 +110,19 @@ async def describe_log_dirs(
                 named = dict.fromkeys(each.partitions)
                 wanted.append((topic, [index for index in named if 0 <= index < topic.partitions]))
     total_bytes, usable_bytes = _volume(broker.directory)
-    result = DescribeLogDirsResult(
+    result = wire.DescribeLogDirsResult(
         log_dir=broker.directory, total_bytes=total_bytes, usable_bytes=usable_bytes
     )
     for topic, indexes in wanted:
         sizes = [
-            DescribeLogDirsPartition(partition_index=index, partition_size=size)
+            wire.DescribeLogDirsPartition(partition_index=index, partition_size=size)
             for index in indexes
             if broker.ownership.leads(key := PartitionKey(topic.topic_id, index))
             if (size := await _size(broker, key)) is not None
         ]
         if sizes:
-            result.topics.append(DescribeLogDirsTopic(name=topic.name, partitions=sizes))
-    return DescribeLogDirsResponse(results=[result])
+            result.topics.append(wire.DescribeLogDirsTopic(name=topic.name, partitions=sizes))
+    return wire.DescribeLogDirsResponse(results=[result])
 
 
 async def _size(broker: Broker, key: PartitionKey) -> int | None:

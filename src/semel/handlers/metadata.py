@@ -31,26 +31,8 @@ from semel.handlers.context import Handler, RequestContext
 from semel.handlers.leadership import ShownLeaders, controller, reachable
 from semel.handlers.rights import CLUSTER, CREATE, DESCRIBE, TOPIC, TOPIC_DENIED, RequestRights, rights_of
 from semel.handlers.topics import NO_TOPIC_ID, ask_topics
+from semel.wire import messages as wire
 from semel.wire.api_key import ApiKey
-from semel.wire.messages.metadata import (
-    ApiVersion,
-    ApiVersionsRequest,
-    ApiVersionsResponse,
-    Cursor,
-    DescribeTopicPartitionsRequest,
-    DescribeTopicPartitionsResponse,
-    DescribeTopicPartitionsResponsePartition,
-    DescribeTopicPartitionsResponseTopic,
-    FinalizedFeatureKey,
-    MetadataRequest,
-    MetadataRequestTopic,
-    MetadataResponse,
-    MetadataResponseBroker,
-    MetadataResponsePartition,
-    MetadataResponseTopic,
-    PartitionsTopicRequest,
-    SupportedFeatureKey,
-)
 from semel.wire.schema import Encoded
 
 ANSWERS_MAX: Final = 8
@@ -66,7 +48,11 @@ class MetadataCache:
         self._building = asyncio.Lock()
 
     async def answer(
-        self, broker: Broker, key: Hashable, version: int, build: Callable[[], Awaitable[MetadataResponse]]
+        self,
+        broker: Broker,
+        key: Hashable,
+        version: int,
+        build: Callable[[], Awaitable[wire.MetadataResponse]],
     ) -> Encoded:
         """The cached response; builds it if there is none or its content has changed."""
         async with self._building:
@@ -78,7 +64,7 @@ class MetadataCache:
             if known is None:
                 response = await build()
                 parts = await broker.slices.run(response.encode_in_slices(version))
-                known = Encoded(MetadataResponse, parts)
+                known = Encoded(wire.MetadataResponse, parts)
                 # It may lack a change made while it was built: correct for this request, not for later ones.
                 if _changes(broker) == changes:
                     while len(self._answers) >= ANSWERS_MAX:
@@ -107,8 +93,8 @@ TOPICS_AT_ONCE: Final = 50
 
 
 async def api_versions(
-    broker: Broker, request: ApiVersionsRequest, context: RequestContext
-) -> ApiVersionsResponse:
+    broker: Broker, request: wire.ApiVersionsRequest, context: RequestContext
+) -> wire.ApiVersionsResponse:
     """ApiVersions v0–v4: the APIs, their versions, and the features.
 
     Behaviour: an unknown version is answered with UNSUPPORTED_VERSION and the versions of this API alone
@@ -118,34 +104,34 @@ async def api_versions(
     """
     if not request.min_version <= context.version <= request.max_version:
         own = [each for each in _api_keys(broker) if each.api_key == request.api_key]
-        return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=own)
+        return wire.ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=own)
     if context.version >= 3:
         names = (request.client_software_name, request.client_software_version)
         if not all(_SOFTWARE.fullmatch(each) for each in names):
-            return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
+            return wire.ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
     extensions = broker.settings.semel_extensions_enable
-    return ApiVersionsResponse(
+    return wire.ApiVersionsResponse(
         api_keys=_api_keys(broker),
         supported_features=[
-            SupportedFeatureKey(name=each.name, min_version=each.min_level, max_version=each.max_level)
+            wire.SupportedFeatureKey(name=each.name, min_version=each.min_level, max_version=each.max_level)
             for each in features(extensions=extensions)
             if each.min_level > 0 or context.version >= 4
         ],
         finalized_features_epoch=broker.cluster.features_epoch,
         finalized_features=[
-            FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)
+            wire.FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)
             for name, level in finalized_levels(broker.cluster, extensions=extensions).items()
             if level > 0
         ],
     )
 
 
-def _api_keys(broker: Broker) -> list[ApiVersion]:
+def _api_keys(broker: Broker) -> list[wire.ApiVersion]:
     # Imported here because ``semel.handlers`` imports this module for its table of handlers.
     from semel.handlers import served
 
     return [
-        ApiVersion(api_key=api.key, min_version=api.advertised_min, max_version=api.advertised_max)
+        wire.ApiVersion(api_key=api.key, min_version=api.advertised_min, max_version=api.advertised_max)
         for api in served(
             two_phase=broker.settings.transaction_two_phase_commit_enable,
             extensions=broker.settings.semel_extensions_enable,
@@ -154,8 +140,8 @@ def _api_keys(broker: Broker) -> list[ApiVersion]:
 
 
 async def metadata(
-    broker: Broker, request: MetadataRequest, context: RequestContext
-) -> MetadataResponse | Encoded:
+    broker: Broker, request: wire.MetadataRequest, context: RequestContext
+) -> wire.MetadataResponse | Encoded:
     """Metadata v0–v13: the nodes, and topics with their partitions.
 
     Behaviour: all topics (null, or none in v0), or the requested ones. A missing topic is created only if
@@ -169,9 +155,9 @@ async def metadata(
         UNKNOWN_SERVER_ERROR.
     """
     if context.version < 12 and _is_by_id(request):
-        return MetadataResponse(
+        return wire.MetadataResponse(
             topics=[
-                MetadataResponseTopic(
+                wire.MetadataResponseTopic(
                     error_code=ErrorCode.INVALID_REQUEST, name=each.name or "", topic_id=each.topic_id
                 )
                 for each in request.topics or ()
@@ -193,7 +179,7 @@ async def metadata(
         )
     allowed, refused = await _split(broker, rights, request.topics)
     wanted = list({(each.topic_id, each.name): each for each in allowed}.values())
-    topics: list[MetadataResponseTopic] = []
+    topics: list[wire.MetadataResponseTopic] = []
     leaders = _leaders(broker, context)
     async for some in broker.slices.over(wanted):
         by_name = await broker.catalog.topics(
@@ -210,10 +196,10 @@ async def metadata(
 
 
 async def _all_topics(
-    broker: Broker, rights: RequestRights, request: MetadataRequest, context: RequestContext
-) -> MetadataResponse:
+    broker: Broker, rights: RequestRights, request: wire.MetadataRequest, context: RequestContext
+) -> wire.MetadataResponse:
     """All topics that may be described."""
-    topics: list[MetadataResponseTopic] = []
+    topics: list[wire.MetadataResponseTopic] = []
     leaders = _leaders(broker, context)
     async for some in broker.slices.over(await broker.catalog.all(), TOPICS_AT_ONCE):
         topics += [_described(each, leaders) for each in some if rights.has(DESCRIBE, TOPIC, each.name)]
@@ -221,13 +207,13 @@ async def _all_topics(
 
 
 async def _split(
-    broker: Broker, rights: RequestRights, topics: list[MetadataRequestTopic]
-) -> tuple[list[MetadataRequestTopic], list[MetadataResponseTopic]]:
+    broker: Broker, rights: RequestRights, topics: list[wire.MetadataRequestTopic]
+) -> tuple[list[wire.MetadataRequestTopic], list[wire.MetadataResponseTopic]]:
     """The topics that may be described, and the refusals of the others, whether they exist or not."""
     if rights.are_all:
         return topics, []
-    allowed: list[MetadataRequestTopic] = []
-    refused: list[MetadataResponseTopic] = []
+    allowed: list[wire.MetadataRequestTopic] = []
+    refused: list[wire.MetadataResponseTopic] = []
     for each in topics:
         name = each.name
         if each.topic_id != NO_TOPIC_ID:
@@ -237,13 +223,15 @@ async def _split(
             allowed.append(each)
         elif each.topic_id != NO_TOPIC_ID:
             # The id is not secret, but the name is.
-            refused.append(MetadataResponseTopic(error_code=TOPIC_DENIED, name=None, topic_id=each.topic_id))
+            refused.append(
+                wire.MetadataResponseTopic(error_code=TOPIC_DENIED, name=None, topic_id=each.topic_id)
+            )
         else:
-            refused.append(MetadataResponseTopic(error_code=TOPIC_DENIED, name=name))
+            refused.append(wire.MetadataResponseTopic(error_code=TOPIC_DENIED, name=name))
     return allowed, refused
 
 
-def _may_create(rights: RequestRights, topic: MetadataResponseTopic) -> bool:
+def _may_create(rights: RequestRights, topic: wire.MetadataResponseTopic) -> bool:
     """Whether the client may create the topic, or it exists, or cannot be created anyway."""
     is_missing = topic.error_code in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.INVALID_TOPIC_EXCEPTION)
     if not is_missing or not topic.name or rights.has(CREATE, CLUSTER):
@@ -251,8 +239,8 @@ def _may_create(rights: RequestRights, topic: MetadataResponseTopic) -> bool:
     return rights.topic(CREATE, topic.name)
 
 
-def _uncreated(name: str) -> MetadataResponseTopic:
-    return MetadataResponseTopic(error_code=TOPIC_DENIED, name=name, is_internal=name in INTERNAL_TOPICS)
+def _uncreated(name: str) -> wire.MetadataResponseTopic:
+    return wire.MetadataResponseTopic(error_code=TOPIC_DENIED, name=name, is_internal=name in INTERNAL_TOPICS)
 
 
 def _leaders(broker: Broker, context: RequestContext) -> ShownLeaders:
@@ -262,17 +250,17 @@ def _leaders(broker: Broker, context: RequestContext) -> ShownLeaders:
 def _metadata(
     broker: Broker,
     rights: RequestRights,
-    request: MetadataRequest,
+    request: wire.MetadataRequest,
     context: RequestContext,
-    topics: list[MetadataResponseTopic],
-) -> MetadataResponse:
+    topics: list[wire.MetadataResponseTopic],
+) -> wire.MetadataResponse:
     if request.include_topic_authorized_operations:
         for topic in topics:
             if topic.name is not None:
                 topic.topic_authorized_operations = rights.operations(TOPIC, topic.name)
-    response = MetadataResponse(
+    response = wire.MetadataResponse(
         brokers=[
-            MetadataResponseBroker(node_id=node.node_id, host=host, port=port, rack=node.rack)
+            wire.MetadataResponseBroker(node_id=node.node_id, host=host, port=port, rack=node.rack)
             for node, (host, port) in reachable(broker.ownership.listed(), context)
         ],
         cluster_id=broker.cluster_id,
@@ -284,37 +272,37 @@ def _metadata(
     return response
 
 
-def _is_by_id(request: MetadataRequest) -> bool:
+def _is_by_id(request: wire.MetadataRequest) -> bool:
     """Whether a topic is given by id. Versions 10 and 11 have the field, but Kafka refuses it there."""
     return any(each.topic_id != NO_TOPIC_ID or each.name is None for each in request.topics or ())
 
 
 async def _find(
     broker: Broker,
-    wanted: MetadataRequestTopic,
+    wanted: wire.MetadataRequestTopic,
     by_name: Mapping[str, Topic | None],
     leaders: ShownLeaders,
-) -> MetadataResponseTopic:
+) -> wire.MetadataResponseTopic:
     if wanted.topic_id != NO_TOPIC_ID:
         topic = await broker.catalog.topic_by_id(wanted.topic_id)
         if topic is None:
-            return MetadataResponseTopic(
+            return wire.MetadataResponseTopic(
                 error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=None, topic_id=wanted.topic_id
             )
         return _described(topic, leaders)
     name = wanted.name or ""
     if name_problem(name):
-        return MetadataResponseTopic(error_code=ErrorCode.INVALID_TOPIC_EXCEPTION, name=name)
+        return wire.MetadataResponseTopic(error_code=ErrorCode.INVALID_TOPIC_EXCEPTION, name=name)
     topic = by_name[name]
     if topic is None:
-        return MetadataResponseTopic(
+        return wire.MetadataResponseTopic(
             error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name=name, is_internal=name in INTERNAL_TOPICS
         )
     return _described(topic, leaders)
 
 
 async def _create_missing(
-    broker: Broker, topics: list[MetadataResponseTopic], leaders: ShownLeaders, context: RequestContext
+    broker: Broker, topics: list[wire.MetadataResponseTopic], leaders: ShownLeaders, context: RequestContext
 ) -> None:
     """Create the topics that were not found, up to the limit of one request, and replace their errors."""
     settings = broker.settings
@@ -346,12 +334,12 @@ async def _create_missing(
     record(broker, "Metadata", created, context)
 
 
-def _described(topic: Topic, leaders: ShownLeaders) -> MetadataResponseTopic:
+def _described(topic: Topic, leaders: ShownLeaders) -> wire.MetadataResponseTopic:
     partitions = []
     for index in range(topic.partitions):
         shown = leaders.of(PartitionKey(topic.topic_id, index))
         partitions.append(
-            MetadataResponsePartition(
+            wire.MetadataResponsePartition(
                 error_code=shown.error,
                 partition_index=index,
                 leader_id=shown.leader_id,
@@ -361,7 +349,7 @@ def _described(topic: Topic, leaders: ShownLeaders) -> MetadataResponseTopic:
                 offline_replicas=shown.offline,
             )
         )
-    return MetadataResponseTopic(
+    return wire.MetadataResponseTopic(
         name=topic.name,
         topic_id=topic.topic_id,
         is_internal=topic.name in INTERNAL_TOPICS,
@@ -370,8 +358,8 @@ def _described(topic: Topic, leaders: ShownLeaders) -> MetadataResponseTopic:
 
 
 async def describe_topic_partitions(
-    broker: Broker, request: DescribeTopicPartitionsRequest, context: RequestContext
-) -> DescribeTopicPartitionsResponse:
+    broker: Broker, request: wire.DescribeTopicPartitionsRequest, context: RequestContext
+) -> wire.DescribeTopicPartitionsResponse:
     """DescribeTopicPartitions v0: topics with their partitions, page by page.
 
     Behaviour: topics in the order of names, all if the request has none, from the cursor on; at most
@@ -382,9 +370,11 @@ async def describe_topic_partitions(
     if request.cursor is not None:
         first_name, first_index = request.cursor.topic_name, request.cursor.partition_index
     if request.cursor is not None and not _is_valid(request.cursor, request.topics):
-        return DescribeTopicPartitionsResponse(
+        return wire.DescribeTopicPartitionsResponse(
             topics=[
-                DescribeTopicPartitionsResponseTopic(error_code=ErrorCode.INVALID_REQUEST, name=each.name)
+                wire.DescribeTopicPartitionsResponseTopic(
+                    error_code=ErrorCode.INVALID_REQUEST, name=each.name
+                )
                 for each in request.topics
             ]
         )
@@ -403,10 +393,10 @@ async def describe_topic_partitions(
         }
     room = max(1, min(request.response_partition_limit, PARTITIONS_PER_RESPONSE_MAX))
     leaders = ShownLeaders(broker, context)
-    response = DescribeTopicPartitionsResponse()
+    response = wire.DescribeTopicPartitionsResponse()
     for name, topic in found.items():
         if room == 0:
-            response.next_cursor = Cursor(topic_name=name, partition_index=0)
+            response.next_cursor = wire.Cursor(topic_name=name, partition_index=0)
             break
         start = first_index if name == first_name else 0
         end = 0 if topic is None else min(topic.partitions, start + room)
@@ -415,15 +405,15 @@ async def describe_topic_partitions(
         response.topics.append(shown)
         room -= max(0, end - start)
         if topic is not None and end < topic.partitions:
-            response.next_cursor = Cursor(topic_name=name, partition_index=end)
+            response.next_cursor = wire.Cursor(topic_name=name, partition_index=end)
             break
     response.topics += [
-        DescribeTopicPartitionsResponseTopic(error_code=TOPIC_DENIED, name=each) for each in denied
+        wire.DescribeTopicPartitionsResponseTopic(error_code=TOPIC_DENIED, name=each) for each in denied
     ]
     return response
 
 
-def _is_valid(cursor: Cursor, topics: Sequence[PartitionsTopicRequest]) -> bool:
+def _is_valid(cursor: wire.Cursor, topics: Sequence[wire.PartitionsTopicRequest]) -> bool:
     """Whether a page may begin here: the topic has a valid name and is one of the requested ones."""
     if cursor.partition_index < 0 or name_problem(cursor.topic_name):
         return False
@@ -432,17 +422,17 @@ def _is_valid(cursor: Cursor, topics: Sequence[PartitionsTopicRequest]) -> bool:
 
 def _paged(
     name: str, topic: Topic | None, indexes: range, leaders: ShownLeaders
-) -> DescribeTopicPartitionsResponseTopic:
+) -> wire.DescribeTopicPartitionsResponseTopic:
     if topic is None:
         error = (
             ErrorCode.INVALID_TOPIC_EXCEPTION if name_problem(name) else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         )
-        return DescribeTopicPartitionsResponseTopic(error_code=error, name=name)
+        return wire.DescribeTopicPartitionsResponseTopic(error_code=error, name=name)
     partitions = []
     for index in indexes:
         shown = leaders.of(PartitionKey(topic.topic_id, index))
         partitions.append(
-            DescribeTopicPartitionsResponsePartition(
+            wire.DescribeTopicPartitionsResponsePartition(
                 error_code=shown.error,
                 partition_index=index,
                 leader_id=shown.leader_id,
@@ -454,7 +444,7 @@ def _paged(
                 offline_replicas=shown.offline,
             )
         )
-    return DescribeTopicPartitionsResponseTopic(
+    return wire.DescribeTopicPartitionsResponseTopic(
         name=name,
         topic_id=topic.topic_id,
         is_internal=name in INTERNAL_TOPICS,

@@ -33,28 +33,8 @@ from semel.handlers.rights import (
     rights_of,
 )
 from semel.store.contract import StoreRefused
+from semel.wire import messages as wire
 from semel.wire.api_key import ApiKey
-from semel.wire.messages.offsets import (
-    OffsetCommitRequest,
-    OffsetCommitRequestTopic,
-    OffsetCommitResponse,
-    OffsetCommitResponsePartition,
-    OffsetCommitResponseTopic,
-    OffsetDeleteRequest,
-    OffsetDeleteRequestTopic,
-    OffsetDeleteResponse,
-    OffsetDeleteResponsePartition,
-    OffsetDeleteResponseTopic,
-    OffsetFetchRequest,
-    OffsetFetchRequestTopic,
-    OffsetFetchRequestTopics,
-    OffsetFetchResponse,
-    OffsetFetchResponseGroup,
-    OffsetFetchResponsePartition,
-    OffsetFetchResponsePartitions,
-    OffsetFetchResponseTopic,
-    OffsetFetchResponseTopics,
-)
 
 COMMITTED_AT_ONCE = 10_000
 """The most positions that one request may commit, because they are decided and written together. In Kafka
@@ -66,8 +46,8 @@ TOPIC_IDS = 10
 
 
 async def offset_commit(
-    broker: Broker, request: OffsetCommitRequest, context: RequestContext
-) -> OffsetCommitResponse:
+    broker: Broker, request: wire.OffsetCommitRequest, context: RequestContext
+) -> wire.OffsetCommitResponse:
     """OffsetCommit v2–v10: move a group's positions.
 
     Behaviour: by a member of the current generation or epoch, or by any client while the group is empty. An
@@ -81,22 +61,22 @@ async def offset_commit(
     """
     rights = rights_of(broker, request, context)
     if not rights.group(READ, request.group_id):
-        return OffsetCommitResponse(topics=_not_committed(request.topics, GROUP_DENIED))
-    response = OffsetCommitResponse()
+        return wire.OffsetCommitResponse(topics=_not_committed(request.topics, GROUP_DENIED))
+    response = wire.OffsetCommitResponse()
     steps = broker.slices.steps()
-    answers: list[OffsetCommitResponsePartition] = []
+    answers: list[wire.OffsetCommitResponsePartition] = []
     offsets: list[tuple[OffsetKey, CommittedOffset]] = []
-    denied: list[OffsetCommitRequestTopic] = []
+    denied: list[wire.OffsetCommitRequestTopic] = []
     for asked in request.topics:
         if not await _may_read(broker, rights, asked, context.version):
             denied.append(asked)
             continue
         topic, unknown = await _find(broker, asked, context.version)
-        shown = OffsetCommitResponseTopic(name=asked.name, topic_id=asked.topic_id)
+        shown = wire.OffsetCommitResponseTopic(name=asked.name, topic_id=asked.topic_id)
         response.topics.append(shown)
         for partition in asked.partitions:
             await steps.step()
-            answer = OffsetCommitResponsePartition(partition_index=partition.partition_index)
+            answer = wire.OffsetCommitResponsePartition(partition_index=partition.partition_index)
             shown.partitions.append(answer)
             if topic is None or not 0 <= partition.partition_index < topic.partitions:
                 answer.error_code = unknown if topic is None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -116,7 +96,7 @@ async def offset_commit(
 
 
 async def _may_read(
-    broker: Broker, rights: RequestRights, asked: OffsetCommitRequestTopic, version: int
+    broker: Broker, rights: RequestRights, asked: wire.OffsetCommitRequestTopic, version: int
 ) -> bool:
     """Whether the client may read the topic. A topic whose id is unknown has no name to ask for."""
     if rights.are_all:
@@ -128,14 +108,14 @@ async def _may_read(
 
 
 def _not_committed(
-    topics: Iterable[OffsetCommitRequestTopic], error: ErrorCode
-) -> list[OffsetCommitResponseTopic]:
+    topics: Iterable[wire.OffsetCommitRequestTopic], error: ErrorCode
+) -> list[wire.OffsetCommitResponseTopic]:
     return [
-        OffsetCommitResponseTopic(
+        wire.OffsetCommitResponseTopic(
             name=topic.name,
             topic_id=topic.topic_id,
             partitions=[
-                OffsetCommitResponsePartition(partition_index=each.partition_index, error_code=error)
+                wire.OffsetCommitResponsePartition(partition_index=each.partition_index, error_code=error)
                 for each in topic.partitions
             ],
         )
@@ -145,7 +125,7 @@ def _not_committed(
 
 async def _commit(
     broker: Broker,
-    request: OffsetCommitRequest,
+    request: wire.OffsetCommitRequest,
     offsets: tuple[tuple[OffsetKey, CommittedOffset], ...],
     version: int,
 ) -> Sequence[ErrorCode]:
@@ -172,7 +152,7 @@ async def _commit(
 
 
 async def _find(
-    broker: Broker, asked: OffsetCommitRequestTopic, version: int
+    broker: Broker, asked: wire.OffsetCommitRequestTopic, version: int
 ) -> tuple[Topic | None, ErrorCode]:
     """The topic, and the error if it does not exist."""
     if version >= TOPIC_IDS:
@@ -196,12 +176,12 @@ class _Position(NamedTuple):
 
 _Positions = list[tuple[_AskedTopic, list[_Position]]]
 
-P = TypeVar("P", OffsetFetchResponsePartition, OffsetFetchResponsePartitions)
+P = TypeVar("P", wire.OffsetFetchResponsePartition, wire.OffsetFetchResponsePartitions)
 
 
 async def offset_fetch(
-    broker: Broker, request: OffsetFetchRequest, context: RequestContext
-) -> OffsetFetchResponse:
+    broker: Broker, request: wire.OffsetFetchRequest, context: RequestContext
+) -> wire.OffsetFetchResponse:
     """OffsetFetch v1–v10: read a group's positions.
 
     Behaviour: -1 without an error if nothing is committed or the group does not exist. No list of topics
@@ -216,35 +196,35 @@ async def offset_fetch(
     if context.version < 8:
         command = FetchOffsets(request.group_id, require_stable=request.require_stable)
         error, positions = await _fetch(broker, rights, command, request.topics, context.version)
-        response = OffsetFetchResponse(error_code=error)
+        response = wire.OffsetFetchResponse(error_code=error)
         for asked, found in positions:
-            shown = OffsetFetchResponseTopic(name=asked.name or "")
+            shown = wire.OffsetFetchResponseTopic(name=asked.name or "")
             response.topics.append(shown)
             for each in found:
                 await steps.step()
-                shown.partitions.append(_partition(each, OffsetFetchResponsePartition))
+                shown.partitions.append(_partition(each, wire.OffsetFetchResponsePartition))
         return response
-    response = OffsetFetchResponse()
+    response = wire.OffsetFetchResponse()
     for group in {each.group_id: each for each in request.groups}.values():
         command = FetchOffsets(
             group.group_id, group.member_id, group.member_epoch, require_stable=request.require_stable
         )
         error, positions = await _fetch(broker, rights, command, group.topics, context.version)
-        answer = OffsetFetchResponseGroup(group_id=group.group_id, error_code=error)
+        answer = wire.OffsetFetchResponseGroup(group_id=group.group_id, error_code=error)
         response.groups.append(answer)
         for asked, found in positions:
-            of_topic = OffsetFetchResponseTopics(name=asked.name or "", topic_id=asked.topic_id)
+            of_topic = wire.OffsetFetchResponseTopics(name=asked.name or "", topic_id=asked.topic_id)
             answer.topics.append(of_topic)
             for each in found:
                 await steps.step()
-                of_topic.partitions.append(_partition(each, OffsetFetchResponsePartitions))
+                of_topic.partitions.append(_partition(each, wire.OffsetFetchResponsePartitions))
     return response
 
 
 async def _asked(
-    broker: Broker, wanted: OffsetFetchRequestTopic | OffsetFetchRequestTopics, version: int
+    broker: Broker, wanted: wire.OffsetFetchRequestTopic | wire.OffsetFetchRequestTopics, version: int
 ) -> _AskedTopic:
-    if version < TOPIC_IDS or isinstance(wanted, OffsetFetchRequestTopic):
+    if version < TOPIC_IDS or isinstance(wanted, wire.OffsetFetchRequestTopic):
         return _AskedTopic(wanted.name, bytes(16), wanted.partition_indexes)
     topic = await broker.catalog.topic_by_id(wanted.topic_id)
     return _AskedTopic(topic.name if topic else None, wanted.topic_id, wanted.partition_indexes)
@@ -254,7 +234,7 @@ async def _fetch(
     broker: Broker,
     rights: RequestRights,
     command: FetchOffsets,
-    topics: Sequence[OffsetFetchRequestTopic] | Sequence[OffsetFetchRequestTopics] | None,
+    topics: Sequence[wire.OffsetFetchRequestTopic] | Sequence[wire.OffsetFetchRequestTopics] | None,
     version: int,
 ) -> tuple[ErrorCode, _Positions]:
     """The group's error, and the positions; last those of topics that may not be described."""
@@ -353,8 +333,8 @@ def _partition(position: _Position, shown_as: type[P]) -> P:
 
 
 async def offset_delete(
-    broker: Broker, request: OffsetDeleteRequest, context: RequestContext
-) -> OffsetDeleteResponse:
+    broker: Broker, request: wire.OffsetDeleteRequest, context: RequestContext
+) -> wire.OffsetDeleteResponse:
     """OffsetDelete v0: delete a group's positions.
 
     Behaviour: GROUP_SUBSCRIBED_TO_TOPIC for topics that a member subscribes to; NON_EMPTY_GROUP for a group
@@ -364,19 +344,19 @@ async def offset_delete(
     """
     rights = rights_of(broker, request, context)
     if not rights.group(DELETE, request.group_id):
-        return OffsetDeleteResponse(error_code=GROUP_DENIED)
+        return wire.OffsetDeleteResponse(error_code=GROUP_DENIED)
     topics, refused = rights.split(request.topics, lambda each: rights.topic(READ, each.name))
     if error := coordination_error(broker, request.group_id):
-        return OffsetDeleteResponse(error_code=error)
-    response = OffsetDeleteResponse()
+        return wire.OffsetDeleteResponse(error_code=error)
+    response = wire.OffsetDeleteResponse()
     keys: list[OffsetKey] = []
-    answers: list[OffsetDeleteResponsePartition] = []
+    answers: list[wire.OffsetDeleteResponsePartition] = []
     for asked in topics:
         topic = await broker.catalog.topic(asked.name)
-        shown = OffsetDeleteResponseTopic(name=asked.name)
+        shown = wire.OffsetDeleteResponseTopic(name=asked.name)
         response.topics.append(shown)
         for each in asked.partitions:
-            answer = OffsetDeleteResponsePartition(partition_index=each.partition_index)
+            answer = wire.OffsetDeleteResponsePartition(partition_index=each.partition_index)
             shown.partitions.append(answer)
             if topic is None or not 0 <= each.partition_index < topic.partitions:
                 answer.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -388,18 +368,18 @@ async def offset_delete(
     except StoreRefused:
         deleted = OffsetsDeleted(refused_by_store(broker, request.group_id))
     if deleted.error is not ErrorCode.NONE:
-        return OffsetDeleteResponse(error_code=deleted.error)
+        return wire.OffsetDeleteResponse(error_code=deleted.error)
     for answer, error in zip(answers, deleted.partitions, strict=True):
         answer.error_code = error
     response.topics += map(_not_deleted, refused)
     return response
 
 
-def _not_deleted(topic: OffsetDeleteRequestTopic) -> OffsetDeleteResponseTopic:
-    return OffsetDeleteResponseTopic(
+def _not_deleted(topic: wire.OffsetDeleteRequestTopic) -> wire.OffsetDeleteResponseTopic:
+    return wire.OffsetDeleteResponseTopic(
         name=topic.name,
         partitions=[
-            OffsetDeleteResponsePartition(partition_index=each.partition_index, error_code=TOPIC_DENIED)
+            wire.OffsetDeleteResponsePartition(partition_index=each.partition_index, error_code=TOPIC_DENIED)
             for each in topic.partitions
         ],
     )

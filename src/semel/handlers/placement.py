@@ -12,26 +12,8 @@ from semel.broker.broker import Broker
 from semel.core.types import ErrorCode, PartitionKey, Topic
 from semel.handlers.context import Handler, RequestContext
 from semel.handlers.rights import ALTER, CLUSTER_DENIED, DESCRIBE, MESSAGES, rights_of
+from semel.wire import messages as wire
 from semel.wire.api_key import ApiKey
-from semel.wire.messages.placement import (
-    AlterPartitionReassignmentsRequest,
-    AlterPartitionReassignmentsResponse,
-    AlterReplicaLogDirPartitionResult,
-    AlterReplicaLogDirsRequest,
-    AlterReplicaLogDirsResponse,
-    AlterReplicaLogDirTopicResult,
-    ElectLeadersRequest,
-    ElectLeadersResponse,
-    ListPartitionReassignmentsRequest,
-    ListPartitionReassignmentsResponse,
-    OngoingPartitionReassignment,
-    OngoingTopicReassignment,
-    PartitionElectionResult,
-    ReassignablePartition,
-    ReassignablePartitionResponse,
-    ReassignableTopicResponse,
-    ReplicaElectionResult,
-)
 
 PREFERRED: Final = 0
 UNCLEAN: Final = 1
@@ -48,8 +30,8 @@ _NOT_MOVED: Final = (
 
 
 async def elect_leaders(
-    broker: Broker, request: ElectLeadersRequest, context: RequestContext
-) -> ElectLeadersResponse:
+    broker: Broker, request: wire.ElectLeadersRequest, context: RequestContext
+) -> wire.ElectLeadersResponse:
     """ElectLeaders v0–v2: no election of any kind is needed.
 
     Behaviour: ELECTION_NOT_NEEDED for a partition that has a leader. A partition whose broker has gone gets a
@@ -61,7 +43,7 @@ async def elect_leaders(
     """
     is_allowed = rights_of(broker, request, context).cluster(ALTER)
     if is_allowed and request.election_type not in (PREFERRED, UNCLEAN):
-        return ElectLeadersResponse(error_code=ErrorCode.INVALID_REQUEST)
+        return wire.ElectLeadersResponse(error_code=ErrorCode.INVALID_REQUEST)
     wanted = request.topic_partitions or []
     topics = await _topics(broker, (each.topic for each in wanted if is_allowed))
     is_unclean = request.election_type == UNCLEAN
@@ -73,10 +55,10 @@ async def elect_leaders(
             if is_allowed:
                 error, message = _election(broker, topics[each.topic], index, is_unclean=is_unclean)
             elected.append(
-                PartitionElectionResult(partition_id=index, error_code=error, error_message=message)
+                wire.PartitionElectionResult(partition_id=index, error_code=error, error_message=message)
             )
-        results.append(ReplicaElectionResult(topic=each.topic, partition_result=elected))
-    return ElectLeadersResponse(
+        results.append(wire.ReplicaElectionResult(topic=each.topic, partition_result=elected))
+    return wire.ElectLeadersResponse(
         error_code=ErrorCode.NONE if is_allowed else CLUSTER_DENIED, replica_election_results=results
     )
 
@@ -97,8 +79,8 @@ def _election(broker: Broker, topic: Topic | None, index: int, *, is_unclean: bo
 
 
 async def alter_partition_reassignments(
-    broker: Broker, request: AlterPartitionReassignmentsRequest, context: RequestContext
-) -> AlterPartitionReassignmentsResponse:
+    broker: Broker, request: wire.AlterPartitionReassignmentsRequest, context: RequestContext
+) -> wire.AlterPartitionReassignmentsResponse:
     """AlterPartitionReassignments v0–v1: a partition stays where it is.
 
     Behaviour: moving a partition to the broker that leads it succeeds and changes nothing. Moving it
@@ -116,23 +98,23 @@ async def alter_partition_reassignments(
             if is_allowed:
                 error, message = _reassignment(broker, topics[each.name], part)
             partitions.append(
-                ReassignablePartitionResponse(
+                wire.ReassignablePartitionResponse(
                     partition_index=part.partition_index, error_code=error, error_message=message
                 )
             )
-        responses.append(ReassignableTopicResponse(name=each.name, partitions=partitions))
+        responses.append(wire.ReassignableTopicResponse(name=each.name, partitions=partitions))
     if not is_allowed:
-        return AlterPartitionReassignmentsResponse(
+        return wire.AlterPartitionReassignmentsResponse(
             error_code=CLUSTER_DENIED, error_message=MESSAGES[CLUSTER_DENIED], responses=responses
         )
-    return AlterPartitionReassignmentsResponse(
+    return wire.AlterPartitionReassignmentsResponse(
         allow_replication_factor_change=request.allow_replication_factor_change,
         error_message=None,
         responses=responses,
     )
 
 
-def _reassignment(broker: Broker, topic: Topic | None, part: ReassignablePartition) -> Answer:
+def _reassignment(broker: Broker, topic: Topic | None, part: wire.ReassignablePartition) -> Answer:
     if topic is None or not 0 <= part.partition_index < topic.partitions:
         return _UNKNOWN
     if part.replicas is None:
@@ -146,23 +128,24 @@ def _reassignment(broker: Broker, topic: Topic | None, part: ReassignablePartiti
 
 
 async def list_partition_reassignments(
-    broker: Broker, request: ListPartitionReassignmentsRequest, context: RequestContext
-) -> ListPartitionReassignmentsResponse:
+    broker: Broker, request: wire.ListPartitionReassignmentsRequest, context: RequestContext
+) -> wire.ListPartitionReassignmentsResponse:
     """ListPartitionReassignments v0: always empty, because no request moves partitions between nodes.
 
     Behaviour: an empty list for every request.
     Versions:  v0.
     """
     if rights_of(broker, request, context).cluster(DESCRIBE):
-        return ListPartitionReassignmentsResponse(error_message=None)
-    return ListPartitionReassignmentsResponse(
+        return wire.ListPartitionReassignmentsResponse(error_message=None)
+    return wire.ListPartitionReassignmentsResponse(
         error_code=CLUSTER_DENIED,
         error_message=MESSAGES[CLUSTER_DENIED],
         topics=[
-            OngoingTopicReassignment(
+            wire.OngoingTopicReassignment(
                 name=topic.name,
                 partitions=[
-                    OngoingPartitionReassignment(partition_index=index) for index in topic.partition_indexes
+                    wire.OngoingPartitionReassignment(partition_index=index)
+                    for index in topic.partition_indexes
                 ],
             )
             for topic in request.topics or ()
@@ -171,8 +154,8 @@ async def list_partition_reassignments(
 
 
 async def alter_replica_log_dirs(
-    broker: Broker, request: AlterReplicaLogDirsRequest, context: RequestContext
-) -> AlterReplicaLogDirsResponse:
+    broker: Broker, request: wire.AlterReplicaLogDirsRequest, context: RequestContext
+) -> wire.AlterReplicaLogDirsResponse:
     """AlterReplicaLogDirs v1–v2: there is one directory, and all partitions are in it.
 
     Behaviour: moving a partition to that directory succeeds and changes nothing. Any other directory is
@@ -180,7 +163,7 @@ async def alter_replica_log_dirs(
     Versions:  v2 flexible.
     """
     if not rights_of(broker, request, context).cluster(ALTER):
-        return AlterReplicaLogDirsResponse(
+        return wire.AlterReplicaLogDirsResponse(
             results=[
                 _moved(topic.name, ((index, CLUSTER_DENIED) for index in topic.partitions))
                 for each in request.dirs
@@ -194,16 +177,16 @@ async def alter_replica_log_dirs(
             of_topic = errors.setdefault(topic.name, {})
             for index in topic.partitions:
                 of_topic[index] = _move(broker, each.path, topics[topic.name], index)
-    return AlterReplicaLogDirsResponse(
+    return wire.AlterReplicaLogDirsResponse(
         results=[_moved(name, of_topic.items()) for name, of_topic in errors.items()]
     )
 
 
-def _moved(name: str, errors: Iterable[tuple[int, ErrorCode]]) -> AlterReplicaLogDirTopicResult:
-    return AlterReplicaLogDirTopicResult(
+def _moved(name: str, errors: Iterable[tuple[int, ErrorCode]]) -> wire.AlterReplicaLogDirTopicResult:
+    return wire.AlterReplicaLogDirTopicResult(
         topic_name=name,
         partitions=[
-            AlterReplicaLogDirPartitionResult(partition_index=index, error_code=error)
+            wire.AlterReplicaLogDirPartitionResult(partition_index=index, error_code=error)
             for index, error in errors
         ],
     )

@@ -35,18 +35,11 @@ from semel.handlers.rights import (
 )
 from semel.handlers.transaction_errors import error_for_client
 from semel.store.contract import StoreRefused
+from semel.wire import messages as wire
 from semel.wire.api_key import ApiKey
 from semel.wire.batch import CODEC_MASK, is_transactional, produced_fault
 from semel.wire.errors import InvalidRecords
 from semel.wire.invalid_records import NAMED_MAX
-from semel.wire.messages.produce import (
-    BatchIndexAndErrorMessage,
-    PartitionProduceResponse,
-    ProduceRequest,
-    ProduceResponse,
-    TopicProduceData,
-    TopicProduceResponse,
-)
 from semel.wire.records import BatchHeader, check_produced, with_log_append_time
 from semel.wire.schema import Buffer, Encoded
 from semel.wire.validating import IS_COMPILED, MAX_TIMESTAMP, MIN_TIMESTAMP, validate, with_max_timestamp
@@ -102,7 +95,7 @@ class Preparation:
 
     def __init__(
         self,
-        request: ProduceRequest,
+        request: wire.ProduceRequest,
         context: RequestContext,
         limits: list[TopicLimits | None],
         now: int,
@@ -266,8 +259,8 @@ TAKEN_AWAY: Final = Refusal(TOPIC_DENIED, "the right was taken away while the re
 
 
 def produce(
-    broker: Broker, request: ProduceRequest, context: RequestContext
-) -> Promise[ProduceResponse | Encoded | None]:
+    broker: Broker, request: wire.ProduceRequest, context: RequestContext
+) -> Promise[wire.ProduceResponse | Encoded | None]:
     """Produce v3–v13: append one batch to each partition.
 
     Behaviour: acks 1 and -1 are answered when the batches are durable; batches of a transaction may be
@@ -292,7 +285,7 @@ def produce(
     return production.promise
 
 
-def _cached(broker: Broker, data: TopicProduceData, version: int) -> Topic | None:
+def _cached(broker: Broker, data: wire.TopicProduceData, version: int) -> Topic | None:
     if version >= FIRST_BY_ID:
         return broker.catalog.cached_by_id(data.topic_id)
     return broker.catalog.cached(data.name)
@@ -314,16 +307,16 @@ class _Produce:
     )
 
     def __init__(
-        self, broker: Broker, request: ProduceRequest, context: RequestContext, rights: RequestRights
+        self, broker: Broker, request: wire.ProduceRequest, context: RequestContext, rights: RequestRights
     ) -> None:
-        self.promise: Promise[ProduceResponse | Encoded | None] = Promise()
+        self.promise: Promise[wire.ProduceResponse | Encoded | None] = Promise()
         self._broker = broker
         self._request = request
         self._context = context
         self._rights = rights
         self._allowed: Sequence[str] = ()
         """The names of the topics that may be written, if that was to be checked."""
-        self._denied: Sequence[TopicProduceData] = ()
+        self._denied: Sequence[wire.TopicProduceData] = ()
         """The data for the others."""
 
     def begin(self) -> Work[None] | None:
@@ -378,7 +371,7 @@ class _Produce:
             self.promise.resolve(_closed())
         else:
             refused = [_denied(each, ID_DENIED) for each in self._request.topic_data]
-            self.promise.resolve(ProduceResponse(responses=refused))
+            self.promise.resolve(wire.ProduceResponse(responses=refused))
 
     async def find_topics(self, topics: list[Topic | None]) -> None:
         """Load the topics that are not in memory, then start.
@@ -459,7 +452,7 @@ class _Produce:
                 answers += await self._broker.submit(self._joined_together(some))
             except StoreRefused:
                 answers += [Appended(ErrorCode.KAFKA_STORAGE_ERROR)] * len(some)
-        parts: list[PartitionProduceResponse] = []
+        parts: list[wire.PartitionProduceResponse] = []
         for part in self._answered(answers):
             parts.append(part)
             if not len(parts) % SLICE_ITEMS:
@@ -469,7 +462,7 @@ class _Produce:
             self.promise.resolve(None)
         else:
             encoded = await self._broker.slices.run(response.encode_in_slices(self._context.version))
-            self.promise.resolve(Encoded(ProduceResponse, encoded))
+            self.promise.resolve(Encoded(wire.ProduceResponse, encoded))
 
     def _settle(self) -> None:
         """Refuse all batches if the whole request is invalid; else set LogAppendTime where needed."""
@@ -527,7 +520,7 @@ class _Produce:
             self._refuse(decided)
             decided = []
         try:
-            response: ProduceResponse | Exception | None = self._response(list(self._answered(decided)))
+            response: wire.ProduceResponse | Exception | None = self._response(list(self._answered(decided)))
         except Exception as error:  # noqa: BLE001  the commit loop must not fail for one client's response
             response = error
         self.promise.resolve(response)
@@ -537,14 +530,14 @@ class _Produce:
         refusal = Refusal(ErrorCode.KAFKA_STORAGE_ERROR, message)
         self._prepared.refused = [each or refusal for each in self._prepared.refused]
 
-    def _answered(self, decided: Iterable[Appended]) -> Iterator[PartitionProduceResponse]:
+    def _answered(self, decided: Iterable[Appended]) -> Iterator[wire.PartitionProduceResponse]:
         """The responses of all partitions, in the order of the request."""
         answers, refusals = iter(decided), iter(self._prepared.refused)
         for data in self._request.topic_data:
             for part in data.partition_data:
                 yield _answer(part.index, next(refusals), answers, self._context.version)
 
-    def _response(self, parts: list[PartitionProduceResponse]) -> ProduceResponse | None:
+    def _response(self, parts: list[wire.PartitionProduceResponse]) -> wire.ProduceResponse | None:
         if self._request.acks == 0:
             # There is no response with acks=0, so closing is the only way to report an error.
             if any(part.error_code for part in parts):
@@ -552,22 +545,22 @@ class _Produce:
             if self._denied:
                 raise _closed()
             return None
-        topics: list[TopicProduceResponse] = []
+        topics: list[wire.TopicProduceResponse] = []
         start = 0
         for data in self._request.topic_data:
             stop = start + len(data.partition_data)
             some = parts[start:stop]
             topics.append(
-                TopicProduceResponse(name=data.name, topic_id=data.topic_id, partition_responses=some)
+                wire.TopicProduceResponse(name=data.name, topic_id=data.topic_id, partition_responses=some)
             )
             start = stop
-        response = ProduceResponse(responses=topics)
+        response = wire.ProduceResponse(responses=topics)
         if any(part.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER for part in parts):
             self._name_leaders(response)
         response.responses += [_denied(each, TOPIC_DENIED) for each in self._denied]
         return response
 
-    def _name_leaders(self, response: ProduceResponse) -> None:
+    def _name_leaders(self, response: wire.ProduceResponse) -> None:
         hints = LeaderHints(self._broker, self._context)
         for topic, limits in zip(response.responses, self._limits, strict=True):
             for part in topic.partition_responses:
@@ -580,32 +573,32 @@ def _closed() -> CloseConnection:
     return CloseConnection("a Produce request with acks=0 was denied")
 
 
-def _denied(data: TopicProduceData, error: ErrorCode) -> TopicProduceResponse:
-    return TopicProduceResponse(
+def _denied(data: wire.TopicProduceData, error: ErrorCode) -> wire.TopicProduceResponse:
+    return wire.TopicProduceResponse(
         name=data.name,
         topic_id=data.topic_id,
         partition_responses=[
-            PartitionProduceResponse(index=part.index, error_code=error, base_offset=-1)
+            wire.PartitionProduceResponse(index=part.index, error_code=error, base_offset=-1)
             for part in data.partition_data
         ],
     )
 
 
-def _has_transactional(topics: Iterable[TopicProduceData]) -> bool:
+def _has_transactional(topics: Iterable[wire.TopicProduceData]) -> bool:
     parts = (part for data in topics for part in data.partition_data)
     return any(part.records is not None and is_transactional(part.records) for part in parts)
 
 
 def _answer(
     index: int, refused: Refusal | None, answers: Iterator[Appended], version: int
-) -> PartitionProduceResponse:
+) -> wire.PartitionProduceResponse:
     if refused is not None:
         error, message, records = refused
         errors = [
-            BatchIndexAndErrorMessage(batch_index=at, batch_index_error_message=reason)
+            wire.BatchIndexAndErrorMessage(batch_index=at, batch_index_error_message=reason)
             for at, reason in records
         ]
-        return PartitionProduceResponse(
+        return wire.PartitionProduceResponse(
             index=index,
             error_code=error,
             base_offset=-1,
@@ -613,7 +606,7 @@ def _answer(
             error_message=message,
         )
     appended = next(answers)
-    return PartitionProduceResponse(
+    return wire.PartitionProduceResponse(
         index=index,
         error_code=appended.error and error_for_client(appended.error, ApiKey.PRODUCE, version),
         base_offset=appended.base_offset,

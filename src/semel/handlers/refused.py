@@ -15,19 +15,8 @@ from semel.core.security.acls import Operation
 from semel.core.types import ErrorCode
 from semel.handlers.context import Handler, RequestContext
 from semel.handlers.rights import ALTER, CLUSTER_DENIED, DESCRIBE, MESSAGES, rights_of
+from semel.wire import messages as wire
 from semel.wire.api_key import ApiKey
-from semel.wire.messages.placement import (
-    AddRaftVoterResponse,
-    DescribeQuorumResponse,
-    RemoveRaftVoterResponse,
-)
-from semel.wire.messages.security import (
-    CreateDelegationTokenRequest,
-    CreateDelegationTokenResponse,
-    DescribeDelegationTokenResponse,
-    ExpireDelegationTokenResponse,
-    RenewDelegationTokenResponse,
-)
 from semel.wire.schema import Request, Response
 
 NO_QUORUM: Final = (
@@ -40,9 +29,9 @@ NEVER: Final = -1
 Answer: TypeAlias = Callable[[Any, RequestContext], Response]  # Any: the request of its API
 
 
-def _no_token(request: CreateDelegationTokenRequest, context: RequestContext) -> Response:
+def _no_token(request: wire.CreateDelegationTokenRequest, context: RequestContext) -> Response:
     kind, _, name = context.principal.partition(":")
-    return CreateDelegationTokenResponse(
+    return wire.CreateDelegationTokenResponse(
         error_code=NO_TOKENS,
         principal_type=request.owner_principal_type or kind,
         principal_name=request.owner_principal_name or name,
@@ -63,7 +52,7 @@ def _always(answer: Answer, documentation: str) -> Handler:
 
 
 def _without_quorum(
-    response: type[DescribeQuorumResponse | AddRaftVoterResponse | RemoveRaftVoterResponse],
+    response: type[wire.DescribeQuorumResponse | wire.AddRaftVoterResponse | wire.RemoveRaftVoterResponse],
     operation: Operation,
     documentation: str,
 ) -> Handler:
@@ -83,26 +72,26 @@ HANDLERS: dict[int, Handler] = {
         _no_token, "CreateDelegationToken v1–v3: DELEGATION_TOKEN_AUTH_DISABLED."
     ),
     ApiKey.RENEW_DELEGATION_TOKEN: _always(
-        lambda *_: RenewDelegationTokenResponse(error_code=NO_TOKENS, expiry_timestamp_ms=NEVER),
+        lambda *_: wire.RenewDelegationTokenResponse(error_code=NO_TOKENS, expiry_timestamp_ms=NEVER),
         "RenewDelegationToken v1–v2: DELEGATION_TOKEN_AUTH_DISABLED.",
     ),
     ApiKey.EXPIRE_DELEGATION_TOKEN: _always(
-        lambda *_: ExpireDelegationTokenResponse(error_code=NO_TOKENS, expiry_timestamp_ms=NEVER),
+        lambda *_: wire.ExpireDelegationTokenResponse(error_code=NO_TOKENS, expiry_timestamp_ms=NEVER),
         "ExpireDelegationToken v1–v2: DELEGATION_TOKEN_AUTH_DISABLED.",
     ),
     ApiKey.DESCRIBE_DELEGATION_TOKEN: _always(
-        lambda *_: DescribeDelegationTokenResponse(error_code=NO_TOKENS),
+        lambda *_: wire.DescribeDelegationTokenResponse(error_code=NO_TOKENS),
         "DescribeDelegationToken v1–v3: DELEGATION_TOKEN_AUTH_DISABLED.",
     ),
     ApiKey.DESCRIBE_QUORUM: _without_quorum(
-        DescribeQuorumResponse,
+        wire.DescribeQuorumResponse,
         DESCRIBE,
         "DescribeQuorum v0–v2: UNSUPPORTED_VERSION. As in Kafka, the response names no topics then.",
     ),
     ApiKey.ADD_RAFT_VOTER: _without_quorum(
-        AddRaftVoterResponse, ALTER, "AddRaftVoter v0–v1: UNSUPPORTED_VERSION."
+        wire.AddRaftVoterResponse, ALTER, "AddRaftVoter v0–v1: UNSUPPORTED_VERSION."
     ),
     ApiKey.REMOVE_RAFT_VOTER: _without_quorum(
-        RemoveRaftVoterResponse, ALTER, "RemoveRaftVoter v0: UNSUPPORTED_VERSION."
+        wire.RemoveRaftVoterResponse, ALTER, "RemoveRaftVoter v0: UNSUPPORTED_VERSION."
     ),
 }

@@ -18,16 +18,7 @@ from semel.broker.reads.offset_search import EARLIEST, LATEST
 from semel.broker.reads.reads import FetchRange, FetchResult, Isolation
 from semel.broker.reads.waiting import ShareWait
 from semel.core.groups.configs import ShareConfigs
-from semel.core.shares.commands import (
-    Acquirable,
-    Acquire,
-    Acquired,
-    AcquiredRun,
-    AcquireFrom,
-    FindAcquirable,
-    ReadBatch,
-    StartShare,
-)
+from semel.core.shares import commands
 from semel.core.types import Buffer, ErrorCode, PartitionKey, ShareKey
 from semel.handlers.context import Handler, RequestContext
 from semel.handlers.leadership import MOVED, LeaderHints, leadership_error
@@ -50,22 +41,14 @@ from semel.handlers.share_partitions import (
     sessions_of,
 )
 from semel.store.contract import StoreRefused
+from semel.wire import messages as wire
 from semel.wire.api_key import ApiKey
-from semel.wire.messages.shares import (
-    AcquiredRecords,
-    ShareAcknowledgeRequest,
-    ShareAcknowledgeResponse,
-    ShareFetchRequest,
-    ShareFetchResponse,
-    ShareFetchTopicResponse,
-    SharePartitionData,
-)
 from semel.wire.records import iter_batches
 
 
 async def share_acknowledge(
-    broker: Broker, request: ShareAcknowledgeRequest, context: RequestContext
-) -> ShareAcknowledgeResponse:
+    broker: Broker, request: wire.ShareAcknowledgeRequest, context: RequestContext
+) -> wire.ShareAcknowledgeResponse:
     """ShareAcknowledge v1–v2: accept, release, reject or renew acquired records (KIP-932).
 
     Behaviour: the acknowledgements of a partition are accepted as a whole or not at all, and are durable when
@@ -75,17 +58,17 @@ async def share_acknowledge(
     """
     rights = rights_of(broker, request, context)
     if request.group_id and not rights.group(READ, request.group_id):
-        return ShareAcknowledgeResponse(error_code=GROUP_DENIED)
+        return wire.ShareAcknowledgeResponse(error_code=GROUP_DENIED)
     key = identified(request.group_id, request.member_id)
     if isinstance(key, str):
-        return ShareAcknowledgeResponse(error_code=ErrorCode.INVALID_REQUEST, error_message=key)
+        return wire.ShareAcknowledgeResponse(error_code=ErrorCode.INVALID_REQUEST, error_message=key)
     epoch = request.share_session_epoch
     if epoch == BEGIN:
-        return ShareAcknowledgeResponse(error_code=ErrorCode.INVALID_SHARE_SESSION_EPOCH)
+        return wire.ShareAcknowledgeResponse(error_code=ErrorCode.INVALID_SHARE_SESSION_EPOCH)
     sessions = sessions_of(broker)
     turn = sessions.go_on(key, epoch, context.principal, [], [])
     if turn.session is None:
-        return ShareAcknowledgeResponse(error_code=turn.error)
+        return wire.ShareAcknowledgeResponse(error_code=turn.error)
     wanted = batches_of(request.topics)
     configs = broker.policies.configs.share_group(key[0])
     errors = await check_places(broker, wanted, rights)
@@ -100,7 +83,7 @@ async def share_acknowledge(
     )
     end_session(broker, sessions, key, epoch)
     hints = LeaderHints(broker, context)
-    return ShareAcknowledgeResponse(
+    return wire.ShareAcknowledgeResponse(
         acquisition_lock_timeout_ms=configs.limits.lock_ms,
         responses=answered(answers, hints),
         node_endpoints=hints.endpoints,
@@ -127,7 +110,7 @@ class Got(NamedTuple):
     """The result for one share-partition."""
 
     error: ErrorCode
-    runs: Sequence[AcquiredRun] = ()
+    runs: Sequence[commands.AcquiredRun] = ()
     records: Buffer = b""
 
 
@@ -137,7 +120,7 @@ class ShareReader:
     def __init__(
         self,
         broker: Broker,
-        request: ShareFetchRequest,
+        request: wire.ShareFetchRequest,
         context: RequestContext,
         configs: ShareConfigs,
         session: ShareSession,
@@ -191,16 +174,20 @@ class ShareReader:
         has_moved = broker.ownership.changes != self._owners_known
         return self._session.is_ended or broker.share_waits.is_ending or has_moved
 
-    async def _look(self, keys: Sequence[ShareKey]) -> dict[ShareKey, Acquirable]:
+    async def _look(self, keys: Sequence[ShareKey]) -> dict[ShareKey, commands.Acquirable]:
         limits = self._configs.limits
         looks = dict(
-            zip(keys, await self._broker.submit([FindAcquirable(key, limits) for key in keys]), strict=True)
+            zip(
+                keys,
+                await self._broker.submit([commands.FindAcquirable(key, limits) for key in keys]),
+                strict=True,
+            )
         )
         unstarted = [key for key, look in looks.items() if not look.is_started]
         if unstarted:
-            starts = [StartShare(key, await self._first_offset(key)) for key in unstarted]
+            starts = [commands.StartShare(key, await self._first_offset(key)) for key in unstarted]
             await self._broker.submit(starts)
-            again = await self._broker.submit([FindAcquirable(key, limits) for key in unstarted])
+            again = await self._broker.submit([commands.FindAcquirable(key, limits) for key in unstarted])
             looks.update(zip(unstarted, again, strict=True))
         return looks
 
@@ -217,7 +204,7 @@ class ShareReader:
             found = await reads.list_offsets(key.partition, LATEST, Isolation.READ_UNCOMMITTED)
         return max(found.offset, 0)
 
-    async def _ranges(self, looks: dict[ShareKey, Acquirable]) -> list[tuple[ShareKey, FetchRange]]:
+    async def _ranges(self, looks: dict[ShareKey, commands.Acquirable]) -> list[tuple[ShareKey, FetchRange]]:
         ranges = []
         for key, look in looks.items():
             if look.offset is None or look.error:
@@ -271,7 +258,7 @@ class ShareReader:
     ) -> dict[ShareKey, Got]:
         got: dict[ShareKey, Got] = {}
         parts: dict[ShareKey, list[Part]] = {}
-        reads: list[AcquireFrom] = []
+        reads: list[commands.AcquireFrom] = []
         for (key, wanted), result in zip(ranges, results, strict=True):
             if result.error and result.error is not ErrorCode.OFFSET_OUT_OF_RANGE:
                 got[key] = Got(result.error)
@@ -282,8 +269,8 @@ class ShareReader:
         if not reads or request.max_records <= 0 or self._session.is_ended:
             return got
         self._session.acquiring.update(parts)
-        answers: Sequence[Acquired] = await self._broker.ask(
-            Acquire(
+        answers: Sequence[commands.Acquired] = await self._broker.ask(
+            commands.Acquire(
                 self._session.key[1],
                 tuple(reads),
                 request.max_records,
@@ -299,10 +286,10 @@ class ShareReader:
         return got
 
 
-def _parsed(key: ShareKey, offset: int, result: FetchResult) -> tuple[list[Part], AcquireFrom]:
+def _parsed(key: ShareKey, offset: int, result: FetchResult) -> tuple[list[Part], commands.AcquireFrom]:
     """The batches of a result, and which of them belong to aborted transactions."""
     parts: list[Part] = []
-    batches: list[ReadBatch] = []
+    batches: list[commands.ReadBatch] = []
     aborted: set[int] = set()
     beginning = sorted(result.aborted or (), key=lambda each: each[1], reverse=True)
     aborting: set[int] = set()
@@ -319,11 +306,11 @@ def _parsed(key: ShareKey, offset: int, result: FetchResult) -> tuple[list[Part]
             elif header.is_transactional and header.producer_id in aborting:
                 aborted.add(header.base_offset)
             parts.append(Part(header.base_offset, last, view[at:end]))
-            batches.append(ReadBatch(header.base_offset, last))
-    return parts, AcquireFrom(key, offset, tuple(batches), frozenset(aborted))
+            batches.append(commands.ReadBatch(header.base_offset, last))
+    return parts, commands.AcquireFrom(key, offset, tuple(batches), frozenset(aborted))
 
 
-def _of(parts: Sequence[Part], runs: Sequence[AcquiredRun]) -> bytes:
+def _of(parts: Sequence[Part], runs: Sequence[commands.AcquiredRun]) -> bytes:
     """The batches that contain acquired records."""
     wanted = []
     left = list(runs)
@@ -340,8 +327,8 @@ PAUSE_MAX_SECONDS: Final = 5.0
 
 
 async def share_fetch(
-    broker: Broker, request: ShareFetchRequest, context: RequestContext
-) -> ShareFetchResponse:
+    broker: Broker, request: wire.ShareFetchRequest, context: RequestContext
+) -> wire.ShareFetchResponse:
     """ShareFetch v1–v2: acknowledge records, then acquire others, waiting for them if needed (KIP-932).
 
     Behaviour: the first request of a share session (epoch 0) lists partitions, and later requests change the
@@ -355,17 +342,17 @@ async def share_fetch(
     """
     rights = rights_of(broker, request, context)
     if request.group_id and not rights.group(READ, request.group_id):
-        return ShareFetchResponse(error_code=GROUP_DENIED)
+        return wire.ShareFetchResponse(error_code=GROUP_DENIED)
     key = identified(request.group_id, request.member_id)
     problem = key if isinstance(key, str) else _problem(request, context.version)
     if problem or isinstance(key, str):
-        return ShareFetchResponse(error_code=ErrorCode.INVALID_REQUEST, error_message=problem or "")
+        return wire.ShareFetchResponse(error_code=ErrorCode.INVALID_REQUEST, error_message=problem or "")
     turn = _begin(broker, request, context, key)
     session = turn.session
     if session is None:
         if turn.error is ErrorCode.SHARE_SESSION_LIMIT_REACHED:
             await asyncio.sleep(min(max(request.max_wait_ms, 0) / 1000, PAUSE_MAX_SECONDS))
-        return ShareFetchResponse(error_code=turn.error)
+        return wire.ShareFetchResponse(error_code=turn.error)
     configs = broker.policies.configs.share_group(key[0])
     epoch = request.share_session_epoch
     wanted = {place: batches for place, batches in batches_of(request.topics).items() if batches}
@@ -392,14 +379,14 @@ async def share_fetch(
         got |= {place: Got(error) for place, error in errors.items() if error}
     end_session(broker, sessions_of(broker), key, epoch)
     hints = LeaderHints(broker, context)
-    return ShareFetchResponse(
+    return wire.ShareFetchResponse(
         acquisition_lock_timeout_ms=configs.limits.lock_ms,
         responses=_responses(acknowledged, got, hints),
         node_endpoints=hints.endpoints,
     )
 
 
-def _problem(request: ShareFetchRequest, version: int) -> str | None:
+def _problem(request: wire.ShareFetchRequest, version: int) -> str | None:
     """The error message for a request that is invalid in any session; None if it is valid."""
     if request.share_session_epoch == BEGIN and any(
         each.acknowledgement_batches for topic in request.topics for each in topic.partitions
@@ -412,7 +399,7 @@ def _problem(request: ShareFetchRequest, version: int) -> str | None:
     return None
 
 
-def _begin(broker: Broker, request: ShareFetchRequest, context: RequestContext, key: SessionKey) -> Turn:
+def _begin(broker: Broker, request: wire.ShareFetchRequest, context: RequestContext, key: SessionKey) -> Turn:
     sessions = sessions_of(broker)
     places = [(topic.topic_id, each.partition_index) for topic in request.topics for each in topic.partitions]
     if request.share_session_epoch == BEGIN:
@@ -443,19 +430,19 @@ async def _fetch(
 
 def _responses(
     acknowledged: dict[TopicIdPartition, ErrorCode], got: dict[TopicIdPartition, Got], hints: LeaderHints
-) -> list[ShareFetchTopicResponse]:
+) -> list[wire.ShareFetchTopicResponse]:
     """The partitions with acknowledgements, acquired records or errors."""
-    topics: dict[bytes, ShareFetchTopicResponse] = {}
+    topics: dict[bytes, wire.ShareFetchTopicResponse] = {}
     for place in {**acknowledged, **got}:
         topic_id, index = place
         found = got.get(place, Got(ErrorCode.NONE))
-        data = SharePartitionData(
+        data = wire.SharePartitionData(
             partition_index=index,
             error_code=found.error,
             acknowledge_error_code=acknowledged.get(place, ErrorCode.NONE),
             records=found.records,
             acquired_records=[
-                AcquiredRecords(
+                wire.AcquiredRecords(
                     first_offset=each.first, last_offset=each.last, delivery_count=each.deliveries
                 )
                 for each in found.runs
@@ -463,7 +450,7 @@ def _responses(
         )
         if found.error in MOVED or data.acknowledge_error_code in MOVED:
             data.current_leader = hints.of(PartitionKey(topic_id, index))
-        topics.setdefault(topic_id, ShareFetchTopicResponse(topic_id=topic_id)).partitions.append(data)
+        topics.setdefault(topic_id, wire.ShareFetchTopicResponse(topic_id=topic_id)).partitions.append(data)
     return list(topics.values())
 
 

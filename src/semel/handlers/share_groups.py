@@ -20,25 +20,15 @@ from semel.handlers.group_admin import describe_each
 from semel.handlers.leadership import coordination_error, refused_by_store
 from semel.handlers.rights import DESCRIBE, GROUP_DENIED, READ, TOPIC_DENIED, rights_of
 from semel.store.contract import StoreRefused
+from semel.wire import messages as wire
 from semel.wire.api_key import ApiKey
-from semel.wire.messages.groups import Assignment, TopicPartitions
-from semel.wire.messages.shares import (
-    DescribedShareGroup,
-    DescribedShareGroupAssignment,
-    DescribedShareGroupMember,
-    DescribedShareGroupTopicPartitions,
-    ShareGroupDescribeRequest,
-    ShareGroupDescribeResponse,
-    ShareGroupHeartbeatRequest,
-    ShareGroupHeartbeatResponse,
-)
 
 HAS_DENIED_TOPICS: Final = "The group has topics that the client may not describe."
 
 
 async def share_group_heartbeat(
-    broker: Broker, request: ShareGroupHeartbeatRequest, context: RequestContext
-) -> ShareGroupHeartbeatResponse:
+    broker: Broker, request: wire.ShareGroupHeartbeatRequest, context: RequestContext
+) -> wire.ShareGroupHeartbeatResponse:
     """ShareGroupHeartbeat v1: join a share group, stay a member, leave, and get an assignment (KIP-932).
 
     Behaviour: a null assignment means "unchanged". The heartbeat that first sees a topic creates the
@@ -49,9 +39,9 @@ async def share_group_heartbeat(
     """
     rights = rights_of(broker, request, context)
     if not rights.group(READ, request.group_id):
-        return ShareGroupHeartbeatResponse(error_code=GROUP_DENIED)
+        return wire.ShareGroupHeartbeatResponse(error_code=GROUP_DENIED)
     if not rights.topics(DESCRIBE, request.subscribed_topic_names or ()):
-        return ShareGroupHeartbeatResponse(error_code=TOPIC_DENIED)
+        return wire.ShareGroupHeartbeatResponse(error_code=TOPIC_DENIED)
     try:
         if error := coordination_error(broker, request.group_id):
             answer = ConsumerAnswer(error, "This broker does not coordinate the group.")
@@ -64,7 +54,7 @@ async def share_group_heartbeat(
     except StoreRefused:
         error = refused_by_store(broker, request.group_id)
         answer = ConsumerAnswer(error, "the broker cannot write now")
-    return ShareGroupHeartbeatResponse(
+    return wire.ShareGroupHeartbeatResponse(
         error_code=answer.error,
         error_message=answer.message,
         member_id=answer.member_id,
@@ -72,9 +62,9 @@ async def share_group_heartbeat(
         heartbeat_interval_ms=answer.heartbeat_interval_ms,
         assignment=None
         if answer.assignment is None
-        else Assignment(
+        else wire.Assignment(
             topic_partitions=[
-                TopicPartitions(topic_id=topic_id, partitions=partitions)
+                wire.TopicPartitions(topic_id=topic_id, partitions=partitions)
                 for topic_id, partitions in by_topic(answer.assignment)
             ]
         ),
@@ -82,7 +72,7 @@ async def share_group_heartbeat(
 
 
 async def _heartbeat(
-    broker: Broker, request: ShareGroupHeartbeatRequest, context: RequestContext
+    broker: Broker, request: wire.ShareGroupHeartbeatRequest, context: RequestContext
 ) -> ConsumerAnswer:
     names = set(request.subscribed_topic_names or ())
     group = await broker.ask(DescribeGroup(request.group_id)) if request.group_id else None
@@ -117,8 +107,8 @@ async def _heartbeat(
 
 
 async def share_group_describe(
-    broker: Broker, request: ShareGroupDescribeRequest, context: RequestContext
-) -> ShareGroupDescribeResponse:
+    broker: Broker, request: wire.ShareGroupDescribeRequest, context: RequestContext
+) -> wire.ShareGroupDescribeResponse:
     """ShareGroupDescribe v1: share groups with their members and assignments.
 
     Behaviour: GROUP_ID_NOT_FOUND for groups that do not exist or are not share groups, NOT_COORDINATOR for
@@ -130,14 +120,14 @@ async def share_group_describe(
         rights,
         request.group_ids,
         _described,
-        DescribedShareGroup,
+        wire.DescribedShareGroup,
         has_operations=request.include_authorized_operations,
     )
-    return ShareGroupDescribeResponse(
+    return wire.ShareGroupDescribeResponse(
         groups=[
             each
             if rights.topics(DESCRIBE, _assigned_topics(each))
-            else DescribedShareGroup(
+            else wire.DescribedShareGroup(
                 group_id=each.group_id, error_code=TOPIC_DENIED, error_message=HAS_DENIED_TOPICS
             )
             for each in groups
@@ -145,20 +135,20 @@ async def share_group_describe(
     )
 
 
-def _assigned_topics(group: DescribedShareGroup) -> Iterator[str]:
+def _assigned_topics(group: wire.DescribedShareGroup) -> Iterator[str]:
     return (each.topic_name for member in group.members for each in member.assignment.topic_partitions)
 
 
-def _described(group_id: str, group: Group | None) -> DescribedShareGroup:
+def _described(group_id: str, group: Group | None) -> wire.DescribedShareGroup:
     if not isinstance(group, ShareGroup):
         what = "not found" if group is None else "is not a share group"
-        return DescribedShareGroup(
+        return wire.DescribedShareGroup(
             error_code=ErrorCode.GROUP_ID_NOT_FOUND if group_id else ErrorCode.INVALID_GROUP_ID,
             error_message=f"Group {group_id} {what}.",
             group_id=group_id,
         )
     names = {shape.topic_id: name for name, shape in group.topics.items()}
-    return DescribedShareGroup(
+    return wire.DescribedShareGroup(
         group_id=group_id,
         group_state=group.state_name,
         group_epoch=group.epoch,
@@ -168,8 +158,8 @@ def _described(group_id: str, group: Group | None) -> DescribedShareGroup:
     )
 
 
-def _member(member: ShareMember, names: dict[bytes, str]) -> DescribedShareGroupMember:
-    return DescribedShareGroupMember(
+def _member(member: ShareMember, names: dict[bytes, str]) -> wire.DescribedShareGroupMember:
+    return wire.DescribedShareGroupMember(
         member_id=member.member_id,
         rack_id=member.rack_id,
         member_epoch=member.epoch,
@@ -180,11 +170,11 @@ def _member(member: ShareMember, names: dict[bytes, str]) -> DescribedShareGroup
     )
 
 
-def _shown(owned: OwnedPartitions, names: dict[bytes, str]) -> DescribedShareGroupAssignment:
+def _shown(owned: OwnedPartitions, names: dict[bytes, str]) -> wire.DescribedShareGroupAssignment:
     """An assignment with topic names. Topics that have been deleted have no name and are left out."""
-    return DescribedShareGroupAssignment(
+    return wire.DescribedShareGroupAssignment(
         topic_partitions=[
-            DescribedShareGroupTopicPartitions(
+            wire.DescribedShareGroupTopicPartitions(
                 topic_id=topic_id, topic_name=names[topic_id], partitions=partitions
             )
             for topic_id, partitions in by_topic(owned)

@@ -24,31 +24,15 @@ from semel.handlers.rights import (
     rights_of,
 )
 from semel.store.contract import StoreRefused
+from semel.wire import messages as wire
 from semel.wire.api_key import ApiKey
-from semel.wire.messages.shares import (
-    AlteredShareGroupOffsetsPartition,
-    AlteredShareGroupOffsetsTopic,
-    AlterShareGroupOffsetsRequest,
-    AlterShareGroupOffsetsResponse,
-    AlterShareGroupOffsetsTopic,
-    DeletedShareGroupOffsetsTopic,
-    DeleteShareGroupOffsetsRequest,
-    DeleteShareGroupOffsetsResponse,
-    DescribedShareGroupOffsetsGroup,
-    DescribedShareGroupOffsetsPartition,
-    DescribedShareGroupOffsetsTopic,
-    DescribeShareGroupOffsetsGroup,
-    DescribeShareGroupOffsetsRequest,
-    DescribeShareGroupOffsetsResponse,
-    DescribeShareGroupOffsetsTopic,
-)
 
 UNKNOWN: Final = -1
 
 
 async def describe_share_group_offsets(
-    broker: Broker, request: DescribeShareGroupOffsetsRequest, context: RequestContext
-) -> DescribeShareGroupOffsetsResponse:
+    broker: Broker, request: wire.DescribeShareGroupOffsetsRequest, context: RequestContext
+) -> wire.DescribeShareGroupOffsetsResponse:
     """DescribeShareGroupOffsets v0–v1: the start offsets of share groups.
 
     Behaviour: -1 for partitions that the group has not begun to read. Without a list of topics, all topics
@@ -59,16 +43,17 @@ async def describe_share_group_offsets(
     allowed, refused = rights.split(request.groups, lambda each: rights.group(DESCRIBE, each.group_id))
     groups = [await _described(broker, rights, group) for group in allowed]
     groups += [
-        DescribedShareGroupOffsetsGroup(group_id=each.group_id, error_code=GROUP_DENIED) for each in refused
+        wire.DescribedShareGroupOffsetsGroup(group_id=each.group_id, error_code=GROUP_DENIED)
+        for each in refused
     ]
-    return DescribeShareGroupOffsetsResponse(groups=groups)
+    return wire.DescribeShareGroupOffsetsResponse(groups=groups)
 
 
 async def _described(
-    broker: Broker, rights: RequestRights, wanted: DescribeShareGroupOffsetsGroup
-) -> DescribedShareGroupOffsetsGroup:
+    broker: Broker, rights: RequestRights, wanted: wire.DescribeShareGroupOffsetsGroup
+) -> wire.DescribedShareGroupOffsetsGroup:
     allowed, refused = rights.split(wanted.topics or (), lambda each: rights.topic(DESCRIBE, each.topic_name))
-    described = DescribedShareGroupOffsetsGroup(group_id=wanted.group_id)
+    described = wire.DescribedShareGroupOffsetsGroup(group_id=wanted.group_id)
     described.error_code = coordination_error(broker, wanted.group_id)
     if described.error_code:
         return described
@@ -87,7 +72,7 @@ async def _described(
         topic = topics[name]
         if topic is None and indexes is None:
             continue
-        shown = DescribedShareGroupOffsetsTopic(topic_name=name)
+        shown = wire.DescribedShareGroupOffsetsTopic(topic_name=name)
         if topic is not None:
             shown.topic_id = topic.topic_id
             indexes = range(topic.partitions) if indexes is None else indexes
@@ -100,11 +85,11 @@ async def _described(
     return described
 
 
-def _not_described(topic: DescribeShareGroupOffsetsTopic) -> DescribedShareGroupOffsetsTopic:
-    return DescribedShareGroupOffsetsTopic(
+def _not_described(topic: wire.DescribeShareGroupOffsetsTopic) -> wire.DescribedShareGroupOffsetsTopic:
+    return wire.DescribedShareGroupOffsetsTopic(
         topic_name=topic.topic_name,
         partitions=[
-            DescribedShareGroupOffsetsPartition(
+            wire.DescribedShareGroupOffsetsPartition(
                 partition_index=index,
                 start_offset=UNKNOWN,
                 lag=UNKNOWN,
@@ -116,18 +101,20 @@ def _not_described(topic: DescribeShareGroupOffsetsTopic) -> DescribedShareGroup
     )
 
 
-def _partition(index: int, share: ReadShare | None) -> DescribedShareGroupOffsetsPartition:
+def _partition(index: int, share: ReadShare | None) -> wire.DescribedShareGroupOffsetsPartition:
     if share is None or share.start_offset < 0:
-        return DescribedShareGroupOffsetsPartition(partition_index=index, start_offset=UNKNOWN, lag=UNKNOWN)
+        return wire.DescribedShareGroupOffsetsPartition(
+            partition_index=index, start_offset=UNKNOWN, lag=UNKNOWN
+        )
     lag = max(share.high_watermark - share.start_offset - share.settled, 0)
-    return DescribedShareGroupOffsetsPartition(
+    return wire.DescribedShareGroupOffsetsPartition(
         partition_index=index, start_offset=share.start_offset, lag=lag
     )
 
 
 async def alter_share_group_offsets(
-    broker: Broker, request: AlterShareGroupOffsetsRequest, context: RequestContext
-) -> AlterShareGroupOffsetsResponse:
+    broker: Broker, request: wire.AlterShareGroupOffsetsRequest, context: RequestContext
+) -> wire.AlterShareGroupOffsetsResponse:
     """AlterShareGroupOffsets v0: set the start offsets of a share group, which is created if needed.
 
     Behaviour: NON_EMPTY_GROUP while it has members. Every record from the new offset on becomes available, as
@@ -136,9 +123,11 @@ async def alter_share_group_offsets(
     """
     rights = rights_of(broker, request, context)
     if not rights.group(READ, request.group_id):
-        return AlterShareGroupOffsetsResponse(error_code=GROUP_DENIED, error_message=MESSAGES[GROUP_DENIED])
+        return wire.AlterShareGroupOffsetsResponse(
+            error_code=GROUP_DENIED, error_message=MESSAGES[GROUP_DENIED]
+        )
     topics, refused = rights.split(request.topics, lambda each: rights.topic(READ, each.topic_name))
-    response = AlterShareGroupOffsetsResponse()
+    response = wire.AlterShareGroupOffsetsResponse()
     if topics or not refused:
         response = await _alter(broker, request.group_id, topics)
     if not response.error_code:
@@ -146,11 +135,11 @@ async def alter_share_group_offsets(
     return response
 
 
-def _not_altered(topic: AlterShareGroupOffsetsTopic) -> AlteredShareGroupOffsetsTopic:
-    return AlteredShareGroupOffsetsTopic(
+def _not_altered(topic: wire.AlterShareGroupOffsetsTopic) -> wire.AlteredShareGroupOffsetsTopic:
+    return wire.AlteredShareGroupOffsetsTopic(
         topic_name=topic.topic_name,
         partitions=[
-            AlteredShareGroupOffsetsPartition(
+            wire.AlteredShareGroupOffsetsPartition(
                 partition_index=each.partition_index,
                 error_code=TOPIC_DENIED,
                 error_message=MESSAGES[TOPIC_DENIED],
@@ -161,13 +150,13 @@ def _not_altered(topic: AlterShareGroupOffsetsTopic) -> AlteredShareGroupOffsets
 
 
 async def _alter(
-    broker: Broker, group_id: str, topics: Sequence[AlterShareGroupOffsetsTopic]
-) -> AlterShareGroupOffsetsResponse:
+    broker: Broker, group_id: str, topics: Sequence[wire.AlterShareGroupOffsetsTopic]
+) -> wire.AlterShareGroupOffsetsResponse:
     found = await broker.catalog.topics([topic.topic_name for topic in topics])
     wanted: dict[str, tuple[TopicShape, dict[int, int]]] = {}
     for topic in topics:
         if any(each.start_offset < 0 for each in topic.partitions):
-            return AlterShareGroupOffsetsResponse(
+            return wire.AlterShareGroupOffsetsResponse(
                 error_code=ErrorCode.INVALID_REQUEST, error_message="Offsets begin at 0."
             )
         known = found[topic.topic_name]
@@ -179,22 +168,22 @@ async def _alter(
             }
             wanted[topic.topic_name] = TopicShape(known.topic_id, known.partitions), offsets
     if not await broker.has_room_for_group(group_id):
-        return AlterShareGroupOffsetsResponse(
+        return wire.AlterShareGroupOffsetsResponse(
             error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE,
             error_message="Too many groups (semel.groups.max).",
         )
     answer = await _altered(broker, group_id, AlterShareOffsets(group_id, wanted))
-    response = AlterShareGroupOffsetsResponse(error_code=answer.error)
+    response = wire.AlterShareGroupOffsetsResponse(error_code=answer.error)
     for topic in topics if not answer.error else ():
         known = found[topic.topic_name]
-        shown = AlteredShareGroupOffsetsTopic(topic_name=topic.topic_name)
+        shown = wire.AlteredShareGroupOffsetsTopic(topic_name=topic.topic_name)
         error = answer.topics.get(topic.topic_name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         if known is not None:
             shown.topic_id = known.topic_id
         for each in topic.partitions:
             is_there = known is not None and 0 <= each.partition_index < known.partitions
             shown.partitions.append(
-                AlteredShareGroupOffsetsPartition(
+                wire.AlteredShareGroupOffsetsPartition(
                     partition_index=each.partition_index,
                     error_code=error if is_there else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
                 )
@@ -204,8 +193,8 @@ async def _alter(
 
 
 async def delete_share_group_offsets(
-    broker: Broker, request: DeleteShareGroupOffsetsRequest, context: RequestContext
-) -> DeleteShareGroupOffsetsResponse:
+    broker: Broker, request: wire.DeleteShareGroupOffsetsRequest, context: RequestContext
+) -> wire.DeleteShareGroupOffsetsResponse:
     """DeleteShareGroupOffsets v0: delete the offsets of topics, in which the share group then begins anew.
 
     Behaviour: NON_EMPTY_GROUP while it has members; UNKNOWN_TOPIC_OR_PARTITION for a topic in which
@@ -213,15 +202,17 @@ async def delete_share_group_offsets(
     """
     rights = rights_of(broker, request, context)
     if not rights.group(DELETE, request.group_id):
-        return DeleteShareGroupOffsetsResponse(error_code=GROUP_DENIED, error_message=MESSAGES[GROUP_DENIED])
+        return wire.DeleteShareGroupOffsetsResponse(
+            error_code=GROUP_DENIED, error_message=MESSAGES[GROUP_DENIED]
+        )
     topics, refused = rights.split(request.topics, lambda each: rights.topic(READ, each.topic_name))
     names = tuple(dict.fromkeys(each.topic_name for each in topics))
     found = await broker.catalog.topics(names)
     answer = await _altered(broker, request.group_id, DeleteShareOffsets(request.group_id, names))
-    response = DeleteShareGroupOffsetsResponse(error_code=answer.error)
+    response = wire.DeleteShareGroupOffsetsResponse(error_code=answer.error)
     for name, error in answer.topics.items():
         topic = found[name]
-        shown = DeletedShareGroupOffsetsTopic(topic_name=name, error_code=error)
+        shown = wire.DeletedShareGroupOffsetsTopic(topic_name=name, error_code=error)
         if topic is not None:
             shown.topic_id = topic.topic_id
             if error:
@@ -229,7 +220,7 @@ async def delete_share_group_offsets(
         response.responses.append(shown)
     if not answer.error:
         response.responses += [
-            DeletedShareGroupOffsetsTopic(
+            wire.DeletedShareGroupOffsetsTopic(
                 topic_name=each.topic_name, error_code=TOPIC_DENIED, error_message=MESSAGES[TOPIC_DENIED]
             )
             for each in refused

@@ -21,13 +21,7 @@ from semel.core.types import Command, ErrorCode, PartitionKey, ShareKey
 from semel.handlers.leadership import MOVED, LeaderHints, leadership_error
 from semel.handlers.rights import READ, TOPIC_DENIED, RequestRights
 from semel.store.contract import StoreRefused
-from semel.wire.messages.shares import (
-    AcknowledgementBatch,
-    ShareAcknowledgeAnswer,
-    ShareAcknowledgeTopic,
-    ShareAcknowledgeTopicResponse,
-    ShareFetchTopic,
-)
+from semel.wire import messages as wire
 
 BEGIN: Final = 0
 END: Final = -1
@@ -222,8 +216,8 @@ def identified(group_id: str | None, member_id: str | None) -> SessionKey | str:
 
 
 def batches_of(
-    topics: Iterable[ShareAcknowledgeTopic | ShareFetchTopic],
-) -> dict[TopicIdPartition, list[AcknowledgementBatch]]:
+    topics: Iterable[wire.ShareAcknowledgeTopic | wire.ShareFetchTopic],
+) -> dict[TopicIdPartition, list[wire.AcknowledgementBatch]]:
     """The acknowledgements in a request, by partition."""
     return {
         (topic.topic_id, each.partition_index): each.acknowledgement_batches
@@ -256,7 +250,7 @@ class Acknowledgements(NamedTuple):
     """The acknowledgements of one partition in a request."""
 
     place: TopicIdPartition
-    batches: Sequence[AcknowledgementBatch]
+    batches: Sequence[wire.AcknowledgementBatch]
 
 
 async def acknowledge(
@@ -286,7 +280,7 @@ async def acknowledge(
     return answers | await decided(broker, commands)
 
 
-def runs_of(batches: Iterable[AcknowledgementBatch]) -> tuple[AcknowledgedRun, ...]:
+def runs_of(batches: Iterable[wire.AcknowledgementBatch]) -> tuple[AcknowledgedRun, ...]:
     """The acknowledgements of one partition, as the core's type."""
     return tuple(
         AcknowledgedRun(each.first_offset, each.last_offset, tuple(each.acknowledge_types))
@@ -309,14 +303,14 @@ async def decided(
 
 def answered(
     answers: Mapping[TopicIdPartition, ErrorCode], hints: LeaderHints
-) -> list[ShareAcknowledgeTopicResponse]:
+) -> list[wire.ShareAcknowledgeTopicResponse]:
     """The errors of acknowledgements, with the leaders of partitions that have moved."""
-    topics: dict[bytes, ShareAcknowledgeTopicResponse] = {}
+    topics: dict[bytes, wire.ShareAcknowledgeTopicResponse] = {}
     for (topic_id, index), error in answers.items():
-        answer = ShareAcknowledgeAnswer(partition_index=index, error_code=error)
+        answer = wire.ShareAcknowledgeAnswer(partition_index=index, error_code=error)
         if error in MOVED:
             answer.current_leader = hints.of(PartitionKey(topic_id, index))
-        topics.setdefault(topic_id, ShareAcknowledgeTopicResponse(topic_id=topic_id)).partitions.append(
+        topics.setdefault(topic_id, wire.ShareAcknowledgeTopicResponse(topic_id=topic_id)).partitions.append(
             answer
         )
     return list(topics.values())
@@ -326,7 +320,9 @@ def _refused(broker: Broker, place: TopicIdPartition) -> ErrorCode:
     return leadership_error(broker, PartitionKey(*place)) or ErrorCode.KAFKA_STORAGE_ERROR
 
 
-def are_valid(batches: Sequence[AcknowledgementBatch], *, knows_renewal: bool, is_renewing: bool) -> bool:
+def are_valid(
+    batches: Sequence[wire.AcknowledgementBatch], *, knows_renewal: bool, is_renewing: bool
+) -> bool:
     """Whether the batches are in order, and each has one acknowledge type or one per record."""
     before = -1
     largest = AcknowledgeType.RENEW if knows_renewal else AcknowledgeType.REJECT
@@ -342,7 +338,7 @@ def are_valid(batches: Sequence[AcknowledgementBatch], *, knows_renewal: bool, i
     return is_renewing or not _renews(batches)
 
 
-def _renews(batches: Sequence[AcknowledgementBatch]) -> bool:
+def _renews(batches: Sequence[wire.AcknowledgementBatch]) -> bool:
     return any(AcknowledgeType.RENEW in each.acknowledge_types for each in batches)
 
 

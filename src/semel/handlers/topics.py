@@ -39,22 +39,8 @@ from semel.handlers.rights import (
     rights_of,
 )
 from semel.store.contract import StoreRefused
+from semel.wire import messages as wire
 from semel.wire.api_key import ApiKey
-from semel.wire.messages.topics import (
-    CreatableTopic,
-    CreatableTopicConfigs,
-    CreatableTopicResult,
-    CreatePartitionsRequest,
-    CreatePartitionsResponse,
-    CreatePartitionsTopic,
-    CreatePartitionsTopicResult,
-    CreateTopicsRequest,
-    CreateTopicsResponse,
-    DeletableTopicResult,
-    DeleteTopicsRequest,
-    DeleteTopicsResponse,
-    DeleteTopicState,
-)
 
 Mutation = CreateTopic | DeleteTopic | AddPartitions
 
@@ -134,8 +120,8 @@ def _partitions(broker: Broker, command: AnyCommand) -> int:
 
 
 async def create_topics(
-    broker: Broker, request: CreateTopicsRequest, context: RequestContext
-) -> CreateTopicsResponse:
+    broker: Broker, request: wire.CreateTopicsRequest, context: RequestContext
+) -> wire.CreateTopicsResponse:
     """CreateTopics v2–v7: create topics.
 
     Behaviour: each topic succeeds or fails independently. An existing topic is TOPIC_ALREADY_EXISTS, even in
@@ -173,10 +159,10 @@ async def create_topics(
         answers.update(zip(commands, answered, strict=True))
     created = [_created(broker, rights, name, answers[name], context.version) for name in allowed]
     created += [
-        CreatableTopicResult(name=each, error_code=TOPIC_DENIED, error_message="Authorization failed.")
+        wire.CreatableTopicResult(name=each, error_code=TOPIC_DENIED, error_message="Authorization failed.")
         for each in denied
     ]
-    return CreateTopicsResponse(topics=created)
+    return wire.CreateTopicsResponse(topics=created)
 
 
 def too_many_partitions(broker: Broker, more: int) -> TopicAnswer | None:
@@ -201,7 +187,9 @@ async def _rather(broker: Broker, name: str, refused: TopicAnswer) -> TopicAnswe
     return refused
 
 
-def _creation(broker: Broker, wanted: CreatableTopic, *, validate_only: bool) -> CreateTopic | TopicAnswer:
+def _creation(
+    broker: Broker, wanted: wire.CreatableTopic, *, validate_only: bool
+) -> CreateTopic | TopicAnswer:
     """The command that creates this topic, or the error."""
     settings = broker.settings
     if wanted.assignments:
@@ -231,7 +219,7 @@ def _creation(broker: Broker, wanted: CreatableTopic, *, validate_only: bool) ->
     return CreateTopic(wanted.name, uuid.uuid4().bytes, partitions, configs, validate_only)
 
 
-def _assignments_refused(broker: Broker, wanted: CreatableTopic) -> TopicAnswer | None:
+def _assignments_refused(broker: Broker, wanted: wire.CreatableTopic) -> TopicAnswer | None:
     """The error of a manual assignment unless it has partitions 0, 1, 2 … with one live node each."""
     if wanted.replication_factor != -1 or wanted.num_partitions != -1:
         return TopicAnswer(
@@ -259,8 +247,8 @@ def _nodes_refused(broker: Broker, assignments: Sequence[Sequence[int]]) -> Topi
 
 def _created(
     broker: Broker, rights: RequestRights, name: str, answer: TopicAnswer, version: int
-) -> CreatableTopicResult:
-    result = CreatableTopicResult(name=name, error_code=answer.error, error_message=answer.message)
+) -> wire.CreatableTopicResult:
+    result = wire.CreatableTopicResult(name=name, error_code=answer.error, error_message=answer.message)
     if answer.topic is None or answer.error:
         return result
     result.topic_id = answer.topic.topic_id
@@ -271,7 +259,7 @@ def _created(
     result.replication_factor = 1
     if version >= 5:
         result.configs = [
-            CreatableTopicConfigs(
+            wire.CreatableTopicConfigs(
                 name=each.name,
                 value=each.value,
                 read_only=each.is_read_only,
@@ -284,8 +272,8 @@ def _created(
 
 
 async def delete_topics(
-    broker: Broker, request: DeleteTopicsRequest, context: RequestContext
-) -> DeleteTopicsResponse:
+    broker: Broker, request: wire.DeleteTopicsRequest, context: RequestContext
+) -> wire.DeleteTopicsResponse:
     """DeleteTopics v1–v6: delete topics by name or by id, with their records and every group's offsets.
 
     Behaviour: each topic succeeds or fails independently. When the response is sent, no client sees the topic
@@ -298,16 +286,16 @@ async def delete_topics(
     if context.version >= 6:
         wanted = request.topics
     else:
-        wanted = [DeleteTopicState(name=name) for name in request.topic_names]
+        wanted = [wire.DeleteTopicState(name=name) for name in request.topic_names]
     times = Counter((each.name, each.topic_id) for each in wanted)
     denied = await _undeletable(broker, rights, [key for key in times if times[key] == 1])
     results = {
-        key: DeletableTopicResult(name=key[0], topic_id=key[1], error_message=None)
+        key: wire.DeletableTopicResult(name=key[0], topic_id=key[1], error_message=None)
         for key in times
         if key not in denied
     }
     commands: list[DeleteTopic] = []
-    waiting: list[DeletableTopicResult] = []
+    waiting: list[wire.DeletableTopicResult] = []
     for key, result in results.items():
         found = await _deletion(broker, result, context.version, twice=times[key] > 1)
         if isinstance(found, TopicAnswer):
@@ -320,14 +308,14 @@ async def delete_topics(
             result.error_code, result.error_message = answer.error, answer.message
             if answer.topic is not None:
                 result.name, result.topic_id = answer.topic.name, answer.topic.topic_id
-    return DeleteTopicsResponse(responses=[*results.values(), *denied.values()])
+    return wire.DeleteTopicsResponse(responses=[*results.values(), *denied.values()])
 
 
 async def _undeletable(
     broker: Broker, rights: RequestRights, topics: Iterable[tuple[str | None, bytes]]
-) -> dict[tuple[str | None, bytes], DeletableTopicResult]:
+) -> dict[tuple[str | None, bytes], wire.DeletableTopicResult]:
     """The results for topics, given by name or id, that the client may not delete."""
-    results: dict[tuple[str | None, bytes], DeletableTopicResult] = {}
+    results: dict[tuple[str | None, bytes], wire.DeletableTopicResult] = {}
     if broker.settings.delete_topic_enable and not rights.has(DELETE, CLUSTER):
         for name, topic_id in topics:
             result = await _denied_deletion(broker, rights, name, topic_id)
@@ -338,7 +326,7 @@ async def _undeletable(
 
 async def _denied_deletion(
     broker: Broker, rights: RequestRights, name: str | None, topic_id: bytes
-) -> DeletableTopicResult | None:
+) -> wire.DeletableTopicResult | None:
     """None if it may be deleted, or if there is another error. Without Describe, the name is hidden."""
     by_id = topic_id != NO_TOPIC_ID
     if by_id == (name is not None):
@@ -352,7 +340,7 @@ async def _denied_deletion(
     may_describe = rights.has(DESCRIBE, TOPIC, name)
     if not by_id and may_describe and await broker.catalog.topic(name) is None:
         error, message = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic {name!r} does not exist."
-    return DeletableTopicResult(
+    return wire.DeletableTopicResult(
         name=name if may_describe or not by_id else None,
         topic_id=topic_id,
         error_code=error,
@@ -361,7 +349,7 @@ async def _denied_deletion(
 
 
 async def _deletion(
-    broker: Broker, wanted: DeletableTopicResult, version: int, *, twice: bool
+    broker: Broker, wanted: wire.DeletableTopicResult, version: int, *, twice: bool
 ) -> DeleteTopic | TopicAnswer:
     """The command that deletes this topic, or the error."""
     if not broker.settings.delete_topic_enable:
@@ -381,8 +369,8 @@ async def _deletion(
 
 
 async def create_partitions(
-    broker: Broker, request: CreatePartitionsRequest, context: RequestContext
-) -> CreatePartitionsResponse:
+    broker: Broker, request: wire.CreatePartitionsRequest, context: RequestContext
+) -> wire.CreatePartitionsResponse:
     """CreatePartitions v0–v3: add partitions to topics; the count is the new total.
 
     Behaviour: each topic succeeds or fails independently. The new partitions are empty.
@@ -409,9 +397,9 @@ async def create_partitions(
         answered = await _ask_within_quota(broker, list(commands.values()), context)
         answers.update(zip(commands, answered, strict=True))
     answers.update(dict.fromkeys(denied, TopicAnswer(TOPIC_DENIED)))
-    return CreatePartitionsResponse(
+    return wire.CreatePartitionsResponse(
         results=[
-            CreatePartitionsTopicResult(
+            wire.CreatePartitionsTopicResult(
                 name=name, error_code=answers[name].error, error_message=answers[name].message
             )
             for name in (*allowed, *denied)
@@ -428,7 +416,7 @@ async def _increase(broker: Broker, commands: Iterable[AddPartitions]) -> int:
     return increase
 
 
-def _growth_refused(broker: Broker, wanted: CreatePartitionsTopic, *, twice: bool) -> TopicAnswer | None:
+def _growth_refused(broker: Broker, wanted: wire.CreatePartitionsTopic, *, twice: bool) -> TopicAnswer | None:
     if twice:
         return TopicAnswer(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
     limit = broker.settings.semel_partitions_per_topic_max

@@ -34,8 +34,8 @@ from semel.handlers.rights import (
     rights_of,
 )
 from semel.store.contract import StoreRefused
+from semel.wire import messages as wire
 from semel.wire.api_key import ApiKey
-from semel.wire.messages import transactions as wire
 from semel.wire.partitioner import coordinator_partition
 
 OFFSETS_TOPIC: Final = "__consumer_offsets"

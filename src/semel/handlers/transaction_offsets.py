@@ -18,42 +18,23 @@ from semel.core.names import ID_CHARS_MAX, is_usable
 from semel.core.shares.commands import AcknowledgeInTransaction, AcknowledgeType
 from semel.core.transactions.commands import SUPERSEDED, CommitPending
 from semel.core.types import CommittedOffset, ErrorCode, OffsetKey, ShareKey
+from semel.handlers import share_partitions
 from semel.handlers.context import Handler, RequestContext
 from semel.handlers.leadership import LeaderHints, coordination_error, refused_by_store
 from semel.handlers.offsets import COMMITTED_AT_ONCE
 from semel.handlers.rights import GROUP_DENIED, ID_DENIED, MESSAGES, READ, TOPIC_DENIED, WRITE, rights_of
-from semel.handlers.share_partitions import (
-    TopicIdPartition,
-    answered,
-    are_valid,
-    batches_of,
-    check_places,
-    decided,
-    identified,
-    runs_of,
-    sessions_of,
-)
 from semel.handlers.transaction_errors import close_superseded, error_for_client
 from semel.store.contract import StoreRefused
+from semel.wire import messages as wire
 from semel.wire.api_key import ApiKey
-from semel.wire.messages.semel import TxnShareAcknowledgeRequest, TxnShareAcknowledgeResponse
-from semel.wire.messages.shares import AcknowledgementBatch
-from semel.wire.messages.transactions import (
-    TxnOffsetCommitRequest,
-    TxnOffsetCommitRequestPartition,
-    TxnOffsetCommitRequestTopic,
-    TxnOffsetCommitResponse,
-    TxnOffsetCommitResponsePartition,
-    TxnOffsetCommitResponseTopic,
-)
 
 _FINAL: Final = frozenset({AcknowledgeType.GAP, AcknowledgeType.ACCEPT, AcknowledgeType.REJECT})
 """The types that a transaction can decide. Releases and renewals take effect at once, outside of it."""
 
 
 async def txn_share_acknowledge(
-    broker: Broker, request: TxnShareAcknowledgeRequest, context: RequestContext
-) -> TxnShareAcknowledgeResponse:
+    broker: Broker, request: wire.TxnShareAcknowledgeRequest, context: RequestContext
+) -> wire.TxnShareAcknowledgeResponse:
     """TxnShareAcknowledge v0: accept or reject acquired records when a transaction commits.
 
     Behaviour: sent to the leaders of the partitions, like ShareAcknowledge. The acknowledgements of a
@@ -67,23 +48,23 @@ async def txn_share_acknowledge(
     """
     rights = rights_of(broker, request, context)
     if not rights.transactional_id(WRITE, request.transactional_id):
-        return TxnShareAcknowledgeResponse(error_code=ID_DENIED, error_message=MESSAGES[ID_DENIED])
+        return wire.TxnShareAcknowledgeResponse(error_code=ID_DENIED, error_message=MESSAGES[ID_DENIED])
     if not rights.group(READ, request.group_id):
-        return TxnShareAcknowledgeResponse(error_code=GROUP_DENIED, error_message=MESSAGES[GROUP_DENIED])
-    key = identified(request.group_id, request.member_id)
+        return wire.TxnShareAcknowledgeResponse(error_code=GROUP_DENIED, error_message=MESSAGES[GROUP_DENIED])
+    key = share_partitions.identified(request.group_id, request.member_id)
     if isinstance(key, str):
-        return TxnShareAcknowledgeResponse(error_code=ErrorCode.INVALID_REQUEST, error_message=key)
+        return wire.TxnShareAcknowledgeResponse(error_code=ErrorCode.INVALID_REQUEST, error_message=key)
     if not is_usable(request.transactional_id):
-        return TxnShareAcknowledgeResponse(
+        return wire.TxnShareAcknowledgeResponse(
             error_code=ErrorCode.INVALID_REQUEST,
             error_message=f"The transactional id is empty, or longer than {ID_CHARS_MAX} characters.",
         )
-    if sessions_of(broker).is_foreign(key, context.principal):
-        return TxnShareAcknowledgeResponse(error_code=ErrorCode.SHARE_SESSION_NOT_FOUND)
-    wanted = batches_of(request.topics)
+    if share_partitions.sessions_of(broker).is_foreign(key, context.principal):
+        return wire.TxnShareAcknowledgeResponse(error_code=ErrorCode.SHARE_SESSION_NOT_FOUND)
+    wanted = share_partitions.batches_of(request.topics)
     limits = broker.policies.configs.share_group(request.group_id).limits
-    answers = await check_places(broker, wanted, rights)
-    commands: dict[TopicIdPartition, AcknowledgeInTransaction] = {}
+    answers = await share_partitions.check_places(broker, wanted, rights)
+    commands: dict[share_partitions.TopicIdPartition, AcknowledgeInTransaction] = {}
     for place, batches in wanted.items():
         if not answers[place] and not _are_valid(batches):
             answers[place] = ErrorCode.INVALID_REQUEST
@@ -91,22 +72,24 @@ async def txn_share_acknowledge(
             commands[place] = AcknowledgeInTransaction(
                 ShareKey(*place, request.group_id),
                 request.member_id,
-                runs_of(batches),
+                share_partitions.runs_of(batches),
                 request.transactional_id,
                 request.producer_id,
                 request.producer_epoch,
                 limits,
             )
-    answers |= await decided(broker, commands)
+    answers |= await share_partitions.decided(broker, commands)
     hints = LeaderHints(broker, context)
-    return TxnShareAcknowledgeResponse(responses=answered(answers, hints), node_endpoints=hints.endpoints)
+    return wire.TxnShareAcknowledgeResponse(
+        responses=share_partitions.answered(answers, hints), node_endpoints=hints.endpoints
+    )
 
 
-def _are_valid(batches: list[AcknowledgementBatch]) -> bool:
+def _are_valid(batches: list[wire.AcknowledgementBatch]) -> bool:
     types: Iterable[int] = {kind for each in batches for kind in each.acknowledge_types}
     return (
         bool(batches)
-        and are_valid(batches, knows_renewal=False, is_renewing=False)
+        and share_partitions.are_valid(batches, knows_renewal=False, is_renewing=False)
         and _FINAL.issuperset(types)
     )
 
@@ -116,8 +99,8 @@ SECOND_GENERATION: Final = 5
 
 
 async def txn_offset_commit(
-    broker: Broker, request: TxnOffsetCommitRequest, context: RequestContext
-) -> TxnOffsetCommitResponse:
+    broker: Broker, request: wire.TxnOffsetCommitRequest, context: RequestContext
+) -> wire.TxnOffsetCommitResponse:
     """TxnOffsetCommit v0–v5: offsets that become a group's positions when the transaction commits.
 
     Behaviour: up to v4 the group must have been added by AddOffsetsToTxn. A commit with a member id is
@@ -131,20 +114,20 @@ async def txn_offset_commit(
     """
     rights = rights_of(broker, request, context)
     if not rights.transactional_id(WRITE, request.transactional_id):
-        return TxnOffsetCommitResponse(topics=_not_committed(request.topics, ID_DENIED))
+        return wire.TxnOffsetCommitResponse(topics=_not_committed(request.topics, ID_DENIED))
     if not rights.group(READ, request.group_id):
-        return TxnOffsetCommitResponse(topics=_not_committed(request.topics, GROUP_DENIED))
+        return wire.TxnOffsetCommitResponse(topics=_not_committed(request.topics, GROUP_DENIED))
     allowed, refused = rights.split(request.topics, lambda each: rights.topic(READ, each.name))
-    response = TxnOffsetCommitResponse()
-    answers: list[TxnOffsetCommitResponsePartition] = []
+    response = wire.TxnOffsetCommitResponse()
+    answers: list[wire.TxnOffsetCommitResponsePartition] = []
     offsets: list[tuple[OffsetKey, CommittedOffset]] = []
     topics = await broker.catalog.topics({each.name for each in allowed})
     for asked in allowed:
         topic = topics[asked.name]
-        shown = TxnOffsetCommitResponseTopic(name=asked.name)
+        shown = wire.TxnOffsetCommitResponseTopic(name=asked.name)
         response.topics.append(shown)
         for each in asked.partitions:
-            answer = TxnOffsetCommitResponsePartition(partition_index=each.partition_index)
+            answer = wire.TxnOffsetCommitResponsePartition(partition_index=each.partition_index)
             shown.partitions.append(answer)
             if topic is None or not 0 <= each.partition_index < topic.partitions:
                 answer.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -160,13 +143,13 @@ async def txn_offset_commit(
 
 
 def _not_committed(
-    topics: Iterable[TxnOffsetCommitRequestTopic], error: ErrorCode
-) -> list[TxnOffsetCommitResponseTopic]:
+    topics: Iterable[wire.TxnOffsetCommitRequestTopic], error: ErrorCode
+) -> list[wire.TxnOffsetCommitResponseTopic]:
     return [
-        TxnOffsetCommitResponseTopic(
+        wire.TxnOffsetCommitResponseTopic(
             name=topic.name,
             partitions=[
-                TxnOffsetCommitResponsePartition(partition_index=each.partition_index, error_code=error)
+                wire.TxnOffsetCommitResponsePartition(partition_index=each.partition_index, error_code=error)
                 for each in topic.partitions
             ],
         )
@@ -174,7 +157,7 @@ def _not_committed(
     ]
 
 
-def _value(asked: TxnOffsetCommitRequestPartition) -> CommittedOffset:
+def _value(asked: wire.TxnOffsetCommitRequestPartition) -> CommittedOffset:
     return CommittedOffset(
         asked.committed_offset, asked.committed_leader_epoch, asked.committed_metadata or ""
     )
@@ -182,7 +165,7 @@ def _value(asked: TxnOffsetCommitRequestPartition) -> CommittedOffset:
 
 async def _commit(
     broker: Broker,
-    request: TxnOffsetCommitRequest,
+    request: wire.TxnOffsetCommitRequest,
     context: RequestContext,
     offsets: tuple[tuple[OffsetKey, CommittedOffset], ...],
 ) -> tuple[ErrorCode, ...]:

@@ -50,30 +50,16 @@ from semel.handlers.rights import (
 )
 from semel.handlers.transaction_errors import close_superseded, error_for_client
 from semel.store.contract import StoreRefused
+from semel.wire import messages as wire
 from semel.wire.api_key import ApiKey
-from semel.wire.messages.transactions import (
-    AddOffsetsToTxnRequest,
-    AddOffsetsToTxnResponse,
-    AddPartitionsToTxnPartitionResult,
-    AddPartitionsToTxnRequest,
-    AddPartitionsToTxnResponse,
-    AddPartitionsToTxnResult,
-    AddPartitionsToTxnTopic,
-    AddPartitionsToTxnTopicResult,
-    AddPartitionsToTxnTransaction,
-    EndTxnRequest,
-    EndTxnResponse,
-    InitProducerIdRequest,
-    InitProducerIdResponse,
-)
 
 BETWEEN_BROKERS: Final = 4
 """From this version on AddPartitionsToTxn is sent by brokers, for several transactions at once."""
 
 
 async def init_producer_id(
-    broker: Broker, request: InitProducerIdRequest, context: RequestContext
-) -> InitProducerIdResponse:
+    broker: Broker, request: wire.InitProducerIdRequest, context: RequestContext
+) -> wire.InitProducerIdResponse:
     """InitProducerId v0–v6: a producer id and epoch; the previous producer of the id is fenced.
 
     Behaviour: without a transactional id always a new producer id at epoch 0, whatever id and epoch the
@@ -88,7 +74,7 @@ async def init_producer_id(
     rights = rights_of(broker, request, context)
     error = _denied_producer(rights, request) or _init_error(broker, request)
     if error:
-        return InitProducerIdResponse(error_code=error, producer_id=NO_PRODUCER, producer_epoch=NO_EPOCH)
+        return wire.InitProducerIdResponse(error_code=error, producer_id=NO_PRODUCER, producer_epoch=NO_EPOCH)
     try:
         if request.transactional_id is None:
             given = ProducerGiven(ErrorCode.NONE, await broker.ask(AllocateProducerId()), 0)
@@ -96,7 +82,7 @@ async def init_producer_id(
             given = await _begin(broker, request, request.transactional_id, context)
     except StoreRefused:
         given = ProducerGiven(refused_by_store(broker, request.transactional_id or ""))
-    return InitProducerIdResponse(
+    return wire.InitProducerIdResponse(
         error_code=error_for_client(given.error, ApiKey.INIT_PRODUCER_ID, context.version),
         producer_id=given.producer_id,
         producer_epoch=given.epoch,
@@ -105,7 +91,7 @@ async def init_producer_id(
     )
 
 
-def _denied_producer(rights: RequestRights, request: InitProducerIdRequest) -> ErrorCode:
+def _denied_producer(rights: RequestRights, request: wire.InitProducerIdRequest) -> ErrorCode:
     """With a transactional id: Write on it, and TwoPhaseCommit if requested.
 
     Without one: IdempotentWrite on the cluster, or Write on any topic.
@@ -118,7 +104,7 @@ def _denied_producer(rights: RequestRights, request: InitProducerIdRequest) -> E
     return ErrorCode.NONE if may_begin else ID_DENIED
 
 
-def _init_error(broker: Broker, request: InitProducerIdRequest) -> ErrorCode:
+def _init_error(broker: Broker, request: wire.InitProducerIdRequest) -> ErrorCode:
     if (request.producer_id == NO_PRODUCER) != (request.producer_epoch == NO_EPOCH):
         return ErrorCode.INVALID_REQUEST
     if request.transactional_id is None:
@@ -129,7 +115,7 @@ def _init_error(broker: Broker, request: InitProducerIdRequest) -> ErrorCode:
 
 
 async def _begin(
-    broker: Broker, request: InitProducerIdRequest, transactional_id: str, context: RequestContext
+    broker: Broker, request: wire.InitProducerIdRequest, transactional_id: str, context: RequestContext
 ) -> ProducerGiven:
     is_full = broker.counts.transactional_ids >= broker.settings.semel_transactional_ids_max
     if is_full and await broker.ask(DescribeTransaction(transactional_id)) is None:
@@ -139,7 +125,7 @@ async def _begin(
 
 
 def _init_command(
-    broker: Broker, request: InitProducerIdRequest, transactional_id: str, context: RequestContext
+    broker: Broker, request: wire.InitProducerIdRequest, transactional_id: str, context: RequestContext
 ) -> InitProducer:
     settings = broker.settings
     return InitProducer(
@@ -158,7 +144,7 @@ def _init_command(
 class _Adding(NamedTuple):
     """A transaction and the partitions to add to it, or to verify."""
 
-    asked: AddPartitionsToTxnTransaction
+    asked: wire.AddPartitionsToTxnTransaction
     partitions: dict[tuple[str, int], PartitionKey]
     """Those that exist, by name and index."""
     refused: dict[tuple[str, int], ErrorCode]
@@ -168,8 +154,8 @@ class _Adding(NamedTuple):
 
 
 def add_partitions_to_txn(
-    broker: Broker, request: AddPartitionsToTxnRequest, context: RequestContext
-) -> Awaitable[AddPartitionsToTxnResponse]:
+    broker: Broker, request: wire.AddPartitionsToTxnRequest, context: RequestContext
+) -> Awaitable[wire.AddPartitionsToTxnResponse]:
     """AddPartitionsToTxn v0–v5: add partitions to a transaction, which begins with the first of them.
 
     Behaviour: all are added or none: if one is unknown (3) or internal (29), the others are
@@ -184,7 +170,7 @@ def add_partitions_to_txn(
     denied: Collection[str] = ()
     if context.version >= BETWEEN_BROKERS:
         if not rights.cluster(CLUSTER_ACTION) or not broker.may_act_as_broker:
-            return resolved(AddPartitionsToTxnResponse(error_code=CLUSTER_DENIED))
+            return resolved(wire.AddPartitionsToTxnResponse(error_code=CLUSTER_DENIED))
         asked = request.transactions
     else:
         asked = [_as_transaction(request)]
@@ -203,29 +189,31 @@ def add_partitions_to_txn(
     return _add(broker, asked, found, denied, context)
 
 
-def _may_write(rights: RequestRights, topic: AddPartitionsToTxnTopic) -> bool:
+def _may_write(rights: RequestRights, topic: wire.AddPartitionsToTxnTopic) -> bool:
     return topic.name in INTERNAL_TOPICS or rights.topic(WRITE, topic.name)
 
 
-def _all_refused(request: AddPartitionsToTxnRequest, version: int) -> AddPartitionsToTxnResponse:
+def _all_refused(request: wire.AddPartitionsToTxnRequest, version: int) -> wire.AddPartitionsToTxnResponse:
     """The response if the transactional id may not be used."""
     topics = [each for each in request.v3_and_below_topics if each.partitions]
     errors = {(each.name, index): ID_DENIED for each in topics for index in each.partitions}
-    return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=_topic_results(topics, errors, version))
+    return wire.AddPartitionsToTxnResponse(
+        results_by_topic_v3_and_below=_topic_results(topics, errors, version)
+    )
 
 
 async def _look_up_and_add(
     broker: Broker,
-    asked: list[AddPartitionsToTxnTransaction],
+    asked: list[wire.AddPartitionsToTxnTransaction],
     names: Iterable[str],
     denied: Collection[str],
     context: RequestContext,
-) -> AddPartitionsToTxnResponse:
+) -> wire.AddPartitionsToTxnResponse:
     return await _add(broker, asked, await broker.catalog.topics(tuple(names)), denied, context)
 
 
-def _as_transaction(request: AddPartitionsToTxnRequest) -> AddPartitionsToTxnTransaction:
-    return AddPartitionsToTxnTransaction(
+def _as_transaction(request: wire.AddPartitionsToTxnRequest) -> wire.AddPartitionsToTxnTransaction:
+    return wire.AddPartitionsToTxnTransaction(
         transactional_id=request.v3_and_below_transactional_id,
         producer_id=request.v3_and_below_producer_id,
         producer_epoch=request.v3_and_below_producer_epoch,
@@ -235,7 +223,7 @@ def _as_transaction(request: AddPartitionsToTxnRequest) -> AddPartitionsToTxnTra
 
 def _find(
     broker: Broker,
-    asked: AddPartitionsToTxnTransaction,
+    asked: wire.AddPartitionsToTxnTransaction,
     found: Mapping[str, Topic | None],
     denied: Collection[str],
     context: RequestContext,
@@ -268,25 +256,25 @@ def _limits(broker: Broker, topic: Topic | None) -> list[int]:
 
 def _add(
     broker: Broker,
-    asked: list[AddPartitionsToTxnTransaction],
+    asked: list[wire.AddPartitionsToTxnTransaction],
     found: Mapping[str, Topic | None],
     denied: Collection[str],
     context: RequestContext,
-) -> Promise[AddPartitionsToTxnResponse]:
+) -> Promise[wire.AddPartitionsToTxnResponse]:
     """Have each transaction decided, all in one tick."""
     adding = [_find(broker, each, found, denied, context) for each in asked]
     commands = [_add_command(each, context) for each in adding if _may_add(each)]
 
-    def respond(decided: Answers) -> AddPartitionsToTxnResponse:
+    def respond(decided: Answers) -> wire.AddPartitionsToTxnResponse:
         if isinstance(decided, Exception):
             ids = (each.asked.transactional_id for each in adding if _may_add(each))
             decided = [refused_by_store(broker, each) for each in ids]
         results = _results(adding, iter(decided), context)
         if context.version < BETWEEN_BROKERS:
-            return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=results[0])
-        return AddPartitionsToTxnResponse(
+            return wire.AddPartitionsToTxnResponse(results_by_topic_v3_and_below=results[0])
+        return wire.AddPartitionsToTxnResponse(
             results_by_transaction=[
-                AddPartitionsToTxnResult(transactional_id=each.transactional_id, topic_results=result)
+                wire.AddPartitionsToTxnResult(transactional_id=each.transactional_id, topic_results=result)
                 for each, result in zip(asked, results, strict=True)
             ]
         )
@@ -296,7 +284,7 @@ def _add(
 
 def _results(
     adding: list[_Adding], answers: Iterator[Answer], context: RequestContext
-) -> list[list[AddPartitionsToTxnTopicResult]]:
+) -> list[list[wire.AddPartitionsToTxnTopicResult]]:
     """The results of each transaction's partitions; ``answers`` has one for each submitted command."""
     results = []
     for each in adding:
@@ -334,23 +322,23 @@ def _add_command(adding: _Adding, context: RequestContext) -> AddPartitions | Ve
 
 
 def _topic_results(
-    topics: Iterable[AddPartitionsToTxnTopic], errors: dict[tuple[str, int], ErrorCode], version: int
-) -> list[AddPartitionsToTxnTopicResult]:
-    by_name: dict[str, list[AddPartitionsToTxnPartitionResult]] = {each.name: [] for each in topics}
+    topics: Iterable[wire.AddPartitionsToTxnTopic], errors: dict[tuple[str, int], ErrorCode], version: int
+) -> list[wire.AddPartitionsToTxnTopicResult]:
+    by_name: dict[str, list[wire.AddPartitionsToTxnPartitionResult]] = {each.name: [] for each in topics}
     for (name, index), error in errors.items():
         code = error_for_client(error, ApiKey.ADD_PARTITIONS_TO_TXN, version)
         by_name[name].append(
-            AddPartitionsToTxnPartitionResult(partition_index=index, partition_error_code=code)
+            wire.AddPartitionsToTxnPartitionResult(partition_index=index, partition_error_code=code)
         )
     return [
-        AddPartitionsToTxnTopicResult(name=name, results_by_partition=results)
+        wire.AddPartitionsToTxnTopicResult(name=name, results_by_partition=results)
         for name, results in by_name.items()
     ]
 
 
 def add_offsets_to_txn(
-    broker: Broker, request: AddOffsetsToTxnRequest, context: RequestContext
-) -> Promise[AddOffsetsToTxnResponse]:
+    broker: Broker, request: wire.AddOffsetsToTxnRequest, context: RequestContext
+) -> Promise[wire.AddOffsetsToTxnResponse]:
     """AddOffsetsToTxn v0–v4: add a group, whose offsets will be committed with the transaction.
 
     Behaviour: like AddPartitionsToTxn for a partition; DescribeTransactions shows the group as a partition
@@ -361,15 +349,15 @@ def add_offsets_to_txn(
     """
     rights = rights_of(broker, request, context)
     if not rights.transactional_id(WRITE, request.transactional_id):
-        return resolved(AddOffsetsToTxnResponse(error_code=ID_DENIED))
+        return resolved(wire.AddOffsetsToTxnResponse(error_code=ID_DENIED))
     if not rights.group(READ, request.group_id):
-        return resolved(AddOffsetsToTxnResponse(error_code=GROUP_DENIED))
+        return resolved(wire.AddOffsetsToTxnResponse(error_code=GROUP_DENIED))
     if not request.transactional_id:
-        return resolved(AddOffsetsToTxnResponse(error_code=ErrorCode.INVALID_REQUEST))
+        return resolved(wire.AddOffsetsToTxnResponse(error_code=ErrorCode.INVALID_REQUEST))
     if not is_usable(request.group_id):
-        return resolved(AddOffsetsToTxnResponse(error_code=ErrorCode.INVALID_GROUP_ID))
+        return resolved(wire.AddOffsetsToTxnResponse(error_code=ErrorCode.INVALID_GROUP_ID))
     if wrong := coordination_error(broker, request.transactional_id):
-        return resolved(AddOffsetsToTxnResponse(error_code=wrong))
+        return resolved(wire.AddOffsetsToTxnResponse(error_code=wrong))
     command = AddOffsets(
         request.transactional_id,
         request.producer_id,
@@ -378,20 +366,22 @@ def add_offsets_to_txn(
         connection=context.connection_id,
     )
 
-    def respond(decided: Answers) -> AddOffsetsToTxnResponse:
+    def respond(decided: Answers) -> wire.AddOffsetsToTxnResponse:
         error: ErrorCode | Superseded = refused_by_store(broker, request.transactional_id)
         if not isinstance(decided, Exception):
             error = decided[0]
         if isinstance(error, Superseded):
             close_superseded(request.transactional_id)
-        return AddOffsetsToTxnResponse(
+        return wire.AddOffsetsToTxnResponse(
             error_code=error_for_client(error, ApiKey.ADD_OFFSETS_TO_TXN, context.version)
         )
 
     return broker.submit([command]).map(respond)
 
 
-def end_txn(broker: Broker, request: EndTxnRequest, context: RequestContext) -> Promise[EndTxnResponse]:
+def end_txn(
+    broker: Broker, request: wire.EndTxnRequest, context: RequestContext
+) -> Promise[wire.EndTxnResponse]:
     """EndTxn v0–v5: commit or abort.
 
     Behaviour: when the response is sent, the transaction has ended in every partition and readers see it:
@@ -403,11 +393,11 @@ def end_txn(broker: Broker, request: EndTxnRequest, context: RequestContext) -> 
         (KAFKA-17754).
     """
     if not rights_of(broker, request, context).transactional_id(WRITE, request.transactional_id):
-        return resolved(EndTxnResponse(error_code=ID_DENIED))
+        return resolved(wire.EndTxnResponse(error_code=ID_DENIED))
     if not request.transactional_id:
-        return resolved(EndTxnResponse(error_code=ErrorCode.INVALID_REQUEST))
+        return resolved(wire.EndTxnResponse(error_code=ErrorCode.INVALID_REQUEST))
     if wrong := coordination_error(broker, request.transactional_id):
-        return resolved(EndTxnResponse(error_code=wrong))
+        return resolved(wire.EndTxnResponse(error_code=wrong))
     command = EndTransaction(
         request.transactional_id,
         request.producer_id,
@@ -417,13 +407,13 @@ def end_txn(broker: Broker, request: EndTxnRequest, context: RequestContext) -> 
         connection=context.connection_id,
     )
 
-    def respond(decided: Answers) -> EndTxnResponse:
+    def respond(decided: Answers) -> wire.EndTxnResponse:
         given: ProducerGiven | Superseded = ProducerGiven(refused_by_store(broker, request.transactional_id))
         if not isinstance(decided, Exception):
             given = decided[0]
         if isinstance(given, Superseded):
             close_superseded(request.transactional_id)
-        return EndTxnResponse(
+        return wire.EndTxnResponse(
             error_code=error_for_client(given.error, ApiKey.END_TXN, context.version),
             producer_id=given.producer_id,
             producer_epoch=given.epoch,

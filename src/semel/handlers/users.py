@@ -19,18 +19,8 @@ from semel.core.types import Command, ErrorCode
 from semel.handlers.context import Handler, RequestContext
 from semel.handlers.rights import ALTER, CLUSTER_DENIED, DESCRIBE, MESSAGES, rights_of
 from semel.store.contract import StoreRefused
+from semel.wire import messages as wire
 from semel.wire.api_key import ApiKey
-from semel.wire.messages.security import (
-    AlterUserScramCredentialsRequest,
-    AlterUserScramCredentialsResponse,
-    AlterUserScramCredentialsResult,
-    CredentialInfo,
-    DescribeUserScramCredentialsRequest,
-    DescribeUserScramCredentialsResponse,
-    DescribeUserScramCredentialsResult,
-    ScramCredentialDeletion,
-    ScramCredentialUpsertion,
-)
 
 BY_NUMBER = dict(enumerate(MECHANISMS, start=1))
 """SCRAM mechanisms by their numbers on the wire."""
@@ -38,31 +28,31 @@ NAME_CHARS_MAX = 255
 SALT_BYTES_MAX = 1_024
 
 Problem = tuple[ErrorCode, str]
-Change = ScramCredentialDeletion | ScramCredentialUpsertion
+Change = wire.ScramCredentialDeletion | wire.ScramCredentialUpsertion
 
 
 async def describe_user_scram_credentials(
-    broker: Broker, request: DescribeUserScramCredentialsRequest, context: RequestContext
-) -> DescribeUserScramCredentialsResponse:
+    broker: Broker, request: wire.DescribeUserScramCredentialsRequest, context: RequestContext
+) -> wire.DescribeUserScramCredentialsResponse:
     """DescribeUserScramCredentials v0: the SCRAM mechanisms of users.
 
     Behaviour: all users if the request names none. A user without credentials is RESOURCE_NOT_FOUND, a
         repeated user DUPLICATE_RESOURCE. Right: Describe Cluster.
     """
     if not rights_of(broker, request, context).cluster(DESCRIBE):
-        refused = DescribeUserScramCredentialsResult(error_code=CLUSTER_DENIED, error_message=None)
-        return DescribeUserScramCredentialsResponse(
+        refused = wire.DescribeUserScramCredentialsResult(error_code=CLUSTER_DENIED, error_message=None)
+        return wire.DescribeUserScramCredentialsResponse(
             error_code=CLUSTER_DENIED, error_message=None, results=[refused] * len(request.users or ())
         )
-    known: dict[str, list[CredentialInfo]] = {}
+    known: dict[str, list[wire.CredentialInfo]] = {}
     numbers = {name: number for number, name in BY_NUMBER.items()}
     for each in sorted(broker.policies.credentials.values(), key=lambda each: (each.user, each.mechanism)):
-        info = CredentialInfo(mechanism=numbers[each.mechanism], iterations=each.iterations)
+        info = wire.CredentialInfo(mechanism=numbers[each.mechanism], iterations=each.iterations)
         known.setdefault(each.user, []).append(info)
     asked = [each.name for each in request.users or ()] or sorted(known)
     results = []
     for user, times in Counter(asked).items():
-        result = DescribeUserScramCredentialsResult(user=user, error_message=None)
+        result = wire.DescribeUserScramCredentialsResult(user=user, error_message=None)
         if times > 1:
             result.error_code = ErrorCode.DUPLICATE_RESOURCE
             result.error_message = f"The user {user[:NAME_CHARS_MAX]!r} is named twice in one request"
@@ -72,12 +62,12 @@ async def describe_user_scram_credentials(
         else:
             result.credential_infos = known[user]
         results.append(result)
-    return DescribeUserScramCredentialsResponse(error_message=None, results=results)
+    return wire.DescribeUserScramCredentialsResponse(error_message=None, results=results)
 
 
 async def alter_user_scram_credentials(
-    broker: Broker, request: AlterUserScramCredentialsRequest, context: RequestContext
-) -> AlterUserScramCredentialsResponse:
+    broker: Broker, request: wire.AlterUserScramCredentialsRequest, context: RequestContext
+) -> wire.AlterUserScramCredentialsResponse:
     """AlterUserScramCredentials v0: add, replace and remove credentials; each user independently.
 
     Behaviour: a repeated user is DUPLICATE_RESOURCE. Removing a credential that does not exist is
@@ -88,9 +78,11 @@ async def alter_user_scram_credentials(
     names = Counter(each.name for each in changes)
     if not rights_of(broker, request, context).cluster(ALTER):
         message = MESSAGES[CLUSTER_DENIED]
-        return AlterUserScramCredentialsResponse(
+        return wire.AlterUserScramCredentialsResponse(
             results=[
-                AlterUserScramCredentialsResult(user=each, error_code=CLUSTER_DENIED, error_message=message)
+                wire.AlterUserScramCredentialsResult(
+                    user=each, error_code=CLUSTER_DENIED, error_message=message
+                )
                 for each in sorted(names)
             ]
         )
@@ -102,7 +94,7 @@ async def alter_user_scram_credentials(
             problem: Problem | None = (ErrorCode.DUPLICATE_RESOURCE, "A user is named twice in one request")
         else:
             problem = _problem(change)
-        if problem is None and isinstance(change, ScramCredentialUpsertion) and len(commands) >= room:
+        if problem is None and isinstance(change, wire.ScramCredentialUpsertion) and len(commands) >= room:
             problem = (ErrorCode.POLICY_VIOLATION, "There are too many policies (semel.policies.max).")
         if problem is not None:
             problems[change.name] = problem
@@ -117,14 +109,14 @@ async def alter_user_scram_credentials(
         if error:
             problems[name] = (error, "There is no such credential")
     results = [
-        AlterUserScramCredentialsResult(
+        wire.AlterUserScramCredentialsResult(
             user=name,
             error_code=problems.get(name, (ErrorCode.NONE,))[0],
             error_message=problems[name][1] if name in problems else None,
         )
         for name in names
     ]
-    return AlterUserScramCredentialsResponse(results=results)
+    return wire.AlterUserScramCredentialsResponse(results=results)
 
 
 def _problem(change: Change) -> Problem | None:
@@ -132,7 +124,7 @@ def _problem(change: Change) -> Problem | None:
         return ErrorCode.UNACCEPTABLE_CREDENTIAL, wrong_name
     if change.mechanism not in BY_NUMBER:
         return ErrorCode.UNSUPPORTED_SASL_MECHANISM, "Unknown SCRAM mechanism"
-    if isinstance(change, ScramCredentialDeletion):
+    if isinstance(change, wire.ScramCredentialDeletion):
         return None
     if change.iterations < ITERATIONS_MIN:
         return ErrorCode.UNACCEPTABLE_CREDENTIAL, f"Too few iterations, at least {ITERATIONS_MIN} are needed"
@@ -145,7 +137,7 @@ def _problem(change: Change) -> Problem | None:
 
 def _command(change: Change) -> Command[ErrorCode]:
     mechanism = BY_NUMBER[change.mechanism]
-    if isinstance(change, ScramCredentialDeletion):
+    if isinstance(change, wire.ScramCredentialDeletion):
         return RemoveCredential(change.name, mechanism)
     salt, salted = bytes(change.salt), bytes(change.salted_password)
     return PutCredential(credential_of_salted(change.name, mechanism, salt, change.iterations, salted))

@@ -29,15 +29,7 @@ from semel.server.logs import event
 from semel.server.metrics_page import MetricsPage
 from semel.server.peers import PeerConnections
 from semel.server.server import Server
-from semel.store.contract import (
-    LedgerDamaged,
-    StoreBroken,
-    StoreDamaged,
-    StoreFenced,
-    StoreLocked,
-    StoreMisconfigured,
-    StoreRefused,
-)
+from semel.store import contract
 from semel.store.opening import Remote
 
 log = logging.getLogger("semel.server")
@@ -93,14 +85,14 @@ async def serve(
     in_cluster = isinstance(data, Remote)
     try:
         broker = await Broker.open(settings, data, connect=PeerConnections, joins=False)
-    except StoreLocked as error:
+    except contract.StoreLocked as error:
         what = "the node.id" if in_cluster else "the data directory"
         return _cannot_start(EXIT_LOCKED, f"{what} is in use", error, failed)
-    except StoreMisconfigured as error:
+    except contract.StoreMisconfigured as error:
         return _cannot_start(EXIT_MISCONFIGURED, "the store cannot be used", error, failed)
-    except (StoreDamaged, LedgerDamaged) as error:
+    except (contract.StoreDamaged, contract.LedgerDamaged) as error:
         return _cannot_start(EXIT_DAMAGED, "the broker refuses to start", error, failed)
-    except (StoreBroken, StoreRefused, OSError) as error:
+    except (contract.StoreBroken, contract.StoreRefused, OSError) as error:
         what = "the store" if in_cluster else "the data directory"
         return _cannot_start(EXIT_BROKEN, f"{what} cannot be opened", error, failed)
     try:
@@ -119,7 +111,7 @@ async def serve(
             event(log, logging.INFO, "metrics page", host=metrics[0], port=port)
     except (OSError, UnicodeError) as error:  # UnicodeError from an invalid host name
         return await _cannot_serve(server, EXIT_CANNOT_LISTEN, "cannot listen", error, failed)
-    except (StoreBroken, StoreRefused) as error:
+    except (contract.StoreBroken, contract.StoreRefused) as error:
         return await _cannot_serve(server, EXIT_BROKEN, "the cluster cannot be joined", error, failed)
     except ValueError as error:
         return await _cannot_serve(server, EXIT_MISCONFIGURED, "clients cannot log in", error, failed)
@@ -139,9 +131,9 @@ async def serve(
 
 def _code_of(failure: BaseException) -> int:
     """Return the exit code of a broker that failed while it ran."""
-    if isinstance(failure, StoreMisconfigured):
+    if isinstance(failure, contract.StoreMisconfigured):
         return EXIT_MISCONFIGURED
-    return EXIT_DAMAGED if isinstance(failure, StoreDamaged) else EXIT_BROKEN
+    return EXIT_DAMAGED if isinstance(failure, contract.StoreDamaged) else EXIT_BROKEN
 
 
 def _cannot_start(code: int, sentence: str, error: Exception, failed: Callable[[int, str], None]) -> int:
@@ -190,9 +182,9 @@ async def _close(broker: Broker) -> None:
     try:
         async with asyncio.timeout(CLOSE_SECONDS):
             await broker.close()
-    except StoreFenced:
+    except contract.StoreFenced:
         pass  # The broker that took its place has all of its data.
-    except (StoreBroken, OSError, TimeoutError) as error:
+    except (contract.StoreBroken, OSError, TimeoutError) as error:
         event(log, logging.ERROR, "the store did not close cleanly", detail=repr(error))
 
 

@@ -23,20 +23,7 @@ threads.
 from collections.abc import Sequence
 from typing import ClassVar, NamedTuple, Protocol
 
-from semel.core.types import (
-    Buffer,
-    CommittedOffset,
-    EntityKey,
-    Fact,
-    OffsetKey,
-    PartitionKey,
-    PolicyKey,
-    ProducerKey,
-    ProducerState,
-    Topic,
-    Transaction,
-    V,
-)
+from semel.core import types
 
 
 class StoreBroken(Exception):
@@ -151,10 +138,10 @@ class ChunkStore(Protocol):
 class Ledger(Protocol):
     """Holds the truth: one SQL commit per tick, and the queries that readers need."""
 
-    async def load(self, keys: Sequence[EntityKey[V]]) -> list[V | None]:
+    async def load(self, keys: Sequence[types.EntityKey[types.V]]) -> list[types.V | None]:
         """Return the entities with these keys in the same order, None for those that do not exist."""
 
-    async def commit(self, facts: Sequence[Fact], locations: Sequence[BatchLocation]) -> int:
+    async def commit(self, facts: Sequence[types.Fact], locations: Sequence[BatchLocation]) -> int:
         """Write the facts together and durably. Return the commit number.
 
         The i-th batch among them (``BatchAppended``, ``BatchStaged``, all that a ``BatchesReplaced`` rewrote)
@@ -162,31 +149,31 @@ class Ledger(Protocol):
         """
 
     async def find_batches(
-        self, partition: PartitionKey, offset: int, *, before: int, bytes_max: int, batches_max: int
+        self, partition: types.PartitionKey, offset: int, *, before: int, bytes_max: int, batches_max: int
     ) -> list[StoredBatch]:
         """Return batches from the one that holds ``offset``, or the next, that end below ``before``.
 
         The first is returned whatever its size; others follow while all fit within ``bytes_max``.
         """
 
-    async def first_batch_since(self, partition: PartitionKey, timestamp: int) -> StoredBatch | None:
+    async def first_batch_since(self, partition: types.PartitionKey, timestamp: int) -> StoredBatch | None:
         """Return the first batch whose largest timestamp is at or after this one."""
 
-    async def offset_at_size(self, partition: PartitionKey, size_bytes: int) -> int:
+    async def offset_at_size(self, partition: types.PartitionKey, size_bytes: int) -> int:
         """Return the smallest batch boundary from which the partition has at most this size."""
 
-    async def size_below(self, partition: PartitionKey, offset: int) -> tuple[int, int]:
+    async def size_below(self, partition: types.PartitionKey, offset: int) -> tuple[int, int]:
         """Return the log start, and the size of the batches from there that end below an offset."""
 
-    async def topic_by_id(self, topic_id: bytes) -> Topic | None:
+    async def topic_by_id(self, topic_id: bytes) -> types.Topic | None:
         """Return the topic with this id."""
 
-    async def topics(self, *, after: str = "", limit: int = 10_000) -> list[Topic]:
+    async def topics(self, *, after: str = "", limit: int = 10_000) -> list[types.Topic]:
         """Return topics, ordered by name."""
 
     async def policies(
-        self, *, after: PolicyKey | None = None, limit: int = 10_000
-    ) -> list[tuple[PolicyKey, str]]:
+        self, *, after: types.PolicyKey | None = None, limit: int = 10_000
+    ) -> list[tuple[types.PolicyKey, str]]:
         """Return policies and their values, ordered by key."""
 
     async def counts(self) -> Counts:
@@ -195,30 +182,30 @@ class Ledger(Protocol):
     async def groups(self, *, after: str = "", limit: int = 10_000) -> list[GroupSummary]:
         """Return groups, ordered by id, including those that only have offsets (kind "")."""
 
-    async def group_offsets(self, group_id: str) -> list[tuple[OffsetKey, CommittedOffset]]:
+    async def group_offsets(self, group_id: str) -> list[tuple[types.OffsetKey, types.CommittedOffset]]:
         """Return everything a group has committed."""
 
-    async def producers(self, partition: PartitionKey) -> list[tuple[int, ProducerState]]:
+    async def producers(self, partition: types.PartitionKey) -> list[tuple[int, types.ProducerState]]:
         """Return the producers that a partition remembers."""
 
     async def producers_unseen_since(
-        self, before_ms: int, *, after: ProducerKey | None = None, limit: int
-    ) -> list[ProducerKey]:
+        self, before_ms: int, *, after: types.ProducerKey | None = None, limit: int
+    ) -> list[types.ProducerKey]:
         """Return producers without an open transaction that were last seen before this time.
 
         The order is unspecified but stable. Pass the last result as ``after`` to get the next page.
         """
 
-    async def aborted(self, partition: PartitionKey, first: int, before: int) -> list[tuple[int, int]]:
+    async def aborted(self, partition: types.PartitionKey, first: int, before: int) -> list[tuple[int, int]]:
         """Return the aborted transactions with a marker at or after ``first`` that began before ``before``.
 
         Pairs of producer id and first offset, ordered by first offset.
         """
 
-    async def transactions(self, *, after: str = "", limit: int = 10_000) -> list[Transaction]:
+    async def transactions(self, *, after: str = "", limit: int = 10_000) -> list[types.Transaction]:
         """Return transactions ordered by transactional id, in any state."""
 
-    async def open_transactions(self, *, after: str = "", limit: int) -> list[Transaction]:
+    async def open_transactions(self, *, after: str = "", limit: int) -> list[types.Transaction]:
         """Return open transactions. The order is as that of ``producers_unseen_since``."""
 
     async def transactions_unused_since(self, before_ms: int, *, after: str = "", limit: int) -> list[str]:
@@ -277,7 +264,7 @@ class Store(Protocol):
         """
 
     async def commit(
-        self, facts: Sequence[Fact], batches: Sequence[Buffer], *, defers_sync: bool = False
+        self, facts: Sequence[types.Fact], batches: Sequence[types.Buffer], *, defers_sync: bool = False
     ) -> int:
         """Commit bytes and facts together; the i-th batch among the facts owns batches[i]. Return its number.
 

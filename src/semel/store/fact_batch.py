@@ -17,16 +17,8 @@ from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Any, Final
 
+from semel.core import facts
 from semel.core.entities import ENTITIES
-from semel.core.facts import (
-    BatchAppended,
-    BatchStaged,
-    LogStartAdvanced,
-    ProducerIdAllocated,
-    Put,
-    StagedCommitted,
-    StagedDropped,
-)
 from semel.core.types import Fact, Key, PartitionKey, ProducerKey, Value
 from semel.store.contract import BatchLocation
 
@@ -66,7 +58,7 @@ class FactBatch:
 
     def add(self, fact: Fact) -> bool:
         """Gather a fact. False: it is of another kind, or refers to batches of earlier commits."""
-        if type(fact) is Put:
+        if type(fact) is facts.Put:
             self.is_empty = False
             self.puts[type(fact.key)][fact.key] = fact.value
             return True
@@ -81,7 +73,7 @@ class FactBatch:
         """Check that every location was used."""
         assert next(self._locations, None) is None, "every location belongs to a batch"
 
-    def _batch_appended(self, fact: BatchAppended) -> bool:
+    def _batch_appended(self, fact: facts.BatchAppended) -> bool:
         self.is_empty = False
         closes = fact.closes
         if closes is not None and not closes.is_commit:
@@ -101,13 +93,13 @@ class FactBatch:
         )
         return True
 
-    def _batch_staged(self, fact: BatchStaged) -> bool:
+    def _batch_staged(self, fact: facts.BatchStaged) -> bool:
         self.is_empty = False
         staged = self.staged.setdefault(fact.partition.of(fact.producer_id), [])
         staged.append((fact.offsets, fact.max_timestamp, next(self._locations)))
         return True
 
-    def _staged_committed(self, fact: StagedCommitted) -> bool:
+    def _staged_committed(self, fact: facts.StagedCommitted) -> bool:
         producer = fact.partition.of(fact.producer_id)
         staged = self.staged.get(producer, [])
         # Each batch takes an offset, so equal sums mean that none was staged by an earlier commit.
@@ -123,30 +115,30 @@ class FactBatch:
         assert peak == fact.peak_timestamp, "the core counts as the ledger does"
         return True
 
-    def _staged_dropped(self, fact: StagedDropped) -> bool:
+    def _staged_dropped(self, fact: facts.StagedDropped) -> bool:
         staged = self.staged.pop(fact.partition.of(fact.producer_id), ())
         self.dropped += [location for *_, location in staged]
         # Earlier commits may have staged more.
         return False
 
-    def _log_start_advanced(self, fact: LogStartAdvanced) -> bool:
+    def _log_start_advanced(self, fact: facts.LogStartAdvanced) -> bool:
         self.is_empty = False
         self.log_starts[fact.partition] = fact.log_start_offset
         return True
 
-    def _producer_id_allocated(self, fact: ProducerIdAllocated) -> bool:
+    def _producer_id_allocated(self, fact: facts.ProducerIdAllocated) -> bool:
         self.next_producer_id = fact.producer_id + 1
         return True
 
 
 _GATHER: Final[dict[type, Callable[[FactBatch, Any], bool]]] = {
-    BatchAppended: FactBatch._batch_appended,
-    BatchStaged: FactBatch._batch_staged,
-    StagedCommitted: FactBatch._staged_committed,
-    StagedDropped: FactBatch._staged_dropped,
-    LogStartAdvanced: FactBatch._log_start_advanced,
-    ProducerIdAllocated: FactBatch._producer_id_allocated,
+    facts.BatchAppended: FactBatch._batch_appended,
+    facts.BatchStaged: FactBatch._batch_staged,
+    facts.StagedCommitted: FactBatch._staged_committed,
+    facts.StagedDropped: FactBatch._staged_dropped,
+    facts.LogStartAdvanced: FactBatch._log_start_advanced,
+    facts.ProducerIdAllocated: FactBatch._producer_id_allocated,
 }
 """Any: each takes the fact of its kind."""
-GATHERED: Final = frozenset({Put, *_GATHER})
+GATHERED: Final = frozenset({facts.Put, *_GATHER})
 """The kinds of facts that can be gathered."""

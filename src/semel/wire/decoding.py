@@ -41,24 +41,11 @@ import struct
 from collections.abc import Callable, Generator
 from typing import Any, Final
 
-from semel.wire import primitives
+from semel.wire import primitives, spec
 from semel.wire.source import SourceWriter
-from semel.wire.spec import (
-    FIXED_CODES,
-    FIXED_SIZES,
-    Buffer,
-    Field,
-    Member,
-    element_field,
-    has_records,
-    least_size,
-    members,
-    tagged_members,
-    untagged_members,
-)
 
-Decoder = Callable[[Buffer, int], Any]
-SlicedDecoder = Callable[[Buffer, int, int], Generator[None, None, Any]]
+Decoder = Callable[[spec.Buffer, int], Any]
+SlicedDecoder = Callable[[spec.Buffer, int, int], Generator[None, None, Any]]
 
 SLICE_ELEMENTS: Final = 1_000
 """Elements that are read, or written, in one slice: about a millisecond of work."""
@@ -93,7 +80,7 @@ class _DecoderWriter:
         self.version = version
         self.flexible = flexible
         self.is_sliced = is_sliced
-        self.views = has_records(message, version)
+        self.views = spec.has_records(message, version)
         self.out = SourceWriter(_CONSTANTS)
         self.run: list[tuple[str, str]] = []
         self.run_size = 0
@@ -125,8 +112,8 @@ class _DecoderWriter:
             self.out.line("yield")
 
     def read_fixed(self, kind: str, target: str) -> None:
-        self.run.append((FIXED_CODES[kind], target))
-        self.run_size += FIXED_SIZES[kind]
+        self.run.append((spec.FIXED_CODES[kind], target))
+        self.run_size += spec.FIXED_SIZES[kind]
 
     def flush(self) -> None:
         """Emit the current run as one unpack."""
@@ -163,9 +150,9 @@ class _DecoderWriter:
         """Read a struct; return the name that holds it."""
         target = self.out.name("m")
         self.out.line(f"{target} = new({self.out.class_name(struct_class)})")
-        present = list(untagged_members(struct_class, self.version))
-        tagged = tagged_members(struct_class, self.version) if self.flexible else []
-        for member in members(struct_class):
+        present = list(spec.untagged_members(struct_class, self.version))
+        tagged = spec.tagged_members(struct_class, self.version) if self.flexible else []
+        for member in spec.members(struct_class):
             if member not in present:
                 self.default(f"{target}.{member.name}", member.field)
         for member in present:
@@ -174,7 +161,7 @@ class _DecoderWriter:
             self.tags(struct_class, target, tagged)
         return target
 
-    def default(self, target: str, field: Field) -> None:
+    def default(self, target: str, field: spec.Field) -> None:
         """Set a field to its default. Called for fields that this version lacks, and for tagged fields."""
         if field.kind == "array" and field.default is not None:
             self.out.line(f"{target} = []")
@@ -182,16 +169,16 @@ class _DecoderWriter:
             inner = self.out.name("m")
             assert isinstance(field.element, type)
             self.out.line(f"{inner} = new({self.out.class_name(field.element)})")
-            for member in members(field.element):
+            for member in spec.members(field.element):
                 self.default(f"{inner}.{member.name}", member.field)
             self.out.line(f"{target} = {inner}")
         else:
             self.out.line(f"{target} = {field.default!r}")
 
-    def value(self, target: str, name: str, field: Field) -> None:
+    def value(self, target: str, name: str, field: spec.Field) -> None:
         """Read one value into a target, such as `m1.topics`."""
         nullable = field.nullable is not None and self.version in field.nullable
-        if field.kind in FIXED_CODES:
+        if field.kind in spec.FIXED_CODES:
             self.read_fixed(field.kind, target)
         elif field.kind == "nested":
             assert isinstance(field.element, type)
@@ -220,7 +207,7 @@ class _DecoderWriter:
             self.flush()
             self.out.line(f"{target} = {inner}")
 
-    def sized(self, target: str, name: str, field: Field, length: str, also: str) -> None:
+    def sized(self, target: str, name: str, field: spec.Field, length: str, also: str) -> None:
         """Read the value after a length that is not null; `also` is one more condition of a bad length."""
         if field.kind == "array":
             assert field.element is not None
@@ -241,13 +228,13 @@ class _DecoderWriter:
         self.out.line(f"p = {stop}")
 
     def array(self, target: str, name: str, element: str | type, length: str, also: str) -> None:
-        least = least_size(element, self.version, self.flexible)
+        least = spec.least_size(element, self.version, self.flexible)
         left = "end - p" if least == 1 else f"(end - p) // {least}"
         with self.out.block(f"if {also}{length} > {left}:"):
             self.out.line(f"raise bad_length({name!r}, {length}, end - p)")
-        if isinstance(element, str) and element in FIXED_CODES:
+        if isinstance(element, str) and element in spec.FIXED_CODES:
             self.count(length)
-            self.out.line(f"{target} = list(unpack_from(f'>{{{length}}}{FIXED_CODES[element]}', b, p))")
+            self.out.line(f"{target} = list(unpack_from(f'>{{{length}}}{spec.FIXED_CODES[element]}', b, p))")
             self.out.line(f"p += {length} * {least}")
             return
         items, item = self.out.name("a"), self.out.name("x")
@@ -256,13 +243,13 @@ class _DecoderWriter:
             self.count("1")
             if isinstance(element, str):
                 length = self.length(element)
-                self.sized(item, name, element_field(element), length, f"{length} < 0 or ")
+                self.sized(item, name, spec.element_field(element), length, f"{length} < 0 or ")
             else:
                 item = self.struct(element)
             self.flush()
             self.out.line(f"{items}.append({item})")
 
-    def tags(self, struct_class: type, target: str, tagged: list[Member]) -> None:
+    def tags(self, struct_class: type, target: str, tagged: list[spec.Member]) -> None:
         """Read the section of tagged fields that ends every struct of a flexible version."""
         count = self.out.name("t")
         self.read_byte(count)

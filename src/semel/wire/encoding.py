@@ -31,23 +31,12 @@ import struct
 from collections.abc import Callable, Generator
 from typing import Any
 
-from semel.wire import primitives
+from semel.wire import primitives, spec
 from semel.wire.decoding import SLICE_ELEMENTS
 from semel.wire.source import SourceWriter
-from semel.wire.spec import (
-    FIXED_CODES,
-    Buffer,
-    Field,
-    Member,
-    element_field,
-    has_records,
-    members,
-    tagged_members,
-    untagged_members,
-)
 
-Encoder = Callable[[Any], list[Buffer]]
-SlicedEncoder = Callable[[Any], Generator[None, None, list[Buffer]]]
+Encoder = Callable[[Any], list[spec.Buffer]]
+SlicedEncoder = Callable[[Any], Generator[None, None, list[spec.Buffer]]]
 
 _CONSTANTS = {
     "pack": struct.pack,
@@ -83,7 +72,7 @@ class _EncoderWriter:
 
     def compile(self) -> Callable[..., Any]:
         with self.out.block("def encode(m):"):
-            cut = has_records(self.message, self.version)
+            cut = spec.has_records(self.message, self.version)
             if cut:
                 self.out.line("parts = []")
             self.out.line("w = bytearray()")
@@ -132,20 +121,20 @@ class _EncoderWriter:
 
     def struct(self, source: str, struct_class: type) -> None:
         """Write the struct that the expression `source` names."""
-        for member in untagged_members(struct_class, self.version):
+        for member in spec.untagged_members(struct_class, self.version):
             name = f"{struct_class.__name__}.{member.name}"
             self.value(f"{source}.{member.name}", name, member.field)
         if self.flexible:
             self.tags(source, struct_class)
 
-    def value(self, source: str, name: str, field: Field) -> None:
+    def value(self, source: str, name: str, field: spec.Field) -> None:
         """Write one value, such as `m.topics`."""
         nullable = field.nullable is not None and self.version in field.nullable
-        if field.kind in FIXED_CODES:
+        if field.kind in spec.FIXED_CODES:
             if field.kind == "uuid":
                 with self.out.block(f"if len({source}) != 16:"):
                     self.out.line(f"raise bad_uuid({name!r})")
-            self.run.append((FIXED_CODES[field.kind], source))
+            self.run.append((spec.FIXED_CODES[field.kind], source))
         elif field.kind == "nested":
             assert isinstance(field.element, type)
             self.nested(source, field.element, nullable)
@@ -166,7 +155,7 @@ class _EncoderWriter:
             self.struct(inner, struct_class)
             self.flush()
 
-    def sized(self, source: str, field: Field, nullable: bool) -> None:
+    def sized(self, source: str, field: spec.Field, nullable: bool) -> None:
         """Write a length and what it counts: text, bytes or elements."""
         value, count = self.out.name("v"), self.out.name("n")
         self.out.line(f"{value} = {source}")
@@ -203,8 +192,8 @@ class _EncoderWriter:
             self.out.line(f"w += {value}")
 
     def elements(self, value: str, element: str | type) -> None:
-        if isinstance(element, str) and element in FIXED_CODES:
-            self.out.line(f"{self.buffer} += pack(f'>{{len({value})}}{FIXED_CODES[element]}', *{value})")
+        if isinstance(element, str) and element in spec.FIXED_CODES:
+            self.out.line(f"{self.buffer} += pack(f'>{{len({value})}}{spec.FIXED_CODES[element]}', *{value})")
             return
         item = self.out.name("x")
         with self.out.block(f"for {item} in {value}:"):
@@ -214,14 +203,14 @@ class _EncoderWriter:
                     self.out.line(f"left = {SLICE_ELEMENTS}")
                     self.out.line("yield")
             if isinstance(element, str):
-                self.sized(item, element_field(element), nullable=False)
+                self.sized(item, spec.element_field(element), nullable=False)
             else:
                 self.struct(item, element)
             self.flush()
 
     def tags(self, source: str, struct_class: type) -> None:
         """Write the tagged fields that differ from their defaults. Ends the run."""
-        tagged = tagged_members(struct_class, self.version)
+        tagged = spec.tagged_members(struct_class, self.version)
         if not tagged:
             self.run.append(("x", ""))
             return
@@ -235,7 +224,7 @@ class _EncoderWriter:
             with self.out.block(f"if {flag}:"):
                 self.tag(source, struct_class, member)
 
-    def tag(self, source: str, struct_class: type, member: Member) -> None:
+    def tag(self, source: str, struct_class: type, member: spec.Member) -> None:
         """Write one tagged field: its value is encoded first, because its size precedes it."""
         outer, self.buffer = self.buffer, self.out.name("w")
         self.out.line(f"{self.buffer} = bytearray()")
@@ -245,7 +234,7 @@ class _EncoderWriter:
         self.out.line(f"{self.buffer} += tag_prefix({member.field.tag}, len({inner}))")
         self.out.line(f"{self.buffer} += {inner}")
 
-    def differs(self, source: str, field: Field) -> str:
+    def differs(self, source: str, field: spec.Field) -> str:
         """Return the expression that tells whether a value differs from the default of its field."""
         if field.default is None:
             return f"({source} is not None)"
@@ -254,7 +243,8 @@ class _EncoderWriter:
         if field.kind == "nested":
             assert isinstance(field.element, type)
             tests = (
-                self.differs(f"{source}.{member.name}", member.field) for member in members(field.element)
+                self.differs(f"{source}.{member.name}", member.field)
+                for member in spec.members(field.element)
             )
             return f"({' or '.join(tests)})"
         return f"({source} != {field.default!r})"

@@ -16,16 +16,7 @@ to the input, or to the limit if the input is compressed.
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from semel.wire import varint
-from semel.wire.batch import (
-    DELETE_HORIZON,
-    HEADER_BYTES,
-    MAGIC,
-    BatchHeader,
-    has_valid_crc,
-    read_header,
-    seal,
-)
+from semel.wire import batch, varint
 from semel.wire.compression import compress, decompress
 from semel.wire.errors import ProtocolError
 from semel.wire.records import DECOMPRESSED_LIMIT_BYTES
@@ -51,7 +42,7 @@ class Entry(NamedTuple):
 class Opened(NamedTuple):
     """A batch whose records are decompressed."""
 
-    header: BatchHeader
+    header: batch.BatchHeader
     payload: bytes
 
     def entries(self) -> Iterator[Entry]:
@@ -61,12 +52,12 @@ class Opened(NamedTuple):
 
 def open_batch(data: Buffer, *, limit_bytes: int = DECOMPRESSED_LIMIT_BYTES) -> Opened:
     """Decompress a batch. ProtocolError if it is damaged."""
-    header = read_header(data)
-    if header.magic != MAGIC or header.length != len(data) or header.record_count < 0:
+    header = batch.read_header(data)
+    if header.magic != batch.MAGIC or header.length != len(data) or header.record_count < 0:
         raise ProtocolError("these bytes are not one batch")
-    if not has_valid_crc(data, 0, header):
+    if not batch.has_valid_crc(data, 0, header):
         raise ProtocolError("the checksum of a batch is wrong")
-    return Opened(header, decompress(header.codec, memoryview(data)[HEADER_BYTES:], limit_bytes))
+    return Opened(header, decompress(header.codec, memoryview(data)[batch.HEADER_BYTES :], limit_bytes))
 
 
 def reduced(opened: Opened, stays: bytes | bytearray, delete_horizon: int | None) -> bytes:
@@ -78,9 +69,9 @@ def reduced(opened: Opened, stays: bytes | bytearray, delete_horizon: int | None
     header, payload = opened
     base_timestamp, attributes = header.base_timestamp, header.attributes
     if delete_horizon == NO_HORIZON:
-        attributes &= ~DELETE_HORIZON
+        attributes &= ~batch.DELETE_HORIZON
     elif delete_horizon is not None:
-        base_timestamp, attributes = min(delete_horizon, _MAX_INT64), attributes | DELETE_HORIZON
+        base_timestamp, attributes = min(delete_horizon, _MAX_INT64), attributes | batch.DELETE_HORIZON
     shift = header.base_timestamp - base_timestamp
     latest = -1
     output = bytearray()
@@ -109,10 +100,10 @@ def reduced(opened: Opened, stays: bytes | bytearray, delete_horizon: int | None
         else min(latest, header.max_timestamp),
         record_count=len(stays) - stays.count(0),
     )
-    return seal(header, compress(header.codec, output))
+    return batch.seal(header, compress(header.codec, output))
 
 
-def _walk(data: bytes, header: BatchHeader) -> Iterator[Entry]:
+def _walk(data: bytes, header: batch.BatchHeader) -> Iterator[Entry]:
     """Read the records as `payload.walk` does, but skip headers."""
     at, size, previous = 0, len(data), -1
     last_delta = header.last_offset_delta

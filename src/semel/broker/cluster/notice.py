@@ -18,7 +18,7 @@ from semel.broker.commit.tick import Tick
 from semel.broker.commit.unsynced_work import UnsyncedWork
 from semel.broker.reads.published_log import Publisher, partitions_of
 from semel.broker.reads.tail import BATCH_BYTES_MAX
-from semel.core import dynamic_configs, topics
+from semel.core import dynamic_configs, topics, types
 from semel.core.data import Data
 from semel.core.entities import ENTITIES, entity_of, shard_of, versioned_by
 from semel.core.facts import (
@@ -34,17 +34,6 @@ from semel.core.facts import (
 from semel.core.security import policies
 from semel.core.security.policies import ConfirmPolicies, PutSecret
 from semel.core.topics import CreateTopic
-from semel.core.types import (
-    Buffer,
-    Fact,
-    Key,
-    OffsetKey,
-    PartitionKey,
-    ShareKey,
-    Transaction,
-    TransactionKey,
-    TransactionState,
-)
 from semel.store.fact_codec import FORMAT, pack_facts, unpack_facts
 
 UNKNOWN: Final = -1
@@ -57,7 +46,7 @@ Recipient: TypeAlias = int | None
 class Notice(Data):
     """Facts that one broker sends to another after a commit."""
 
-    facts: tuple[Fact, ...]
+    facts: tuple[types.Fact, ...]
     batches: tuple[bytes | None, ...]
     """The bytes of each batch of the facts; None if the recipient reads them from the store instead."""
     version: int
@@ -67,7 +56,7 @@ class Notice(Data):
     """Whether the recipient must look up all topics and policies: earlier notices may still be in flight."""
 
     @property
-    def keys(self) -> list[Key]:
+    def keys(self) -> list[types.Key]:
         """The entities that got the new version, in the order of the facts."""
         return keys_of(self.facts)
 
@@ -84,40 +73,40 @@ class _Packed(Data):
     confirms: bool = False
 
 
-def keys_of(facts: Iterable[Fact]) -> list[Key]:
+def keys_of(facts: Iterable[types.Fact]) -> list[types.Key]:
     """Return the entities that get a new version by these facts, each once."""
     return list(dict.fromkeys(key for fact in facts for key in versioned_by(fact)))
 
 
-def is_for_all(fact: Fact) -> bool:
+def is_for_all(fact: types.Fact) -> bool:
     """Whether every broker needs the fact."""
     if type(fact) is Put:
         return ENTITIES[type(fact.key)].shard is None
     return type(fact) in _FOR_ALL
 
 
-def batches_of(fact: Fact) -> int:
+def batches_of(fact: types.Fact) -> int:
     """Return how many batches travel beside a fact."""
     if isinstance(fact, BatchAppended | BatchStaged):
         return 1
     return len(fact.rewritten) if isinstance(fact, BatchesReplaced) else 0
 
 
-def is_awaited(fact: Fact) -> bool:
+def is_awaited(fact: types.Fact) -> bool:
     """Whether clients are answered only when the owner of the entity has the notice.
 
     False for an open transaction, to which a write has added a partition: its coordinator finds that out when
     it needs to know.
     """
     value = fact.value if type(fact) is Put else None
-    return not (isinstance(value, Transaction) and value.state is TransactionState.ONGOING)
+    return not (isinstance(value, types.Transaction) and value.state is types.TransactionState.ONGOING)
 
 
 def outgoing(
-    tick: Tick, version: int, before: Mapping[Key, int], owns: Callable[[Key | None], bool]
+    tick: Tick, version: int, before: Mapping[types.Key, int], owns: Callable[[types.Key | None], bool]
 ) -> tuple[Notices, Notices]:
     """Return the notices of a committed tick: those that its answers wait for, and the others."""
-    parts: tuple[dict[Recipient, tuple[list[Fact], list[bytes | None]]], ...] = ({}, {})
+    parts: tuple[dict[Recipient, tuple[list[types.Fact], list[bytes | None]]], ...] = ({}, {})
     nth = iter(tick.batches)
     for fact in tick.durable:
         batches = [next(nth) for _ in range(batches_of(fact))]
@@ -179,16 +168,16 @@ _CONFIRMED: Final = frozenset(
 )
 
 
-def revealing(tick: Tick, notices: Notices) -> list[Key]:
+def revealing(tick: Tick, notices: Notices) -> list[types.Key]:
     """Return the entities that reveal a committed tick: ticks that read them are answered after its notices.
 
     A client that repeats the end of a transaction reads only the transaction, which this broker may own.
     """
-    ended = [key for key in keys_of(tick.durable) if type(key) is TransactionKey]
+    ended = [key for key in keys_of(tick.durable) if type(key) is types.TransactionKey]
     return [*ended, *(key for notice in notices.values() for key in notice.keys)]
 
 
-def _kept(fact: Fact, batch: Buffer) -> bytes | None:
+def _kept(fact: types.Fact, batch: types.Buffer) -> bytes | None:
     """The bytes to send. The owner keeps only appended batches in memory, and only small ones."""
     return bytes(batch) if type(fact) is BatchAppended and len(batch) <= BATCH_BYTES_MAX else None
 
@@ -237,20 +226,20 @@ def take_notice(notice: Notice, state: SharedState, unsynced: UnsyncedWork, publ
             state.apply_committed(fact)
             published.append(fact)
             batches += mine
-        elif type(fact) is Put and type(fact.key) is OffsetKey:
+        elif type(fact) is Put and type(fact.key) is types.OffsetKey:
             # Committed offsets have no version of their own.
             state.forget((fact.key,))
-        elif type(fact) is Put and type(fact.key) is ShareKey:
+        elif type(fact) is Put and type(fact.key) is types.ShareKey:
             # Not published here, but waiting fetches find the change in the ledger.
             publisher.share_waits.wake(fact.key)
     state.keep(published, notice.version)
     state.forget(old)
-    partitions = {key for key in current if type(key) is PartitionKey}
+    partitions = {key for key in current if type(key) is types.PartitionKey}
     # Unsynced work of this broker on them is durable too: the other broker's commit came later.
     earlier, their_batches = unsynced.take_partitions(partitions)
     if published:
         publisher.publish([*earlier, *published], [*their_batches, *batches])
     # Also those whose copy was loaded after the commit: readers may still see an older value.
-    dropped = [key for key in notice.keys if type(key) is PartitionKey and key not in current]
+    dropped = [key for key in notice.keys if type(key) is types.PartitionKey and key not in current]
     unsynced.take_partitions(dropped)
     publisher.drop(dropped)

@@ -14,6 +14,7 @@ from semel.broker.reads.published_partitions import Isolation, PublishedPartitio
 from semel.broker.reads.tail import Tail
 from semel.broker.reads.waiting import ShareWaits, Waiting
 from semel.config import Settings
+from semel.core import types
 from semel.core.facts import (
     BatchAppended,
     BatchesReplaced,
@@ -24,18 +25,6 @@ from semel.core.facts import (
     TopicChanged,
     TopicCreated,
     TopicDeleted,
-)
-from semel.core.types import (
-    Buffer,
-    Cluster,
-    Fact,
-    Key,
-    Partition,
-    PartitionKey,
-    PolicyKey,
-    ShareKey,
-    Topic,
-    Value,
 )
 from semel.store.contract import Counts, Ledger
 
@@ -53,9 +42,9 @@ class PublishedLog:
 
     def publish(
         self,
-        partitions: dict[PartitionKey, Partition],
-        appended: Iterable[tuple[BatchAppended | StagedCommitted, Buffer | None]],
-        compacted: Iterable[PartitionKey] = (),
+        partitions: dict[types.PartitionKey, types.Partition],
+        appended: Iterable[tuple[BatchAppended | StagedCommitted, types.Buffer | None]],
+        compacted: Iterable[types.PartitionKey] = (),
     ) -> None:
         """Publish a commit: the values of the partitions it touched, and its batches.
 
@@ -79,21 +68,21 @@ class PublishedLog:
             if key in partitions:
                 self.tail.trim(key, partitions[key].last_stable_offset)
 
-    def forget(self, keys: Iterable[PartitionKey]) -> None:
+    def forget(self, keys: Iterable[types.PartitionKey]) -> None:
         """Remove deleted partitions."""
         for key in keys:
             self.partitions.forget(key)
             self.tail.forget(key)
             self.waiting.published(key, None, None)
 
-    def drop(self, keys: Iterable[PartitionKey]) -> None:
+    def drop(self, keys: Iterable[types.PartitionKey]) -> None:
         """Drop partitions that another broker has changed or leads, so that readers load them again."""
         for key in keys:
             self.partitions.drop(key)
             self.tail.forget(key)
             self.waiting.published(key, None, None)
 
-    def is_awaited(self, keys: Iterable[PartitionKey]) -> bool:
+    def is_awaited(self, keys: Iterable[types.PartitionKey]) -> bool:
         """Whether a READ_UNCOMMITTED reader waits for one of the partitions."""
         return self.waiting.is_awaited(keys, Isolation.READ_UNCOMMITTED)
 
@@ -106,28 +95,28 @@ class Publisher:
         self._catalog = catalog
         self.policies = policies
         self.share_waits = ShareWaits()
-        self.cluster = Cluster()
+        self.cluster = types.Cluster()
         """Only the features are kept up to date."""
         self.counts = Counts(0, 0, 0)
         """What clients have created, as counted some seconds ago; partitions are up to date."""
 
-    def is_awaited(self, keys: Iterable[PartitionKey]) -> bool:
+    def is_awaited(self, keys: Iterable[types.PartitionKey]) -> bool:
         """Whether a READ_UNCOMMITTED reader waits for one of the partitions."""
         return self._published.is_awaited(keys)
 
-    def publish(self, facts: Sequence[Fact], batches: Sequence[Buffer | None]) -> None:
+    def publish(self, facts: Sequence[types.Fact], batches: Sequence[types.Buffer | None]) -> None:
         """Publish the facts of a commit; the i-th batch among them has the bytes batches[i]."""
-        changed: dict[PartitionKey, Partition] = {}
-        compacted: list[PartitionKey] = []
-        appended: list[tuple[BatchAppended | StagedCommitted, Buffer | None]] = []
-        rare: list[Fact] = []
+        changed: dict[types.PartitionKey, types.Partition] = {}
+        compacted: list[types.PartitionKey] = []
+        appended: list[tuple[BatchAppended | StagedCommitted, types.Buffer | None]] = []
+        rare: list[types.Fact] = []
         nth = iter(batches)
         for fact in facts:
             if type(fact) is BatchAppended:
                 appended.append((fact, next(nth)))
             elif type(fact) is Put:
-                if type(fact.key) is PartitionKey:
-                    assert isinstance(fact.value, Partition)
+                if type(fact.key) is types.PartitionKey:
+                    assert isinstance(fact.value, types.Partition)
                     changed[fact.key] = fact.value
                 else:
                     self._publish_value(fact.key, fact.value)
@@ -147,15 +136,15 @@ class Publisher:
         if rare:
             self._publish_rare(rare)
 
-    def _publish_value(self, key: Key, value: Value | None) -> None:
+    def _publish_value(self, key: types.Key, value: types.Value | None) -> None:
         """Publish the value of an entity other than a partition. Readers see few kinds of them."""
-        if type(key) is ShareKey:
+        if type(key) is types.ShareKey:
             self.share_waits.wake(key)
-        elif type(key) is PolicyKey:
+        elif type(key) is types.PolicyKey:
             assert value is None or isinstance(value, str)
             self.policies.change(key, value)
 
-    def learn(self, fact: Fact) -> None:
+    def learn(self, fact: types.Fact) -> None:
         """Process a fact about a topic, feature or policy that another broker has committed.
 
         Such facts may arrive in another order than they were committed. So a topic is only forgotten here and
@@ -163,7 +152,7 @@ class Publisher:
         grows.
         """
         if type(fact) is Put:
-            assert type(fact.key) is PolicyKey
+            assert type(fact.key) is types.PolicyKey
             self.policies.suspect(fact.key)
             return
         if type(fact) is FeatureChanged:
@@ -180,21 +169,21 @@ class Publisher:
         self._catalog.clear()
         self.policies.suspect_all()
 
-    def shows(self, key: PartitionKey, value: object) -> bool:
+    def shows(self, key: types.PartitionKey, value: object) -> bool:
         """Whether readers see this value of a partition."""
         return self._published.partitions.get(key) == value
 
-    def drop(self, keys: Iterable[PartitionKey]) -> None:
+    def drop(self, keys: Iterable[types.PartitionKey]) -> None:
         """Drop partitions, so that readers load them again."""
         self._published.drop(keys)
 
-    def drop_unless(self, is_kept: Callable[[PartitionKey], bool]) -> None:
+    def drop_unless(self, is_kept: Callable[[types.PartitionKey], bool]) -> None:
         """Drop the partitions that are not kept, and wake the readers that wait for them."""
         # Not a set, whose order differs from run to run: readers are woken in the same order each time.
         known = dict.fromkeys((*self._published.partitions.keys(), *self._published.waiting.keys()))
         self._published.drop([key for key in known if not is_kept(key)])
 
-    def _publish_rare(self, facts: Sequence[Fact]) -> None:
+    def _publish_rare(self, facts: Sequence[types.Fact]) -> None:
         self._catalog.publish(facts)
         for fact in facts:
             if type(fact) is FeatureChanged:
@@ -211,6 +200,6 @@ class Publisher:
         self.counts = self.counts._replace(partitions=self.counts.partitions + more)
 
 
-def partitions_of(topic: Topic) -> list[PartitionKey]:
+def partitions_of(topic: types.Topic) -> list[types.PartitionKey]:
     """Return the partitions of a topic."""
-    return [PartitionKey(topic.topic_id, index) for index in range(topic.partitions)]
+    return [types.PartitionKey(topic.topic_id, index) for index in range(topic.partitions)]

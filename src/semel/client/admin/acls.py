@@ -15,17 +15,8 @@ from typing import Self, TypeVar
 
 from semel.client.errors import check
 from semel.client.net.cluster import Client
+from semel.wire import messages as wire
 from semel.wire.acls import Operation, PatternType, Permission, ResourceType
-from semel.wire.messages.security import (
-    AclCreation,
-    CreateAclsRequest,
-    CreateAclsResponse,
-    DeleteAclsFilter,
-    DeleteAclsRequest,
-    DeleteAclsResponse,
-    DescribeAclsRequest,
-    DescribeAclsResponse,
-)
 
 CLUSTER_NAME = "kafka-cluster"
 ANY = "*"
@@ -89,7 +80,7 @@ class AclAdmin:
     def add(self, *acls: Acl) -> None:
         """Add ACLs. Adding an ACL that exists changes nothing."""
         creations = [
-            AclCreation(
+            wire.AclCreation(
                 resource_type=ResourceType[acl.resource_type],
                 resource_name=acl.resource_name,
                 resource_pattern_type=PatternType[acl.pattern_type],
@@ -100,7 +91,7 @@ class AclAdmin:
             )
             for acl in acls
         ]
-        response: CreateAclsResponse = self._client.send(CreateAclsRequest(creations=creations))
+        response: wire.CreateAclsResponse = self._client.send(wire.CreateAclsRequest(creations=creations))
         for acl, result in zip(acls, response.results, strict=True):
             what = f"{acl.operation} on {acl.resource_type} {acl.resource_name!r} for {acl.principal}"
             check(result.error_code, f"the ACL {what} was not added", result.error_message)
@@ -117,7 +108,7 @@ class AclAdmin:
         host: str | None = None,
     ) -> Sequence[Acl]:
         """Return the matching ACLs, sorted. Pattern type MATCH finds all that apply to a resource name."""
-        request = DescribeAclsRequest(
+        request = wire.DescribeAclsRequest(
             resource_type_filter=word(ResourceType, resource_type),
             resource_name_filter=resource_name,
             pattern_type_filter=word(PatternType, pattern_type),
@@ -126,7 +117,7 @@ class AclAdmin:
             operation=word(Operation, operation),
             permission_type=word(Permission, permission),
         )
-        response: DescribeAclsResponse = self._client.send(request)
+        response: wire.DescribeAclsResponse = self._client.send(request)
         check(response.error_code, "the ACLs could not be listed", response.error_message)
         return sorted(
             Acl(
@@ -146,7 +137,7 @@ class AclAdmin:
         """Remove exactly these ACLs; return those that existed."""
         wanted = tuple(acls)
         filters = [
-            DeleteAclsFilter(
+            wire.DeleteAclsFilter(
                 resource_type_filter=ResourceType[acl.resource_type],
                 resource_name_filter=acl.resource_name,
                 pattern_type_filter=PatternType[acl.pattern_type],
@@ -157,7 +148,7 @@ class AclAdmin:
             )
             for acl in wanted
         ]
-        response: DeleteAclsResponse = self._client.send(DeleteAclsRequest(filters=filters))
+        response: wire.DeleteAclsResponse = self._client.send(wire.DeleteAclsRequest(filters=filters))
         removed = []
         for acl, result in zip(wanted, response.filter_results, strict=True):
             check(result.error_code, "an ACL was not removed", result.error_message)

@@ -6,15 +6,7 @@ from enum import IntEnum
 
 from semel.client.errors import check
 from semel.client.net.cluster import Client
-from semel.wire.messages import (
-    DescribeConfigsRequest,
-    DescribeConfigsResource,
-    DescribeConfigsResponse,
-    IncrementalAlterConfigsAlterableConfig,
-    IncrementalAlterConfigsAlterConfigsResource,
-    IncrementalAlterConfigsRequest,
-    IncrementalAlterConfigsResponse,
-)
+from semel.wire import messages as wire
 
 
 class ResourceType(IntEnum):
@@ -87,9 +79,11 @@ class ConfigAdmin:
         self, kind: ResourceType, name: str, node: int | None = None, *, documented: bool = False
     ) -> list[ConfigValue]:
         """Return the configuration of a resource, ordered by name; `documented` adds descriptions."""
-        resource = DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=None)
-        response: DescribeConfigsResponse = self._client.ask(
-            DescribeConfigsRequest(resources=[resource], include_documentation=documented), node=node
+        resource = wire.DescribeConfigsResource(
+            resource_type=kind, resource_name=name, configuration_keys=None
+        )
+        response: wire.DescribeConfigsResponse = self._client.ask(
+            wire.DescribeConfigsRequest(resources=[resource], include_documentation=documented), node=node
         )
         (result,) = response.results
         check(result.error_code, f"the configuration of {name!r} could not be read", result.error_message)
@@ -136,16 +130,16 @@ class ConfigAdmin:
         node: int | None = None,
     ) -> None:
         """Change single values. Those of one broker are changed by that broker: pass its id as `node`."""
-        resource = IncrementalAlterConfigsAlterConfigsResource(
+        resource = wire.IncrementalAlterConfigsAlterConfigsResource(
             resource_type=kind,
             resource_name=name,
             configs=[
-                IncrementalAlterConfigsAlterableConfig(name=key, config_operation=operation, value=value)
+                wire.IncrementalAlterConfigsAlterableConfig(name=key, config_operation=operation, value=value)
                 for key, operation, value in changes
             ],
         )
-        request = IncrementalAlterConfigsRequest(resources=[resource], validate_only=validate_only)
-        response: IncrementalAlterConfigsResponse = self._client.send(request, node=node)
+        request = wire.IncrementalAlterConfigsRequest(resources=[resource], validate_only=validate_only)
+        response: wire.IncrementalAlterConfigsResponse = self._client.send(request, node=node)
         for result in response.responses:
             check(result.error_code, f"the configuration of {name!r} was not changed", result.error_message)
 

@@ -11,22 +11,12 @@ from semel.client.consume.offsets import EARLIEST, LATEST, Partition, list_offse
 from semel.client.errors import ErrorCode, KafkaError, check
 from semel.client.net.cluster import Client, by_topic
 from semel.client.net.retry import retrying
-from semel.wire.messages import (
-    CommitTransactionsTopic,
-    OffsetCommitRequest,
-    OffsetCommitRequestPartition,
-    OffsetCommitRequestTopic,
-    OffsetCommitResponse,
-    OffsetFetchRequest,
-    OffsetFetchRequestGroup,
-    OffsetFetchRequestTopic,
-    OffsetFetchRequestTopics,
-    OffsetFetchResponse,
-    TxnOffsetCommitRequestTopic,
-)
+from semel.wire import messages as wire
 
-F = TypeVar("F", OffsetFetchRequestTopic, OffsetFetchRequestTopics)
-T = TypeVar("T", OffsetCommitRequestTopic, TxnOffsetCommitRequestTopic, CommitTransactionsTopic)
+F = TypeVar("F", wire.OffsetFetchRequestTopic, wire.OffsetFetchRequestTopics)
+T = TypeVar(
+    "T", wire.OffsetCommitRequestTopic, wire.TxnOffsetCommitRequestTopic, wire.CommitTransactionsTopic
+)
 
 LAST_VERSION_WITH_NAMES = 9
 NO_OFFSET = -1
@@ -72,18 +62,20 @@ def fetch_offsets(
     else the client's timeout.
     """
     numbers = None if partitions is None else by_topic(partitions)
-    request = OffsetFetchRequest(
+    request = wire.OffsetFetchRequest(
         group_id=group_id,
-        topics=_topics(numbers, OffsetFetchRequestTopic),
+        topics=_topics(numbers, wire.OffsetFetchRequestTopic),
         groups=[
-            OffsetFetchRequestGroup(group_id=group_id, topics=_topics(numbers, OffsetFetchRequestTopics))
+            wire.OffsetFetchRequestGroup(
+                group_id=group_id, topics=_topics(numbers, wire.OffsetFetchRequestTopics)
+            )
         ],
         require_stable=require_stable,
     )
     within_s = client.timeout_s if stable_within_s is None else stable_within_s
 
     def ask() -> dict[Partition, CommittedOffset]:
-        response: OffsetFetchResponse = client.ask_coordinator(
+        response: wire.OffsetFetchResponse = client.ask_coordinator(
             group_id, request, _fetch_codes, max_version=LAST_VERSION_WITH_NAMES
         )
         return _fetched(response, group_id)
@@ -91,7 +83,7 @@ def fetch_offsets(
     return retrying(ask, within_s, retriable=is_unstable)
 
 
-def _fetched(response: OffsetFetchResponse, group_id: str) -> dict[Partition, CommittedOffset]:
+def _fetched(response: wire.OffsetFetchResponse, group_id: str) -> dict[Partition, CommittedOffset]:
     answer = response.groups[0] if response.groups else response
     check(answer.error_code, f"the offsets of group {group_id!r} could not be read")
     found: dict[Partition, CommittedOffset] = {}
@@ -135,14 +127,14 @@ def commit_offsets(
     """Commit offsets. Without a member (`NOBODY`), that works only while the group has no members."""
     if not offsets:
         return
-    request = OffsetCommitRequest(
+    request = wire.OffsetCommitRequest(
         group_id=group_id,
         generation_id_or_member_epoch=member.epoch,
         member_id=member.member_id,
         group_instance_id=member.instance_id,
-        topics=offset_topics(offsets, OffsetCommitRequestTopic, OffsetCommitRequestPartition),
+        topics=offset_topics(offsets, wire.OffsetCommitRequestTopic, wire.OffsetCommitRequestPartition),
     )
-    response: OffsetCommitResponse = client.ask_coordinator(
+    response: wire.OffsetCommitResponse = client.ask_coordinator(
         group_id, request, _commit_codes, max_version=LAST_VERSION_WITH_NAMES
     )
     for answer in response.topics:
@@ -189,11 +181,11 @@ def is_unstable(error: Exception) -> bool:
     return isinstance(error, KafkaError) and error.code is ErrorCode.UNSTABLE_OFFSET_COMMIT
 
 
-def _fetch_codes(response: OffsetFetchResponse) -> list[int]:
+def _fetch_codes(response: wire.OffsetFetchResponse) -> list[int]:
     return [response.error_code, *(group.error_code for group in response.groups)]
 
 
-def _commit_codes(response: OffsetCommitResponse) -> list[int]:
+def _commit_codes(response: wire.OffsetCommitResponse) -> list[int]:
     return [partition.error_code for topic in response.topics for partition in topic.partitions]
 
 

@@ -12,34 +12,8 @@ from semel.client.admin.group_offsets import NO_OFFSET, CommittedOffset, commit_
 from semel.client.consume.offsets import Partition
 from semel.client.errors import ErrorCode, KafkaError, check
 from semel.client.net.cluster import Client, ask_every_broker, by_topic
+from semel.wire import messages as wire
 from semel.wire.consumer_protocol import decode_assignment
-from semel.wire.messages import (
-    ConsumerGroupDescribeAssignment,
-    ConsumerGroupDescribeRequest,
-    ConsumerGroupDescribeResponse,
-    DeleteGroupsRequest,
-    DeleteGroupsResponse,
-    DescribedGroup,
-    DescribeGroupsRequest,
-    DescribeGroupsResponse,
-    ListGroupsRequest,
-    OffsetDeleteRequest,
-    OffsetDeleteRequestPartition,
-    OffsetDeleteRequestTopic,
-    OffsetDeleteResponse,
-)
-from semel.wire.messages.shares import (
-    AlterShareGroupOffsetsPartition,
-    AlterShareGroupOffsetsRequest,
-    AlterShareGroupOffsetsResponse,
-    AlterShareGroupOffsetsTopic,
-    DescribedShareGroupAssignment,
-    DescribeShareGroupOffsetsGroup,
-    DescribeShareGroupOffsetsRequest,
-    DescribeShareGroupOffsetsResponse,
-    ShareGroupDescribeRequest,
-    ShareGroupDescribeResponse,
-)
 
 CONSUMER_PROTOCOL = "consumer"
 SHARE = "share"
@@ -86,7 +60,7 @@ class GroupAdmin:
     def all(self) -> list[GroupListing]:
         """List all groups, ordered by id. All brokers are queried, since each lists only its own."""
         found: dict[str, GroupListing] = {}
-        for response in ask_every_broker(self._client, ListGroupsRequest(), "groups"):
+        for response in ask_every_broker(self._client, wire.ListGroupsRequest(), "groups"):
             for group in response.groups:
                 found[group.group_id] = GroupListing(
                     group.group_id, group.group_type.lower(), group.group_state, group.protocol_type
@@ -95,9 +69,9 @@ class GroupAdmin:
 
     def describe(self, group_id: str) -> GroupInfo:
         """Return a group and its members. KafkaError if it does not exist."""
-        if self._client.serves(ConsumerGroupDescribeRequest.api_key):
-            request = ConsumerGroupDescribeRequest(group_ids=[group_id])
-            response: ConsumerGroupDescribeResponse = self._client.ask_coordinator(
+        if self._client.serves(wire.ConsumerGroupDescribeRequest.api_key):
+            request = wire.ConsumerGroupDescribeRequest(group_ids=[group_id])
+            response: wire.ConsumerGroupDescribeResponse = self._client.ask_coordinator(
                 group_id, request, lambda answer: [answer.groups[0].error_code]
             )
             (group,) = response.groups
@@ -117,8 +91,10 @@ class GroupAdmin:
         return self._describe_classic(group_id)
 
     def _describe_classic(self, group_id: str) -> GroupInfo:
-        response: DescribeGroupsResponse = self._client.ask_coordinator(
-            group_id, DescribeGroupsRequest(groups=[group_id]), lambda answer: [answer.groups[0].error_code]
+        response: wire.DescribeGroupsResponse = self._client.ask_coordinator(
+            group_id,
+            wire.DescribeGroupsRequest(groups=[group_id]),
+            lambda answer: [answer.groups[0].error_code],
         )
         (group,) = response.groups
         code = ErrorCode.GROUP_ID_NOT_FOUND if group.group_state == "Dead" else group.error_code
@@ -133,9 +109,9 @@ class GroupAdmin:
     def delete(self, *group_ids: str) -> None:
         """Delete groups and their offsets. They must have no members."""
         for group_id in group_ids:
-            response: DeleteGroupsResponse = self._client.ask_coordinator(
+            response: wire.DeleteGroupsResponse = self._client.ask_coordinator(
                 group_id,
-                DeleteGroupsRequest(groups_names=[group_id]),
+                wire.DeleteGroupsRequest(groups_names=[group_id]),
                 lambda answer: [result.error_code for result in answer.results],
             )
             for result in response.results:
@@ -154,15 +130,15 @@ class GroupAdmin:
     def delete_offsets(self, group_id: str, partitions: Iterable[Partition]) -> None:
         """Delete the committed offsets of a group on these partitions."""
         topics = [
-            OffsetDeleteRequestTopic(
+            wire.OffsetDeleteRequestTopic(
                 name=name,
-                partitions=[OffsetDeleteRequestPartition(partition_index=number) for number in numbers],
+                partitions=[wire.OffsetDeleteRequestPartition(partition_index=number) for number in numbers],
             )
             for name, numbers in by_topic(partitions).items()
         ]
-        response: OffsetDeleteResponse = self._client.ask_coordinator(
+        response: wire.OffsetDeleteResponse = self._client.ask_coordinator(
             group_id,
-            OffsetDeleteRequest(group_id=group_id, topics=topics),
+            wire.OffsetDeleteRequest(group_id=group_id, topics=topics),
         )
         check(response.error_code, f"the offsets of group {group_id!r} were not deleted")
         for answer in response.topics:
@@ -174,7 +150,7 @@ class GroupAdmin:
 
 
 def _partitions(
-    assignment: ConsumerGroupDescribeAssignment | DescribedShareGroupAssignment,
+    assignment: wire.ConsumerGroupDescribeAssignment | wire.DescribedShareGroupAssignment,
 ) -> tuple[Partition, ...]:
     return tuple(
         (topic.topic_name, partition)
@@ -183,7 +159,7 @@ def _partitions(
     )
 
 
-def _classic_members(group: DescribedGroup) -> tuple[MemberInfo, ...]:
+def _classic_members(group: wire.DescribedGroup) -> tuple[MemberInfo, ...]:
     # Only consumers use this format; other protocol types (Connect, for one) have their own.
     is_consumer = group.protocol_type == CONSUMER_PROTOCOL
     return tuple(
@@ -206,9 +182,9 @@ def _classic_members(group: DescribedGroup) -> tuple[MemberInfo, ...]:
 
 def describe_share_group(client: Client, group_id: str) -> GroupInfo:
     """Return a share group and its members. KafkaError if it does not exist."""
-    response: ShareGroupDescribeResponse = client.ask_coordinator(
+    response: wire.ShareGroupDescribeResponse = client.ask_coordinator(
         group_id,
-        ShareGroupDescribeRequest(group_ids=[group_id]),
+        wire.ShareGroupDescribeRequest(group_ids=[group_id]),
         lambda answer: [answer.groups[0].error_code],
     )
     (group,) = response.groups
@@ -224,10 +200,10 @@ def describe_share_group(client: Client, group_id: str) -> GroupInfo:
 
 def share_offsets(client: Client, group_id: str) -> dict[Partition, int]:
     """Return, for each partition, the first offset that a share group has not settled."""
-    request = DescribeShareGroupOffsetsRequest(
-        groups=[DescribeShareGroupOffsetsGroup(group_id=group_id, topics=None)]
+    request = wire.DescribeShareGroupOffsetsRequest(
+        groups=[wire.DescribeShareGroupOffsetsGroup(group_id=group_id, topics=None)]
     )
-    response: DescribeShareGroupOffsetsResponse = client.ask_coordinator(
+    response: wire.DescribeShareGroupOffsetsResponse = client.ask_coordinator(
         group_id, request, lambda answer: [answer.groups[0].error_code]
     )
     (group,) = response.groups
@@ -264,15 +240,15 @@ def offsets_of(client: Client, group_id: str, kind: str) -> dict[Partition, Comm
 
 def set_share_offsets(client: Client, group_id: str, offsets: Mapping[Partition, int]) -> None:
     """Set the start offsets of a share group, which must have no members."""
-    topics: dict[str, AlterShareGroupOffsetsTopic] = {}
+    topics: dict[str, wire.AlterShareGroupOffsetsTopic] = {}
     for (name, partition), offset in offsets.items():
-        topic = topics.setdefault(name, AlterShareGroupOffsetsTopic(topic_name=name))
+        topic = topics.setdefault(name, wire.AlterShareGroupOffsetsTopic(topic_name=name))
         topic.partitions.append(
-            AlterShareGroupOffsetsPartition(partition_index=partition, start_offset=offset)
+            wire.AlterShareGroupOffsetsPartition(partition_index=partition, start_offset=offset)
         )
-    response: AlterShareGroupOffsetsResponse = client.ask_coordinator(
+    response: wire.AlterShareGroupOffsetsResponse = client.ask_coordinator(
         group_id,
-        AlterShareGroupOffsetsRequest(group_id=group_id, topics=list(topics.values())),
+        wire.AlterShareGroupOffsetsRequest(group_id=group_id, topics=list(topics.values())),
     )
     check(
         response.error_code, f"the offsets of share group {group_id!r} were not moved", response.error_message

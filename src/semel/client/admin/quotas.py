@@ -11,17 +11,7 @@ from typing import Final
 
 from semel.client.errors import check
 from semel.client.net.cluster import Client
-from semel.wire.messages.quotas import (
-    AlterClientQuotasEntity,
-    AlterClientQuotasEntry,
-    AlterClientQuotasOp,
-    AlterClientQuotasRequest,
-    AlterClientQuotasResponse,
-    DescribeClientQuotasComponent,
-    DescribeClientQuotasEntry,
-    DescribeClientQuotasRequest,
-    DescribeClientQuotasResponse,
-)
+from semel.wire import messages as wire
 
 DEFAULT: Final = ""
 """The name of the default entity. Its quota applies to all names without a quota of their own."""
@@ -74,13 +64,13 @@ class QuotaAdmin:
         `strict` leaves out entities with further parts: a user matches, a user with a client id does not.
         """
         components = [
-            DescribeClientQuotasComponent(
+            wire.DescribeClientQuotasComponent(
                 entity_type=kind, match_type=Match.DEFAULT if name is None else Match.EXACT, match=name
             )
             for kind, name in (like or QuotaEntity()).parts()
         ]
-        response: DescribeClientQuotasResponse = self._client.ask(
-            DescribeClientQuotasRequest(components=components, strict=strict)
+        response: wire.DescribeClientQuotasResponse = self._client.ask(
+            wire.DescribeClientQuotasRequest(components=components, strict=strict)
         )
         check(response.error_code, "the quotas could not be listed", response.error_message)
         return [_quota(entry) for entry in response.entries or ()]
@@ -94,19 +84,21 @@ class QuotaAdmin:
         validate_only: bool = False,
     ) -> None:
         """Set limits of an entity and remove others, all or nothing. The remaining limits do not change."""
-        ops = [AlterClientQuotasOp(key=key, value=value) for key, value in (limits or {}).items()]
-        ops += [AlterClientQuotasOp(key=key, remove=True) for key in remove]
-        parts = [AlterClientQuotasEntity(entity_type=kind, entity_name=name) for kind, name in entity.parts()]
-        request = AlterClientQuotasRequest(
-            entries=[AlterClientQuotasEntry(entity=parts, ops=ops)], validate_only=validate_only
+        ops = [wire.AlterClientQuotasOp(key=key, value=value) for key, value in (limits or {}).items()]
+        ops += [wire.AlterClientQuotasOp(key=key, remove=True) for key in remove]
+        parts = [
+            wire.AlterClientQuotasEntity(entity_type=kind, entity_name=name) for kind, name in entity.parts()
+        ]
+        request = wire.AlterClientQuotasRequest(
+            entries=[wire.AlterClientQuotasEntry(entity=parts, ops=ops)], validate_only=validate_only
         )
         # A limit is set to an absolute value, so a retry after a lost answer changes nothing.
-        response: AlterClientQuotasResponse = self._client.ask(request)
+        response: wire.AlterClientQuotasResponse = self._client.ask(request)
         for entry in response.entries:
             check(entry.error_code, f"the quota of {entity} was not changed", entry.error_message)
 
 
-def _quota(entry: DescribeClientQuotasEntry) -> ClientQuota:
+def _quota(entry: wire.DescribeClientQuotasEntry) -> ClientQuota:
     fields = {kind: field for field, kind in _TYPES.items()}
     names = {fields[part.entity_type]: part.entity_name or DEFAULT for part in entry.entity}
     return ClientQuota(QuotaEntity(**names), {limit.key: limit.value for limit in entry.values})

@@ -10,36 +10,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from semel.client import errors
 from semel.client.consume.offsets import Isolation, OffsetAt, Partition, list_offsets
-from semel.client.errors import (
-    BrokerUnreachable,
-    ConnectionLost,
-    ErrorCode,
-    KafkaError,
-    RequestTimedOut,
-    check,
-)
 from semel.client.net.cluster import Client, TopicInfo, ask_leaders
 from semel.client.net.retry import Attempts
-from semel.wire.messages import (
-    CreatableTopic,
-    CreatableTopicConfig,
-    CreatePartitionsRequest,
-    CreatePartitionsResponse,
-    CreatePartitionsTopic,
-    CreateTopicsRequest,
-    CreateTopicsResponse,
-    DeleteRecordsPartition,
-    DeleteRecordsRequest,
-    DeleteRecordsResponse,
-    DeleteRecordsTopic,
-    DeleteTopicsRequest,
-    DeleteTopicsResponse,
-    DeleteTopicState,
-    DescribeLogDirsRequest,
-    DescribeLogDirsResponse,
-)
-from semel.wire.messages.topics import DescribableLogDirTopic
+from semel.wire import messages as wire
+from semel.wire.errors import ErrorCode
 from semel.wire.schema import Request
 
 
@@ -59,7 +35,7 @@ def partition_sizes(client: Client, topics: Iterable[str]) -> dict[Partition, in
     Partitions of brokers that cannot be reached are missing.
     """
     wanted = [
-        DescribableLogDirTopic(
+        wire.DescribableLogDirTopic(
             topic=name, partitions=[partition.partition for partition in client.topic(name).partitions]
         )
         for name in topics
@@ -67,7 +43,7 @@ def partition_sizes(client: Client, topics: Iterable[str]) -> dict[Partition, in
     found: dict[Partition, int] = {}
     if not wanted:
         return found
-    for response in _ask(client, DescribeLogDirsRequest(topics=wanted)).values():
+    for response in _ask(client, wire.DescribeLogDirsRequest(topics=wanted)).values():
         for result in response.results:
             for topic in result.topics:
                 for partition in topic.partitions:
@@ -80,20 +56,20 @@ def log_directories(client: Client) -> list[LogDirectory]:
     """Return the directories of all brokers that answer, without their partitions."""
     return [
         LogDirectory(node_id, directory.log_dir, directory.total_bytes, directory.usable_bytes)
-        for node_id, response in _ask(client, DescribeLogDirsRequest(topics=[])).items()
+        for node_id, response in _ask(client, wire.DescribeLogDirsRequest(topics=[])).items()
         for directory in response.results
     ]
 
 
-def _ask(client: Client, request: DescribeLogDirsRequest) -> dict[int, DescribeLogDirsResponse]:
+def _ask(client: Client, request: wire.DescribeLogDirsRequest) -> dict[int, wire.DescribeLogDirsResponse]:
     """Ask all brokers. Those that cannot be reached are missing."""
-    answers: dict[int, DescribeLogDirsResponse] = {}
+    answers: dict[int, wire.DescribeLogDirsResponse] = {}
     for node in client.describe(topics=()).nodes:
         try:
-            response: DescribeLogDirsResponse = client.send(request, node=node.node_id)
-        except (BrokerUnreachable, ConnectionLost, RequestTimedOut):
+            response: wire.DescribeLogDirsResponse = client.send(request, node=node.node_id)
+        except (errors.BrokerUnreachable, errors.ConnectionLost, errors.RequestTimedOut):
             continue
-        check(response.error_code, f"broker {node.node_id} does not describe its directories")
+        errors.check(response.error_code, f"broker {node.node_id} does not describe its directories")
         answers[node.node_id] = response
     return answers
 
@@ -138,16 +114,16 @@ class TopicAdmin:
     def create(self, *topics: NewTopic | str, validate_only: bool = False) -> list[CreatedTopic]:
         """Create topics, or only check whether they could be created."""
         wanted = [NewTopic(topic) if isinstance(topic, str) else topic for topic in topics]
-        request = CreateTopicsRequest(
+        request = wire.CreateTopicsRequest(
             topics=[_creatable(topic) for topic in wanted],
             timeout_ms=int(self._client.timeout_s * 1000),
             validate_only=validate_only,
         )
-        response: CreateTopicsResponse = _to_controller(
+        response: wire.CreateTopicsResponse = _to_controller(
             self._client, request, lambda answer: [topic.error_code for topic in answer.topics]
         )
         for topic in response.topics:
-            check(topic.error_code, f"topic {topic.name!r} was not created", topic.error_message)
+            errors.check(topic.error_code, f"topic {topic.name!r} was not created", topic.error_message)
             self._client.forget_topic(topic.name)
         return [
             CreatedTopic(topic.name, bytes(topic.topic_id), topic.num_partitions, topic.replication_factor)
@@ -156,32 +132,32 @@ class TopicAdmin:
 
     def delete(self, *names: str) -> None:
         """Delete topics with all their records."""
-        request = DeleteTopicsRequest(
+        request = wire.DeleteTopicsRequest(
             topic_names=list(names),
-            topics=[DeleteTopicState(name=name) for name in names],
+            topics=[wire.DeleteTopicState(name=name) for name in names],
             timeout_ms=int(self._client.timeout_s * 1000),
         )
-        response: DeleteTopicsResponse = _to_controller(
+        response: wire.DeleteTopicsResponse = _to_controller(
             self._client, request, lambda answer: [topic.error_code for topic in answer.responses]
         )
         for name in names:
             self._client.forget_topic(name)
         for topic in response.responses:
-            check(topic.error_code, f"topic {topic.name!r} was not deleted", topic.error_message)
+            errors.check(topic.error_code, f"topic {topic.name!r} was not deleted", topic.error_message)
 
     def add_partitions(self, name: str, total: int) -> None:
         """Increase a topic to `total` partitions. Keys may move to another partition."""
-        request = CreatePartitionsRequest(
-            topics=[CreatePartitionsTopic(name=name, count=total, assignments=None)],
+        request = wire.CreatePartitionsRequest(
+            topics=[wire.CreatePartitionsTopic(name=name, count=total, assignments=None)],
             timeout_ms=int(self._client.timeout_s * 1000),
         )
-        response: CreatePartitionsResponse = _to_controller(
+        response: wire.CreatePartitionsResponse = _to_controller(
             self._client, request, lambda answer: [topic.error_code for topic in answer.results]
         )
         self._client.forget_topic(name)
         for topic in response.results:
             what = f"the partitions of topic {topic.name!r} were not changed"
-            check(topic.error_code, what, topic.error_message)
+            errors.check(topic.error_code, what, topic.error_message)
 
     def offsets(
         self,
@@ -201,27 +177,27 @@ class TopicAdmin:
         return ask_leaders(self._client, before, self._delete_at)
 
     def _delete_at(self, node: int, before: Mapping[Partition, int]) -> Iterator[tuple[Partition, int]]:
-        topics: dict[str, DeleteRecordsTopic] = {}
+        topics: dict[str, wire.DeleteRecordsTopic] = {}
         for (name, partition), offset in before.items():
-            topic = topics.setdefault(name, DeleteRecordsTopic(name=name))
-            topic.partitions.append(DeleteRecordsPartition(partition_index=partition, offset=offset))
-        request = DeleteRecordsRequest(
+            topic = topics.setdefault(name, wire.DeleteRecordsTopic(name=name))
+            topic.partitions.append(wire.DeleteRecordsPartition(partition_index=partition, offset=offset))
+        request = wire.DeleteRecordsRequest(
             topics=list(topics.values()), timeout_ms=int(self._client.timeout_s * 1000)
         )
-        response: DeleteRecordsResponse = self._client.send(request, node=node)
+        response: wire.DeleteRecordsResponse = self._client.send(request, node=node)
         for answer in response.topics:
             for result in answer.partitions:
                 where = f"{answer.name}/{result.partition_index}"
-                check(result.error_code, f"the records of {where} were not deleted")
+                errors.check(result.error_code, f"the records of {where} were not deleted")
                 yield (answer.name, result.partition_index), result.low_watermark
 
 
-def _creatable(topic: NewTopic) -> CreatableTopic:
-    return CreatableTopic(
+def _creatable(topic: NewTopic) -> wire.CreatableTopic:
+    return wire.CreatableTopic(
         name=topic.name,
         num_partitions=topic.partitions,
         replication_factor=topic.replication_factor,
-        configs=[CreatableTopicConfig(name=name, value=value) for name, value in topic.configs.items()],
+        configs=[wire.CreatableTopicConfig(name=name, value=value) for name, value in topic.configs.items()],
     )
 
 
@@ -233,9 +209,9 @@ def _to_controller(client: Client, request: Request, codes: Callable[[Any], Iter
         is_known = any(node.node_id == cluster.controller for node in cluster.nodes)
         try:
             response = client.send(request, node=cluster.controller if is_known else None)
-        except BrokerUnreachable as error:
+        except errors.BrokerUnreachable as error:
             attempts.failed(error)  # The request was not sent, so a retry is safe.
             continue
         if ErrorCode.NOT_CONTROLLER not in codes(response):
             return response
-        attempts.failed(KafkaError(ErrorCode.NOT_CONTROLLER, "The controller moved; try again."))
+        attempts.failed(errors.KafkaError(ErrorCode.NOT_CONTROLLER, "The controller moved; try again."))

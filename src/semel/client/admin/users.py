@@ -6,15 +6,7 @@ from dataclasses import dataclass
 
 from semel.client.errors import check
 from semel.client.net.cluster import Client
-from semel.wire.messages.security import (
-    AlterUserScramCredentialsRequest,
-    AlterUserScramCredentialsResponse,
-    DescribeUserScramCredentialsRequest,
-    DescribeUserScramCredentialsResponse,
-    ScramCredentialDeletion,
-    ScramCredentialUpsertion,
-    UserName,
-)
+from semel.wire import messages as wire
 
 MECHANISMS = {"SCRAM-SHA-256": 1, "SCRAM-SHA-512": 2}
 ITERATIONS = 4_096
@@ -38,11 +30,13 @@ class UserAdmin:
 
     def list(self) -> list[ScramUser]:
         """Return all users, ordered by name and mechanism."""
-        return _described(self._client, DescribeUserScramCredentialsRequest(users=None))
+        return _described(self._client, wire.DescribeUserScramCredentialsRequest(users=None))
 
     def has(self, user: str, *, mechanism: str = "SCRAM-SHA-256") -> bool:
         """Whether a user has a password for a mechanism."""
-        found = _described(self._client, DescribeUserScramCredentialsRequest(users=[UserName(name=user)]))
+        found = _described(
+            self._client, wire.DescribeUserScramCredentialsRequest(users=[wire.UserName(name=user)])
+        )
         return mechanism in {credential.mechanism for credential in found}
 
     def put(
@@ -51,28 +45,28 @@ class UserAdmin:
         """Add a user, or change the password."""
         salt = secrets.token_bytes(SALT_BYTES)
         digest = {1: "sha256", 2: "sha512"}[MECHANISMS[mechanism]]
-        change = ScramCredentialUpsertion(
+        change = wire.ScramCredentialUpsertion(
             name=user,
             mechanism=MECHANISMS[mechanism],
             iterations=iterations,
             salt=salt,
             salted_password=hashlib.pbkdf2_hmac(digest, password.encode(), salt, iterations),
         )
-        self._alter(AlterUserScramCredentialsRequest(upsertions=[change]), user)
+        self._alter(wire.AlterUserScramCredentialsRequest(upsertions=[change]), user)
 
     def remove(self, user: str, *, mechanism: str = "SCRAM-SHA-256") -> None:
         """Remove the credential of a user for a mechanism."""
-        change = ScramCredentialDeletion(name=user, mechanism=MECHANISMS[mechanism])
-        self._alter(AlterUserScramCredentialsRequest(deletions=[change]), user)
+        change = wire.ScramCredentialDeletion(name=user, mechanism=MECHANISMS[mechanism])
+        self._alter(wire.AlterUserScramCredentialsRequest(deletions=[change]), user)
 
-    def _alter(self, request: AlterUserScramCredentialsRequest, user: str) -> None:
-        response: AlterUserScramCredentialsResponse = self._client.send(request)
+    def _alter(self, request: wire.AlterUserScramCredentialsRequest, user: str) -> None:
+        response: wire.AlterUserScramCredentialsResponse = self._client.send(request)
         for result in response.results:
             check(result.error_code, f"the user {user!r} was not changed", result.error_message)
 
 
-def _described(client: Client, request: DescribeUserScramCredentialsRequest) -> list[ScramUser]:
-    response: DescribeUserScramCredentialsResponse = client.send(request)
+def _described(client: Client, request: wire.DescribeUserScramCredentialsRequest) -> list[ScramUser]:
+    response: wire.DescribeUserScramCredentialsResponse = client.send(request)
     check(response.error_code, "the users could not be listed", response.error_message)
     names = {number: name for name, number in MECHANISMS.items()}
     return sorted(

@@ -22,14 +22,7 @@ from semel.client.consume.offsets import Isolation, Partition
 from semel.client.errors import ClientError, ErrorCode, KafkaError, ProtocolError
 from semel.client.net.cluster import Client
 from semel.client.net.connection import Pending
-from semel.wire.messages import (
-    AbortedTransaction,
-    FetchPartition,
-    FetchRequest,
-    FetchResponse,
-    FetchTopic,
-    PartitionData,
-)
+from semel.wire import messages as wire
 from semel.wire.records import BatchHeader, Header, iter_batches, iter_records, read_marker
 from semel.wire.schema import Buffer
 
@@ -85,7 +78,7 @@ def fetch(
 
 def fetch_batches(
     client: Client, positions: Mapping[Partition, int], isolation: Isolation, limits: FetchLimits
-) -> list[tuple[Partition, PartitionData]]:
+) -> list[tuple[Partition, wire.PartitionData]]:
     """Fetch batches at these offsets from all leaders in parallel.
 
     Partitions without a leader, and those of brokers that could not be reached, are missing; the caller
@@ -99,7 +92,7 @@ def begin_fetch(
 ) -> "FetchUnderWay":
     """Send the requests of `fetch_batches`; the caller waits later, while the leaders work."""
     problems: list[Exception] = []
-    wanted: dict[int, dict[str, FetchTopic]] = {}
+    wanted: dict[int, dict[str, wire.FetchTopic]] = {}
     for (name, partition), offset in positions.items():
         try:
             topics = wanted.setdefault(client.leader(name, partition), {})
@@ -109,15 +102,15 @@ def begin_fetch(
             problems.append(error)
             continue
         if name not in topics:
-            topics[name] = FetchTopic(topic=name, topic_id=client.topic(name).topic_id)
+            topics[name] = wire.FetchTopic(topic=name, topic_id=client.topic(name).topic_id)
         topics[name].partitions.append(
-            FetchPartition(
+            wire.FetchPartition(
                 partition=partition, fetch_offset=offset, partition_max_bytes=limits.partition_max_bytes
             )
         )
     posted = []
     for node, by_name in wanted.items():
-        request = FetchRequest(
+        request = wire.FetchRequest(
             max_wait_ms=limits.max_wait_ms,
             min_bytes=limits.min_bytes,
             max_bytes=limits.max_bytes,
@@ -153,14 +146,14 @@ class FetchUnderWay:
         self._posted = posted
         self._problems = problems
 
-    def wait(self) -> list[tuple[Partition, PartitionData]]:
+    def wait(self) -> list[tuple[Partition, wire.PartitionData]]:
         """Return the responses, as `fetch_batches` does."""
-        found: list[tuple[Partition, PartitionData]] = []
+        found: list[tuple[Partition, wire.PartitionData]] = []
         for pending in self._posted:
             # A FetchRequest was posted here; `Pending` only knows the base class.
             names = {bytes(topic.topic_id): topic.topic for topic in pending.request.topics}  # type: ignore[attr-defined]
             try:
-                response: FetchResponse = pending.wait(
+                response: wire.FetchResponse = pending.wait(
                     self._limits.max_wait_ms / 1000 + self._client.timeout_s
                 )
             except ClientError as error:
@@ -180,7 +173,7 @@ def visible(
     partition: Partition,
     offset: int,
     data: Buffer,
-    aborted: Iterable[AbortedTransaction] | None,
+    aborted: Iterable[wire.AbortedTransaction] | None,
     isolation: Isolation,
 ) -> tuple[deque[ConsumedRecord], int]:
     """Return the records that a reader at `offset` may see, and the offset where it continues."""
@@ -199,7 +192,7 @@ def visible(
 
 
 def shown(
-    data: Buffer, aborted: Iterable[AbortedTransaction] | None, isolation: Isolation
+    data: Buffer, aborted: Iterable[wire.AbortedTransaction] | None, isolation: Isolation
 ) -> Iterator[tuple[int, BatchHeader, bool]]:
     """Return every whole batch: its position, its header, and whether a reader may see its records."""
     skip = _AbortedRanges(aborted or ()) if isolation is Isolation.READ_COMMITTED else None
@@ -211,7 +204,7 @@ def shown(
 class _AbortedRanges:
     """Determines, for one batch after another, whether it belongs to an aborted transaction."""
 
-    def __init__(self, aborted: Iterable[AbortedTransaction]) -> None:
+    def __init__(self, aborted: Iterable[wire.AbortedTransaction]) -> None:
         # Brokers list them in the order of their ends; `hides` needs them in the order of their starts.
         self._to_come = [(transaction.first_offset, transaction.producer_id) for transaction in aborted]
         heapq.heapify(self._to_come)
@@ -230,8 +223,8 @@ class _AbortedRanges:
 
 
 def _take(
-    response: FetchResponse, names: Mapping[bytes, str], positions: Mapping[Partition, int]
-) -> list[tuple[Partition, PartitionData]]:
+    response: wire.FetchResponse, names: Mapping[bytes, str], positions: Mapping[Partition, int]
+) -> list[tuple[Partition, wire.PartitionData]]:
     found = []
     for topic in response.responses:
         name = topic.topic or names.get(bytes(topic.topic_id), "")
@@ -245,7 +238,7 @@ def _take(
     return found
 
 
-def _open(key: Partition, offset: int, data: PartitionData, isolation: Isolation) -> Fetched:
+def _open(key: Partition, offset: int, data: wire.PartitionData, isolation: Isolation) -> Fetched:
     if data.error_code:
         error = KafkaError(data.error_code).code
         return Fetched(key, offset, deque(), offset, data.high_watermark, error)

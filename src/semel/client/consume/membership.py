@@ -18,27 +18,12 @@ from semel.client.consume.offsets import Partition
 from semel.client.errors import ErrorCode, KafkaError, check, is_retriable
 from semel.client.net.cluster import UNKNOWN_TOPIC_WAIT_S, Client, by_topic
 from semel.client.net.retry import retrying
+from semel.wire import messages as wire
 from semel.wire.consumer_protocol import (
     decode_assignment,
     decode_subscription,
     encode_assignment,
     encode_subscription,
-)
-from semel.wire.messages import (
-    Assignment,
-    ConsumerGroupHeartbeatRequest,
-    ConsumerGroupHeartbeatResponse,
-    HeartbeatRequest,
-    HeartbeatResponse,
-    JoinGroupRequest,
-    JoinGroupRequestProtocol,
-    JoinGroupResponse,
-    LeaveGroupRequest,
-    MemberIdentity,
-    SyncGroupRequest,
-    SyncGroupRequestAssignment,
-    SyncGroupResponse,
-    TopicPartitions,
 )
 
 JOIN_EPOCH = 0
@@ -98,7 +83,7 @@ def join(client: Client, group_id: str, topics: Collection[str]) -> Member:
     # A broker may support the request and have the feature disabled. A broker that reports no features cannot
     # disable it.
     is_on = not features or features.get("group.version", 0) >= 1
-    if is_on and client.serves(ConsumerGroupHeartbeatRequest.api_key):
+    if is_on and client.serves(wire.ConsumerGroupHeartbeatRequest.api_key):
         return ConsumerMember(client, group_id, topics)
     return ClassicMember(client, group_id, topics)
 
@@ -112,7 +97,7 @@ class ConsumerMember(Member):
         self._epoch = JOIN_EPOCH
         # The broker sends an assignment once. It is kept here until it is applied, which may fail during an
         # outage.
-        self._given: Assignment | None = None
+        self._given: wire.Assignment | None = None
         # The ids of the assigned topics by name. Looking them up would fail during an outage.
         self._ids: dict[str, bytes] = {}
         self._must_report = False
@@ -152,10 +137,10 @@ class ConsumerMember(Member):
         self._must_report, self._due_at = True, time.monotonic()
         return assigned
 
-    def _named(self, given: Assignment) -> frozenset[Partition]:
+    def _named(self, given: wire.Assignment) -> frozenset[Partition]:
         """Return the assigned partitions by name. Retries during an outage, for the client's `timeout_s`."""
 
-        def look_up() -> list[tuple[str, TopicPartitions]]:
+        def look_up() -> list[tuple[str, wire.TopicPartitions]]:
             return [
                 (name, topic)
                 for topic in given.topic_partitions
@@ -180,9 +165,9 @@ class ConsumerMember(Member):
         self._owned = frozenset()
         return self._owned
 
-    def _heartbeat(self, epoch: int) -> ConsumerGroupHeartbeatResponse:
+    def _heartbeat(self, epoch: int) -> wire.ConsumerGroupHeartbeatResponse:
         joins = epoch == JOIN_EPOCH
-        request = ConsumerGroupHeartbeatRequest(
+        request = wire.ConsumerGroupHeartbeatRequest(
             group_id=self._group_id,
             member_id=self._member_id,
             member_epoch=epoch,
@@ -191,12 +176,12 @@ class ConsumerMember(Member):
             subscribed_topic_regex="" if joins else None,
             topic_partitions=self._owned_by_id() if joins or self._must_report else None,
         )
-        response: ConsumerGroupHeartbeatResponse = self._client.ask_coordinator(self._group_id, request)
+        response: wire.ConsumerGroupHeartbeatResponse = self._client.ask_coordinator(self._group_id, request)
         return response
 
-    def _owned_by_id(self) -> list[TopicPartitions]:
+    def _owned_by_id(self) -> list[wire.TopicPartitions]:
         return [
-            TopicPartitions(topic_id=self._ids[topic], partitions=partitions)
+            wire.TopicPartitions(topic_id=self._ids[topic], partitions=partitions)
             for topic, partitions in by_topic(sorted(self._owned)).items()
         ]
 
@@ -222,10 +207,10 @@ class ClassicMember(Member):
             self._owned = frozenset(retrying(self._join, self._client.timeout_s, retriable=_may_join_again))
             self._due_at = time.monotonic() + CLASSIC_HEARTBEAT_S
             return self._owned
-        request = HeartbeatRequest(
+        request = wire.HeartbeatRequest(
             group_id=self._group_id, generation_id=self._generation, member_id=self._member_id
         )
-        response: HeartbeatResponse = self._ask(request)
+        response: wire.HeartbeatResponse = self._ask(request)
         self._due_at = time.monotonic() + CLASSIC_HEARTBEAT_S
         if response.error_code not in LOST_MEMBERSHIP:
             check(response.error_code, f"the heartbeat to group {self._group_id!r} was refused")
@@ -240,14 +225,16 @@ class ClassicMember(Member):
     def leave(self) -> None:
         """Leave the group."""
         if self._member_id:
-            members = [MemberIdentity(member_id=self._member_id)]
-            self._ask(LeaveGroupRequest(group_id=self._group_id, member_id=self._member_id, members=members))
+            members = [wire.MemberIdentity(member_id=self._member_id)]
+            self._ask(
+                wire.LeaveGroupRequest(group_id=self._group_id, member_id=self._member_id, members=members)
+            )
             self._member_id, self._generation = "", -1
 
     def _join(self) -> set[Partition]:
         timeout_s = self._client.timeout_s + REBALANCE_TIMEOUT_MS / 1000
         try:
-            joined: JoinGroupResponse = self._ask(self._join_request(), timeout_s)
+            joined: wire.JoinGroupResponse = self._ask(self._join_request(), timeout_s)
             if joined.error_code == ErrorCode.MEMBER_ID_REQUIRED:
                 self._member_id = joined.member_id
                 joined = self._ask(self._join_request(), timeout_s)
@@ -259,9 +246,9 @@ class ClassicMember(Member):
                 self._member_id = ""
             raise
 
-    def _join_request(self) -> JoinGroupRequest:
-        protocol = JoinGroupRequestProtocol(name=RANGE, metadata=encode_subscription(self._topics))
-        return JoinGroupRequest(
+    def _join_request(self) -> wire.JoinGroupRequest:
+        protocol = wire.JoinGroupRequestProtocol(name=RANGE, metadata=encode_subscription(self._topics))
+        return wire.JoinGroupRequest(
             group_id=self._group_id,
             session_timeout_ms=CLASSIC_SESSION_TIMEOUT_MS,
             rebalance_timeout_ms=REBALANCE_TIMEOUT_MS,
@@ -270,9 +257,9 @@ class ClassicMember(Member):
             protocols=[protocol],
         )
 
-    def _sync(self, joined: JoinGroupResponse) -> set[Partition]:
+    def _sync(self, joined: wire.JoinGroupResponse) -> set[Partition]:
         assignments = self._assign(joined) if joined.leader == joined.member_id else []
-        request = SyncGroupRequest(
+        request = wire.SyncGroupRequest(
             group_id=self._group_id,
             generation_id=joined.generation_id,
             member_id=joined.member_id,
@@ -280,20 +267,20 @@ class ClassicMember(Member):
             protocol_name=joined.protocol_name,
             assignments=assignments,
         )
-        response: SyncGroupResponse = self._ask(request)
+        response: wire.SyncGroupResponse = self._ask(request)
         check(response.error_code, f"group {self._group_id!r} assigned no partitions")
         self._generation = joined.generation_id
         given = decode_assignment(bytes(response.assignment))
         return {(topic, partition) for topic, partitions in given.items() for partition in partitions}
 
-    def _assign(self, joined: JoinGroupResponse) -> list[SyncGroupRequestAssignment]:
+    def _assign(self, joined: wire.JoinGroupResponse) -> list[wire.SyncGroupRequestAssignment]:
         members = {
             member.member_id: decode_subscription(bytes(member.metadata)).topics for member in joined.members
         }
         wanted = {topic for topics in members.values() for topic in topics}
         counts = {topic: self._count(topic) for topic in wanted}
         return [
-            SyncGroupRequestAssignment(member_id=member_id, assignment=encode_assignment(partitions))
+            wire.SyncGroupRequestAssignment(member_id=member_id, assignment=encode_assignment(partitions))
             for member_id, partitions in assign_range(members, counts).items()
         ]
 
@@ -305,7 +292,10 @@ class ClassicMember(Member):
 
     def _ask(
         self,
-        request: JoinGroupRequest | SyncGroupRequest | HeartbeatRequest | LeaveGroupRequest,
+        request: wire.JoinGroupRequest
+        | wire.SyncGroupRequest
+        | wire.HeartbeatRequest
+        | wire.LeaveGroupRequest,
         timeout_s: float | None = None,
     ) -> Any:
         return self._client.ask_coordinator(self._group_id, request, timeout_s=timeout_s)

@@ -37,15 +37,8 @@ from semel.client.errors import (
 from semel.client.net.connection import Connection, Pending
 from semel.client.net.retry import Attempts, retrying
 from semel.client.net.security import Security
+from semel.wire import messages as wire
 from semel.wire.addresses import Address, parse_addresses
-from semel.wire.messages import (
-    FindCoordinatorRequest,
-    FindCoordinatorResponse,
-    MetadataRequest,
-    MetadataRequestTopic,
-    MetadataResponse,
-    MetadataResponseTopic,
-)
 from semel.wire.schema import Request
 
 GROUP = 0
@@ -329,11 +322,11 @@ class Client:
             self._topics.pop(next(iter(self._topics)))
         self._topics[topic.name] = (topic, time.monotonic())
 
-    def _metadata(self, topics: Iterable[str] | None, create: bool) -> MetadataResponse:
-        wanted = None if topics is None else [MetadataRequestTopic(name=name) for name in topics]
-        request = MetadataRequest(topics=wanted, allow_auto_topic_creation=create)
+    def _metadata(self, topics: Iterable[str] | None, create: bool) -> wire.MetadataResponse:
+        wanted = None if topics is None else [wire.MetadataRequestTopic(name=name) for name in topics]
+        request = wire.MetadataRequest(topics=wanted, allow_auto_topic_creation=create)
         within_s = max(min(self.timeout_s, 10.0), self._away_s)
-        response: MetadataResponse = retrying(lambda: self.send(request), within_s, retriable=_is_lost)
+        response: wire.MetadataResponse = retrying(lambda: self.send(request), within_s, retriable=_is_lost)
         nodes = [Node(broker.node_id, broker.host, broker.port) for broker in response.brokers]
         self._nodes = {node.node_id: node for node in nodes}
         return response
@@ -344,10 +337,10 @@ class Client:
         """Return the coordinator of a group or a transactional id."""
         if (kind, key) in self._coordinators:
             return self._coordinators[kind, key]
-        request = FindCoordinatorRequest(key=key, key_type=kind, coordinator_keys=[key])
+        request = wire.FindCoordinatorRequest(key=key, key_type=kind, coordinator_keys=[key])
 
         def find() -> Node:
-            response: FindCoordinatorResponse = self.send(request)
+            response: wire.FindCoordinatorResponse = self.send(request)
             found = response.coordinators[0] if response.coordinators else response
             check(found.error_code, f"the coordinator of {key!r} was not found", found.error_message)
             return Node(found.node_id, found.host, found.port)
@@ -412,7 +405,7 @@ def _is_retriable_answer(error: Exception) -> bool:
     return isinstance(error, KafkaError) and error.retriable
 
 
-def topic_of(answer: MetadataResponseTopic) -> TopicInfo:
+def topic_of(answer: wire.MetadataResponseTopic) -> TopicInfo:
     """Convert a topic of a Metadata response."""
     partitions = sorted(answer.partitions, key=lambda partition: partition.partition_index)
     return TopicInfo(

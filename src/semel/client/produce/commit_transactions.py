@@ -24,18 +24,9 @@ from semel.client.errors import TransactionError, TransactionMisuse, check
 from semel.client.net.cluster import TRANSACTION, Client
 from semel.client.produce.prepared import PreparedTransaction
 from semel.client.produce.transactional_producer import TransactionalProducer
+from semel.wire import messages as wire
 from semel.wire.batch import ProducerIdAndEpoch
 from semel.wire.compression import Codec
-from semel.wire.messages.semel import (
-    COMMIT_TRANSACTIONS,
-    BeginAttemptRequest,
-    BeginAttemptResponse,
-    CommitTransactionsPartition,
-    CommitTransactionsRequest,
-    CommitTransactionsResponse,
-    CommitTransactionsTopic,
-    CommitTransactionsTransaction,
-)
 
 #: The maximum number of transactions in one request.
 TRANSACTIONS_MAX = 1_000
@@ -58,7 +49,9 @@ class CommitTransactionsRefused(TransactionError):
 
 def serves_commit_transactions(client: Client) -> bool:
     """Whether the brokers have this API. The API key alone is no proof: it is not registered with Kafka."""
-    return client.feature(COMMIT_TRANSACTIONS) >= 1 and client.serves(CommitTransactionsRequest.api_key)
+    return client.feature(wire.COMMIT_TRANSACTIONS) >= 1 and client.serves(
+        wire.CommitTransactionsRequest.api_key
+    )
 
 
 def commit_transactions(
@@ -74,12 +67,12 @@ def commit_transactions(
     PRODUCER_FENCED: a newer run has started. In both cases nothing has changed. ClientError: there was no
     answer, so the outcome is unknown.
     """
-    request = CommitTransactionsRequest(
+    request = wire.CommitTransactionsRequest(
         transactional_id=run.transactional_id,
         producer_id=run.identity.producer_id,
         producer_epoch=run.identity.epoch,
         transactions=[
-            CommitTransactionsTransaction(
+            wire.CommitTransactionsTransaction(
                 transactional_id=transaction.transactional_id,
                 producer_id=transaction.producer_id,
                 producer_epoch=transaction.epoch,
@@ -87,9 +80,9 @@ def commit_transactions(
             for transaction in transactions
         ],
         group_id=group_id,
-        topics=offset_topics(offsets or {}, CommitTransactionsTopic, CommitTransactionsPartition),
+        topics=offset_topics(offsets or {}, wire.CommitTransactionsTopic, wire.CommitTransactionsPartition),
     )
-    response: CommitTransactionsResponse = client.ask_coordinator(
+    response: wire.CommitTransactionsResponse = client.ask_coordinator(
         run.transactional_id, request, kind=TRANSACTION
     )
     lost = {transaction.transactional_id: transaction.error_code for transaction in response.refused}
@@ -133,14 +126,14 @@ class AttemptProducer(TransactionalProducer):
     def _take(self, *, keep_prepared: bool) -> PreparedTransaction | None:
         self._version = self._found_version()
         identity = self._run.identity
-        request = BeginAttemptRequest(
+        request = wire.BeginAttemptRequest(
             transactional_id=self.transactional_id,
             driver_transactional_id=self._run.transactional_id,
             driver_producer_id=identity.producer_id,
             driver_producer_epoch=identity.epoch,
             transaction_version=self._version,
         )
-        response: BeginAttemptResponse = self._client.ask_coordinator(
+        response: wire.BeginAttemptResponse = self._client.ask_coordinator(
             self.transactional_id, request, kind=TRANSACTION
         )
         what = f"the attempt {self.transactional_id!r} was not begun"

@@ -23,44 +23,18 @@ import time
 from collections.abc import Sequence
 from typing import Self
 
+from semel.client import errors
 from semel.client.consume.offsets import Partition
-from semel.client.errors import (
-    ClientError,
-    ErrorCode,
-    KafkaError,
-    ProtocolError,
-    UnsupportedRequest,
-    check,
-    close_after,
-    is_retriable,
-)
 from semel.client.net.cluster import UNKNOWN_TOPIC_WAIT_S, Client
 from semel.client.net.connection import Connection, Pending
 from semel.client.net.retry import BackOff, retrying
-from semel.client.produce.batches import (
-    Batch,
-    Delivery,
-    Headers,
-    Heads,
-    Outgoing,
-    Round,
-    portions,
-    record_of,
-    size_of,
-)
+from semel.client.produce import batches
 from semel.client.produce.transaction_coordinator import FIRST_PRODUCE, NOBODY_YET, Coordinator
+from semel.wire import messages as wire
 from semel.wire.batch import ProducerIdAndEpoch
 from semel.wire.columns import Packed
 from semel.wire.compression import Codec
-from semel.wire.messages import (
-    InitProducerIdRequest,
-    InitProducerIdResponse,
-    PartitionProduceData,
-    PartitionProduceResponse,
-    ProduceRequest,
-    ProduceResponse,
-    TopicProduceData,
-)
+from semel.wire.errors import ErrorCode
 from semel.wire.partitioner import partition_for
 
 ALL = -1
@@ -98,10 +72,10 @@ class Producer:
         self._delivery_timeout_s = delivery_timeout_s
         self._identity: ProducerIdAndEpoch | None = None if idempotent else ProducerIdAndEpoch()
         self._transactional_id: str | None = None
-        self._outgoing: dict[Partition, Outgoing] = {}
+        self._outgoing: dict[Partition, batches.Outgoing] = {}
         self._sticky: dict[str, int] = {}
         self._buffered_bytes = 0
-        self._in_flight: Round | None = None
+        self._in_flight: batches.Round | None = None
         self._failure: Exception | None = None
         self._is_closed = False
 
@@ -109,7 +83,7 @@ class Producer:
         return self
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
-        close_after(error, self.close)
+        errors.close_after(error, self.close)
 
     def send(
         self,
@@ -117,22 +91,22 @@ class Producer:
         value: bytes | None = None,
         *,
         key: bytes | None = None,
-        headers: Headers = (),
+        headers: batches.Headers = (),
         partition: int | None = None,
         timestamp_ms: int | None = None,
-    ) -> Delivery:
+    ) -> batches.Delivery:
         """Add a record to a batch. Without a partition the key selects it, as in every Kafka client.
 
         Raises at once if there is no such topic or partition. Later errors are in the `Delivery`.
         """
         if self._is_closed:
-            raise ClientError("the producer is closed.")
+            raise errors.ClientError("the producer is closed.")
         timestamp = int(time.time() * 1000) if timestamp_ms is None else timestamp_ms
-        record = record_of(timestamp, key, value, headers)
+        record = batches.record_of(timestamp, key, value, headers)
         chosen = self._choose(topic, key, partition)
-        delivery = Delivery(self, topic, chosen, timestamp)
+        delivery = batches.Delivery(self, topic, chosen, timestamp)
         queue = self._queue((topic, chosen))
-        size_bytes = size_of(record)
+        size_bytes = batches.size_of(record)
         self._buffered_bytes += size_bytes
         is_full = queue.add(record, delivery, size_bytes)
         if is_full:
@@ -143,15 +117,15 @@ class Producer:
             self._drain(everything=False)
         return delivery
 
-    def send_packed(self, topic: str, partition: int, packed: Packed) -> Delivery:
+    def send_packed(self, topic: str, partition: int, packed: Packed) -> batches.Delivery:
         """Send packed records as one batch; see `wire.columns`.
 
         The batch is sent at once, without waiting for the answer, if no round is in flight; otherwise it is
         queued, see `PACKED_BYTES`. The `Delivery` says where the first record was written.
         """
         if self._is_closed:
-            raise ClientError("the producer is closed.")
-        delivery = Delivery(self, topic, partition, packed.max_timestamp)
+            raise errors.ClientError("the producer is closed.")
+        delivery = batches.Delivery(self, topic, partition, packed.max_timestamp)
         self._queue((topic, partition)).add_packed(packed, delivery)
         self._buffered_bytes += len(packed.payload)
         if self._in_flight is None or self._buffered_bytes - self._in_flight.size_bytes >= PACKED_BYTES:
@@ -171,7 +145,7 @@ class Producer:
             self._is_closed = True
             self.flush()
 
-    def _settle(self, delivery: Delivery) -> None:
+    def _settle(self, delivery: batches.Delivery) -> None:
         self._drain(everything=True)
         # `result` raises it for the caller; `flush` need not raise it again.
         if delivery.error is self._failure:
@@ -191,13 +165,13 @@ class Producer:
             sticky = self._sticky[topic] = random.randrange(count)
         return sticky
 
-    def _queue(self, key: Partition) -> Outgoing:
+    def _queue(self, key: Partition) -> batches.Outgoing:
         queue = self._outgoing.get(key)
         if queue is None:
-            queue = self._outgoing[key] = Outgoing(key, self._batch_bytes)
+            queue = self._outgoing[key] = batches.Outgoing(key, self._batch_bytes)
         return queue
 
-    def _lingered(self, queue: Outgoing) -> bool:
+    def _lingered(self, queue: batches.Outgoing) -> bool:
         oldest_at = queue.oldest_at
         return oldest_at is not None and time.monotonic() - oldest_at >= self._linger_s
 
@@ -218,12 +192,12 @@ class Producer:
             else:
                 time.sleep(pauses.next_s())
 
-    def _begin(self, ready: Sequence[Outgoing]) -> Round:
+    def _begin(self, ready: Sequence[batches.Outgoing]) -> batches.Round:
         """Send the head of each queue, to all brokers in parallel, without waiting for the answers."""
         identity = self._identify(ready)
         if identity is None:
-            return Round()
-        heads: dict[Partition, tuple[Outgoing, Batch]] = {}
+            return batches.Round()
+        heads: dict[Partition, tuple[batches.Outgoing, batches.Batch]] = {}
         for queue in ready:
             batch = queue.head(
                 identity,
@@ -232,22 +206,22 @@ class Producer:
                 transactional=self._transactional_id is not None,
             )
             heads[queue.partition] = (queue, batch)
-        sent = Round(heads)
+        sent = batches.Round(heads)
         for node, keys in self._by_leader(heads).items():
-            for part in portions(keys, heads):
+            for part in batches.portions(keys, heads):
                 try:
                     sent.posted.append((part, self._post(node, part, heads)))
-                except (KafkaError, ClientError, ProtocolError) as error:
+                except (errors.KafkaError, errors.ClientError, errors.ProtocolError) as error:
                     sent.is_sent = self._lost(part, heads, error)
         return sent
 
-    def _finish(self, sent: Round) -> bool:
+    def _finish(self, sent: batches.Round) -> bool:
         """Wait for the answers; return whether no batch has to be sent again."""
         settled = sent.is_sent
         for part, pending in sent.posted:
             try:
                 self._take(part, sent.heads, pending)
-            except (ClientError, ProtocolError) as error:
+            except (errors.ClientError, errors.ProtocolError) as error:
                 settled &= self._lost(part, sent.heads, error)
         return settled and sent.is_answered
 
@@ -263,11 +237,11 @@ class Producer:
         if ready := [queue for queue in self._outgoing.values() if queue.is_ready]:
             self._in_flight = self._begin(ready)
 
-    def _identify(self, ready: Sequence[Outgoing]) -> ProducerIdAndEpoch | None:
+    def _identify(self, ready: Sequence[batches.Outgoing]) -> ProducerIdAndEpoch | None:
         if self._identity is None:
             try:
                 self._identity = retrying(self._init_producer_id, self._client.patience_s)
-            except (KafkaError, ClientError) as error:
+            except (errors.KafkaError, errors.ClientError) as error:
                 # Without a producer id nothing can be sent.
                 for queue in ready:
                     self._buffered_bytes -= queue.drop(error)
@@ -275,28 +249,28 @@ class Producer:
         return self._identity
 
     def _init_producer_id(self) -> ProducerIdAndEpoch:
-        request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
-        response: InitProducerIdResponse = self._client.send(request)
-        check(response.error_code, "no producer id was allocated")
+        request = wire.InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
+        response: wire.InitProducerIdResponse = self._client.send(request)
+        errors.check(response.error_code, "no producer id was allocated")
         return ProducerIdAndEpoch(response.producer_id, response.producer_epoch)
 
-    def _by_leader(self, heads: Heads) -> dict[int, list[Partition]]:
+    def _by_leader(self, heads: batches.Heads) -> dict[int, list[Partition]]:
         grouped: dict[int, list[Partition]] = {}
         for key in heads:
             try:
                 grouped.setdefault(self._client.leader(*key), []).append(key)
-            except (KafkaError, ClientError) as error:
+            except (errors.KafkaError, errors.ClientError) as error:
                 self._retry_or_fail(key, heads, error)
         return grouped
 
-    def _post(self, node: int, keys: Sequence[Partition], heads: Heads) -> Pending | None:
-        topics: dict[str, TopicProduceData] = {}
+    def _post(self, node: int, keys: Sequence[Partition], heads: batches.Heads) -> Pending | None:
+        topics: dict[str, wire.TopicProduceData] = {}
         for name, partition in keys:
             topic_id = self._client.topic(name).topic_id
-            topic = topics.setdefault(name, TopicProduceData(name=name, topic_id=topic_id))
+            topic = topics.setdefault(name, wire.TopicProduceData(name=name, topic_id=topic_id))
             data = heads[name, partition][1].data
-            topic.partition_data.append(PartitionProduceData(index=partition, records=data))
-        request = ProduceRequest(
+            topic.partition_data.append(wire.PartitionProduceData(index=partition, records=data))
+        request = wire.ProduceRequest(
             transactional_id=self._transactional_id,
             acks=self._acks,
             timeout_ms=int(self._client.timeout_s * 1000),
@@ -312,21 +286,21 @@ class Producer:
 
     def _version(self, connection: Connection, at_most: int | None) -> int:
         """Return the version of Produce for this broker."""
-        return connection.version_of(ProduceRequest.api_key, at_most)
+        return connection.version_of(wire.ProduceRequest.api_key, at_most)
 
     def _take(
         self,
         keys: Sequence[Partition],
-        heads: Heads,
+        heads: batches.Heads,
         pending: Pending | None,
     ) -> None:
         if pending is None:
             for key in keys:
-                self._succeed(key, heads, PartitionProduceResponse(base_offset=-1))
+                self._succeed(key, heads, wire.PartitionProduceResponse(base_offset=-1))
             return
-        response: ProduceResponse = pending.wait()
+        response: wire.ProduceResponse = pending.wait()
         # Topics are identified by name or, from version 13 on, by id: the request maps ids to names.
-        request: ProduceRequest = pending.request  # type: ignore[assignment]
+        request: wire.ProduceRequest = pending.request  # type: ignore[assignment]
         names = {bytes(topic.topic_id): topic.name for topic in request.topic_data}
         answered: set[Partition] = set()
         for topic in response.responses:
@@ -334,50 +308,52 @@ class Producer:
             for answer in topic.partition_responses:
                 key = (name, answer.index)
                 if key not in heads or key in answered:
-                    raise ProtocolError(
+                    raise errors.ProtocolError(
                         f"the response has an answer for {name}/{answer.index}, to which nothing was sent"
                     )
                 answered.add(key)
                 self._settle_answer(key, heads, answer)
         if missing := set(keys) - answered:
-            raise ProtocolError(f"the response has no answer for {missing}")
+            raise errors.ProtocolError(f"the response has no answer for {missing}")
 
     def _settle_answer(
         self,
         key: Partition,
-        heads: Heads,
-        answer: PartitionProduceResponse,
+        heads: batches.Heads,
+        answer: wire.PartitionProduceResponse,
     ) -> None:
         if answer.error_code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
             self._succeed(key, heads, answer)
             return
         try:
-            check(answer.error_code, f"a batch for {key[0]}/{key[1]} was refused", answer.error_message)
-        except KafkaError as error:
+            errors.check(
+                answer.error_code, f"a batch for {key[0]}/{key[1]} was refused", answer.error_message
+            )
+        except errors.KafkaError as error:
             self._retry_or_fail(key, heads, error)
 
     def _succeed(
         self,
         key: Partition,
-        heads: Heads,
-        answer: PartitionProduceResponse,
+        heads: batches.Heads,
+        answer: wire.PartitionProduceResponse,
     ) -> None:
         queue, batch = heads[key]
         batch.succeed(answer.base_offset, answer.log_append_time_ms)
         queue.settle_head()
         self._buffered_bytes -= batch.size_bytes
 
-    def _lost(self, keys: Sequence[Partition], heads: Heads, error: Exception) -> bool:
+    def _lost(self, keys: Sequence[Partition], heads: batches.Heads, error: Exception) -> bool:
         for key in keys:
             if not heads[key][1].deliveries[0].done:
                 self._retry_or_fail(key, heads, error)
         return False
 
-    def _retry_or_fail(self, key: Partition, heads: Heads, error: Exception) -> None:
+    def _retry_or_fail(self, key: Partition, heads: batches.Heads, error: Exception) -> None:
         queue, batch = heads[key]
         self._client.forget_topic(key[0])
         batch.error = error
-        if is_retriable(error) and time.monotonic() < batch.deadline:
+        if errors.is_retriable(error) and time.monotonic() < batch.deadline:
             return
         batch.fail(error)
         queue.settle_head()
@@ -443,28 +419,28 @@ class TransactionWriter(Producer):
         if self._failure is None:
             self._drain(everything=True)
 
-    def _settle(self, delivery: Delivery) -> None:
+    def _settle(self, delivery: batches.Delivery) -> None:
         self.send_all()
 
-    def _begin(self, ready: Sequence[Outgoing]) -> Round:
+    def _begin(self, ready: Sequence[batches.Outgoing]) -> batches.Round:
         self.has_written = True
         return super()._begin(ready)
 
-    def _finish(self, sent: Round) -> bool:
+    def _finish(self, sent: batches.Round) -> bool:
         is_settled = super()._finish(sent)
         if self._failure is None:
             return is_settled
         self.drop(self._failure)
         return True
 
-    def _identify(self, ready: Sequence[Outgoing]) -> ProducerIdAndEpoch | None:
+    def _identify(self, ready: Sequence[batches.Outgoing]) -> ProducerIdAndEpoch | None:
         self._identity = self._given
         fresh = [queue.partition for queue in ready if queue.partition not in self._added]
         if self._transaction_version >= 2 or not fresh:
             return self._given
         try:
             self._coordinator.add_partitions(self._given, fresh)
-        except (KafkaError, ClientError) as error:
+        except (errors.KafkaError, errors.ClientError) as error:
             self._failure = error
             return None
         self._added.update(fresh)
@@ -475,7 +451,7 @@ class TransactionWriter(Producer):
             return super()._version(connection, FIRST_PRODUCE - 1)
         version = super()._version(connection, at_most)
         if version < FIRST_PRODUCE:
-            raise UnsupportedRequest(
+            raise errors.UnsupportedRequest(
                 f"{connection.host}:{connection.port} does not support transaction version 2, which is used. "
                 "All brokers of a cluster should run the same release."
             )

@@ -16,23 +16,8 @@ from semel.client.admin.group_offsets import CommittedOffset, GroupMetadata, off
 from semel.client.consume.offsets import Partition
 from semel.client.errors import UnsupportedRequest, check
 from semel.client.net.cluster import GROUP, TRANSACTION, Client, by_topic
+from semel.wire import messages as wire
 from semel.wire.batch import ProducerIdAndEpoch
-from semel.wire.messages import (
-    AddOffsetsToTxnRequest,
-    AddOffsetsToTxnResponse,
-    AddPartitionsToTxnRequest,
-    AddPartitionsToTxnResponse,
-    AddPartitionsToTxnTopic,
-    EndTxnRequest,
-    EndTxnResponse,
-    InitProducerIdRequest,
-    InitProducerIdResponse,
-    ProduceRequest,
-    TxnOffsetCommitRequest,
-    TxnOffsetCommitRequestPartition,
-    TxnOffsetCommitRequestTopic,
-    TxnOffsetCommitResponse,
-)
 from semel.wire.schema import Request
 
 NOBODY_YET = ProducerIdAndEpoch()
@@ -58,9 +43,9 @@ class Taken(NamedTuple):
 def transaction_version(client: Client) -> int:
     """Return the transaction version of the cluster: 1 or 2."""
     has_requests = (
-        client.serves(ProduceRequest.api_key, FIRST_PRODUCE)
-        and client.serves(EndTxnRequest.api_key, FIRST_END)
-        and client.serves(TxnOffsetCommitRequest.api_key, FIRST_OFFSETS)
+        client.serves(wire.ProduceRequest.api_key, FIRST_PRODUCE)
+        and client.serves(wire.EndTxnRequest.api_key, FIRST_END)
+        and client.serves(wire.TxnOffsetCommitRequest.api_key, FIRST_OFFSETS)
     )
     return 2 if has_requests and client.feature(FEATURE) >= 2 else 1
 
@@ -87,11 +72,11 @@ class Coordinator:
 
         With an `identity`, this fails if another producer has taken the id meanwhile.
         """
-        if two_phase and not self._client.serves(InitProducerIdRequest.api_key, TWO_PHASE_VERSION):
+        if two_phase and not self._client.serves(wire.InitProducerIdRequest.api_key, TWO_PHASE_VERSION):
             raise UnsupportedRequest(
                 "two-phase commit is not available. On Semel, set transaction.two.phase.commit.enable."
             )
-        request = InitProducerIdRequest(
+        request = wire.InitProducerIdRequest(
             transactional_id=self.transactional_id,
             transaction_timeout_ms=timeout_ms,
             producer_id=identity.producer_id,
@@ -99,7 +84,7 @@ class Coordinator:
             enable2_pc=two_phase,
             keep_prepared_txn=keep_prepared,
         )
-        response: InitProducerIdResponse = self._ask(
+        response: wire.InitProducerIdResponse = self._ask(
             request, max_version=TWO_PHASE_VERSION if two_phase else None
         )
         check(response.error_code, f"the transactional id {self.transactional_id!r} was not initialised")
@@ -111,21 +96,23 @@ class Coordinator:
 
     def can_recover(self) -> bool:
         """Whether the id can be initialised on the condition that no other producer has taken it."""
-        return self._client.serves(InitProducerIdRequest.api_key, RECOVERY_VERSION)
+        return self._client.serves(wire.InitProducerIdRequest.api_key, RECOVERY_VERSION)
 
     def add_partitions(self, identity: ProducerIdAndEpoch, partitions: Collection[Partition]) -> None:
         """Version 1: add partitions before writing to them."""
         topics = [
-            AddPartitionsToTxnTopic(name=name, partitions=numbers)
+            wire.AddPartitionsToTxnTopic(name=name, partitions=numbers)
             for name, numbers in by_topic(partitions).items()
         ]
-        request = AddPartitionsToTxnRequest(
+        request = wire.AddPartitionsToTxnRequest(
             v3_and_below_transactional_id=self.transactional_id,
             v3_and_below_producer_id=identity.producer_id,
             v3_and_below_producer_epoch=identity.epoch,
             v3_and_below_topics=topics,
         )
-        response: AddPartitionsToTxnResponse = self._ask(request, _added_codes, max_version=LAST_ADD_VERSION)
+        response: wire.AddPartitionsToTxnResponse = self._ask(
+            request, _added_codes, max_version=LAST_ADD_VERSION
+        )
         for answer in response.results_by_topic_v3_and_below:
             for result in answer.results_by_partition:
                 where = f"{answer.name}/{result.partition_index}"
@@ -133,13 +120,13 @@ class Coordinator:
 
     def add_group(self, identity: ProducerIdAndEpoch, group_id: str) -> None:
         """Version 1: add a group before committing its offsets."""
-        request = AddOffsetsToTxnRequest(
+        request = wire.AddOffsetsToTxnRequest(
             transactional_id=self.transactional_id,
             producer_id=identity.producer_id,
             producer_epoch=identity.epoch,
             group_id=group_id,
         )
-        response: AddOffsetsToTxnResponse = self._ask(request)
+        response: wire.AddOffsetsToTxnResponse = self._ask(request)
         check(response.error_code, f"group {group_id!r} was not added to the transaction")
 
     def commit_offsets(
@@ -150,7 +137,7 @@ class Coordinator:
         offsets: Mapping[Partition, int | CommittedOffset],
     ) -> None:
         """Commit offsets as part of the transaction. The request goes to the coordinator of the group."""
-        request = TxnOffsetCommitRequest(
+        request = wire.TxnOffsetCommitRequest(
             transactional_id=self.transactional_id,
             group_id=group.group_id,
             producer_id=identity.producer_id,
@@ -158,9 +145,11 @@ class Coordinator:
             generation_id=group.member.epoch,
             member_id=group.member.member_id,
             group_instance_id=group.member.instance_id,
-            topics=offset_topics(offsets, TxnOffsetCommitRequestTopic, TxnOffsetCommitRequestPartition),
+            topics=offset_topics(
+                offsets, wire.TxnOffsetCommitRequestTopic, wire.TxnOffsetCommitRequestPartition
+            ),
         )
-        response: TxnOffsetCommitResponse = self._client.ask_coordinator(
+        response: wire.TxnOffsetCommitResponse = self._client.ask_coordinator(
             group.group_id,
             request,
             _offset_codes,
@@ -176,13 +165,13 @@ class Coordinator:
 
     def end(self, identity: ProducerIdAndEpoch, version: int, *, commit: bool) -> ProducerIdAndEpoch:
         """Commit or abort. Returns the producer id and epoch to continue with, unchanged in version 1."""
-        request = EndTxnRequest(
+        request = wire.EndTxnRequest(
             transactional_id=self.transactional_id,
             producer_id=identity.producer_id,
             producer_epoch=identity.epoch,
             committed=commit,
         )
-        response: EndTxnResponse = self._ask(
+        response: wire.EndTxnResponse = self._ask(
             request,
             max_version=FIRST_END if version >= 2 else FIRST_END - 1,
             on_lost=self._doubt if commit else None,
@@ -214,7 +203,7 @@ class Coordinator:
         self.commit_in_doubt = True
 
 
-def _added_codes(response: AddPartitionsToTxnResponse) -> list[int]:
+def _added_codes(response: wire.AddPartitionsToTxnResponse) -> list[int]:
     return [
         partition.partition_error_code
         for topic in response.results_by_topic_v3_and_below
@@ -222,5 +211,5 @@ def _added_codes(response: AddPartitionsToTxnResponse) -> list[int]:
     ]
 
 
-def _offset_codes(response: TxnOffsetCommitResponse) -> list[int]:
+def _offset_codes(response: wire.TxnOffsetCommitResponse) -> list[int]:
     return [partition.error_code for topic in response.topics for partition in topic.partitions]

@@ -35,24 +35,9 @@ from contextlib import contextmanager, suppress
 from enum import Enum
 from typing import Final, NoReturn, Self
 
+from semel.client import errors
 from semel.client.admin.group_offsets import CommittedOffset, GroupMetadata
 from semel.client.consume.offsets import Partition
-from semel.client.errors import (
-    ClientError,
-    ErrorCode,
-    KafkaError,
-    MustAbort,
-    OutcomeUnknown,
-    ProducerFailed,
-    ProducerFenced,
-    TransactionAborted,
-    TransactionError,
-    TransactionMisuse,
-    UnsupportedRequest,
-    check,
-    close_after,
-    is_retriable,
-)
 from semel.client.net.cluster import Client
 from semel.client.net.retry import retrying
 from semel.client.produce.batches import Delivery, Headers
@@ -64,6 +49,7 @@ from semel.client.shares.session import Acknowledgements, AcknowledgeType, Share
 from semel.wire.batch import ProducerIdAndEpoch
 from semel.wire.columns import Packed
 from semel.wire.compression import Codec
+from semel.wire.errors import ErrorCode
 from semel.wire.messages.semel import (
     COMMIT_TRANSACTIONS,
     TxnShareAcknowledgeRequest,
@@ -132,7 +118,7 @@ class TransactionalProducer:
         self._identity = NOBODY_YET
         self._version = 1
         self._groups: set[str] = set()
-        self._failure: TransactionError | None = None
+        self._failure: errors.TransactionError | None = None
 
     def __enter__(self) -> Self:
         if self._state is State.NEW:
@@ -140,7 +126,7 @@ class TransactionalProducer:
         return self
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
-        close_after(error, self.close)
+        errors.close_after(error, self.close)
 
     @property
     def identity(self) -> ProducerIdAndEpoch:
@@ -172,7 +158,7 @@ class TransactionalProducer:
         """
         self._expect("resume", State.NEW)
         if not self._two_phase:
-            raise TransactionMisuse("only a producer with two_phase=True can take over a transaction.")
+            raise errors.TransactionMisuse("only a producer with two_phase=True can take over a transaction.")
         prepared = self._take(keep_prepared=True)
         self._state = State.READY if prepared is None else State.PREPARED
         return prepared
@@ -193,7 +179,7 @@ class TransactionalProducer:
         finally:
             self._state = State.CLOSED
         if state is State.COMMITTING:
-            raise OutcomeUnknown(
+            raise errors.OutcomeUnknown(
                 ErrorCode.REQUEST_TIMED_OUT,
                 f"the producer of {self.transactional_id!r} was closed before its commit was answered. "
                 "See 'semel transactions describe'.",
@@ -214,7 +200,7 @@ class TransactionalProducer:
                 self.commit()
         except BaseException:
             # Suppress errors of the abort: the exception says more, and the broker aborts after the timeout.
-            with suppress(KafkaError, ClientError):
+            with suppress(errors.KafkaError, errors.ClientError):
                 if self._state is State.OPEN:
                     self.abort()
             raise
@@ -275,7 +261,7 @@ class TransactionalProducer:
             if self._version < 2 and is_new:
                 self._coordinator.add_group(self._identity, metadata.group_id)
             self._coordinator.commit_offsets(self._identity, self._version, metadata, offsets)
-        except (KafkaError, ClientError) as error:
+        except (errors.KafkaError, errors.ClientError) as error:
             self._fail(error)
 
     def acknowledge(self, consumer: ShareConsumer, *records: ShareRecord, accept: bool = True) -> None:
@@ -287,7 +273,7 @@ class TransactionalProducer:
         transaction = PreparedTransaction(self.transactional_id, *self._identity)
         try:
             _acknowledge(self._client, transaction, self._version, consumer, records, is_accepted=accept)
-        except (KafkaError, ClientError) as error:
+        except (errors.KafkaError, errors.ClientError) as error:
             self._fail(error)
 
     def flush(self) -> None:
@@ -320,7 +306,7 @@ class TransactionalProducer:
         self._state = State.COMMITTING
         try:
             self._identity = self._coordinator.end(self._identity, self._version, commit=True)
-        except (KafkaError, ClientError) as error:
+        except (errors.KafkaError, errors.ClientError) as error:
             self._not_committed(error)
         self._state = State.READY
 
@@ -329,14 +315,14 @@ class TransactionalProducer:
         self._expect("abort", State.OPEN, State.PREPARED, State.ABORTING)
         was_prepared = self._state is State.PREPARED
         dropped = f"the transaction of {self.transactional_id!r} was aborted before the record was sent"
-        self._writer.drop(TransactionAborted(ErrorCode.TRANSACTION_ABORTABLE, dropped))
+        self._writer.drop(errors.TransactionAborted(ErrorCode.TRANSACTION_ABORTABLE, dropped))
         if self._state is State.OPEN and not self._is_known:
             self._state = State.READY
             return
         self._state = State.ABORTING
         try:
             self._identity = self._coordinator.end(self._identity, self._version, commit=False)
-        except (KafkaError, ClientError) as error:
+        except (errors.KafkaError, errors.ClientError) as error:
             self._not_aborted(error, was_prepared)
         if self._version < 2 and self._writer.failure is not None:
             # The sequence numbers of a refused batch are missing in the log: start again, in a new epoch.
@@ -356,7 +342,7 @@ class TransactionalProducer:
     def _look_for_version(self) -> None:
         try:
             version = self._found_version()
-        except ClientError:
+        except errors.ClientError:
             return  # No broker can be reached now. The next request retries for longer.
         if version > self._version:
             # Bump the epoch: delayed requests of version 1 would still match the old one.
@@ -368,7 +354,7 @@ class TransactionalProducer:
         known = self._identity if self._coordinator.can_recover() else NOBODY_YET
         try:
             taken = self._coordinator.init(self._timeout_ms, known, two_phase=self._two_phase)
-        except KafkaError as error:
+        except errors.KafkaError as error:
             if error.retriable:
                 raise
             self._die(error)
@@ -376,10 +362,10 @@ class TransactionalProducer:
 
     def _not_committed(self, error: Exception) -> NoReturn:
         name = f"the transaction of {self.transactional_id!r}"
-        if is_retriable(error):
+        if errors.is_retriable(error):
             unknown = f"whether {name} was committed is unknown; call commit again"
-            raise OutcomeUnknown.of(error, unknown, str(error))
-        assert isinstance(error, KafkaError), "only refusals are not retriable here"
+            raise errors.OutcomeUnknown.of(error, unknown, str(error))
+        assert isinstance(error, errors.KafkaError), "only refusals are not retriable here"
         was_ended = error.code is ErrorCode.INVALID_TXN_STATE
         # After a lost answer, fencing does not tell the outcome: the commit may have happened before it.
         in_doubt = self._coordinator.commit_in_doubt
@@ -390,12 +376,12 @@ class TransactionalProducer:
             self._die(error)
         self._state = State.READY
         what = f"the broker has aborted {name}; its timeout is {self._timeout_ms} ms. Begin another one"
-        raise TransactionAborted.of(error, what)
+        raise errors.TransactionAborted.of(error, what)
 
     def _not_aborted(self, error: Exception, was_prepared: bool) -> None:
-        if is_retriable(error):
+        if errors.is_retriable(error):
             raise error
-        assert isinstance(error, KafkaError), "only refusals are not retriable here"
+        assert isinstance(error, errors.KafkaError), "only refusals are not retriable here"
         if error.code is ErrorCode.INVALID_TXN_STATE and self._version < 2 and not was_prepared:
             return  # Nothing was open: the request that would have opened the transaction had no effect.
         if not (error.code in FENCED and self._recovered()):
@@ -411,7 +397,7 @@ class TransactionalProducer:
             return False
         try:
             taken = self._coordinator.init(self._timeout_ms, self._identity, two_phase=self._two_phase)
-        except KafkaError as error:
+        except errors.KafkaError as error:
             if error.code in FENCED:
                 return False
             raise
@@ -420,24 +406,24 @@ class TransactionalProducer:
 
     def _fail(self, error: Exception) -> NoReturn:
         """Record that this transaction cannot be committed."""
-        if isinstance(error, KafkaError) and error.code is ErrorCode.PRODUCER_FENCED:
+        if isinstance(error, errors.KafkaError) and error.code is ErrorCode.PRODUCER_FENCED:
             self._die(error)
         what = f"the transaction of {self.transactional_id!r} cannot be committed; abort it"
-        reason = error.message if isinstance(error, KafkaError) else str(error)
-        self._failure = MustAbort.of(error, what, reason)
+        reason = error.message if isinstance(error, errors.KafkaError) else str(error)
+        self._failure = errors.MustAbort.of(error, what, reason)
         raise self._failure
 
-    def _die(self, error: KafkaError) -> NoReturn:
+    def _die(self, error: errors.KafkaError) -> NoReturn:
         self._state = State.DEAD
         name = f"the producer of {self.transactional_id!r}"
         in_doubt = self._coordinator.commit_in_doubt
         doubt = "; its commit may have happened, since an answer was lost" if in_doubt else ""
         if error.code in FENCED:
             what = f"{name} must stop: another producer has the id now{doubt}"
-            self._failure = ProducerFenced.of(error, what)
+            self._failure = errors.ProducerFenced.of(error, what)
         else:
             what = f"{name} cannot continue; close it and create another one{doubt}"
-            self._failure = ProducerFailed.of(error, what, error.message)
+            self._failure = errors.ProducerFailed.of(error, what, error.message)
         raise self._failure
 
     def _expect_usable(self, call: str) -> None:
@@ -452,7 +438,7 @@ class TransactionalProducer:
             return
         if self._state is State.DEAD and self._failure is not None:
             raise self._failure
-        raise TransactionMisuse(
+        raise errors.TransactionMisuse(
             f"{call}() is not possible now: the producer of {self.transactional_id!r} {self._state.value}."
         )
 
@@ -481,7 +467,7 @@ def _acknowledge(
     KafkaError or ClientError, some records are not in the transaction, which has to be aborted.
     """
     if version < 2 or not _serves_share_transactions(client):
-        raise UnsupportedRequest(
+        raise errors.UnsupportedRequest(
             "records of share groups can be acknowledged in transactions of version 2, on Semel."
         )
     kind = AcknowledgeType.ACCEPT if is_accepted else AcknowledgeType.REJECT
@@ -490,7 +476,7 @@ def _acknowledge(
         # The caller may pass two deliveries of one record; the results of only one of them may count.
         is_there = record.offset in kinds.setdefault(record.place, {})
         if is_there or not consumer.holds(record):
-            check(ErrorCode.INVALID_RECORD_STATE, _REFUSED, _LOST)
+            errors.check(ErrorCode.INVALID_RECORD_STATE, _REFUSED, _LOST)
         kinds[record.place][record.offset] = kind
     topics = {record.place: record.topic for record in records}
 
@@ -524,8 +510,8 @@ def _acknowledge_request(
 
 
 def _check_acknowledged(response: TxnShareAcknowledgeResponse) -> None:
-    check(response.error_code, _REFUSED, response.error_message)
+    errors.check(response.error_code, _REFUSED, response.error_message)
     for topic in response.responses:
         for partition in topic.partitions:
             is_lost = partition.error_code == ErrorCode.INVALID_RECORD_STATE
-            check(partition.error_code, _REFUSED, _LOST if is_lost else partition.error_message)
+            errors.check(partition.error_code, _REFUSED, _LOST if is_lost else partition.error_message)

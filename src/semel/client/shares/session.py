@@ -16,19 +16,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from semel.client.errors import ClientError, ErrorCode, KafkaError, check
 from semel.client.net.cluster import Client, by_topic
 from semel.client.net.connection import Pending
-from semel.wire.messages.shares import (
-    AcknowledgementBatch,
-    AcquiredRecords,
-    ForgottenShareTopic,
-    ShareAcknowledgePartition,
-    ShareAcknowledgeRequest,
-    ShareAcknowledgeResponse,
-    ShareAcknowledgeTopic,
-    ShareFetchPartition,
-    ShareFetchRequest,
-    ShareFetchResponse,
-    ShareFetchTopic,
-)
+from semel.wire import messages as wire
 from semel.wire.records import Header, iter_batches, iter_records
 from semel.wire.schema import Buffer
 
@@ -73,7 +61,7 @@ class ShareRecord(NamedTuple):
 
 
 def acquired(
-    topic: str, partition_id: TopicIdPartition, data: Buffer, spans: Iterable[AcquiredRecords]
+    topic: str, partition_id: TopicIdPartition, data: Buffer, spans: Iterable[wire.AcquiredRecords]
 ) -> tuple[list[ShareRecord], list[int]]:
     """Return the acquired records of a response, and the acquired offsets that have no record.
 
@@ -96,10 +84,10 @@ def acquired(
     return records, sorted(deliveries)
 
 
-def batches_of(kinds: dict[int, AcknowledgeType]) -> list[AcknowledgementBatch]:
+def batches_of(kinds: dict[int, AcknowledgeType]) -> list[wire.AcknowledgementBatch]:
     """Return acknowledgements as ranges of offsets with the same type, in order."""
     return [
-        AcknowledgementBatch(first_offset=first, last_offset=last, acknowledge_types=[kind])
+        wire.AcknowledgementBatch(first_offset=first, last_offset=last, acknowledge_types=[kind])
         for first, last, kind in _ranges(kinds)
     ]
 
@@ -138,7 +126,7 @@ class ShareSession:
         self, partitions: frozenset[TopicIdPartition], max_records: int, max_wait_ms: int
     ) -> Pending:
         """Request records of these partitions; `take` waits for the response."""
-        request = ShareFetchRequest(
+        request = wire.ShareFetchRequest(
             group_id=self._group_id,
             member_id=self._member_id,
             share_session_epoch=self._epoch,
@@ -148,14 +136,14 @@ class ShareSession:
             batch_size=max_records,
             share_acquire_mode=RECORD_LIMIT,
             topics=[
-                ShareFetchTopic(
+                wire.ShareFetchTopic(
                     topic_id=topic_id,
-                    partitions=[ShareFetchPartition(partition_index=index) for index in indexes],
+                    partitions=[wire.ShareFetchPartition(partition_index=index) for index in indexes],
                 )
                 for topic_id, indexes in by_topic(sorted(partitions - self._listed)).items()
             ],
             forgotten_topics_data=[
-                ForgottenShareTopic(topic_id=topic_id, partitions=indexes)
+                wire.ForgottenShareTopic(topic_id=topic_id, partitions=indexes)
                 for topic_id, indexes in by_topic(sorted(self._listed - partitions)).items()
             ],
         )
@@ -167,9 +155,9 @@ class ShareSession:
         self._listed = partitions
         return pending
 
-    def take(self, pending: Pending, timeout_s: float) -> ShareFetchResponse:
+    def take(self, pending: Pending, timeout_s: float) -> wire.ShareFetchResponse:
         """Wait for the response to a `post_fetch`."""
-        response: ShareFetchResponse = self._answer(pending, timeout_s)
+        response: wire.ShareFetchResponse = self._answer(pending, timeout_s)
         return response
 
     def acknowledge(self, kinds: Acknowledgements, *, ends: bool = False) -> None:
@@ -180,7 +168,7 @@ class ShareSession:
         if self._epoch == BEGIN:
             check(ErrorCode.SHARE_SESSION_NOT_FOUND if kinds else ErrorCode.NONE, _LOST)
             return
-        request = ShareAcknowledgeRequest(
+        request = wire.ShareAcknowledgeRequest(
             group_id=self._group_id,
             member_id=self._member_id,
             share_session_epoch=END if ends else self._epoch,
@@ -192,7 +180,7 @@ class ShareSession:
         except ClientError:
             self.lose()
             raise
-        response: ShareAcknowledgeResponse = self._answer(pending, None)
+        response: wire.ShareAcknowledgeResponse = self._answer(pending, None)
         for key, offsets in kinds.items():
             renewed = {at for at, kind in offsets.items() if kind is AcknowledgeType.RENEW}
             self.forget(key, set(offsets) - renewed)
@@ -221,13 +209,13 @@ class ShareSession:
         return response
 
 
-def acknowledged_topics(kinds: Acknowledgements) -> list[ShareAcknowledgeTopic]:
+def acknowledged_topics(kinds: Acknowledgements) -> list[wire.ShareAcknowledgeTopic]:
     """Convert acknowledgements to the topics of a request."""
-    topics: dict[bytes, ShareAcknowledgeTopic] = {}
+    topics: dict[bytes, wire.ShareAcknowledgeTopic] = {}
     for (topic_id, index), offsets in sorted(kinds.items()):
-        topic = topics.setdefault(topic_id, ShareAcknowledgeTopic(topic_id=topic_id))
+        topic = topics.setdefault(topic_id, wire.ShareAcknowledgeTopic(topic_id=topic_id))
         topic.partitions.append(
-            ShareAcknowledgePartition(partition_index=index, acknowledgement_batches=batches_of(offsets))
+            wire.ShareAcknowledgePartition(partition_index=index, acknowledgement_batches=batches_of(offsets))
         )
     return list(topics.values())
 

@@ -11,14 +11,8 @@ from typing import Any, Final, TypeAlias
 import msgspec
 import re2  # type: ignore[import-untyped]
 
+from semel.console.messages import limits
 from semel.console.messages.json_path import JsonPath
-from semel.console.messages.limits import (
-    BATCH_BYTES_MAX,
-    PARSED_BYTES_MAX,
-    PATTERN_MEMORY_BYTES,
-    PATTERN_STEPS_MAX,
-    PATTERN_WORK_MAX,
-)
 from semel.console.messages.query import QueryError, Term, parse
 from semel.console.messages.reading import MarkedRecord
 
@@ -38,7 +32,7 @@ _ORDERED: Final[dict[str, Callable[[Any, Any], bool]]] = {
 def parse_json(marked: MarkedRecord) -> Any:
     """Parse the value as JSON; `NOTHING` if it is not JSON, null or too large."""
     value = marked.record.value
-    if value is None or len(value) > PARSED_BYTES_MAX:
+    if value is None or len(value) > limits.PARSED_BYTES_MAX:
         return NOTHING
     try:
         return msgspec.json.decode(value)
@@ -124,7 +118,7 @@ def _compiled(term: Term) -> tuple[Callable[[bytes], bool], int]:
     options = re2.Options()
     options.literal = not term.is_pattern
     options.case_sensitive = not term.ignores_case
-    options.max_mem = PATTERN_MEMORY_BYTES
+    options.max_mem = limits.PATTERN_MEMORY_BYTES
     options.never_capture = True
     options.log_errors = False
     try:
@@ -134,10 +128,10 @@ def _compiled(term: Term) -> tuple[Callable[[bytes], bool], int]:
         raise QueryError(f"/{term.text}/ is not an expression of RE2: {why}") from None
     search = compiled.search
     if not term.is_pattern:
-        return (lambda data: search(data) is not None), BATCH_BYTES_MAX
-    if compiled.programsize > PATTERN_STEPS_MAX:
+        return (lambda data: search(data) is not None), limits.BATCH_BYTES_MAX
+    if compiled.programsize > limits.PATTERN_STEPS_MAX:
         raise QueryError(f"/{term.text[:50]}/ is too complex: use fewer or smaller repetitions")
-    most = PATTERN_WORK_MAX // max(1, compiled.programsize)
+    most = limits.PATTERN_WORK_MAX // max(1, compiled.programsize)
     return (lambda data: search(data if len(data) <= most else data[:most]) is not None), most
 
 

@@ -11,18 +11,8 @@ A member that has to join again, or has joined and not synced, is removed after 
 
 from collections.abc import Mapping
 
+from semel.core.groups import commands
 from semel.core.groups.classic_rebalance import leaving_id, static_owners
-from semel.core.groups.commands import (
-    Heartbeat,
-    Joined,
-    JoinGroup,
-    LeaveGroup,
-    LeavingMember,
-    Left,
-    Synced,
-    SyncGroup,
-    TopicsNeeded,
-)
 from semel.core.groups.consumer import ConsumerTurn
 from semel.core.groups.layered import drop, put
 from semel.core.groups.migration import assignment_bytes, owned_in, subscription_of
@@ -40,27 +30,27 @@ from semel.wire.consumer_protocol import Subscription
 from semel.wire.errors import ProtocolError
 
 
-def join(turn: ConsumerTurn, command: JoinGroup) -> Decision:
+def join(turn: ConsumerTurn, command: commands.JoinGroup) -> Decision:
     """Let a member of the classic protocol join, or take its next step towards its target."""
     error = _check_join(turn, command)
     if error is not ErrorCode.NONE:
-        return Decision(Joined(error, command.member_id))
+        return Decision(commands.Joined(error, command.member_id))
     try:
         subscription = subscription_of(command.protocols)
     except ProtocolError:
-        return Decision(Joined(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, command.member_id))
+        return Decision(commands.Joined(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, command.member_id))
     needed = frozenset([*subscription.topics, *subscription.owned])
     if command.topics is None or not needed <= command.topics.keys():
-        return Decision(TopicsNeeded(needed | wanted_names(turn.group)))
+        return Decision(commands.TopicsNeeded(needed | wanted_names(turn.group)))
     if not command.member_id and command.instance_id is None and command.requires_member_id:
         return _promise(turn, command)
     found = _find(turn, command, claims=any(subscription.owned.values()))
     if isinstance(found, ErrorCode):
-        return Decision(Joined(found, command.member_id))
+        return Decision(commands.Joined(found, command.member_id))
     return _step(turn, command, subscription, found)
 
 
-def _check_join(turn: ConsumerTurn, command: JoinGroup) -> ErrorCode:
+def _check_join(turn: ConsumerTurn, command: commands.JoinGroup) -> ErrorCode:
     group, session = turn.group, turn.session
     if command.protocol_type != CONSUMER_PROTOCOL or not command.protocols:
         return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
@@ -77,18 +67,18 @@ def _check_join(turn: ConsumerTurn, command: JoinGroup) -> ErrorCode:
     return ErrorCode.NONE
 
 
-def _promise(turn: ConsumerTurn, command: JoinGroup) -> Decision:
+def _promise(turn: ConsumerTurn, command: commands.JoinGroup) -> Decision:
     if len(turn.session.promised) >= command.members_max:
-        return Decision(Joined(ErrorCode.GROUP_MAX_SIZE_REACHED, ""))
+        return Decision(commands.Joined(ErrorCode.GROUP_MAX_SIZE_REACHED, ""))
     deadline_ms = turn.now + command.session_timeout_ms
     turn.session = turn.session.but(
         promised=put(turn.session.promised, command.new_member_id, deadline_ms),
         next_deadline_ms=min(turn.session.next_deadline_ms, deadline_ms),
     )
-    return turn.decision(Joined(ErrorCode.MEMBER_ID_REQUIRED, command.new_member_id))
+    return turn.decision(commands.Joined(ErrorCode.MEMBER_ID_REQUIRED, command.new_member_id))
 
 
-def _find(turn: ConsumerTurn, command: JoinGroup, *, claims: bool) -> ConsumerMember | ErrorCode:
+def _find(turn: ConsumerTurn, command: commands.JoinGroup, *, claims: bool) -> ConsumerMember | ErrorCode:
     """Return the joining member: a new one, a known one, or a static one that resumes its place."""
     member_id, group = command.member_id, turn.group
     if command.instance_id is None:
@@ -110,7 +100,7 @@ def _find(turn: ConsumerTurn, command: JoinGroup, *, claims: bool) -> ConsumerMe
 
 
 def _step(
-    turn: ConsumerTurn, command: JoinGroup, subscription: Subscription, found: ConsumerMember
+    turn: ConsumerTurn, command: commands.JoinGroup, subscription: Subscription, found: ConsumerMember
 ) -> Decision:
     assert command.topics is not None
     before = turn.group.members.get(found.member_id)
@@ -140,7 +130,7 @@ def _step(
     turn.heard(settled.member_id, command.session_timeout_ms)
     turn.start_rebalance_deadline(settled)
     return turn.decision(
-        Joined(
+        commands.Joined(
             ErrorCode.NONE,
             settled.member_id,
             settled.epoch,
@@ -166,30 +156,32 @@ def _member(
     return member, member.classic
 
 
-def sync(turn: ConsumerTurn, command: SyncGroup) -> Decision:
+def sync(turn: ConsumerTurn, command: commands.SyncGroup) -> Decision:
     """Return what the member owns."""
     found = _member(turn.group, command.member_id, command.instance_id)
     if isinstance(found, ErrorCode):
-        return Decision(Synced(found))
+        return Decision(commands.Synced(found))
     member, classic = found
     if command.generation != member.epoch:
-        return Decision(Synced(ErrorCode.ILLEGAL_GENERATION))
+        return Decision(commands.Synced(ErrorCode.ILLEGAL_GENERATION))
     names = [None, *(name for name, _ in classic.protocols)]
     if command.protocol_type not in (None, CONSUMER_PROTOCOL) or command.protocol_name not in names:
         # Accept any of its protocols: when the group was classic, it may have chosen another than the first.
-        return Decision(Synced(ErrorCode.INCONSISTENT_GROUP_PROTOCOL))
+        return Decision(commands.Synced(ErrorCode.INCONSISTENT_GROUP_PROTOCOL))
     if turn.group.epoch > member.epoch and member.state is not MemberState.UNREVOKED:
         _request_rejoin(turn, member)
-        return turn.decision(Synced(ErrorCode.REBALANCE_IN_PROGRESS))
+        return turn.decision(commands.Synced(ErrorCode.REBALANCE_IN_PROGRESS))
     turn.clear_rebalance_deadline(member.member_id)
     turn.heard(member.member_id, classic.session_timeout_ms)
     owned = assignment_bytes(turn.group, classic, member.assigned)
     return turn.decision(
-        Synced(ErrorCode.NONE, CONSUMER_PROTOCOL, command.protocol_name or classic.protocols[0][0], owned)
+        commands.Synced(
+            ErrorCode.NONE, CONSUMER_PROTOCOL, command.protocol_name or classic.protocols[0][0], owned
+        )
     )
 
 
-def heartbeat(turn: ConsumerTurn, command: Heartbeat) -> Decision:
+def heartbeat(turn: ConsumerTurn, command: commands.Heartbeat) -> Decision:
     """Extend the session of a member; answer REBALANCE_IN_PROGRESS if it must join again."""
     found = _member(turn.group, command.member_id, command.instance_id)
     if isinstance(found, ErrorCode):
@@ -218,14 +210,14 @@ def _request_rejoin(turn: ConsumerTurn, member: ConsumerMember) -> None:
         turn.start_rebalance_deadline(member)
 
 
-def leave(turn: ConsumerTurn, command: LeaveGroup) -> Decision:
+def leave(turn: ConsumerTurn, command: commands.LeaveGroup) -> Decision:
     """Remove members of the classic protocol."""
     owners = static_owners(turn.group)
     left = tuple((each, _remove(turn, each, owners)) for each in command.members)
-    return turn.decision(Left(ErrorCode.NONE, left))
+    return turn.decision(commands.Left(ErrorCode.NONE, left))
 
 
-def _remove(turn: ConsumerTurn, leaving: LeavingMember, owners: Mapping[str, str]) -> ErrorCode:
+def _remove(turn: ConsumerTurn, leaving: commands.LeavingMember, owners: Mapping[str, str]) -> ErrorCode:
     member_id = leaving_id(turn.group, leaving, owners)
     if isinstance(member_id, ErrorCode):
         return member_id

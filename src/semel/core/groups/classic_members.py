@@ -20,25 +20,7 @@ becomes a classic one, and keeps its offsets.
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from semel.core.groups import classic_in_consumer
-from semel.core.groups.classic_rebalance import (
-    ClassicTurn,
-    as_classic,
-    check_member,
-    leaving_id,
-    select_protocol,
-    static_owners,
-)
-from semel.core.groups.commands import (
-    Heartbeat,
-    Joined,
-    JoinGroup,
-    LeaveGroup,
-    LeavingMember,
-    Left,
-    Synced,
-    SyncGroup,
-)
+from semel.core.groups import classic_in_consumer, classic_rebalance, commands
 from semel.core.groups.consumer import ConsumerTurn
 from semel.core.groups.layered import drop, put
 from semel.core.groups.model import NOTHING, ClassicGroup, ClassicMember, ClassicState, ConsumerGroup
@@ -51,7 +33,7 @@ if TYPE_CHECKING:
     from semel.core.state import BrokerState
 
 
-def decide_join(state: "BrokerState", command: JoinGroup, now: int) -> Decision:
+def decide_join(state: "BrokerState", command: commands.JoinGroup, now: int) -> Decision:
     """Answer at once if no rebalance is needed, else park the request until it completes."""
     known = state.groups[GroupKey(command.group_id)]
     error = _check_request(command)
@@ -62,28 +44,28 @@ def decide_join(state: "BrokerState", command: JoinGroup, now: int) -> Decision:
     ):
         error = ErrorCode.COORDINATOR_NOT_AVAILABLE
     if error is not ErrorCode.NONE:
-        return Decision(Joined(error, command.member_id))
+        return Decision(commands.Joined(error, command.member_id))
     if isinstance(known, ConsumerGroup) and known.members:
         session = state.sessions.get(command.group_id)
         timeout_ms = command.consumer_session_timeout_ms
         consumer = ConsumerTurn(known, session, now, timeout_ms, state.migration)
         return classic_in_consumer.join(consumer, command)
-    group = as_classic(command.group_id, known)
-    turn = ClassicTurn(group, state.sessions.get(command.group_id), now)
+    group = classic_rebalance.as_classic(command.group_id, known)
+    turn = classic_rebalance.ClassicTurn(group, state.sessions.get(command.group_id), now)
     if not _has_room(group, turn.session, command):
         # An existing member that is refused is removed, as its answer implies.
         if command.member_id in group.members:
             turn.remove_members((command.member_id,))
             turn.rebalance()
-        return turn.decision(Joined(ErrorCode.GROUP_MAX_SIZE_REACHED, ""))
+        return turn.decision(commands.Joined(ErrorCode.GROUP_MAX_SIZE_REACHED, ""))
     if not _fits(group, turn.session, command):
-        return Decision(Joined(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, command.member_id))
+        return Decision(commands.Joined(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, command.member_id))
     if not command.member_id:
         return _join_without_id(turn, command)
     return _join_with_id(turn, command)
 
 
-def _check_request(command: JoinGroup) -> ErrorCode:
+def _check_request(command: commands.JoinGroup) -> ErrorCode:
     if not is_usable(command.group_id):
         return ErrorCode.INVALID_GROUP_ID
     if len(command.member_id) > ID_CHARS_MAX or len(command.instance_id or "") > ID_CHARS_MAX:
@@ -95,11 +77,11 @@ def _check_request(command: JoinGroup) -> ErrorCode:
     return ErrorCode.NONE
 
 
-def _metadata_bytes(command: JoinGroup) -> int:
+def _metadata_bytes(command: commands.JoinGroup) -> int:
     return sum(len(name) + len(metadata) for name, metadata in command.protocols)
 
 
-def _has_room(group: ClassicGroup, session: GroupSession, command: JoinGroup) -> bool:
+def _has_room(group: ClassicGroup, session: GroupSession, command: commands.JoinGroup) -> bool:
     # Promised ids count too, so that a client cannot fill the memory with them.
     if not command.member_id and len(session.promised) >= command.members_max:
         return False
@@ -114,7 +96,7 @@ def _has_room(group: ClassicGroup, session: GroupSession, command: JoinGroup) ->
     return command.member_id in group.members or len(group.members) < command.members_max
 
 
-def _fits(group: ClassicGroup, session: GroupSession, command: JoinGroup) -> bool:
+def _fits(group: ClassicGroup, session: GroupSession, command: commands.JoinGroup) -> bool:
     """Whether the member supports a protocol that all other members support too."""
     if not command.protocol_type or not command.protocols:
         return False
@@ -126,7 +108,7 @@ def _fits(group: ClassicGroup, session: GroupSession, command: JoinGroup) -> boo
     )
 
 
-def _member(command: JoinGroup, member_id: str, assignment: bytes = b"") -> ClassicMember:
+def _member(command: commands.JoinGroup, member_id: str, assignment: bytes = b"") -> ClassicMember:
     return ClassicMember(
         member_id,
         command.instance_id,
@@ -139,7 +121,7 @@ def _member(command: JoinGroup, member_id: str, assignment: bytes = b"") -> Clas
     )
 
 
-def _join_without_id(turn: ClassicTurn, command: JoinGroup) -> Decision:
+def _join_without_id(turn: classic_rebalance.ClassicTurn, command: commands.JoinGroup) -> Decision:
     member_id = command.new_member_id
     if command.instance_id is not None:
         older = turn.group.static_member(command.instance_id)
@@ -153,10 +135,10 @@ def _join_without_id(turn: ClassicTurn, command: JoinGroup) -> Decision:
         promised=put(turn.session.promised, member_id, deadline_ms),
         next_deadline_ms=min(turn.session.next_deadline_ms, deadline_ms),
     )
-    return turn.decision(Joined(ErrorCode.MEMBER_ID_REQUIRED, member_id))
+    return turn.decision(commands.Joined(ErrorCode.MEMBER_ID_REQUIRED, member_id))
 
 
-def _add(turn: ClassicTurn, command: JoinGroup, member_id: str) -> Decision:
+def _add(turn: classic_rebalance.ClassicTurn, command: commands.JoinGroup, member_id: str) -> Decision:
     if not turn.group.members:
         turn.group = turn.group.but(protocol_type=command.protocol_type)
     turn.put_member(_member(command, member_id))
@@ -168,13 +150,15 @@ def _add(turn: ClassicTurn, command: JoinGroup, member_id: str) -> Decision:
     return turn.decision(PARKED, command.ticket)
 
 
-def _return_static(turn: ClassicTurn, command: JoinGroup, older: ClassicMember) -> Decision:
+def _return_static(
+    turn: classic_rebalance.ClassicTurn, command: commands.JoinGroup, older: ClassicMember
+) -> Decision:
     """Let a static member rejoin. A stable group stays as it is, unless the protocol would change."""
     member_id = command.new_member_id
     leader_before = turn.group.leader or ""
     turn.replace_static(older.member_id, _member(command, member_id, older.assignment))
     group = turn.group
-    if group.state is ClassicState.STABLE and select_protocol(group) == group.protocol_name:
+    if group.state is ClassicState.STABLE and classic_rebalance.select_protocol(group) == group.protocol_name:
         turn.session = turn.session.heard(member_id, turn.now + command.session_timeout_ms)
         joined = turn.joined(member_id)
         if not command.can_skip_assignment:
@@ -190,16 +174,16 @@ def _return_static(turn: ClassicTurn, command: JoinGroup, older: ClassicMember) 
     return turn.decision(PARKED, command.ticket)
 
 
-def _join_with_id(turn: ClassicTurn, command: JoinGroup) -> Decision:
+def _join_with_id(turn: classic_rebalance.ClassicTurn, command: commands.JoinGroup) -> Decision:
     member_id = command.member_id
     group = turn.group
     if member_id in turn.session.promised:
         if command.instance_id is not None and group.static_member(command.instance_id) is not None:
-            return Decision(Joined(ErrorCode.FENCED_INSTANCE_ID, member_id))
+            return Decision(commands.Joined(ErrorCode.FENCED_INSTANCE_ID, member_id))
         return _add(turn, command, member_id)
-    error = check_member(group, member_id, command.instance_id)
+    error = classic_rebalance.check_member(group, member_id, command.instance_id)
     if error is not ErrorCode.NONE:
-        return Decision(Joined(error, member_id))
+        return Decision(commands.Joined(error, member_id))
     member = group.members[member_id]
     is_same = member.protocols == command.protocols
     if group.state is ClassicState.COMPLETING and is_same:
@@ -216,19 +200,19 @@ def _join_with_id(turn: ClassicTurn, command: JoinGroup) -> Decision:
     return turn.decision(PARKED, command.ticket)
 
 
-def _turn(state: "BrokerState", group_id: str, now: int) -> ClassicTurn | None:
+def _turn(state: "BrokerState", group_id: str, now: int) -> classic_rebalance.ClassicTurn | None:
     group = state.groups[GroupKey(group_id)]
     session = state.sessions.get(group_id)
     if isinstance(group, ClassicGroup):
-        return ClassicTurn(group, session, now)
+        return classic_rebalance.ClassicTurn(group, session, now)
     if group is None and session is not None:
         # No member has joined yet, but member ids were promised.
-        return ClassicTurn(ClassicGroup(group_id), session, now)
+        return classic_rebalance.ClassicTurn(ClassicGroup(group_id), session, now)
     return None
 
 
 def _consumer_turn(
-    state: "BrokerState", command: SyncGroup | Heartbeat | LeaveGroup, now: int
+    state: "BrokerState", command: commands.SyncGroup | commands.Heartbeat | commands.LeaveGroup, now: int
 ) -> ConsumerTurn | None:
     group = state.groups[GroupKey(command.group_id)]
     if not isinstance(group, ConsumerGroup):
@@ -237,14 +221,14 @@ def _consumer_turn(
     return ConsumerTurn(group, session, now, command.consumer_session_timeout_ms, state.migration)
 
 
-def decide_sync(state: "BrokerState", command: SyncGroup, now: int) -> Decision:
+def decide_sync(state: "BrokerState", command: commands.SyncGroup, now: int) -> Decision:
     """Answer with the member's assignment, or park the request until the leader sends it."""
     if (consumer := _consumer_turn(state, command, now)) is not None:
         return classic_in_consumer.sync(consumer, command)
     turn = _turn(state, command.group_id, now)
     error = _check_sync(turn, command)
     if error is not ErrorCode.NONE or turn is None:
-        return Decision(Synced(error))
+        return Decision(commands.Synced(error))
     member_id = command.member_id
     if turn.group.state is ClassicState.STABLE:
         turn.session = turn.session.but(unsynced=drop(turn.session.unsynced, (member_id,)))
@@ -254,7 +238,7 @@ def decide_sync(state: "BrokerState", command: SyncGroup, now: int) -> Decision:
         return turn.decision(_synced(turn, member_id))
     session = turn.session
     if member_id in session.syncs:
-        turn.replies.append((session.syncs[member_id], Synced(ErrorCode.REBALANCE_IN_PROGRESS)))
+        turn.replies.append((session.syncs[member_id], commands.Synced(ErrorCode.REBALANCE_IN_PROGRESS)))
     turn.session = session.but(
         syncs=put(session.syncs, member_id, command.ticket),
         unsynced=drop(session.unsynced, (member_id,)),
@@ -265,13 +249,13 @@ def decide_sync(state: "BrokerState", command: SyncGroup, now: int) -> Decision:
     return turn.decision(PARKED, command.ticket)
 
 
-def _check_sync(turn: ClassicTurn | None, command: SyncGroup) -> ErrorCode:
+def _check_sync(turn: classic_rebalance.ClassicTurn | None, command: commands.SyncGroup) -> ErrorCode:
     if not command.group_id:
         return ErrorCode.INVALID_GROUP_ID
     if turn is None:
         return ErrorCode.UNKNOWN_MEMBER_ID
     group = turn.group
-    error = check_member(group, command.member_id, command.instance_id)
+    error = classic_rebalance.check_member(group, command.member_id, command.instance_id)
     if error is not ErrorCode.NONE:
         return error
     if command.generation != group.generation_of(command.member_id):
@@ -286,7 +270,7 @@ def _check_sync(turn: ClassicTurn | None, command: SyncGroup) -> ErrorCode:
     return ErrorCode.NONE
 
 
-def _assign(turn: ClassicTurn, command: SyncGroup) -> None:
+def _assign(turn: classic_rebalance.ClassicTurn, command: commands.SyncGroup) -> None:
     """Apply the assignments of the leader: the group becomes stable, and parked requests are answered."""
     turn.group = turn.group.but(
         state=ClassicState.STABLE,
@@ -307,14 +291,14 @@ def _assign(turn: ClassicTurn, command: SyncGroup) -> None:
     ).settled()
 
 
-def _synced(turn: ClassicTurn, member_id: str) -> Synced:
+def _synced(turn: classic_rebalance.ClassicTurn, member_id: str) -> commands.Synced:
     group = turn.group
-    return Synced(
+    return commands.Synced(
         ErrorCode.NONE, group.protocol_type, group.protocol_name, group.members[member_id].assignment
     )
 
 
-def decide_heartbeat(state: "BrokerState", command: Heartbeat, now: int) -> Decision:
+def decide_heartbeat(state: "BrokerState", command: commands.Heartbeat, now: int) -> Decision:
     """Extend the session of a member; answer REBALANCE_IN_PROGRESS if it must rejoin."""
     if not command.group_id:
         return Decision(ErrorCode.INVALID_GROUP_ID)
@@ -323,7 +307,7 @@ def decide_heartbeat(state: "BrokerState", command: Heartbeat, now: int) -> Deci
     turn = _turn(state, command.group_id, now)
     if turn is None:
         return Decision(ErrorCode.UNKNOWN_MEMBER_ID)
-    error = check_member(turn.group, command.member_id, command.instance_id)
+    error = classic_rebalance.check_member(turn.group, command.member_id, command.instance_id)
     if error is ErrorCode.NONE and command.generation != turn.group.generation_of(command.member_id):
         error = ErrorCode.ILLEGAL_GENERATION
     if error is not ErrorCode.NONE:
@@ -333,38 +317,42 @@ def decide_heartbeat(state: "BrokerState", command: Heartbeat, now: int) -> Deci
     return turn.decision(ErrorCode.REBALANCE_IN_PROGRESS if is_joining else ErrorCode.NONE)
 
 
-def decide_leave(state: "BrokerState", command: LeaveGroup, now: int) -> Decision:
+def decide_leave(state: "BrokerState", command: commands.LeaveGroup, now: int) -> Decision:
     """Remove members, with one rebalance for all of them."""
     if not command.group_id:
-        return Decision(Left(ErrorCode.INVALID_GROUP_ID))
+        return Decision(commands.Left(ErrorCode.INVALID_GROUP_ID))
     if (consumer := _consumer_turn(state, command, now)) is not None:
         return classic_in_consumer.leave(consumer, command)
     turn = _turn(state, command.group_id, now)
     if turn is None:
         return Decision(
-            Left(ErrorCode.NONE, tuple((each, ErrorCode.UNKNOWN_MEMBER_ID) for each in command.members))
+            commands.Left(
+                ErrorCode.NONE, tuple((each, ErrorCode.UNKNOWN_MEMBER_ID) for each in command.members)
+            )
         )
     members_before = turn.group.members
-    owners = static_owners(turn.group)
+    owners = classic_rebalance.static_owners(turn.group)
     left = tuple((each, _remove(turn, each, owners)) for each in command.members)
     if turn.group.members is not members_before:
         turn.rebalance()
     turn.complete_if_all_joined()
-    return turn.decision(Left(ErrorCode.NONE, left))
+    return turn.decision(commands.Left(ErrorCode.NONE, left))
 
 
-def _remove(turn: ClassicTurn, leaving: LeavingMember, owners: Mapping[str, str]) -> ErrorCode:
+def _remove(
+    turn: classic_rebalance.ClassicTurn, leaving: commands.LeavingMember, owners: Mapping[str, str]
+) -> ErrorCode:
     if leaving.member_id in turn.session.promised:
         turn.session = turn.session.without((leaving.member_id,))
         return ErrorCode.NONE
-    member_id = leaving_id(turn.group, leaving, owners)
+    member_id = classic_rebalance.leaving_id(turn.group, leaving, owners)
     if isinstance(member_id, ErrorCode):
         return member_id
     turn.remove_members((member_id,))
     return ErrorCode.NONE
 
 
-def pass_time(turn: ClassicTurn) -> None:
+def pass_time(turn: classic_rebalance.ClassicTurn) -> None:
     """Expire what is overdue: sessions, promised ids, and the phases of a rebalance."""
     session = turn.session
     overdue = [each for each, deadline in session.promised.items() if deadline <= turn.now]

@@ -18,38 +18,31 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 
 from semel.core.facts import GroupGathered, Put, SessionChanged
+from semel.core.groups import model
 from semel.core.groups.commands import Joined, JoinedMember, LeavingMember, Synced
 from semel.core.groups.layered import drop, put
-from semel.core.groups.model import (
-    NOTHING,
-    ClassicGroup,
-    ClassicMember,
-    ClassicState,
-    ConsumerGroup,
-    Group,
-)
 from semel.core.groups.session import NEVER, NEW_MEMBER_TIMEOUT_MS, GroupSession, begin
 from semel.core.shares.group import ShareGroup
 from semel.core.types import PARKED, Answer, Decision, ErrorCode, Fact, Ticket
 
 
-def as_classic(group_id: str, group: Group | None) -> ClassicGroup:
+def as_classic(group_id: str, group: model.Group | None) -> model.ClassicGroup:
     """Return the group as a classic one: itself, a new one, or an empty consumer group converted.
 
     Generations continue from the epoch, so that a number which a client has seen is never reused.
     """
     if group is None:
-        return ClassicGroup(group_id)
-    if isinstance(group, ConsumerGroup | ShareGroup):
-        return ClassicGroup(group_id, generation=group.epoch, idle_since_ms=group.idle_since_ms)
+        return model.ClassicGroup(group_id)
+    if isinstance(group, model.ConsumerGroup | ShareGroup):
+        return model.ClassicGroup(group_id, generation=group.epoch, idle_since_ms=group.idle_since_ms)
     return group
 
 
 class ClassicTurn:
     """One command on a classic group while it is decided."""
 
-    def __init__(self, group: ClassicGroup, session: GroupSession | None, now: int) -> None:
-        self._group_before: Group = group
+    def __init__(self, group: model.ClassicGroup, session: GroupSession | None, now: int) -> None:
+        self._group_before: model.Group = group
         self._session_before = session
         self.group = group
         self.session = begin(group, now, 0) if session is None else session
@@ -57,7 +50,7 @@ class ClassicTurn:
         self.replies: list[tuple[Ticket, Answer]] = []
         self._has_replaced = False
 
-    def convert_from(self, group: Group, session: GroupSession | None) -> None:
+    def convert_from(self, group: model.Group, session: GroupSession | None) -> None:
         """Set the state before this turn: a group of another protocol that was converted, and its session."""
         self._group_before, self._session_before = group, session
 
@@ -89,9 +82,9 @@ class ClassicTurn:
         The new id of a static member that rejoined is visible to other members, so it is written.
         """
         before = self._group_before
-        if not isinstance(before, ClassicGroup) or self._has_replaced:
+        if not isinstance(before, model.ClassicGroup) or self._has_replaced:
             return False
-        return before.state is ClassicState.PREPARING is self.group.state
+        return before.state is model.ClassicState.PREPARING is self.group.state
 
     # Members.
 
@@ -101,7 +94,7 @@ class ClassicTurn:
         if member_id in self.session.deadlines:
             self.session = self.session.heard(member_id, self.now + member.session_timeout_ms)
 
-    def put_member(self, member: ClassicMember) -> None:
+    def put_member(self, member: model.ClassicMember) -> None:
         """Add a member, or replace the one with the same id."""
         group = self.group
         self.session = self.session.counting(group.members.get(member.member_id), member)
@@ -138,7 +131,7 @@ class ClassicTurn:
             leader = next(iter(members), None)
         self.group = self.group.but(members=members, leader=leader)
 
-    def replace_static(self, old_id: str, member: ClassicMember) -> None:
+    def replace_static(self, old_id: str, member: model.ClassicMember) -> None:
         """Replace a static member that rejoined under a new id; the old id is fenced (KIP-345)."""
         session = self.session
         self._reply(session.joins.get(old_id), Joined(ErrorCode.FENCED_INSTANCE_ID, old_id))
@@ -161,14 +154,14 @@ class ClassicTurn:
 
     def rebalance(self, initial_delay_ms: int = 0) -> None:
         """Start a rebalance, or continue the current one."""
-        if self.group.state is ClassicState.PREPARING:
+        if self.group.state is model.ClassicState.PREPARING:
             self.complete_if_all_joined()
             return
-        is_initial = self.group.state is ClassicState.EMPTY
-        if self.group.state is ClassicState.COMPLETING:
+        is_initial = self.group.state is model.ClassicState.EMPTY
+        if self.group.state is model.ClassicState.COMPLETING:
             self._call_back_syncs()
-        self.group = self.group.but(state=ClassicState.PREPARING)
-        self.session = self.session.but(sync_deadline_ms=NEVER, unsynced=NOTHING)
+        self.group = self.group.but(state=model.ClassicState.PREPARING)
+        self.session = self.session.but(sync_deadline_ms=NEVER, unsynced=model.NOTHING)
         if not is_initial:
             self._await_joins()
             self.complete_if_all_joined()
@@ -201,7 +194,7 @@ class ClassicTurn:
     def complete_if_all_joined(self) -> None:
         """End the joining phase early, unless the initial delay is still running."""
         session = self.session
-        if self.group.state is not ClassicState.PREPARING:
+        if self.group.state is not model.ClassicState.PREPARING:
             return
         if not self.group.members:
             self.complete_join()
@@ -247,7 +240,7 @@ class ClassicTurn:
 
     def _become_empty(self) -> None:
         self.group = self.group.but(
-            state=ClassicState.EMPTY,
+            state=model.ClassicState.EMPTY,
             generation=self.group.generation + 1,
             protocol_name=None,
             leader=None,
@@ -256,7 +249,7 @@ class ClassicTurn:
 
     def _begin_generation(self) -> None:
         group = self.group = self.group.but(
-            state=ClassicState.COMPLETING,
+            state=model.ClassicState.COMPLETING,
             generation=self.group.generation + 1,
             protocol_name=select_protocol(self.group),
             members=_without_epochs(self.group.members),
@@ -269,7 +262,7 @@ class ClassicTurn:
         self.session = session.but(
             deadlines=deadlines,
             joins={},
-            newcomers=NOTHING,
+            newcomers=model.NOTHING,
             unsynced=dict.fromkeys(group.members, True),
             sync_deadline_ms=self.now + rebalance_timeout_ms(group),
         )
@@ -294,25 +287,25 @@ class ClassicTurn:
         )
 
 
-def _without_epochs(members: Mapping[str, ClassicMember]) -> Mapping[str, ClassicMember]:
+def _without_epochs(members: Mapping[str, model.ClassicMember]) -> Mapping[str, model.ClassicMember]:
     """Drop the member epochs: from the first generation after a migration, all members use the generation."""
     if all(member.epoch < 0 for member in members.values()):
         return members
     return {member_id: member.but(epoch=-1) for member_id, member in members.items()}
 
 
-def rebalance_timeout_ms(group: ClassicGroup) -> int:
+def rebalance_timeout_ms(group: model.ClassicGroup) -> int:
     """Return the maximum duration of a phase: the largest timeout that a member requested."""
     return max((member.rebalance_timeout_ms for member in group.members.values()), default=0)
 
 
-def common_protocols(group: ClassicGroup) -> set[str]:
+def common_protocols(group: model.ClassicGroup) -> set[str]:
     """Return the protocols that every member supports."""
     known = [{name for name, _ in member.protocols} for member in group.members.values()]
     return set.intersection(*known) if known else set()
 
 
-def select_protocol(group: ClassicGroup) -> str | None:
+def select_protocol(group: model.ClassicGroup) -> str | None:
     """Return the protocol with most votes; each member votes for the first in its list that all support.
 
     Ties go to the preference of the first member, so that the choice is deterministic.
@@ -325,7 +318,7 @@ def select_protocol(group: ClassicGroup) -> str | None:
     return votes.most_common(1)[0][0] if votes else None
 
 
-def static_owners(group: ClassicGroup | ConsumerGroup) -> dict[str, str]:
+def static_owners(group: model.ClassicGroup | model.ConsumerGroup) -> dict[str, str]:
     """Return the member ids of static members, by instance id."""
     return {
         each.instance_id: each.member_id for each in group.members.values() if each.instance_id is not None
@@ -333,7 +326,7 @@ def static_owners(group: ClassicGroup | ConsumerGroup) -> dict[str, str]:
 
 
 def leaving_id(
-    group: ClassicGroup | ConsumerGroup, leaving: LeavingMember, owners: Mapping[str, str]
+    group: model.ClassicGroup | model.ConsumerGroup, leaving: LeavingMember, owners: Mapping[str, str]
 ) -> str | ErrorCode:
     """Return the id of the member that leaves. A static member may be named by its instance id alone."""
     member_id = leaving.member_id
@@ -344,7 +337,7 @@ def leaving_id(
     return member_id if member_id in group.members else ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def check_member(group: ClassicGroup, member_id: str, instance_id: str | None) -> ErrorCode:
+def check_member(group: model.ClassicGroup, member_id: str, instance_id: str | None) -> ErrorCode:
     """Check that this is a member of the group, and the owner of its instance id."""
     member = group.members.get(member_id)
     if instance_id is not None and (member is None or member.instance_id != instance_id):

@@ -20,19 +20,9 @@ from collections.abc import Mapping
 from typing import Final, TypeAlias
 
 from semel.core.data import Data
+from semel.core.groups import model
 from semel.core.groups.classic_rebalance import select_protocol
 from semel.core.groups.commands import Joined, Synced
-from semel.core.groups.model import (
-    CONSUMER_PROTOCOL,
-    Assignment,
-    ClassicGroup,
-    ClassicMember,
-    ClassicPart,
-    ClassicState,
-    ConsumerGroup,
-    ConsumerMember,
-    TopicShape,
-)
 from semel.core.groups.session import GroupSession
 from semel.core.types import Answer, ErrorCode, Ticket
 from semel.wire.consumer_protocol import (
@@ -46,7 +36,7 @@ from semel.wire.consumer_protocol import (
 )
 from semel.wire.errors import ProtocolError
 
-Shapes = Mapping[str, TopicShape | None]
+Shapes = Mapping[str, model.TopicShape | None]
 """Topics as the caller looked them up; None for those that do not exist."""
 
 
@@ -77,11 +67,11 @@ class Migration(Data):
 NO_MIGRATION: Final = Migration(upgrade=False, downgrade=False)
 
 
-def why_not_consumer(group: ClassicGroup, migration: Migration) -> str | None:
+def why_not_consumer(group: model.ClassicGroup, migration: Migration) -> str | None:
     """Return why a classic group with members cannot become a consumer group, or None if it can."""
     if not migration.upgrade:
         return "the online upgrade is disabled (group.consumer.migration.policy)"
-    if group.protocol_type != CONSUMER_PROTOCOL:
+    if group.protocol_type != model.CONSUMER_PROTOCOL:
         return "its members are not consumers"
     if len(group.members) > migration.consumer_members_max:
         return f"it has more than {migration.consumer_members_max} members (group.consumer.max.size)"
@@ -92,7 +82,7 @@ def why_not_consumer(group: ClassicGroup, migration: Migration) -> str | None:
     return None
 
 
-def known_topics(group: ClassicGroup) -> frozenset[str]:
+def known_topics(group: model.ClassicGroup) -> frozenset[str]:
     """Return the topics that must be looked up before ``to_consumer``; none if the metadata is malformed."""
     names: set[str] = set()
     try:
@@ -103,13 +93,13 @@ def known_topics(group: ClassicGroup) -> frozenset[str]:
     return frozenset(names)
 
 
-def to_consumer(group: ClassicGroup, topics: Shapes) -> ConsumerGroup:
+def to_consumer(group: model.ClassicGroup, topics: Shapes) -> model.ConsumerGroup:
     """Return a classic group as a consumer group, with its members and their assignments.
 
     Its epoch is ahead of the epoch of its target, so that the next step computes a new target: the classic
     group may have been in the middle of a rebalance, or its leader about to notice a new partition.
     """
-    members: dict[str, ConsumerMember] = {}
+    members: dict[str, model.ConsumerMember] = {}
     names: set[str] = set()
     read = _members(group)
     owned = _owned(read, topics)
@@ -117,7 +107,7 @@ def to_consumer(group: ClassicGroup, topics: Shapes) -> ConsumerGroup:
         assigned = owned[member.member_id]
         epoch = group.generation_of(member.member_id)
         names.update(subscription.topics)
-        members[member.member_id] = ConsumerMember(
+        members[member.member_id] = model.ConsumerMember(
             member.member_id,
             member.instance_id,
             subscription.rack_id,
@@ -129,9 +119,9 @@ def to_consumer(group: ClassicGroup, topics: Shapes) -> ConsumerGroup:
             previous_epoch=epoch,
             assigned=assigned,
             since={epoch: assigned} if assigned else {},
-            classic=ClassicPart(member.session_timeout_ms, member.protocols),
+            classic=model.ClassicPart(member.session_timeout_ms, member.protocols),
         )
-    return ConsumerGroup(
+    return model.ConsumerGroup(
         group.group_id,
         epoch=group.generation + 1,
         target_epoch=group.generation,
@@ -141,10 +131,10 @@ def to_consumer(group: ClassicGroup, topics: Shapes) -> ConsumerGroup:
     )
 
 
-def _owned(read: "list[_Read]", topics: Shapes) -> dict[str, Assignment]:
+def _owned(read: "list[_Read]", topics: Shapes) -> dict[str, model.Assignment]:
     """Return what each member owns. A partition has one owner, even if a client's assignor gave it two."""
     taken: set[tuple[bytes, int]] = set()
-    owned: dict[str, Assignment] = {}
+    owned: dict[str, model.Assignment] = {}
     for member, _, partitions in read:
         owned[member.member_id] = owned_in(partitions, topics) - taken
         taken |= owned[member.member_id]
@@ -156,7 +146,7 @@ def _owned(read: "list[_Read]", topics: Shapes) -> dict[str, Assignment]:
     return owned
 
 
-def called_back(group: ConsumerGroup, session: GroupSession | None) -> list[tuple[Ticket, Answer]]:
+def called_back(group: model.ConsumerGroup, session: GroupSession | None) -> list[tuple[Ticket, Answer]]:
     """Return the answers to the requests that were parked while the group was classic.
 
     A JoinGroup is answered with the epoch that the member already has, a SyncGroup with
@@ -169,17 +159,17 @@ def called_back(group: ConsumerGroup, session: GroupSession | None) -> list[tupl
         member = group.members[member_id]
         assert member.classic is not None
         name = member.classic.protocols[0][0]
-        joins.append((ticket, Joined(ErrorCode.NONE, member_id, member.epoch, CONSUMER_PROTOCOL, name)))
+        joins.append((ticket, Joined(ErrorCode.NONE, member_id, member.epoch, model.CONSUMER_PROTOCOL, name)))
     again = Synced(ErrorCode.REBALANCE_IN_PROGRESS)
     return [*joins, *((ticket, again) for ticket in session.syncs.values())]
 
 
-def to_classic(group: ConsumerGroup) -> ClassicGroup:
+def to_classic(group: model.ConsumerGroup) -> model.ClassicGroup:
     """Return a consumer group as a classic one. All its members use the classic protocol."""
-    members: dict[str, ClassicMember] = {}
+    members: dict[str, model.ClassicMember] = {}
     for member in group.members.values():
         assert member.classic is not None
-        members[member.member_id] = ClassicMember(
+        members[member.member_id] = model.ClassicMember(
             member.member_id,
             member.instance_id,
             member.client_id,
@@ -192,18 +182,20 @@ def to_classic(group: ConsumerGroup) -> ClassicGroup:
             assignment_bytes(group, member.classic, member.assigned | member.revoking),
             member.epoch,
         )
-    classic = ClassicGroup(
+    classic = model.ClassicGroup(
         group.group_id,
-        ClassicState.STABLE,
+        model.ClassicState.STABLE,
         group.epoch,
-        CONSUMER_PROTOCOL,
+        model.CONSUMER_PROTOCOL,
         leader=next(iter(members)),
         members=members,
     )
     return classic.but(protocol_name=select_protocol(classic))
 
 
-def assignment_bytes(group: ConsumerGroup, classic: ClassicPart, owned: Assignment) -> bytes:
+def assignment_bytes(
+    group: model.ConsumerGroup, classic: model.ClassicPart, owned: model.Assignment
+) -> bytes:
     """Encode an assignment for a member of the classic protocol, in the version of its subscription."""
     names = {shape.topic_id: name for name, shape in group.topics.items()}
     partitions: dict[str, list[int]] = {}
@@ -213,7 +205,7 @@ def assignment_bytes(group: ConsumerGroup, classic: ClassicPart, owned: Assignme
     return encode_assignment(partitions, subscription_version(classic.protocols[0][1]))
 
 
-def owned_in(partitions: Mapping[str, list[int]], topics: Shapes) -> Assignment:
+def owned_in(partitions: Mapping[str, list[int]], topics: Shapes) -> model.Assignment:
     """Return those of these partitions that exist."""
     found: set[tuple[bytes, int]] = set()
     for name, numbers in partitions.items():
@@ -232,7 +224,7 @@ def subscription_of(protocols: tuple[tuple[str, bytes], ...]) -> Subscription:
     return subscription
 
 
-def _members(group: ClassicGroup) -> "list[_Read]":
+def _members(group: model.ClassicGroup) -> "list[_Read]":
     """Read the metadata of all members. Raises ProtocolError if it is malformed or has too many entries."""
     # Most members of a group send the same bytes.
     read: dict[bytes, Subscription] = {}
@@ -251,5 +243,5 @@ def _members(group: ClassicGroup) -> "list[_Read]":
     return found
 
 
-_Read: TypeAlias = tuple[ClassicMember, Subscription, dict[str, list[int]]]
+_Read: TypeAlias = tuple[model.ClassicMember, Subscription, dict[str, list[int]]]
 """A member, what it subscribes to, and what it was assigned."""

@@ -14,22 +14,12 @@ from collections.abc import Collection, Mapping
 from typing import Final, TypeAlias
 
 from semel.core.data import Data
+from semel.core.groups import model
 from semel.core.groups.layered import drop, put
-from semel.core.groups.model import (
-    NOTHING,
-    ClassicGroup,
-    ClassicMember,
-    ClassicPart,
-    ClassicState,
-    ConsumerGroup,
-    ConsumerMember,
-    Group,
-    MemberState,
-)
 from semel.core.shares.group import ShareGroup, ShareMember
 from semel.core.types import Ticket
 
-Member: TypeAlias = ClassicMember | ConsumerMember | ShareMember
+Member: TypeAlias = model.ClassicMember | model.ConsumerMember | ShareMember
 
 NEVER: Final = 2**63 - 1
 NEW_MEMBER_TIMEOUT_MS: Final = 300_000
@@ -39,19 +29,19 @@ NEW_MEMBER_TIMEOUT_MS: Final = 300_000
 class GroupSession(Data):
     """The volatile part of a group. Each of the mappings is by member id."""
 
-    deadlines: Mapping[str, int] = NOTHING
+    deadlines: Mapping[str, int] = model.NOTHING
     """When a member is removed unless it is heard from. A member with a parked request has none, unless it is
     a newcomer."""
     next_deadline_ms: int = NEVER
 
     # Classic groups.
-    joins: Mapping[str, Ticket] = NOTHING
+    joins: Mapping[str, Ticket] = model.NOTHING
     """JoinGroup requests that are parked until the rebalance completes."""
-    syncs: Mapping[str, Ticket] = NOTHING
+    syncs: Mapping[str, Ticket] = model.NOTHING
     """SyncGroup requests that are parked until the leader's arrives."""
-    promised: Mapping[str, int] = NOTHING
+    promised: Mapping[str, int] = model.NOTHING
     """Member ids that were handed out (KIP-394) and not yet used, with their expiry."""
-    newcomers: Mapping[str, bool] = NOTHING
+    newcomers: Mapping[str, bool] = model.NOTHING
     """Members that wait for their first answer."""
     rebalance_deadline_ms: int = NEVER
     initial_delay_ms: int = 0
@@ -60,19 +50,19 @@ class GroupSession(Data):
     grew: bool = False
     """Whether another member joined since the initial delay started or was extended."""
     sync_deadline_ms: int = NEVER
-    unsynced: Mapping[str, bool] = NOTHING
+    unsynced: Mapping[str, bool] = model.NOTHING
     """Members that have not sent SyncGroup in this generation."""
-    protocols: Mapping[str, int] = NOTHING
+    protocols: Mapping[str, int] = model.NOTHING
     """How many members support each classic protocol. Those that use the consumer protocol do not count."""
 
     metadata_bytes: int = 0
     """The size of all members' metadata."""
 
     # Consumer groups.
-    rebalance_deadlines: Mapping[str, int] = NOTHING
+    rebalance_deadlines: Mapping[str, int] = model.NOTHING
     """When a member is removed unless it has taken its next step: revoked partitions, or, if it uses the
     classic protocol, sent JoinGroup or SyncGroup."""
-    connections: Mapping[str, int] = NOTHING
+    connections: Mapping[str, int] = model.NOTHING
     """The connection of each member's last heartbeat."""
     subscribed: frozenset[str] | None = None
     """The topics that members subscribe to by name; None if they must be collected from the members."""
@@ -129,9 +119,11 @@ class GroupSession(Data):
 
 def _protocols(member: Member | None) -> set[str]:
     """Return the names of the classic protocols that a member supports."""
-    spoken = member.classic if isinstance(member, ConsumerMember) else member
+    spoken = member.classic if isinstance(member, model.ConsumerMember) else member
     return (
-        {name for name, _ in spoken.protocols} if isinstance(spoken, ClassicMember | ClassicPart) else set()
+        {name for name, _ in spoken.protocols}
+        if isinstance(spoken, model.ClassicMember | model.ClassicPart)
+        else set()
     )
 
 
@@ -140,7 +132,7 @@ def has_room_for_session(sessions: Mapping[str, GroupSession], group_id: str, se
     return group_id in sessions or len(sessions) < sessions_max
 
 
-def begin(group: Group | None, now: int, consumer_session_timeout_ms: int) -> GroupSession:
+def begin(group: model.Group | None, now: int, consumer_session_timeout_ms: int) -> GroupSession:
     """Start the session of a group that was just loaded: all its members get their full timeout."""
     if group is None or not group.members:
         return GroupSession()
@@ -149,7 +141,7 @@ def begin(group: Group | None, now: int, consumer_session_timeout_ms: int) -> Gr
             deadlines=dict.fromkeys(group.members, now + consumer_session_timeout_ms),
             metadata_bytes=sum(member.metadata_bytes for member in group.members.values()),
         ).settled()
-    if isinstance(group, ConsumerGroup):
+    if isinstance(group, model.ConsumerGroup):
         return GroupSession(
             deadlines={
                 member.member_id: now
@@ -159,7 +151,7 @@ def begin(group: Group | None, now: int, consumer_session_timeout_ms: int) -> Gr
             rebalance_deadlines={
                 member.member_id: now + member.rebalance_timeout_ms
                 for member in group.members.values()
-                if member.state is MemberState.UNREVOKED
+                if member.state is model.MemberState.UNREVOKED
             },
             protocols=_count_protocols(group),
             metadata_bytes=sum(member.metadata_bytes for member in group.members.values()),
@@ -167,20 +159,20 @@ def begin(group: Group | None, now: int, consumer_session_timeout_ms: int) -> Gr
     return _begin_classic(group, now)
 
 
-def _count_protocols(group: ClassicGroup | ConsumerGroup) -> Counter[str]:
+def _count_protocols(group: model.ClassicGroup | model.ConsumerGroup) -> Counter[str]:
     return Counter(name for member in group.members.values() for name in _protocols(member))
 
 
-def _begin_classic(group: ClassicGroup, now: int) -> GroupSession:
+def _begin_classic(group: model.ClassicGroup, now: int) -> GroupSession:
     session = GroupSession(
         deadlines={member.member_id: now + member.session_timeout_ms for member in group.members.values()},
         protocols=_count_protocols(group),
         metadata_bytes=sum(member.metadata_bytes for member in group.members.values()),
     )
     rebalance_timeout_ms = max(member.rebalance_timeout_ms for member in group.members.values())
-    if group.state is ClassicState.PREPARING:
+    if group.state is model.ClassicState.PREPARING:
         session = session.but(rebalance_deadline_ms=now + rebalance_timeout_ms)
-    elif group.state is ClassicState.COMPLETING:
+    elif group.state is model.ClassicState.COMPLETING:
         session = session.but(
             sync_deadline_ms=now + rebalance_timeout_ms, unsynced=dict.fromkeys(group.members, True)
         )

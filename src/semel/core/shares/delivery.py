@@ -21,22 +21,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from semel.core.facts import Put, ShareLocksChanged
-from semel.core.shares.commands import (
-    Acknowledge,
-    AcknowledgedRun,
-    AcknowledgeType,
-    Acquirable,
-    Acquire,
-    Acquired,
-    AcquiredRun,
-    AcquireFrom,
-    FindAcquirable,
-    ReadShare,
-    ReadShares,
-    ReleaseMember,
-    ShareTick,
-    StartShare,
-)
+from semel.core.shares import commands
 from semel.core.shares.partition import (
     ACKNOWLEDGED,
     ARCHIVED,
@@ -168,7 +153,7 @@ def turn_of(state: "BrokerState", key: ShareKey, now: int) -> ShareTurn | None:
     return ShareTurn(key, share, log, state.share_locks.get(key), now)
 
 
-def decide_start(state: "BrokerState", command: StartShare, now: int) -> Decision:
+def decide_start(state: "BrokerState", command: commands.StartShare, now: int) -> Decision:
     """Set the start offset, if there is none."""
     share, log = state.shares[command.key], state.partitions[command.key.partition]
     if share is None or log is None:
@@ -179,14 +164,14 @@ def decide_start(state: "BrokerState", command: StartShare, now: int) -> Decisio
     return Decision(ErrorCode.NONE, (Put(command.key, share.but(start_offset=offset)),))
 
 
-def decide_look(state: "BrokerState", command: FindAcquirable, now: int) -> Decision:
+def decide_look(state: "BrokerState", command: commands.FindAcquirable, now: int) -> Decision:
     """Find the first available record."""
     turn = turn_of(state, command.key, now)
     if turn is None:
-        return Decision(Acquirable(_GONE))
+        return Decision(commands.Acquirable(_GONE))
     start = turn.share.start_offset
     if start == UNSTARTED:
-        return Decision(Acquirable(ErrorCode.NONE, is_started=False))
+        return Decision(commands.Acquirable(ErrorCode.NONE, is_started=False))
     end = turn.end_offset
     available = free(turn.share, turn.locks, start, end - 1)
     offset: int | None = None
@@ -194,27 +179,29 @@ def decide_look(state: "BrokerState", command: FindAcquirable, now: int) -> Deci
         offset = available[0].first
     elif end - start < command.limits.locks_max:
         offset = end
-    return Decision(Acquirable(ErrorCode.NONE, offset=offset), turn.facts())
+    return Decision(commands.Acquirable(ErrorCode.NONE, offset=offset), turn.facts())
 
 
-def decide_acquire(state: "BrokerState", command: Acquire, now: int) -> Decision:
+def decide_acquire(state: "BrokerState", command: commands.Acquire, now: int) -> Decision:
     """Lock records for a member, partition by partition, until it has as many as it requested."""
     left = command.records_max
-    answers: list[Acquired] = []
+    answers: list[commands.Acquired] = []
     facts: list[Fact] = []
     for read in command.reads:
         turn = turn_of(state, read.key, now)
         if turn is None or turn.share.start_offset == UNSTARTED:
-            answers.append(Acquired(_GONE))
+            answers.append(commands.Acquired(_GONE))
             continue
         runs = _acquire(turn, command, read, left) if left > 0 else []
         left -= sum(each.last + 1 - each.first for each in runs)
-        answers.append(Acquired(ErrorCode.NONE, tuple(runs)))
+        answers.append(commands.Acquired(ErrorCode.NONE, tuple(runs)))
         facts += turn.facts()
     return Decision(tuple(answers), tuple(facts))
 
 
-def _acquire(turn: ShareTurn, command: Acquire, read: AcquireFrom, records_max: int) -> list[AcquiredRun]:
+def _acquire(
+    turn: ShareTurn, command: commands.Acquire, read: commands.AcquireFrom, records_max: int
+) -> list[commands.AcquiredRun]:
     limits = command.limits
     turn.delivery_limit = limits.delivery_limit
     start = turn.share.start_offset
@@ -223,7 +210,7 @@ def _acquire(turn: ShareTurn, command: Acquire, read: AcquireFrom, records_max: 
     # Compaction may have removed more offsets than may be in flight.
     reach = max(bound, read.batches[-1].first) if read.batches else bound
     available = FreeRanges(free(turn.share, turn.locks, max(read.offset, start), reach - 1))
-    acquired: list[AcquiredRun] = []
+    acquired: list[commands.AcquiredRun] = []
     locks: list[Lock] = []
     archived: list[Run] = []
     count = 0
@@ -248,7 +235,7 @@ def _acquire(turn: ShareTurn, command: Acquire, read: AcquireFrom, records_max: 
             if end < each.first:
                 break
             locks.append(Lock(each.first, end, command.member_id, each.deliveries + 1, deadline_ms))
-            _add(acquired, AcquiredRun(each.first, end, each.deliveries + 1), command.batch_size)
+            _add(acquired, commands.AcquiredRun(each.first, end, each.deliveries + 1), command.batch_size)
             count += end + 1 - each.first
     turn.acquire(locks)
     turn.change(archived)
@@ -259,7 +246,7 @@ def _archived(free_: list[Free]) -> list[Run]:
     return [Run(each.first, each.last, ARCHIVED) for each in free_]
 
 
-def _add(acquired: list[AcquiredRun], run: AcquiredRun, batch_size: int) -> None:
+def _add(acquired: list[commands.AcquiredRun], run: commands.AcquiredRun, batch_size: int) -> None:
     """Add a run, or extend the previous one while that is shorter than the batch size of the client."""
     if acquired:
         before = acquired[-1]
@@ -273,7 +260,7 @@ def _add(acquired: list[AcquiredRun], run: AcquiredRun, batch_size: int) -> None
     acquired.append(run)
 
 
-def decide_acknowledge(state: "BrokerState", command: Acknowledge, now: int) -> Decision:
+def decide_acknowledge(state: "BrokerState", command: commands.Acknowledge, now: int) -> Decision:
     """Settle, release or renew what a member has acquired; all of it or nothing."""
     turn = turn_of(state, command.key, now)
     if turn is None or turn.share.start_offset == UNSTARTED:
@@ -290,19 +277,19 @@ def decide_acknowledge(state: "BrokerState", command: Acknowledge, now: int) -> 
             is_mine = all(each.member_id == command.member_id for each in held)
             if not is_mine or not covers(((each.first, each.last) for each in held), first, last):
                 return Decision(ErrorCode.INVALID_RECORD_STATE)
-            if kind == AcknowledgeType.RENEW:
+            if kind == commands.AcknowledgeType.RENEW:
                 renewed += held
-            elif kind == AcknowledgeType.RELEASE:
+            elif kind == commands.AcknowledgeType.RELEASE:
                 changes += map(turn.released, held)
             else:
-                is_accepted = kind == AcknowledgeType.ACCEPT
+                is_accepted = kind == commands.AcknowledgeType.ACCEPT
                 changes.append(Run(first, last, ACKNOWLEDGED if is_accepted else ARCHIVED))
     turn.renew(renewed, now + command.limits.lock_ms)
     turn.change(changes)
     return Decision(ErrorCode.NONE, turn.facts())
 
 
-def all_ranges(runs: Iterable[AcknowledgedRun]) -> Iterator[tuple[int, int, int]]:
+def all_ranges(runs: Iterable[commands.AcknowledgedRun]) -> Iterator[tuple[int, int, int]]:
     """Return the offsets of runs as ranges of the same type, in their order and without an overlap."""
     after = -1
     for run in runs:
@@ -312,7 +299,7 @@ def all_ranges(runs: Iterable[AcknowledgedRun]) -> Iterator[tuple[int, int, int]
                 after = last + 1
 
 
-def _ranges(run: AcknowledgedRun) -> list[tuple[int, int, int]]:
+def _ranges(run: commands.AcknowledgedRun) -> list[tuple[int, int, int]]:
     """Return the offsets of a run as ranges of the same type."""
     if len(run.types) == 1:
         return [(run.first, run.last, run.types[0])]
@@ -325,7 +312,7 @@ def _ranges(run: AcknowledgedRun) -> list[tuple[int, int, int]]:
     return ranges
 
 
-def decide_release(state: "BrokerState", command: ReleaseMember, now: int) -> Decision:
+def decide_release(state: "BrokerState", command: commands.ReleaseMember, now: int) -> Decision:
     """End all locks of a member."""
     turn = turn_of(state, command.key, now)
     if turn is None:
@@ -336,7 +323,7 @@ def decide_release(state: "BrokerState", command: ReleaseMember, now: int) -> De
     return Decision(bool(mine), turn.facts())
 
 
-def decide_tick(state: "BrokerState", command: ShareTick, now: int) -> Decision:
+def decide_tick(state: "BrokerState", command: commands.ShareTick, now: int) -> Decision:
     """End the locks whose time is over."""
     due = [key for key, locks in state.share_locks.items() if locks.next_deadline_ms <= now]
     facts: list[Fact] = []
@@ -346,16 +333,16 @@ def decide_tick(state: "BrokerState", command: ShareTick, now: int) -> Decision:
     return Decision(tuple(due), tuple(facts))
 
 
-def decide_read(state: "BrokerState", command: ReadShares, now: int) -> Decision:
+def decide_read(state: "BrokerState", command: commands.ReadShares, now: int) -> Decision:
     """Return start offsets, the number of settled records after them, and high watermarks."""
     return Decision(tuple(_read(state, key, now) for key in command.shares))
 
 
-def _read(state: "BrokerState", key: ShareKey, now: int) -> ReadShare | None:
+def _read(state: "BrokerState", key: ShareKey, now: int) -> commands.ReadShare | None:
     turn = turn_of(state, key, now)
     if turn is None:
         return None
-    return ReadShare(turn.share.start_offset, turn.share.settled, turn.log.high_watermark)
+    return commands.ReadShare(turn.share.start_offset, turn.share.settled, turn.log.high_watermark)
 
 
 def apply_locks(state: "BrokerState", fact: ShareLocksChanged) -> None:

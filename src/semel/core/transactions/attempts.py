@@ -24,39 +24,17 @@ answer. A run commits once, so this cannot undo a later commit.
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from semel.core import types
 from semel.core.data import Data
 from semel.core.facts import Put
 from semel.core.groups.offsets import CommitOffsets, Committer
+from semel.core.transactions import commands
 from semel.core.transactions.beginning import init_producer
-from semel.core.transactions.commands import (
-    NO_CONNECTION,
-    SUPERSEDED,
-    EndTransaction,
-    InitProducer,
-    ProducerGiven,
-    Superseded,
-    keys_of,
-)
 from semel.core.transactions.joining import join
 from semel.core.transactions.model import check_is_current, is_open, is_superseded, note_connection
 from semel.core.transactions.states import Event, becomes
-from semel.core.types import (
-    Buffer,
-    ClusterKey,
-    Command,
-    CommittedOffset,
-    Decision,
-    ErrorCode,
-    Fact,
-    GroupKey,
-    Key,
-    OffsetKey,
-    PendingKey,
-    Transaction,
-    TransactionKey,
-    TransactionState,
-)
 from semel.wire.batch import ProducerIdAndEpoch
+from semel.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
     from semel.core.state import BrokerState
@@ -70,7 +48,7 @@ class Producer(Data):
     epoch: int
 
 
-class BeginAttempt(Command["ProducerGiven"]):
+class BeginAttempt(types.Command["commands.ProducerGiven"]):
     """Start a task attempt of a run. The answer is ``ProducerGiven``.
 
     This sets no latest connection: an attempt outlives its writer, and the driver ends it.
@@ -83,12 +61,12 @@ class BeginAttempt(Command["ProducerGiven"]):
     version: int = 2
     """The transaction version in which the attempt will write."""
 
-    def keys(self) -> Iterable[Key]:
+    def keys(self) -> Iterable[types.Key]:
         """Both transactional ids, and the counter of producer ids."""
         return (
-            TransactionKey(self.transactional_id),
-            TransactionKey(self.driver.transactional_id),
-            ClusterKey(),
+            types.TransactionKey(self.transactional_id),
+            types.TransactionKey(self.driver.transactional_id),
+            types.ClusterKey(),
         )
 
 
@@ -100,7 +78,7 @@ class TransactionsCommitted(Data):
     """The transactions that cannot be committed, and why."""
 
 
-class CommitTransactions(Command[TransactionsCommitted | Superseded]):
+class CommitTransactions(types.Command[TransactionsCommitted | commands.Superseded]):
     """Commit transactions and offsets together. The answer is ``TransactionsCommitted`` or ``SUPERSEDED``."""
 
     driver: Producer
@@ -108,63 +86,65 @@ class CommitTransactions(Command[TransactionsCommitted | Superseded]):
     transactions: tuple[Producer, ...]
     """With the producer ids and epochs that wrote them. Each transactional id once, without the driver's."""
     group_id: str = ""
-    offsets: tuple[tuple[OffsetKey, CommittedOffset], ...] = ()
+    offsets: tuple[tuple[types.OffsetKey, types.CommittedOffset], ...] = ()
     """Only partitions that exist. The decision fills in the commit time."""
     metadata_chars_max: int = 4_096
-    connection: int = NO_CONNECTION
+    connection: int = commands.NO_CONNECTION
 
-    def keys(self) -> Iterable[Key]:
+    def keys(self) -> Iterable[types.Key]:
         """The transactional ids, the group, and the counter of producer ids."""
-        ids = [TransactionKey(each.transactional_id) for each in (self.driver, *self.transactions)]
-        return (*ids, GroupKey(self.group_id), PendingKey(self.group_id), ClusterKey())
+        ids = [types.TransactionKey(each.transactional_id) for each in (self.driver, *self.transactions)]
+        return (*ids, types.GroupKey(self.group_id), types.PendingKey(self.group_id), types.ClusterKey())
 
-    def more_keys(self, state: "BrokerState") -> Iterable[Key]:
+    def more_keys(self, state: "BrokerState") -> Iterable[types.Key]:
         """Everything that the transactions touched."""
-        return [key for each in self.transactions for key in keys_of(state, each.transactional_id)]
+        return [key for each in self.transactions for key in commands.keys_of(state, each.transactional_id)]
 
 
-def begin_attempt(state: "BrokerState", command: BeginAttempt, now: int) -> Decision:
+def begin_attempt(state: "BrokerState", command: BeginAttempt, now: int) -> types.Decision:
     """Start an attempt if its run is the current one. The attempt is open at once."""
     error = _check_run(state, command.driver)
     if error is ErrorCode.NONE and _has_decided(state, command.driver):
         # A speculative copy of a task, started when the run was nearly done: nothing would ever end it.
         error = ErrorCode.INVALID_TXN_STATE
     if error is not ErrorCode.NONE:
-        return Decision(ProducerGiven(error))
-    known = state.transactions[TransactionKey(command.transactional_id)]
+        return types.Decision(commands.ProducerGiven(error))
+    known = state.transactions[types.TransactionKey(command.transactional_id)]
     if known is not None:
         is_new = is_open(known) and not (known.partitions or known.groups or known.shares)
         if is_new and known.version == command.version:
-            return Decision(ProducerGiven(ErrorCode.NONE, known.producer_id, known.epoch))
-        return Decision(ProducerGiven(ErrorCode.INVALID_TXN_STATE))
-    init = InitProducer(command.transactional_id, command.timeout_ms, timeout_max_ms=command.timeout_ms)
+            return types.Decision(commands.ProducerGiven(ErrorCode.NONE, known.producer_id, known.epoch))
+        return types.Decision(commands.ProducerGiven(ErrorCode.INVALID_TXN_STATE))
+    init = commands.InitProducer(
+        command.transactional_id, command.timeout_ms, timeout_max_ms=command.timeout_ms
+    )
     decision = init_producer(state, init, now)
     if decision.answer.error is not ErrorCode.NONE:
         return decision
     facts = tuple(
         Put.of(join(state, fact.value, now, version=command.version))
-        if type(fact) is Put and isinstance(fact.value, Transaction)
+        if type(fact) is Put and isinstance(fact.value, types.Transaction)
         else fact
         for fact in decision.facts
     )
     return decision.but(facts=facts)
 
 
-def commit_transactions(state: "BrokerState", command: CommitTransactions, now: int) -> Decision:
+def commit_transactions(state: "BrokerState", command: CommitTransactions, now: int) -> types.Decision:
     """Commit all transactions and the offsets, or none of them and return the reasons."""
     driver = command.driver
     error = _check_run(state, driver)
     if error is not ErrorCode.NONE:
-        return Decision(TransactionsCommitted(error))
+        return types.Decision(TransactionsCommitted(error))
     if is_superseded(state, driver.transactional_id, command.connection):
-        return Decision(SUPERSEDED)
+        return types.Decision(commands.SUPERSEDED)
     draft = _draft(state, command)
     has_decided = _has_decided(state, driver)
-    facts: list[Fact] = []
-    batches: list[Buffer] = []
+    facts: list[types.Fact] = []
+    batches: list[types.Buffer] = []
     refused: list[tuple[str, ErrorCode]] = []
     for each in command.transactions:
-        known = draft.transactions[TransactionKey(each.transactional_id)]
+        known = draft.transactions[types.TransactionKey(each.transactional_id)]
         # End the transaction in the version in which it was written, so that a retry is recognised.
         version = max(1, known.version) if known is not None else 1
         if has_decided and known is not None and is_open(known):
@@ -176,27 +156,27 @@ def commit_transactions(state: "BrokerState", command: CommitTransactions, now: 
             refused.append((each.transactional_id, decision.answer.error))
         _take(draft, decision, facts, batches)
     if refused:
-        return Decision(TransactionsCommitted(ErrorCode.INVALID_TXN_STATE, tuple(refused)))
+        return types.Decision(TransactionsCommitted(ErrorCode.INVALID_TXN_STATE, tuple(refused)))
     if command.offsets:
         decision = draft.decide(_offsets(command), now)
         error = next((each for each in decision.answer if each is not ErrorCode.NONE), ErrorCode.NONE)
         if error is not ErrorCode.NONE:
-            return Decision(TransactionsCommitted(error))
+            return types.Decision(TransactionsCommitted(error))
         _take(draft, decision, facts, batches)
     facts += _decided(state, driver, now)
     facts += note_connection(state, driver.transactional_id, command.connection)
-    return Decision(TransactionsCommitted(ErrorCode.NONE), tuple(facts), tuple(batches))
+    return types.Decision(TransactionsCommitted(ErrorCode.NONE), tuple(facts), tuple(batches))
 
 
 def _has_decided(state: "BrokerState", driver: Producer) -> bool:
-    known = state.transactions[TransactionKey(driver.transactional_id)]
-    return known is not None and known.state is TransactionState.COMPLETE_COMMIT
+    known = state.transactions[types.TransactionKey(driver.transactional_id)]
+    return known is not None and known.state is types.TransactionState.COMPLETE_COMMIT
 
 
-def _decided(state: "BrokerState", driver: Producer, now: int) -> tuple[Fact, ...]:
+def _decided(state: "BrokerState", driver: Producer, now: int) -> tuple[types.Fact, ...]:
     """Mark the run as committed. The previous epoch is no longer a retry: its holder did not commit."""
-    known = state.transactions[TransactionKey(driver.transactional_id)]
-    if known is None or known.state is not TransactionState.EMPTY:
+    known = state.transactions[types.TransactionKey(driver.transactional_id)]
+    if known is None or known.state is not types.TransactionState.EMPTY:
         return ()
     ended = known.but(
         state=becomes(known.state, Event.COMMIT), last_epoch=-1, updated_ms=state.time_of_day(now)
@@ -206,7 +186,7 @@ def _decided(state: "BrokerState", driver: Producer, now: int) -> tuple[Fact, ..
 
 def _check_run(state: "BrokerState", driver: Producer) -> ErrorCode:
     """Check that this is the current run, of any term: InitProducerId is flushed before its answer."""
-    known = state.transactions[TransactionKey(driver.transactional_id)]
+    known = state.transactions[types.TransactionKey(driver.transactional_id)]
     return check_is_current(known, ProducerIdAndEpoch(driver.producer_id, driver.epoch))
 
 
@@ -219,14 +199,16 @@ def _draft(state: "BrokerState", command: CommitTransactions) -> "BrokerState":
     return draft
 
 
-def _take(draft: "BrokerState", decision: Decision, facts: list[Fact], batches: list[Buffer]) -> None:
+def _take(
+    draft: "BrokerState", decision: types.Decision, facts: list[types.Fact], batches: list[types.Buffer]
+) -> None:
     draft.apply(*decision.facts)
     facts += decision.facts
     batches += decision.batches
 
 
-def _end(each: Producer, version: int) -> EndTransaction:
-    return EndTransaction(
+def _end(each: Producer, version: int) -> commands.EndTransaction:
+    return commands.EndTransaction(
         each.transactional_id, each.producer_id, each.epoch, is_commit=True, version=version
     )
 

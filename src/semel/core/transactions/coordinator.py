@@ -15,33 +15,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from semel.core.facts import EndReason, FeatureChanged, LatestConnectionChanged, Put
-from semel.core.transactions import model
-from semel.core.transactions.commands import (
-    NO_CONNECTION,
-    SUPERSEDED,
-    AbortOpen,
-    AddOffsets,
-    AddPartitions,
-    ChangeFeature,
-    DescribeTransaction,
-    EndTransaction,
-    ForgetTransaction,
-    ProducerGiven,
-    ReadFeatures,
-    VerifyPartitions,
-    WriteMarker,
-)
+from semel.core.transactions import commands, model
 from semel.core.transactions.ending import Ending
 from semel.core.transactions.joining import join
-from semel.core.transactions.model import (
-    check_is_current,
-    check_may_write,
-    is_of_old_term,
-    is_open,
-    is_superseded,
-    note_connection,
-    previous_producer,
-)
 from semel.core.transactions.states import ENDS, TRANSITIONS, End, Event, Presented
 from semel.core.transactions.update import TransactionUpdate
 from semel.core.types import (
@@ -63,7 +39,7 @@ FEATURE_LEVELS = range(3)
 """The levels of transaction.version: 0 and 1 are version 1, 2 is KIP-890."""
 
 
-def add_partitions(state: "BrokerState", command: AddPartitions, now: int) -> Decision:
+def add_partitions(state: "BrokerState", command: commands.AddPartitions, now: int) -> Decision:
     """Add partitions by request."""
     return _add(
         state,
@@ -79,34 +55,34 @@ def add_partitions(state: "BrokerState", command: AddPartitions, now: int) -> De
     )
 
 
-def add_offsets(state: "BrokerState", command: AddOffsets, now: int) -> Decision:
+def add_offsets(state: "BrokerState", command: commands.AddOffsets, now: int) -> Decision:
     """Add a group by request."""
     return _add(state, command, lambda known: join(state, known, now, group_id=command.group_id, version=1))
 
 
 def _add(
     state: "BrokerState",
-    command: AddPartitions | AddOffsets,
+    command: commands.AddPartitions | commands.AddOffsets,
     grow: Callable[[Transaction], Transaction],
 ) -> Decision:
     transactional_id = command.transactional_id
     transaction = state.transactions[TransactionKey(transactional_id)]
-    error = check_may_write(state, transaction, ProducerIdAndEpoch(command.producer_id, command.epoch))
+    error = model.check_may_write(state, transaction, ProducerIdAndEpoch(command.producer_id, command.epoch))
     if error is not ErrorCode.NONE:
         return Decision(error)
     assert transaction is not None
-    if is_superseded(state, transactional_id, command.connection):
-        return Decision(SUPERSEDED)
-    connection_facts = note_connection(state, transactional_id, command.connection)
+    if model.is_superseded(state, transactional_id, command.connection):
+        return Decision(commands.SUPERSEDED)
+    connection_facts = model.note_connection(state, transactional_id, command.connection)
     joined = grow(transaction)
     facts = connection_facts if joined is transaction else (Put.of(joined), *connection_facts)
     return Decision(ErrorCode.NONE, facts, defers_sync=not joined.is_two_phase)
 
 
-def verify_partitions(state: "BrokerState", command: VerifyPartitions, now: int) -> Decision:
+def verify_partitions(state: "BrokerState", command: commands.VerifyPartitions, now: int) -> Decision:
     """Check whether partitions are in the transaction."""
     transaction = state.transactions[TransactionKey(command.transactional_id)]
-    error = check_is_current(transaction, ProducerIdAndEpoch(command.producer_id, command.epoch))
+    error = model.check_is_current(transaction, ProducerIdAndEpoch(command.producer_id, command.epoch))
     if error is not ErrorCode.NONE:
         return Decision((error,) * len(command.partitions))
     assert transaction is not None
@@ -119,24 +95,28 @@ def verify_partitions(state: "BrokerState", command: VerifyPartitions, now: int)
     )
 
 
-def end_transaction(state: "BrokerState", command: EndTransaction, now: int) -> Decision:
+def end_transaction(state: "BrokerState", command: commands.EndTransaction, now: int) -> Decision:
     """Commit or abort."""
     transaction = state.transactions[TransactionKey(command.transactional_id)]
     producer = ProducerIdAndEpoch(command.producer_id, command.epoch)
     presented = Presented.CURRENT
-    error = check_is_current(transaction, producer)
+    error = model.check_is_current(transaction, producer)
     if error is not ErrorCode.NONE:
-        if command.version == 1 or transaction is None or producer != previous_producer(transaction):
-            return Decision(ProducerGiven(error))
+        if command.version == 1 or transaction is None or producer != model.previous_producer(transaction):
+            return Decision(commands.ProducerGiven(error))
         presented = Presented.BEFORE
     assert transaction is not None
-    if command.version == 1 and is_superseded(state, command.transactional_id, command.connection):
-        return Decision(SUPERSEDED)
+    if command.version == 1 and model.is_superseded(state, command.transactional_id, command.connection):
+        return Decision(commands.SUPERSEDED)
     is_abort_of_version_2 = command.version == 2 and not command.is_commit
-    if presented is Presented.CURRENT and is_of_old_term(state, transaction) and not is_abort_of_version_2:
-        return Decision(ProducerGiven(ErrorCode.PRODUCER_FENCED))
+    if (
+        presented is Presented.CURRENT
+        and model.is_of_old_term(state, transaction)
+        and not is_abort_of_version_2
+    ):
+        return Decision(commands.ProducerGiven(ErrorCode.PRODUCER_FENCED))
     update = TransactionUpdate(state, transaction, now)
-    connection_facts = note_connection(state, command.transactional_id, command.connection)
+    connection_facts = model.note_connection(state, command.transactional_id, command.connection)
     match ENDS[command.version, transaction.state, presented, command.is_commit]:
         case End.AGAIN:
             return Decision(update.given(), connection_facts)
@@ -144,36 +124,36 @@ def end_transaction(state: "BrokerState", command: EndTransaction, now: int) -> 
             update.end(Event.COMMIT if command.is_commit else Event.ABORT, version=command.version)
             return update.decision(update.given(), connection_facts=connection_facts)
         case ErrorCode() as refused:
-            return Decision(ProducerGiven(refused), connection_facts)
+            return Decision(commands.ProducerGiven(refused), connection_facts)
     raise AssertionError("ENDS has no other rows")
 
 
-def abort_open(state: "BrokerState", command: AbortOpen, now: int) -> Decision:
+def abort_open(state: "BrokerState", command: commands.AbortOpen, now: int) -> Decision:
     """Abort the open transaction and fence its producer."""
     transaction = state.transactions[TransactionKey(command.transactional_id)]
-    if transaction is None or not is_open(transaction):
+    if transaction is None or not model.is_open(transaction):
         return Decision(False)
     if command.overdue_only and not 0 <= transaction.deadline_ms < now:
         return Decision(False)
-    latest = state.latest_connections.get(command.transactional_id, NO_CONNECTION)
-    if command.connection not in (NO_CONNECTION, latest):
+    latest = state.latest_connections.get(command.transactional_id, commands.NO_CONNECTION)
+    if command.connection not in (commands.NO_CONNECTION, latest):
         return Decision(False)
-    if command.before_term and not is_of_old_term(state, transaction):
+    if command.before_term and not model.is_of_old_term(state, transaction):
         return Decision(False)
     update = TransactionUpdate(state, transaction, now)
     update.fence(_reason(command))
     return update.decision(True)
 
 
-def _reason(command: AbortOpen) -> EndReason:
+def _reason(command: commands.AbortOpen) -> EndReason:
     if command.overdue_only:
         return EndReason.TIMEOUT
-    if command.connection != NO_CONNECTION:
+    if command.connection != commands.NO_CONNECTION:
         return EndReason.DISCONNECT
     return EndReason.TERM if command.before_term else EndReason.ADMIN
 
 
-def forget_transaction(state: "BrokerState", command: ForgetTransaction, now: int) -> Decision:
+def forget_transaction(state: "BrokerState", command: commands.ForgetTransaction, now: int) -> Decision:
     """Forget an unused id."""
     transaction = state.transactions[TransactionKey(command.transactional_id)]
     if (
@@ -185,12 +165,12 @@ def forget_transaction(state: "BrokerState", command: ForgetTransaction, now: in
     return Decision(True, (Put(TransactionKey(command.transactional_id), None),))
 
 
-def describe_transaction(state: "BrokerState", command: DescribeTransaction, now: int) -> Decision:
+def describe_transaction(state: "BrokerState", command: commands.DescribeTransaction, now: int) -> Decision:
     """Return the current state of the transactional id."""
     return Decision(state.transactions[TransactionKey(command.transactional_id)])
 
 
-def write_marker(state: "BrokerState", command: WriteMarker, now: int) -> Decision:
+def write_marker(state: "BrokerState", command: commands.WriteMarker, now: int) -> Decision:
     """End a producer's transaction in one partition. Administrators use it to end hanging transactions."""
     partition = state.partitions[command.partition]
     if partition is None:
@@ -220,7 +200,7 @@ def write_marker(state: "BrokerState", command: WriteMarker, now: int) -> Decisi
     return Decision(ErrorCode.NONE, tuple(ending.facts), tuple(ending.batches))
 
 
-def change_feature(state: "BrokerState", command: ChangeFeature, now: int) -> Decision:
+def change_feature(state: "BrokerState", command: commands.ChangeFeature, now: int) -> Decision:
     """Set the transaction version of new clients. Transactions end in the version they started with."""
     cluster = state.cluster[ClusterKey()] or Cluster()
     level = command.transaction_version
@@ -231,7 +211,7 @@ def change_feature(state: "BrokerState", command: ChangeFeature, now: int) -> De
     return Decision(ErrorCode.NONE, (FeatureChanged(level, cluster.features_epoch + 1),))
 
 
-def read_features(state: "BrokerState", command: ReadFeatures, now: int) -> Decision:
+def read_features(state: "BrokerState", command: commands.ReadFeatures, now: int) -> Decision:
     """Return the current features of the cluster."""
     return Decision(state.cluster[ClusterKey()] or Cluster())
 

@@ -10,48 +10,40 @@ Deleting a group or topic deletes its pending offsets; a later commit does not b
 
 from typing import TYPE_CHECKING
 
+from semel.core import types
 from semel.core.facts import Put
 from semel.core.groups.offsets import check_commit, check_partition, keep_group
 from semel.core.transactions.commands import SUPERSEDED, CommitPending
 from semel.core.transactions.joining import join_by_writing
 from semel.core.transactions.model import is_superseded, note_connection
-from semel.core.types import (
-    Decision,
-    ErrorCode,
-    Fact,
-    GroupKey,
-    OffsetKey,
-    PendingKey,
-    PendingOffset,
-    TransactionKey,
-)
 from semel.wire.batch import ProducerIdAndEpoch
+from semel.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
     from semel.core.state import BrokerState
 
 
-def settle(state: "BrokerState", group_id: str, producer_id: int, *, is_commit: bool) -> list[Fact]:
+def settle(state: "BrokerState", group_id: str, producer_id: int, *, is_commit: bool) -> list[types.Fact]:
     """Commit or drop the pending offsets of a producer in a group."""
-    pending = state.pending[PendingKey(group_id)] or ()
+    pending = state.pending[types.PendingKey(group_id)] or ()
     mine = {each.key: at for at, each in enumerate(pending) if each.producer_id == producer_id}
     if not mine:
         return []
-    facts: list[Fact] = []
-    rest: list[PendingOffset] = []
+    facts: list[types.Fact] = []
+    rest: list[types.PendingOffset] = []
     for at, each in enumerate(pending):
         if each.producer_id != producer_id:
             was_before = is_commit and at < mine.get(each.key, -1)
             rest.append(each.but(is_superseded=True) if was_before else each)
         elif is_commit and not each.is_superseded:
             facts.append(Put(each.key, each.value))
-    facts.append(Put(PendingKey(group_id), tuple(rest) or None))
+    facts.append(Put(types.PendingKey(group_id), tuple(rest) or None))
     return facts
 
 
-def commit_pending(state: "BrokerState", command: CommitPending, now: int) -> Decision:
+def commit_pending(state: "BrokerState", command: CommitPending, now: int) -> types.Decision:
     """Add pending offsets to the transaction."""
-    transaction = state.transactions[TransactionKey(command.transactional_id)]
+    transaction = state.transactions[types.TransactionKey(command.transactional_id)]
     error, joined = join_by_writing(
         state,
         transaction,
@@ -61,7 +53,7 @@ def commit_pending(state: "BrokerState", command: CommitPending, now: int) -> De
         group_id=command.group_id,
         version=command.version,
     )
-    group = state.groups[GroupKey(command.group_id)]
+    group = state.groups[types.GroupKey(command.group_id)]
     if error is ErrorCode.NONE:
         error = check_commit(
             group,
@@ -70,14 +62,14 @@ def commit_pending(state: "BrokerState", command: CommitPending, now: int) -> De
             knows_consumer_groups=command.knows_consumer_groups,
         )
     if error is not ErrorCode.NONE:
-        return Decision((error,) * len(command.offsets))
+        return types.Decision((error,) * len(command.offsets))
     assert joined is not None
     transactional_id, connection = command.transactional_id, command.connection
     if command.version == 1 and is_superseded(state, transactional_id, connection, for_offsets=True):
-        return Decision(SUPERSEDED)
+        return types.Decision(SUPERSEDED)
     errors: list[ErrorCode] = []
     committed_ms = state.time_of_day(now)
-    added: dict[OffsetKey, PendingOffset] = {}
+    added: dict[types.OffsetKey, types.PendingOffset] = {}
     for key, value in command.offsets:
         if len(value.metadata) > command.metadata_chars_max:
             errors.append(ErrorCode.OFFSET_METADATA_TOO_LARGE)
@@ -85,14 +77,14 @@ def commit_pending(state: "BrokerState", command: CommitPending, now: int) -> De
         errors.append(check_partition(group, command.committer, key))
         if errors[-1] is not ErrorCode.NONE:
             continue
-        added[key] = PendingOffset(command.producer_id, key, value.but(committed_ms=committed_ms))
-    facts: list[Fact] = [] if joined is transaction else [Put.of(joined)]
+        added[key] = types.PendingOffset(command.producer_id, key, value.but(committed_ms=committed_ms))
+    facts: list[types.Fact] = [] if joined is transaction else [Put.of(joined)]
     facts += note_connection(state, transactional_id, connection, for_offsets=True)
     if added:
-        before = state.pending[PendingKey(command.group_id)] or ()
+        before = state.pending[types.PendingKey(command.group_id)] or ()
         kept = tuple(
             each for each in before if each.producer_id != command.producer_id or each.key not in added
         )
-        facts.append(Put(PendingKey(command.group_id), (*kept, *added.values())))
+        facts.append(Put(types.PendingKey(command.group_id), (*kept, *added.values())))
         facts.extend(keep_group(state, group, command.group_id, command.committer.member_id, now))
-    return Decision(tuple(errors), tuple(facts), defers_sync=not joined.is_two_phase)
+    return types.Decision(tuple(errors), tuple(facts), defers_sync=not joined.is_two_phase)

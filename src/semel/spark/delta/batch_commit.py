@@ -38,6 +38,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 from pyspark.sql.types import StructType
 
 from semel.client import Client, ClientError, KafkaError, Partition
+from semel.spark import errors
 from semel.spark.checkpoint import Checkpoint, Step, describe
 from semel.spark.clients import connect
 from semel.spark.delta import leftovers
@@ -57,16 +58,6 @@ from semel.spark.delta.position import (
 )
 from semel.spark.delta.schema import delta_schema, required_columns
 from semel.spark.delta.table import Table, check_rows, open_for, open_table
-from semel.spark.errors import (
-    BatchUnfinished,
-    OptionError,
-    PipelineError,
-    PipelineFenced,
-    PipelineMismatch,
-    TableBusy,
-    TableChanged,
-    TableUnreachable,
-)
 from semel.spark.partition_offsets import PartitionOffsets
 from semel.spark.relations import Relations
 from semel.spark.sink.continuity import check_source
@@ -104,14 +95,16 @@ def commit_to_table(
                 change(table)
         except CommitFailedError as error:
             failure = error
-        except (DeltaError, OSError, TableUnreachable) as error:
+        except (DeltaError, OSError, errors.TableUnreachable) as error:
             # The commit may have been made despite the error.
             if _is_in(table := _table_now(options, schema, plan), note):
                 return table
-            raise TableUnreachable(f"the table {options.location} cannot be reached: {error}") from error
+            raise errors.TableUnreachable(
+                f"the table {options.location} cannot be reached: {error}"
+            ) from error
         else:
             return table
-    raise TableBusy(
+    raise errors.TableBusy(
         f"nothing was committed: whenever this batch was, the table {options.location} was changed at the "
         f"same moment ({str(failure).partition(chr(10))[0]}) Start again"
     ) from failure
@@ -122,19 +115,19 @@ def _table_now(options: DeltaOptions, schema: StructType, plan: TablePlan) -> Ta
     table = open_table(options.location)
     changed = f"nothing was committed: while this batch was written, the table {options.location} was "
     if table is None:
-        raise TableChanged(f"{changed}deleted or moved. Start again")
+        raise errors.TableChanged(f"{changed}deleted or moved. Start again")
     if table.table_id != plan.table_id:
-        raise TableChanged(f"{changed}replaced by another one. Start again")
+        raise errors.TableChanged(f"{changed}replaced by another one. Start again")
     try:
         new = check_rows(table, delta_schema(schema, options.partition_by), plan.partition_by)
-    except OptionError as error:
-        raise TableChanged(f"{changed}changed: {error}. Start again") from error
+    except errors.OptionError as error:
+        raise errors.TableChanged(f"{changed}changed: {error}. Start again") from error
     if (
         new
         or table.partition_by != plan.partition_by
         or set(required_columns(table.schema)) - {*plan.required}
     ):
-        raise TableChanged(f"{changed}given other columns or partitions. Start again")
+        raise errors.TableChanged(f"{changed}given other columns or partitions. Start again")
     return table
 
 
@@ -147,7 +140,7 @@ def _is_in(table: Table, note: Note) -> bool:
 def _check_files(table: Table, added: Sequence[Added]) -> None:
     """Check that the files still exist: VACUUM may have deleted them, because no commit names them yet."""
     if missing := table.storage.missing([each.path for each in added]):
-        raise TableChanged(
+        raise errors.TableChanged(
             f"nothing was committed: {missing[0]}, which this batch has written to {table.location}, is "
             "gone. VACUUM must keep files for longer than a batch takes. Start again"
         )
@@ -161,7 +154,7 @@ def _check_number(table: Table, plan: TablePlan) -> None:
         check_not_restored(table, position, f"txnAppId {plan.version.app!r}", NEW_APP)
         reached = table.transaction_version(plan.version.app)
         if position.number < plan.number and reached is not None and reached >= plan.version.number:
-            raise PipelineFenced(
+            raise errors.PipelineFenced(
                 f"another write has put {plan.version}, or a later one, into the table since this one was "
                 "planned, so this one stops. What it wrote does not count"
             )
@@ -171,7 +164,7 @@ def _check_number(table: Table, plan: TablePlan) -> None:
             " on the same checkpoint" if by is not None and by.query_id == plan.query_id != NO_QUERY else ""
         )
         who = "" if by is None else f" (commit {by.number} of it, by run {by.run})"
-        raise PipelineFenced(
+        raise errors.PipelineFenced(
             f"another copy of pipeline {plan.app!r}{where} has written to the table since this batch was "
             f"planned{who}, so this one stops. What it wrote in this batch does not count"
         )
@@ -183,7 +176,7 @@ def has_version(table: Table, version: Version) -> bool:
     if reached is None:
         return False
     if not is_of_versions(table, version.app) and is_of_stream(table, version.app):
-        raise PipelineMismatch(
+        raise errors.PipelineMismatch(
             f"the table {table.location} knows {version.app!r} as the pipeline.id of a streaming query. Give "
             "this write another txnAppId"
         )
@@ -200,7 +193,7 @@ NEW_APP = "choose a new txnAppId, and go on with the first version that is not i
 def check_not_restored(table: Table, position: Position, who: str, advice: str) -> None:
     """PipelineMismatch if a RESTORE has removed rows that `who` has written."""
     if position.lost_by is not None:
-        raise PipelineMismatch(
+        raise errors.PipelineMismatch(
             f"the table {table.location} was restored to an older version, by its commit {position.lost_by}, "
             f"after {who} had written to it: rows are gone that the table's transaction identifiers still "
             f"count. Undo it by a RESTORE to version {position.lost_by - 1}; or, to keep the table as it "
@@ -217,9 +210,9 @@ def check_predecessors(
     names = {*streams_of(table), *_followers(client, table, pipeline_id)} - {pipeline_id}
     writers = (_writer(name, read_position(table, name, keys=step.end), step) for name in sorted(names))
     for each in overlapping(writers, relations, step):
-        raise PipelineMismatch(each.refusal(pipeline_id, f"the table {table.location}"))
+        raise errors.PipelineMismatch(each.refusal(pipeline_id, f"the table {table.location}"))
     if not names and table.has_rows_of_unknown_origin() and reads_all(client, step.spans):
-        raise PipelineMismatch(
+        raise errors.PipelineMismatch(
             f"pipeline {pipeline_id!r} is new and reads all of its input, and the table {table.location} has "
             "rows from before its history begins. If a pipeline has written them whose group was deleted or "
             "has expired, they would be there twice: set startingOffsets where the table ends. If they are "
@@ -252,7 +245,7 @@ def plan_stream(options: DeltaOptions, schema: StructType, checkpoint: Checkpoin
     query_id, batch_id = checkpoint.query_id(), checkpoint.newest_batch()
     step = checkpoint.step(batch_id)
     if not step.end:
-        raise PipelineError(
+        raise errors.PipelineError(
             "exactly-once needs an input whose offsets the table can record: a source of format 'semel' in "
             "this query"
         )
@@ -268,7 +261,7 @@ def plan_stream(options: DeltaOptions, schema: StructType, checkpoint: Checkpoin
     position = read_position(table, app, query_id, {*step.start, *step.end, *group.offsets})
     check_not_restored(table, position, f"pipeline {app!r}", NEW_PIPELINE)
     if position.number > 0 and position.number not in position.recent and is_of_versions(table, app):
-        raise PipelineMismatch(
+        raise errors.PipelineMismatch(
             f"the table {table.location} knows {app!r} as the txnAppId of batch writes. Give this query "
             "another pipeline.id"
         )
@@ -339,7 +332,7 @@ def _client(options: DeltaOptions) -> Client:
 def _check_table(group: Group, table: TableName, pipeline_id: str) -> None:
     known = group.table
     if known is not None and known.table_id != table.table_id:
-        raise PipelineMismatch(_other_table_text(pipeline_id, known, table.location))
+        raise errors.PipelineMismatch(_other_table_text(pipeline_id, known, table.location))
 
 
 def _other_table_text(pipeline_id: str, known: TableName, location: str) -> str:
@@ -353,15 +346,15 @@ def _check_may_be_made(options: DeltaOptions, group: Group, batch_id: int) -> No
     """Refuse to create a table for a pipeline that had one: an empty table would hide the loss."""
     known = group.table
     if known is not None and known.location != options.location:
-        raise PipelineMismatch(_other_table_text(options.pipeline_id, known, options.location))
+        raise errors.PipelineMismatch(_other_table_text(options.pipeline_id, known, options.location))
     if known is not None:
-        raise PipelineMismatch(
+        raise errors.PipelineMismatch(
             f"pipeline {options.pipeline_id!r} writes to the table {known.table_id}, and there is no table "
             f"in {known.location} any more. Put it back if that was a mistake; or start with a new "
             "pipeline.id and a new checkpointLocation, and startingOffsets=earliest to write everything again"
         )
     if batch_id > 0:
-        raise PipelineMismatch(_none_text(options.pipeline_id, batch_id))
+        raise errors.PipelineMismatch(_none_text(options.pipeline_id, batch_id))
 
 
 def _none_text(pipeline_id: str, batch_id: int) -> str:
@@ -375,7 +368,7 @@ def _none_text(pipeline_id: str, batch_id: int) -> str:
 def _check(position: Position, pipeline_id: str, query_id: str, batch_id: int, step: Step) -> bool:
     """Whether the table contains the batch. PipelineMismatch if it does not follow the last one there."""
     if position == NOWHERE and batch_id > 0:
-        raise PipelineMismatch(_none_text(pipeline_id, batch_id))
+        raise errors.PipelineMismatch(_none_text(pipeline_id, batch_id))
     if batch_id <= position.batch_id:
         _check_same(position, pipeline_id, batch_id, step)
         return True
@@ -383,7 +376,7 @@ def _check(position: Position, pipeline_id: str, query_id: str, batch_id: int, s
         start, reached = step.start.get(key, 0), position.offsets.get(key)
         is_other_topic = _is_other_topic(position, step, key[0])
         if is_other_topic and position.batch_id == NO_BATCH:
-            raise PipelineMismatch(
+            raise errors.PipelineMismatch(
                 f"topic {key[0]} was deleted and created again since the table got records of it from "
                 f"pipeline {pipeline_id!r}. What was not read before is lost. Start with a new pipeline.id "
                 "to read the new topic"
@@ -392,7 +385,7 @@ def _check(position: Position, pipeline_id: str, query_id: str, batch_id: int, s
             # If the table knows the query but not the partition, it has no records of the partition.
             reached = 0 if position.batch_id != NO_BATCH and key in step.start else start
         if start != reached:
-            raise PipelineMismatch(_mismatch_text(position, pipeline_id, batch_id, step, key))
+            raise errors.PipelineMismatch(_mismatch_text(position, pipeline_id, batch_id, step, key))
     return False
 
 
@@ -402,7 +395,7 @@ def _check_same(position: Position, pipeline_id: str, batch_id: int, step: Step)
     for key, (start, end) in sorted(step.spans.items()):
         has = (position.starts.get(key), position.offsets.get(key))
         if not is_last or has != (start, end) or _is_other_topic(position, step, key[0]):
-            raise PipelineMismatch(_mismatch_text(position, pipeline_id, batch_id, step, key))
+            raise errors.PipelineMismatch(_mismatch_text(position, pipeline_id, batch_id, step, key))
 
 
 def _is_other_topic(position: Position, step: Step, topic: str) -> bool:
@@ -458,7 +451,7 @@ def commit(
     if plan.query_id != NO_QUERY:
         _follow(options, table, plan, sum(each.rows for each in added))
     # The next plan deletes the files that cannot be deleted now.
-    with suppress(TableUnreachable):
+    with suppress(errors.TableUnreachable):
         leftovers.clear(table.storage, plan.app, plan.number, {plan.number: winners})
 
 
@@ -471,7 +464,7 @@ def _follow(options: DeltaOptions, table: Table, plan: TablePlan, rows: int) -> 
     try:
         follow(_client(options), plan.app, {}, TableName(table.table_id, table.location, last), moved)
     except (KafkaError, ClientError) as error:
-        raise BatchUnfinished(
+        raise errors.BatchUnfinished(
             f"batch {plan.batch_id} is in the table, but the group of pipeline {plan.app!r} was not updated: "
             f"{error} Start the query again; it updates the group"
         ) from error
@@ -482,5 +475,5 @@ def _follow(options: DeltaOptions, table: Table, plan: TablePlan, rows: int) -> 
 
 def _clear(table: Table, app: str, position: Position) -> None:
     winners = {each.number: each.winners for each in position.recent.values()}
-    with suppress(TableUnreachable):
+    with suppress(errors.TableUnreachable):
         leftovers.clear(table.storage, app, position.number, winners)

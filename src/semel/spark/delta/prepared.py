@@ -20,6 +20,7 @@ from typing import Any
 from pyspark.sql.types import StructType
 
 from semel.client import Client
+from semel.spark import errors
 from semel.spark.checkpoint import Step
 from semel.spark.delta import leftovers
 from semel.spark.delta.batch_commit import (
@@ -36,15 +37,6 @@ from semel.spark.delta.position import Note, Position, TablePlan, is_of_versions
 from semel.spark.delta.schema import delta_schema, required_columns
 from semel.spark.delta.storage import Storage
 from semel.spark.delta.table import Table, check_is_free, check_merges, check_rows, open_for, open_table
-from semel.spark.errors import (
-    BatchUnfinished,
-    DecidedTableChanged,
-    PipelineError,
-    PipelineMismatch,
-    TableBusy,
-    TableChanged,
-    TableUnreachable,
-)
 from semel.spark.sink.batch_commit import BatchPlan
 from semel.spark.sink.decision import TableState
 
@@ -103,7 +95,7 @@ def _position(client: Client, options: DeltaOptions, table: Table, batch: BatchP
     position = read_position(table, app, batch.query_id, batch.spans.keys())
     check_not_restored(table, position, f"pipeline {app!r}", NEW_PIPELINE)
     if position.number > 0 and position.number not in position.recent and is_of_versions(table, app):
-        raise PipelineMismatch(
+        raise errors.PipelineMismatch(
             f"the table {table.location} knows {app!r} as the txnAppId of batch writes. Give this query "
             "another pipeline.id"
         )
@@ -132,7 +124,7 @@ def _check_known(pipeline_id: str, location: str, batch: BatchPlan) -> None:
     elif has < known.number:
         what = f"the table has only commit {has} of it"
     if what is not None:
-        raise PipelineMismatch(
+        raise errors.PipelineMismatch(
             f"pipeline {pipeline_id!r} has written commit {known.number} to the table {known.table_id} in "
             f"{location}, and {what}. Put it back if that was a mistake; or start with a new pipeline.id and "
             "a new checkpointLocation, and startingOffsets=earliest to write everything again"
@@ -143,7 +135,7 @@ def _check_no_more(table: Table, number: int, options: DeltaOptions, batch: Batc
     """PipelineMismatch if the table has commits of the pipeline that its last decision does not know."""
     known = max((each.number for each in batch.tables.values() if each.table_id == table.table_id), default=0)
     if number > known and not (known == 0 and options.relations.is_new):
-        raise PipelineMismatch(
+        raise errors.PipelineMismatch(
             f"the table {table.location} has commit {number} of pipeline {batch.pipeline_id!r}, and the "
             f"position of the pipeline knows {known or 'none'}. The broker was restored from an older "
             "backup, or the consumer group of the pipeline was deleted or has expired, or another copy of "
@@ -191,27 +183,27 @@ def complete(pipeline_id: str, tables: Mapping[str, TableState]) -> None:
 
     If one table fails, the others get the batch nevertheless.
     """
-    failure: PipelineError | None = None
+    failure: errors.PipelineError | None = None
     for location, state in tables.items():
         if state.prepared:
             try:
                 _complete(pipeline_id, location, state)
-            except PipelineError as error:
+            except errors.PipelineError as error:
                 failure = failure or _explained(location, error)
     if failure is not None:
         raise failure
 
 
-def _explained(location: str, error: PipelineError) -> PipelineError:
-    if isinstance(error, (TableUnreachable, TableBusy)):
-        found: PipelineError = BatchUnfinished(
+def _explained(location: str, error: errors.PipelineError) -> errors.PipelineError:
+    if isinstance(error, (errors.TableUnreachable, errors.TableBusy)):
+        found: errors.PipelineError = errors.BatchUnfinished(
             f"the batch is decided, but is not in the table {location} yet: {error} Start the query "
             "again; it finishes the batch"
         )
-    elif isinstance(error, TableChanged):
+    elif isinstance(error, errors.TableChanged):
         # What is advised before a decision does not help after it.
         why = str(error).removeprefix("nothing was committed: ").removesuffix(". Start again")
-        found = DecidedTableChanged(
+        found = errors.DecidedTableChanged(
             f"the batch is decided, and cannot be added to the table {location}: {why}. Undo that change; "
             "the next start finishes the batch"
         )
@@ -224,7 +216,7 @@ def _explained(location: str, error: PipelineError) -> PipelineError:
 def _complete(pipeline_id: str, location: str, state: TableState) -> None:
     try:
         _commit(pipeline_id, location, state)
-    except TableChanged:
+    except errors.TableChanged:
         # Another driver may have done this at the same time, and have deleted the files.
         table = open_table(location)
         if table is None or table.table_id != state.table_id or not _has(table, pipeline_id, state):
@@ -238,18 +230,18 @@ def _has(table: Table, pipeline_id: str, state: TableState) -> bool:
 def _commit(pipeline_id: str, location: str, state: TableState) -> None:
     storage, table = Storage(location), open_table(location)
     if table is None or table.table_id != state.table_id:
-        raise TableChanged(f"the table {state.table_id} is not there any more")
+        raise errors.TableChanged(f"the table {state.table_id} is not there any more")
     if _has(table, pipeline_id, state):
         recent = read_position(table, pipeline_id).recent.values()
         _clear(storage, pipeline_id, state.number, {each.number: each.winners for each in recent})
         return
     text = storage.read(state.prepared)
     if text is None:
-        raise TableChanged(f"its file {state.prepared} is gone")
+        raise errors.TableChanged(f"its file {state.prepared} is gone")
     content: dict[str, Any] = json.loads(text)
     note = Note.of_text(content["note"])
     if note is None:
-        raise TableChanged(f"its file {state.prepared} cannot be read")
+        raise errors.TableChanged(f"its file {state.prepared} cannot be read")
     plan = TablePlan(
         app=note.app,
         number=note.number,
@@ -281,7 +273,7 @@ def _clear(storage: Storage, app: str, reached: int, winners: Mapping[int, Colle
 
     What cannot be deleted now is deleted later.
     """
-    with suppress(TableUnreachable):
+    with suppress(errors.TableUnreachable):
         leftovers.clear(storage, app, reached, winners)
         for name in storage.names(_directory(app)):
             number = name.partition("-")[0]

@@ -19,22 +19,10 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import col, input_file_name, monotonically_increasing_id
 
+from semel.check import stages
 from semel.check.catalogue import Anomaly
 from semel.check.cycles import Edge, cycles
 from semel.check.history import NAMES, HistoryError, Init, Name, Produce, Topic, from_line, read_history
-from semel.check.stages import (
-    OWNER,
-    PARTITION,
-    TRANSACTION,
-    Input,
-    declared,
-    judge_groups,
-    judge_owners,
-    judge_partition,
-    judge_transaction,
-    judge_whole,
-    routes,
-)
 from semel.check.transactions import Fate, Trace
 from semel.check.verdict import Tally, Verdict
 
@@ -86,10 +74,10 @@ def _steps(rows: DataFrame, about: About, parts: int | None) -> list[DataFrame]:
     def step(kind: str, judge: Judge, *given: DataFrame) -> DataFrame:
         return _step(kind, judge, given, parts).persist()
 
-    fates = step(TRANSACTION, _transaction, rows)
-    seen = step(PARTITION, _Partitions(about.topics, about.written), rows, fates)
-    whole = step(TRANSACTION, _whole, fates, seen)
-    owners = step(OWNER, _owners, rows, whole)
+    fates = step(stages.TRANSACTION, _transaction, rows)
+    seen = step(stages.PARTITION, _Partitions(about.topics, about.written), rows, fates)
+    whole = step(stages.TRANSACTION, _whole, fates, seen)
+    owners = step(stages.OWNER, _owners, rows, whole)
     groups = step(GROUP, _groups, seen, whole)
     order = step(ORDER, _order, seen)
     return [fates, seen, whole, owners, groups, order]
@@ -143,7 +131,7 @@ def _routed(batches: Iterable[pa.RecordBatch]) -> Iterator[Row]:
             about.counts[NAMES[type(operation)], operation.outcome] += 1
             if isinstance(operation, Produce):
                 about.written.add(operation.topic)
-            for key in routes(operation):
+            for key in stages.routes(operation):
                 yield (_key(*key), rank, operation)
     yield (_key(ABOUT), 0, about)
 
@@ -223,11 +211,11 @@ def _judged(batches: Iterable[pa.RecordBatch], judge: Judge) -> Iterator[Row]:
 
 
 def _transaction(name: Any, given: list[Any]) -> Iterator[tuple[str, Any] | Anomaly]:
-    fate, found = judge_transaction(name[0], given)
+    fate, found = stages.judge_transaction(name[0], given)
     yield from found
-    yield (_key(TRANSACTION, fate.transaction), fate)
+    yield (_key(stages.TRANSACTION, fate.transaction), fate)
     for partition in fate.written:
-        yield (_key(PARTITION, *partition), fate)
+        yield (_key(stages.PARTITION, *partition), fate)
 
 
 class _Partitions:
@@ -239,11 +227,11 @@ class _Partitions:
     def __call__(self, name: Any, given: list[Any]) -> Iterator[tuple[str, Any] | Anomaly]:
         fates = {each.transaction: each for each in given if isinstance(each, Fate)}
         steps = [each for each in given if not isinstance(each, Fate)]
-        topic = declared(self._topics, self._written, name[0])
-        result = judge_partition((name[0], name[1]), steps, fates, topic)
+        topic = stages.declared(self._topics, self._written, name[0])
+        result = stages.judge_partition((name[0], name[1]), steps, fates, topic)
         yield from result.anomalies
         for trace in result.traces:
-            yield (_key(TRANSACTION, trace.transaction), trace)
+            yield (_key(stages.TRANSACTION, trace.transaction), trace)
         for edge in result.edges:
             yield (_key(ORDER, edge.before), edge)
             yield (_key(ORDER, edge.after), edge)
@@ -253,25 +241,25 @@ class _Partitions:
 
 def _whole(name: Any, given: list[Any]) -> Iterator[tuple[str, Any] | Anomaly]:
     (first,) = (each for each in given if isinstance(each, Fate))
-    fate, found = judge_whole(first, [each for each in given if isinstance(each, Trace)])
+    fate, found = stages.judge_whole(first, [each for each in given if isinstance(each, Trace)])
     yield from found
     yield (ABOUT, fate.outcome)
     if fate.transactional_id is not None:
-        yield (_key(OWNER, fate.transactional_id), fate)
+        yield (_key(stages.OWNER, fate.transactional_id), fate)
     for partition in fate.claimed:
         yield (_key(GROUP, *partition), fate)
 
 
 def _owners(name: Any, given: list[Any]) -> Iterator[tuple[str, Any] | Anomaly]:
     inits = [each for each in given if isinstance(each, Init)]
-    yield from judge_owners(name[0], inits, [each for each in given if isinstance(each, Fate)])
+    yield from stages.judge_owners(name[0], inits, [each for each in given if isinstance(each, Fate)])
 
 
 def _groups(name: Any, given: list[Any]) -> Iterator[tuple[str, Any] | Anomaly]:
     fates = {each.transaction: each for each in given if isinstance(each, Fate)}
     for each in given:
-        if isinstance(each, Input):
-            yield from judge_groups(each, fates)
+        if isinstance(each, stages.Input):
+            yield from stages.judge_groups(each, fates)
 
 
 def _order(name: Any, given: list[Any]) -> Iterator[tuple[str, Any] | Anomaly]:

@@ -27,19 +27,10 @@ from semel.client import (
 )
 from semel.client.consume.offsets import list_offsets
 from semel.pipeline import FAIL, SKIP, Delta, Lookup, Pipeline, Topic
+from semel.spark import partition_offsets
 from semel.spark.checkpoint import Checkpoint, Step
 from semel.spark.errors import DataLoss, OptionError, PipelineError, PipelineMismatch
 from semel.spark.options import SinkOptions, SourceOptions
-from semel.spark.partition_offsets import (
-    PartitionOffsets,
-    TopicIds,
-    ids_of,
-    of_json,
-    recreated,
-    to_json,
-    topic_ids,
-    without_topics,
-)
 from semel.spark.pipeline.planned import (
     Finding,
     Kind,
@@ -89,9 +80,9 @@ class _Read:
 
     name: str
     options: SourceOptions
-    start: PartitionOffsets
+    start: partition_offsets.PartitionOffsets
     end: dict[str, Any]
-    before: TopicIds  # the topics that were read before
+    before: partition_offsets.TopicIds  # the topics that were read before
     is_known: set[str]  # topics of which the pipeline has a position
 
 
@@ -297,8 +288,10 @@ class _Planner:
 
     def _goes_on(self, name: str, options: SourceOptions, logged: Mapping[str, Any]) -> _Read:
         end = StreamReader(options, ()).latestOffset(dict(logged), ReadAllAvailable())
-        found = of_json(logged)
-        return _Read(name, options, found, end, ids_of(logged), {topic for topic, _ in found})
+        found = partition_offsets.of_json(logged)
+        return _Read(
+            name, options, found, end, partition_offsets.ids_of(logged), {topic for topic, _ in found}
+        )
 
     def _begins(self, name: str, options: SourceOptions) -> _Read:
         positions, last = Positions(options, require_stable=False), self._committed.decision
@@ -306,7 +299,7 @@ class _Planner:
         start = positions.resolve(options.start, partitions, STARTING)
         ends = LogEnds(positions, fail_on_data_loss=options.fail_on_data_loss)
         found = ends.next(start, ids)
-        end = to_json(
+        end = partition_offsets.to_json(
             found.end,
             began=found.begin,
             ids=found.ids,
@@ -330,7 +323,7 @@ class _Planner:
     def _sources(self, reads: list[_Read], step: Step | None) -> Iterator[SourcePlan]:
         found: set[str] = set()
         for read in reads:
-            end = of_json(read.end)
+            end = partition_offsets.of_json(read.end)
             starts = {key: self._start(read, step, key) for key in end}
             first = list_offsets(self._client, dict.fromkeys(end, EARLIEST))
             lost = {key: max(0, first[key].offset - offset) for key, offset in starts.items()}
@@ -359,20 +352,22 @@ class _Planner:
         return step.start.get(key, 0) if step is not None else read.start.get(key, 0)
 
     def _then_of_source(self, read: _Read, topic: str) -> Then:
-        if topic in recreated(read.before, ids_of(read.end)):
+        if topic in partition_offsets.recreated(read.before, partition_offsets.ids_of(read.end)):
             return Then.STARTS_OVER
         return Then.CONTINUES if topic in read.is_known else Then.BEGINS
 
-    def _data_loss(self, read: _Read, end: PartitionOffsets, lost: Mapping[Partition, int]) -> None:
+    def _data_loss(
+        self, read: _Read, end: partition_offsets.PartitionOffsets, lost: Mapping[Partition, int]
+    ) -> None:
         """Note what cannot be read any more. What the source refuses itself is noted already."""
-        anew = recreated(read.before, ids_of(read.end))
+        anew = partition_offsets.recreated(read.before, partition_offsets.ids_of(read.end))
         for topic in sorted(anew):
             self._find(
                 Kind.LOST,
                 f"topic {topic} was deleted and created again: what was not read of the old one is lost, and "
                 "the new one is read from its start",
             )
-        for (topic, partition), offset in sorted(without_topics(read.start, anew).items()):
+        for (topic, partition), offset in sorted(partition_offsets.without_topics(read.start, anew).items()):
             key = (topic, partition)
             if key not in end:
                 self._find(Kind.LOST, f"{topic}/{partition} is not read any more; its position is {offset}")
@@ -397,7 +392,7 @@ class _Planner:
         """Whether the next batch was decided. Notes what its plan would refuse."""
         relations = self._relations()
         names = [each for each in self._output_topics() if each]
-        outputs = topic_ids(self._client.describe(names).topics) if names else {}
+        outputs = partition_offsets.topic_ids(self._client.describe(names).topics) if names else {}
 
         def follow(relations: Relations) -> bool:
             query_id = self._query_id()

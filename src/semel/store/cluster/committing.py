@@ -39,6 +39,7 @@ from semel.core.types import (
     TopicKey,
     TransactionKey,
 )
+from semel.store import contract
 from semel.store.cluster.commit_calls import WRITE_ROWS, WRITE_SHARES, Bytes, Call, CommitCalls
 from semel.store.cluster.contract import Conflict, TermEnded
 from semel.store.cluster.membership import BrokerSlot
@@ -53,14 +54,6 @@ from semel.store.cluster.postgres.database import (
     stored,
 )
 from semel.store.cluster.postgres.terms import Terms
-from semel.store.contract import (
-    BatchLocation,
-    LedgerDamaged,
-    StoreBroken,
-    StoreDamaged,
-    StoreFenced,
-    StoreRefused,
-)
 
 SLOT_SHIFT: Final = 44
 """A version is the slot of the broker that wrote it, shifted by this many bits, and the commit's number."""
@@ -239,7 +232,7 @@ class Committer:
     async def commit(
         self,
         facts: Sequence[Fact],
-        locations: Sequence[BatchLocation],
+        locations: Sequence[contract.BatchLocation],
         contents: Bytes,
         *,
         expected: Mapping[Key, int],
@@ -345,9 +338,9 @@ class Committer:
             # The commit did not name the topic among its expected versions.
             raise Conflict from error
         refused = refusal(error)
-        if isinstance(refused, StoreFenced):
+        if isinstance(refused, contract.StoreFenced):
             await self._check_history(self._database)
-        raise refused or StoreBroken(f"a commit in PostgreSQL failed: {error}") from error
+        raise refused or contract.StoreBroken(f"a commit in PostgreSQL failed: {error}") from error
 
     async def _check_history(self, at: "Database | Any") -> None:
         """Raise StoreDamaged if a server lacks confirmed commits. ``at`` is the database or a session."""
@@ -381,12 +374,14 @@ class Committer:
                 continue
             except asyncpg.PostgresError as error:
                 refused = refusal(error)
-                if isinstance(refused, StoreRefused):
+                if isinstance(refused, contract.StoreRefused):
                     # PostgreSQL has no room or allows no writes for now, and the outcome is still unknown.
                     continue
-                raise refused or StoreBroken(f"PostgreSQL does not tell about a commit: {error}") from error
+                raise refused or contract.StoreBroken(
+                    f"PostgreSQL does not tell about a commit: {error}"
+                ) from error
             if row is None:
-                raise StoreFenced(f"another process took the place of broker {place.broker_id}")
+                raise contract.StoreFenced(f"another process took the place of broker {place.broker_id}")
             self._place = place._replace(session=row["session"])
             return int(row["sequence"])
         raise AssertionError("there is always another pause")
@@ -401,7 +396,7 @@ def check_loss(place: BrokerSlot, known: Mapping[int, int], found: Mapping[int, 
     for slot, number in known.items():
         epoch, last = found.get(slot, (0, 0))
         if last < number or (slot == place.slot and epoch < place.epoch):
-            raise StoreDamaged(
+            raise contract.StoreDamaged(
                 "PostgreSQL has lost commits that it had confirmed: a broker's last commit was number"
                 f" {number}, and now it is {last}. A standby that was not synchronous was promoted, or a"
                 " backup or an older copy of the server was restored. Stop all brokers, and see 'What a"
@@ -423,7 +418,7 @@ async def _called(connection: Any, call: Call) -> Any:
     row = await connection.fetchrow(f"SELECT * FROM {call.function}({marks})", *call.arguments)
     if call.returns is not None and tuple(row) != call.returns:
         # The commit is rolled back. The core counts staged batches, so the ledger has lost some of them.
-        raise LedgerDamaged(
+        raise contract.LedgerDamaged(
             f"the ledger has lost staged batches of partition {call.arguments[1]} of topic id"
             f" {call.arguments[0].hex()}: producer {call.arguments[2]} cannot commit them. See 'semel cluster"
             " check'"

@@ -13,34 +13,14 @@ from typing import Any, Final
 
 import asyncpg
 
-from semel.core.types import (
-    CommittedOffset,
-    EntityKey,
-    Fact,
-    Key,
-    OffsetKey,
-    PartitionKey,
-    PolicyKey,
-    ProducerKey,
-    ProducerState,
-    Topic,
-    Transaction,
-    V,
-)
+from semel.core import types
 from semel.rate_limit import LoggedOnce
+from semel.store import contract
+from semel.store.cluster import loading
 from semel.store.cluster.bytes.merging import batches_of
 from semel.store.cluster.commit_calls import Bytes
 from semel.store.cluster.committing import Committer
 from semel.store.cluster.contract import Versioned
-from semel.store.cluster.loading import (
-    PARTITION,
-    list_groups,
-    list_open_transactions,
-    list_transactions,
-    list_unseen_producers,
-    list_unused_transactions,
-    load,
-)
 from semel.store.cluster.membership import BrokerSlot, take_place
 from semel.store.cluster.postgres.database import (
     QUERY_PATIENCE_SECONDS,
@@ -53,15 +33,6 @@ from semel.store.cluster.postgres.database import (
 from semel.store.cluster.postgres.opening import open_database
 from semel.store.cluster.postgres.terms import Terms
 from semel.store.cluster.sweeping import leftovers, sweep
-from semel.store.contract import (
-    BatchLocation,
-    Counts,
-    GroupSummary,
-    LedgerDamaged,
-    StoreBroken,
-    StoredBatch,
-    StoreRefused,
-)
 from semel.store.rows import batch_of, offset_of, producer_of, topic_of
 
 log = logging.getLogger("semel.damage")
@@ -79,7 +50,7 @@ class LostRows:
         """Count and log a LedgerDamaged that is raised within."""
         try:
             yield
-        except LedgerDamaged as damaged:
+        except contract.LedgerDamaged as damaged:
             self.met += 1
             if self._logged.is_news(str(damaged)):
                 log.error("%s", damaged)
@@ -126,9 +97,9 @@ class PostgresLedger:
             cluster_id = await database.value("SELECT value FROM meta WHERE name = 'cluster_id'")
             place = await take_place(database, broker_id, lease_seconds)
             term = await Terms(database).begin()
-        except StoreRefused as error:
+        except contract.StoreRefused as error:
             await database.close()
-            raise StoreBroken(f"the ledger cannot be opened: {error}") from error
+            raise contract.StoreBroken(f"the ledger cannot be opened: {error}") from error
         except BaseException:
             await database.close()
             raise
@@ -138,7 +109,7 @@ class PostgresLedger:
         """End the lease, and close the connections."""
         await self.committer.locks.give_up()
         # If the server is away, or must not be used, the lease expires.
-        with suppress(ConnectionLost, asyncpg.PostgresError, StoreBroken):
+        with suppress(ConnectionLost, asyncpg.PostgresError, contract.StoreBroken):
             async with self.database.connection() as connection:
                 await connection.execute("SELECT end_lease($1, $2)", self.place.broker_id, self.place.epoch)
         await self.database.close()
@@ -147,11 +118,11 @@ class PostgresLedger:
 
     async def commit(
         self,
-        facts: Sequence[Fact],
-        locations: Sequence[BatchLocation],
+        facts: Sequence[types.Fact],
+        locations: Sequence[contract.BatchLocation],
         contents: Bytes = NO_BYTES,
         *,
-        expected: Mapping[Key, int] = MappingProxyType({}),
+        expected: Mapping[types.Key, int] = MappingProxyType({}),
         defers_sync: bool = False,
     ) -> int:
         """Write the facts together and durably; their i-th batch is at locations[i]. Return the number."""
@@ -161,7 +132,7 @@ class PostgresLedger:
 
     # -- entities -----------------------------------------------------------------------------------------
 
-    async def load(self, keys: Sequence[EntityKey[V]]) -> list[V | None]:
+    async def load(self, keys: Sequence[types.EntityKey[types.V]]) -> list[types.V | None]:
         """Return the entities with these keys in the same order, None for those that do not exist.
 
         Partitions are durable when they are returned, because clients may read what they show.
@@ -170,24 +141,24 @@ class PostgresLedger:
         async def work() -> list[Versioned[Any]]:
             # One connection, which survives no crash: what it has read cannot be lost before the flush.
             async with self.database.connection() as connection:
-                found = await load(connection.fetch, keys, self.place.broker_id)
+                found = await loading.load(connection.fetch, keys, self.place.broker_id)
                 shown = zip(keys, found, strict=True)
-                versions = [each.version for key, each in shown if isinstance(key, PartitionKey)]
+                versions = [each.version for key, each in shown if isinstance(key, types.PartitionKey)]
                 await self.committer.make_durable(versions, connection)
                 return found
 
         with self.lost_rows.watched():
             return [each.value for each in await patiently(work, QUERY_PATIENCE_SECONDS)]
 
-    async def load_versioned(self, keys: Sequence[Key], *, locks: bool) -> list[Versioned[Any]]:
+    async def load_versioned(self, keys: Sequence[types.Key], *, locks: bool) -> list[Versioned[Any]]:
         """Return entities and their versions. With ``locks``, they are locked until the next commit."""
         if not locks:
             with self.lost_rows.watched():
-                return await load(self.database.fetch, keys, self.place.broker_id, at_once=True)
+                return await loading.load(self.database.fetch, keys, self.place.broker_id, at_once=True)
 
         async def work() -> list[Versioned[Any]]:
             async with self.committer.locks.taken(keys) as connection:
-                return await load(connection.fetch, keys, self.place.broker_id)
+                return await loading.load(connection.fetch, keys, self.place.broker_id)
 
         try:
             with self.lost_rows.watched():
@@ -196,12 +167,12 @@ class PostgresLedger:
             await self.committer.locks.give_up()
             raise
 
-    async def topic_by_id(self, topic_id: bytes) -> Topic | None:
+    async def topic_by_id(self, topic_id: bytes) -> types.Topic | None:
         """Return the topic with this id."""
         row = await self.database.row(f"SELECT {TOPIC_COLUMNS} FROM topics WHERE topic_id = $1", topic_id)
         return None if row is None else topic_of(row)
 
-    async def topics(self, *, after: str = "", limit: int = 10_000) -> list[Topic]:
+    async def topics(self, *, after: str = "", limit: int = 10_000) -> list[types.Topic]:
         """Return topics, ordered by name."""
         rows = await self.database.fetch(
             f"SELECT {TOPIC_COLUMNS} FROM topics WHERE name > $1 ORDER BY name LIMIT $2", after, limit
@@ -209,10 +180,10 @@ class PostgresLedger:
         return [topic_of(row) for row in rows]
 
     async def policies(
-        self, *, after: PolicyKey | None = None, limit: int = 10_000
-    ) -> list[tuple[PolicyKey, str]]:
+        self, *, after: types.PolicyKey | None = None, limit: int = 10_000
+    ) -> list[tuple[types.PolicyKey, str]]:
         """Return policies and their values, ordered by key."""
-        start = PolicyKey("", "") if after is None else after
+        start = types.PolicyKey("", "") if after is None else after
         rows = await self.database.fetch(
             """
             SELECT kind, name, body FROM policies WHERE (kind, name) > ($1, $2) ORDER BY kind, name LIMIT $3
@@ -221,9 +192,9 @@ class PostgresLedger:
             stored(start.name),
             limit,
         )
-        return [(PolicyKey(kind, original(name)), original(body)) for kind, name, body in rows]
+        return [(types.PolicyKey(kind, original(name)), original(body)) for kind, name, body in rows]
 
-    async def counts(self) -> Counts:
+    async def counts(self) -> contract.Counts:
         """Return the counts of what clients can create."""
         # Partitions are counted by topics: an old snapshot keeps all versions of the rows of partitions.
         row = await self.database.row(
@@ -232,13 +203,13 @@ class PostgresLedger:
                 (SELECT count(*) FROM transactions)
             """
         )
-        return Counts(*row)
+        return contract.Counts(*row)
 
-    async def groups(self, *, after: str = "", limit: int = 10_000) -> list[GroupSummary]:
+    async def groups(self, *, after: str = "", limit: int = 10_000) -> list[contract.GroupSummary]:
         """Return groups, ordered by id, including those that only have offsets (kind "")."""
-        return await list_groups(self.database, after, limit)
+        return await loading.list_groups(self.database, after, limit)
 
-    async def group_offsets(self, group_id: str) -> list[tuple[OffsetKey, CommittedOffset]]:
+    async def group_offsets(self, group_id: str) -> list[tuple[types.OffsetKey, types.CommittedOffset]]:
         """Return everything a group has committed."""
         rows = await self.database.fetch(
             """
@@ -248,11 +219,14 @@ class PostgresLedger:
             stored(group_id),
         )
         return [
-            (OffsetKey(group_id, original(topic), index), offset_of((offset, epoch, original(metadata), at)))
+            (
+                types.OffsetKey(group_id, original(topic), index),
+                offset_of((offset, epoch, original(metadata), at)),
+            )
             for topic, index, offset, epoch, metadata, at in rows
         ]
 
-    async def producers(self, partition: PartitionKey) -> list[tuple[int, ProducerState]]:
+    async def producers(self, partition: types.PartitionKey) -> list[tuple[int, types.ProducerState]]:
         """Return the producers that a partition remembers."""
         rows = await self.database.fetch(
             """
@@ -266,37 +240,37 @@ class PostgresLedger:
         return [(producer_id, producer_of(rest)) for producer_id, *rest in rows]
 
     async def producers_unseen_since(
-        self, before_ms: int, *, after: ProducerKey | None = None, limit: int
-    ) -> list[ProducerKey]:
+        self, before_ms: int, *, after: types.ProducerKey | None = None, limit: int
+    ) -> list[types.ProducerKey]:
         """Return producers without an open transaction and last seen before this time, the last key first."""
-        return await list_unseen_producers(self.database, before_ms, after, limit)
+        return await loading.list_unseen_producers(self.database, before_ms, after, limit)
 
-    async def transactions(self, *, after: str = "", limit: int = 10_000) -> list[Transaction]:
+    async def transactions(self, *, after: str = "", limit: int = 10_000) -> list[types.Transaction]:
         """Return transactions ordered by transactional id, in any state."""
-        return await list_transactions(self.database, after, limit)
+        return await loading.list_transactions(self.database, after, limit)
 
-    async def open_transactions(self, *, after: str = "", limit: int) -> list[Transaction]:
+    async def open_transactions(self, *, after: str = "", limit: int) -> list[types.Transaction]:
         """Return open transactions, the last transactional id first."""
-        return await list_open_transactions(self.database, after, limit)
+        return await loading.list_open_transactions(self.database, after, limit)
 
     async def transactions_unused_since(self, before_ms: int, *, after: str = "", limit: int) -> list[str]:
         """Return unused transactional ids without an open transaction, the last one first."""
-        return await list_unused_transactions(self.database, before_ms, after, limit)
+        return await loading.list_unused_transactions(self.database, before_ms, after, limit)
 
     # -- batches ------------------------------------------------------------------------------------------
 
     async def find_batches(
-        self, partition: PartitionKey, offset: int, *, before: int, bytes_max: int, batches_max: int
-    ) -> list[StoredBatch]:
+        self, partition: types.PartitionKey, offset: int, *, before: int, bytes_max: int, batches_max: int
+    ) -> list[contract.StoredBatch]:
         """Return batches from the one that holds ``offset``, or the next, that end below ``before``."""
-        found: list[StoredBatch] = []
+        found: list[contract.StoredBatch] = []
         page_size = PAGE_FIRST
         while len(found) < batches_max:
             # One more, because the page may begin with the batch that ends just below the offset.
             rows_max = min(page_size, batches_max - len(found)) + 1
             rows = await self.database.fetch(
                 f"""
-                WITH edges AS {PARTITION}
+                WITH edges AS {loading.PARTITION}
                 SELECT base_offset, last_offset, max_timestamp, chunk_id, position, length,
                     run_ends, run_lengths, run_timestamps,
                     (SELECT log_start_offset FROM edges) AS log_start_offset
@@ -324,7 +298,9 @@ class PostgresLedger:
             page_size = min(page_size * 4, PAGE_MAX)
         return found
 
-    async def first_batch_since(self, partition: PartitionKey, timestamp: int) -> StoredBatch | None:
+    async def first_batch_since(
+        self, partition: types.PartitionKey, timestamp: int
+    ) -> contract.StoredBatch | None:
         """Return the first batch whose largest timestamp is at or after this one."""
         row = await self.database.row(
             """
@@ -336,7 +312,7 @@ class PostgresLedger:
         )
         return None if row is None else batch_of(row)
 
-    async def offset_at_size(self, partition: PartitionKey, size_bytes: int) -> int:
+    async def offset_at_size(self, partition: types.PartitionKey, size_bytes: int) -> int:
         """Return the smallest batch boundary from which the partition has at most this size."""
         found: int | None = await self.database.value(
             f"""
@@ -352,14 +328,14 @@ class PostgresLedger:
                     ) AS each WHERE taken >= size_bytes - $3 LIMIT 1
                 ), high_watermark
             ) END
-            FROM {PARTITION} AS edges
+            FROM {loading.PARTITION} AS edges
             """,
             *partition.values(),
             size_bytes,
         )
         return found or 0
 
-    async def size_below(self, partition: PartitionKey, offset: int) -> tuple[int, int]:
+    async def size_below(self, partition: types.PartitionKey, offset: int) -> tuple[int, int]:
         """Return the log start, and the size of the batches from there that end below this offset."""
         row = await self.database.row(
             f"""
@@ -369,20 +345,20 @@ class PostgresLedger:
                 AND row_offset >= batch_holding($1, $2, log_start_offset)
                 AND last_offset >= log_start_offset
             )
-            FROM {PARTITION} AS edges
+            FROM {loading.PARTITION} AS edges
             """,
             *partition.values(),
             offset,
         )
         return (0, 0) if row is None else (row[0], row[1])
 
-    async def aborted(self, partition: PartitionKey, first: int, before: int) -> list[tuple[int, int]]:
+    async def aborted(self, partition: types.PartitionKey, first: int, before: int) -> list[tuple[int, int]]:
         """Return producer and first offset of aborted transactions in this range, by first offset."""
         rows = await self.database.fetch(
             f"""
             SELECT producer_id, first_offset FROM aborted
             WHERE topic_id = $1 AND partition_index = $2 AND marker_offset >= $3 AND first_offset < $4
-            AND (SELECT true FROM {PARTITION} AS edges) AND marker_offset <= coalesce(
+            AND (SELECT true FROM {loading.PARTITION} AS edges) AND marker_offset <= coalesce(
                 (
                     SELECT marker_offset FROM aborted
                     WHERE topic_id = $1 AND partition_index = $2 AND marker_offset >= $3
@@ -399,12 +375,12 @@ class PostgresLedger:
 
     # -- sweeping -----------------------------------------------------------------------------------------
 
-    async def leftovers(self, *, limit: int) -> list[BatchLocation]:
+    async def leftovers(self, *, limit: int) -> list[contract.BatchLocation]:
         """Return the locations of up to ``limit`` unreachable rows, which the next sweep deletes."""
         async with self.database.transaction() as connection:
             return await leftovers(connection, limit)
 
-    async def sweep(self, *, limit: int) -> list[BatchLocation]:
+    async def sweep(self, *, limit: int) -> list[contract.BatchLocation]:
         """Delete up to ``limit`` unreachable rows. Return the locations that they freed."""
         while True:
             async with self.database.transaction() as connection:

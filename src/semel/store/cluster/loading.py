@@ -13,25 +13,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple
 
+from semel.core import types
 from semel.core.entities import ABSENT, ENTITIES
 from semel.core.groups import unpack_group
-from semel.core.types import (
-    Cluster,
-    ClusterKey,
-    GroupKey,
-    Key,
-    OffsetKey,
-    PartitionKey,
-    PendingKey,
-    PendingOffset,
-    PolicyKey,
-    ProducerKey,
-    ShareKey,
-    TopicKey,
-    Transaction,
-    TransactionKey,
-    TransactionState,
-)
 from semel.store.cluster.contract import Versioned
 from semel.store.cluster.postgres.database import Database, original, stored
 from semel.store.contract import GroupSummary, LedgerDamaged
@@ -60,7 +44,7 @@ NOTHING: Final = Versioned(None, ABSENT)
 
 
 async def load(
-    fetch: Fetch, keys: Sequence[Key], broker_id: int, *, at_once: bool = False
+    fetch: Fetch, keys: Sequence[types.Key], broker_id: int, *, at_once: bool = False
 ) -> list[Versioned[Any]]:
     """Return the entities with these keys in the same order, and their versions. LedgerDamaged.
 
@@ -72,7 +56,7 @@ async def load(
     queries: list[Callable[[], Awaitable[Found]]] = [
         partial(loader, fetch, by_kind[kind]) for kind, loader in _LOADERS.items() if kind in by_kind
     ]
-    if ClusterKey in by_kind:
+    if types.ClusterKey in by_kind:
         queries.append(partial(_cluster, fetch, broker_id))
     found: Found = {}
     if at_once and len(queries) > 1:
@@ -81,20 +65,20 @@ async def load(
     else:
         for query in queries:
             found |= await query()
-    if OffsetKey in by_kind:
-        found |= await _offsets(fetch, by_kind[OffsetKey])
+    if types.OffsetKey in by_kind:
+        found |= await _offsets(fetch, by_kind[types.OffsetKey])
     return [found.get(key, NOTHING) for key in keys]
 
 
-async def _topics(fetch: Fetch, keys: list[TopicKey]) -> Found:
+async def _topics(fetch: Fetch, keys: list[types.TopicKey]) -> Found:
     rows = await fetch(
         "SELECT name, topic_id, partitions, configs, row_version FROM topics WHERE name = ANY ($1)",
         [stored(key.name) for key in keys],
     )
-    return {TopicKey(row[0]): Versioned(topic_of(row), version) for *row, version in rows}
+    return {types.TopicKey(row[0]): Versioned(topic_of(row), version) for *row, version in rows}
 
 
-async def _partitions(fetch: Fetch, keys: list[PartitionKey]) -> Found:
+async def _partitions(fetch: Fetch, keys: list[types.PartitionKey]) -> Found:
     rows = await fetch(
         """
         SELECT newest.* FROM unnest($1::bytea[], $2::integer[]) AS wanted (topic_id, partition_index)
@@ -109,12 +93,12 @@ async def _partitions(fetch: Fetch, keys: list[PartitionKey]) -> Found:
     if len(rows) < len(keys):
         await _check_absent(fetch, keys)
     return {
-        PartitionKey(topic_id, index): Versioned(partition_of(rest), version)
+        types.PartitionKey(topic_id, index): Versioned(partition_of(rest), version)
         for topic_id, index, *rest, version, _ in rows
     }
 
 
-async def _check_absent(fetch: Fetch, keys: list[PartitionKey]) -> None:
+async def _check_absent(fetch: Fetch, keys: list[types.PartitionKey]) -> None:
     """Raise LedgerDamaged if one of these partitions should exist, because its topic does."""
     rows = await fetch(
         """
@@ -137,7 +121,7 @@ async def _check_absent(fetch: Fetch, keys: list[PartitionKey]) -> None:
         )
 
 
-async def _producers(fetch: Fetch, keys: list[ProducerKey]) -> Found:
+async def _producers(fetch: Fetch, keys: list[types.ProducerKey]) -> Found:
     rows = await fetch(
         """
         SELECT newest.* FROM unnest($1::bytea[], $2::integer[], $3::bigint[])
@@ -156,10 +140,12 @@ async def _producers(fetch: Fetch, keys: list[ProducerKey]) -> Found:
         """,
         *_columns(keys),
     )
-    return {ProducerKey(*row[:3]): Versioned(producer_of(row[3:]), version) for *row, version, _ in rows}
+    return {
+        types.ProducerKey(*row[:3]): Versioned(producer_of(row[3:]), version) for *row, version, _ in rows
+    }
 
 
-async def _groups(fetch: Fetch, keys: list[GroupKey]) -> Found:
+async def _groups(fetch: Fetch, keys: list[types.GroupKey]) -> Found:
     rows = await fetch(
         """
         SELECT name, kind, body, row_version FROM unnest($1::text[]) AS name CROSS JOIN LATERAL (
@@ -169,12 +155,12 @@ async def _groups(fetch: Fetch, keys: list[GroupKey]) -> Found:
         [stored(key.group_id) for key in keys],
     )
     return {
-        GroupKey(original(name)): Versioned(unpack_group(kind, body), version)
+        types.GroupKey(original(name)): Versioned(unpack_group(kind, body), version)
         for name, kind, body, version in rows
     }
 
 
-async def _offsets(fetch: Fetch, keys: list[OffsetKey]) -> Found:
+async def _offsets(fetch: Fetch, keys: list[types.OffsetKey]) -> Found:
     rows = await fetch(
         """
         SELECT newest.* FROM unnest($1::text[], $2::text[], $3::integer[])
@@ -194,11 +180,11 @@ async def _offsets(fetch: Fetch, keys: list[OffsetKey]) -> Found:
     found: Found = {}
     for group, topic, index, offset, epoch, metadata, at in rows:
         value = offset_of((offset, epoch, original(metadata), at))
-        found[OffsetKey(original(group), original(topic), index)] = Versioned(value, ABSENT)
+        found[types.OffsetKey(original(group), original(topic), index)] = Versioned(value, ABSENT)
     return found
 
 
-async def _pending(fetch: Fetch, keys: list[PendingKey]) -> Found:
+async def _pending(fetch: Fetch, keys: list[types.PendingKey]) -> Found:
     rows = await fetch(
         """
         SELECT newest.*, producer_id, topic, partition_index, committed_offset, leader_epoch, metadata,
@@ -215,18 +201,18 @@ async def _pending(fetch: Fetch, keys: list[PendingKey]) -> Found:
         """,
         [stored(key.group_id) for key in keys],
     )
-    pending: defaultdict[PendingKey, list[PendingOffset]] = defaultdict(list)
-    versions: dict[PendingKey, int] = {}
+    pending: defaultdict[types.PendingKey, list[types.PendingOffset]] = defaultdict(list)
+    versions: dict[types.PendingKey, int] = {}
     for group, version, producer_id, topic, index, offset, epoch, metadata, *rest in rows:
         name = original(group)
-        versions[PendingKey(name)] = version
+        versions[types.PendingKey(name)] = version
         if producer_id is not None:
             row = (producer_id, original(topic), index, offset, epoch, original(metadata), *rest)
-            pending[PendingKey(name)].append(pending_of(name, row))
+            pending[types.PendingKey(name)].append(pending_of(name, row))
     return {key: Versioned(tuple(pending[key]) or None, version) for key, version in versions.items()}
 
 
-async def _transactions(fetch: Fetch, keys: list[TransactionKey]) -> Found:
+async def _transactions(fetch: Fetch, keys: list[types.TransactionKey]) -> Found:
     rows = await fetch(
         f"""
         SELECT {TRANSACTION_COLUMNS}, row_version FROM unnest($1::text[]) AS name CROSS JOIN LATERAL (
@@ -236,12 +222,12 @@ async def _transactions(fetch: Fetch, keys: list[TransactionKey]) -> Found:
         [stored(key.transactional_id) for key in keys],
     )
     return {
-        TransactionKey(original(name)): Versioned(transaction_of((original(name), *rest)), version)
+        types.TransactionKey(original(name)): Versioned(transaction_of((original(name), *rest)), version)
         for name, *rest, version in rows
     }
 
 
-async def _policies(fetch: Fetch, keys: list[PolicyKey]) -> Found:
+async def _policies(fetch: Fetch, keys: list[types.PolicyKey]) -> Found:
     rows = await fetch(
         """
         SELECT kind, name, body FROM policies
@@ -250,10 +236,12 @@ async def _policies(fetch: Fetch, keys: list[PolicyKey]) -> Found:
         [key.kind for key in keys],
         [stored(key.name) for key in keys],
     )
-    return {PolicyKey(kind, original(name)): Versioned(original(body), ABSENT) for kind, name, body in rows}
+    return {
+        types.PolicyKey(kind, original(name)): Versioned(original(body), ABSENT) for kind, name, body in rows
+    }
 
 
-async def _shares(fetch: Fetch, keys: list[ShareKey]) -> Found:
+async def _shares(fetch: Fetch, keys: list[types.ShareKey]) -> Found:
     rows = await fetch(
         """
         SELECT newest.* FROM unnest($1::bytea[], $2::integer[], $3::text[])
@@ -270,7 +258,7 @@ async def _shares(fetch: Fetch, keys: list[ShareKey]) -> Found:
         [stored(key.group_id) for key in keys],
     )
     return {
-        ShareKey(topic_id, index, original(group)): Versioned(share_of(row), version)
+        types.ShareKey(topic_id, index, original(group)): Versioned(share_of(row), version)
         for topic_id, index, group, *row, version, _ in rows
     }
 
@@ -285,7 +273,7 @@ async def _cluster(fetch: Fetch, broker_id: int) -> Found:
     )
     if not rows:
         raise LedgerDamaged(f"the ledger has lost the row of broker {broker_id}, or that of the cluster")
-    return {ClusterKey(): Versioned(Cluster(*rows[0]), ABSENT)}
+    return {types.ClusterKey(): Versioned(types.Cluster(*rows[0]), ABSENT)}
 
 
 def _columns(keys: Sequence[Any]) -> list[list[Any]]:
@@ -293,17 +281,17 @@ def _columns(keys: Sequence[Any]) -> list[list[Any]]:
 
 
 _LOADERS: Final[dict[type, Callable[[Fetch, list[Any]], Awaitable[Found]]]] = {
-    TopicKey: _topics,
-    PartitionKey: _partitions,
-    ProducerKey: _producers,
-    TransactionKey: _transactions,
-    GroupKey: _groups,
-    PendingKey: _pending,
-    PolicyKey: _policies,
-    ShareKey: _shares,
+    types.TopicKey: _topics,
+    types.PartitionKey: _partitions,
+    types.ProducerKey: _producers,
+    types.TransactionKey: _transactions,
+    types.GroupKey: _groups,
+    types.PendingKey: _pending,
+    types.PolicyKey: _policies,
+    types.ShareKey: _shares,
 }
 """All kinds but the cluster, and committed offsets, which are loaded last."""
-assert _LOADERS.keys() | {ClusterKey, OffsetKey} == ENTITIES.keys()
+assert _LOADERS.keys() | {types.ClusterKey, types.OffsetKey} == ENTITIES.keys()
 
 _GROUPS: Final = """
     WITH RECURSIVE committed (group_id, number) AS (
@@ -333,7 +321,7 @@ async def list_groups(database: Database, after: str, limit: int) -> list[GroupS
     ]
 
 
-async def list_transactions(database: Database, after: str, limit: int) -> list[Transaction]:
+async def list_transactions(database: Database, after: str, limit: int) -> list[types.Transaction]:
     """Return transactions ordered by transactional id."""
     rows = await database.fetch(
         f"""
@@ -346,23 +334,23 @@ async def list_transactions(database: Database, after: str, limit: int) -> list[
     return [_transaction(row) for row in rows]
 
 
-async def list_open_transactions(database: Database, after: str, limit: int) -> list[Transaction]:
+async def list_open_transactions(database: Database, after: str, limit: int) -> list[types.Transaction]:
     """Return open transactions, the last transactional id first."""
-    open_ones = f"state = '{TransactionState.ONGOING.label}'"
+    open_ones = f"state = '{types.TransactionState.ONGOING.label}'"
     rows = await _walk(database, _TRANSACTIONS, open_ones, (stored(after),) if after else (), limit)
     return [_transaction(row) for row in rows]
 
 
 async def list_unused_transactions(database: Database, before_ms: int, after: str, limit: int) -> list[str]:
     """Return transactional ids without an open transaction and not used after this time, last id first."""
-    unused = f"updated_ms <= {before_ms} AND state <> '{TransactionState.ONGOING.label}'"
+    unused = f"updated_ms <= {before_ms} AND state <> '{types.TransactionState.ONGOING.label}'"
     rows = await _walk(database, _TRANSACTIONS, unused, (stored(after),) if after else (), limit)
     return [original(row[0]) for row in rows]
 
 
 async def list_unseen_producers(
-    database: Database, before_ms: int, after: ProducerKey | None, limit: int
-) -> list[ProducerKey]:
+    database: Database, before_ms: int, after: types.ProducerKey | None, limit: int
+) -> list[types.ProducerKey]:
     """Return producers without an open transaction and last seen before this time, the last key first."""
     unseen = f"""
         seen_ms < {before_ms} AND transaction_first_offset < 0 AND octet_length(staged) = 0 AND (
@@ -373,7 +361,7 @@ async def list_unseen_producers(
         )
     """
     rows = await _walk(database, _PRODUCERS, unseen, after.values() if after is not None else (), limit)
-    return [ProducerKey(*row) for row in rows]
+    return [types.ProducerKey(*row) for row in rows]
 
 
 class _Table(NamedTuple):
@@ -463,6 +451,6 @@ def _descending(table: _Table) -> str:
     return ", ".join(f"{column} DESC" for column in (*table.key, "generation"))
 
 
-def _transaction(row: Any) -> Transaction:
+def _transaction(row: Any) -> types.Transaction:
     name, *rest = row
     return transaction_of((original(name), *rest))

@@ -25,36 +25,9 @@ from typing import Any, Final, NamedTuple
 import asyncpg
 
 from semel.config import Settings
+from semel.core import facts, types
 from semel.core.entities import ENTITIES
-from semel.core.facts import (
-    BatchAppended,
-    BatchStaged,
-    Closing,
-    FeatureChanged,
-    ProducerIdAllocated,
-    Put,
-    TopicCreated,
-)
 from semel.core.shares.group import shares_of
-from semel.core.types import (
-    Buffer,
-    ClusterKey,
-    Fact,
-    GroupKey,
-    Key,
-    OffsetKey,
-    Partition,
-    PartitionKey,
-    PendingKey,
-    PolicyKey,
-    ProducerKey,
-    ShareKey,
-    Topic,
-    TopicKey,
-    Transaction,
-    TransactionKey,
-    TransactionState,
-)
 from semel.store.cluster.bytes.objects import Objects, check_access
 from semel.store.cluster.claiming import folder_of
 from semel.store.cluster.contract import SharedStore
@@ -98,8 +71,8 @@ class Copied(NamedTuple):
 
 _COPIED: Final = frozenset(
     {
-        *(ClusterKey, PolicyKey, TopicKey, PartitionKey, ProducerKey),
-        *(TransactionKey, GroupKey, PendingKey, OffsetKey, ShareKey),
+        *(types.ClusterKey, types.PolicyKey, types.TopicKey, types.PartitionKey, types.ProducerKey),
+        *(types.TransactionKey, types.GroupKey, types.PendingKey, types.OffsetKey, types.ShareKey),
     }
 )
 """The kinds of entities that ``Copy`` copies and compares."""
@@ -118,10 +91,10 @@ class Copy:
         self._progress = progress
         self._counts = dict.fromkeys(Copied._fields, 0)
         self._bytes_total = 0
-        self._facts: list[Fact] = []
-        self._batches: list[Buffer] = []
+        self._facts: list[types.Fact] = []
+        self._batches: list[types.Buffer] = []
         self._batch_bytes = 0
-        self._digests: dict[PartitionKey, bytes] = {}
+        self._digests: dict[types.PartitionKey, bytes] = {}
         self._staged_digest = blake2b()
         self._names: dict[bytes, str] = {}
 
@@ -134,8 +107,10 @@ class Copy:
             await self._topic(topic)
         await self._staged()
         async for transaction in transactions(self._source.ledger):
-            await self._add(Put.of(self._in_target(transaction)))
-            self._count(transactional_ids=1, open_transactions=transaction.state is TransactionState.ONGOING)
+            await self._add(facts.Put.of(self._in_target(transaction)))
+            self._count(
+                transactional_ids=1, open_transactions=transaction.state is types.TransactionState.ONGOING
+            )
         async for group_id in group_ids(self._source.ledger):
             await self._group(group_id)
         await self._commit()
@@ -145,36 +120,36 @@ class Copy:
 
     async def _cluster(self) -> None:
         (cluster,), (there,) = [
-            await each.load([ClusterKey()]) for each in (self._source.ledger, self._target.ledger)
+            await each.load([types.ClusterKey()]) for each in (self._source.ledger, self._target.ledger)
         ]
         assert cluster is not None
         assert there is not None
         if cluster.next_producer_id > 0:
-            await self._add(ProducerIdAllocated(cluster.next_producer_id - 1))
+            await self._add(facts.ProducerIdAllocated(cluster.next_producer_id - 1))
         if cluster.features_epoch > there.features_epoch:
-            await self._add(FeatureChanged(cluster.transaction_version, cluster.features_epoch))
+            await self._add(facts.FeatureChanged(cluster.transaction_version, cluster.features_epoch))
 
     async def _policies(self) -> None:
         async for key, body in policies(self._source.ledger):
-            await self._add(Put(key, body))
+            await self._add(facts.Put(key, body))
 
-    async def _topic(self, topic: Topic) -> None:
-        await self._add(TopicCreated(topic))
+    async def _topic(self, topic: types.Topic) -> None:
+        await self._add(facts.TopicCreated(topic))
         self._count(topics=1)
         self._names[topic.topic_id] = topic.name
         for key in partitions(topic):
             partition = await _partition(self._source.ledger, key)
             self._digests[key] = await self._log(key, partition)
-            await self._add(Put(key, partition))
+            await self._add(facts.Put(key, partition))
             self._count(partitions=1)
             for producer_id, state in await self._source.ledger.producers(key):
-                await self._add(Put(key.of(producer_id), state))
+                await self._add(facts.Put(key.of(producer_id), state))
                 self._count(producers=1)
 
-    async def _log(self, key: PartitionKey, partition: Partition) -> bytes:
+    async def _log(self, key: types.PartitionKey, partition: types.Partition) -> bytes:
         """Copy the batches of a partition. Return their digest."""
         aborts = {
-            marker: (producer_id, Closing(first, stable, False))
+            marker: (producer_id, facts.Closing(first, stable, False))
             for marker, producer_id, first, stable in self._rows.rows("aborted_at_rest", key.values())
         }
         digest, peak = blake2b(), -1
@@ -184,7 +159,7 @@ class Copy:
             digest.update(data)
             peak = max(peak, batch.max_timestamp)
             producer_id, closes = aborts.pop(batch.base_offset, (-1, None))
-            fact = BatchAppended(
+            fact = facts.BatchAppended(
                 key, *batch[:3], peak, len(data), producer_id, closes is not None, False, closes
             )
             await self._add(fact, data)
@@ -194,13 +169,13 @@ class Copy:
 
     async def _staged(self) -> None:
         for topic_id, index, producer_id, offsets, max_timestamp, *where in self._rows.each("staged_at_rest"):
-            key, location = PartitionKey(topic_id, index), BatchLocation(*where)
+            key, location = types.PartitionKey(topic_id, index), BatchLocation(*where)
             (data,) = await self._read(key, location)
             self._staged_digest.update(_HEAD.pack(producer_id, offsets, max_timestamp))
             self._staged_digest.update(data)
-            await self._add(BatchStaged(key, producer_id, offsets, max_timestamp, len(data)), data)
+            await self._add(facts.BatchStaged(key, producer_id, offsets, max_timestamp, len(data)), data)
 
-    async def _read(self, key: PartitionKey, location: BatchLocation) -> list[bytearray]:
+    async def _read(self, key: types.PartitionKey, location: BatchLocation) -> list[bytearray]:
         try:
             found = await self._source.chunks.read([location])
         except (LookupError, OSError) as error:
@@ -208,38 +183,38 @@ class Copy:
         self._check(key, location, found[0])
         return found
 
-    def _check(self, key: PartitionKey, location: BatchLocation, data: Buffer) -> None:
+    def _check(self, key: types.PartitionKey, location: BatchLocation, data: types.Buffer) -> None:
         if reason := wrong_with(data, location.length):
             raise StoreDamaged(
                 f"a batch of {self._named(key)} is damaged: {reason}; 'semel check-storage' lists all of them"
             )
 
-    def _named(self, key: PartitionKey) -> str:
+    def _named(self, key: types.PartitionKey) -> str:
         return f"{self._names[key.topic_id]}-{key.index}"
 
-    def _in_target(self, transaction: Transaction) -> Transaction:
+    def _in_target(self, transaction: types.Transaction) -> types.Transaction:
         is_present = transaction.term >= self._source.term
         return transaction.but(term=self._target.term if is_present else _EARLIER_TERM)
 
     async def _group(self, group_id: str) -> None:
-        (group,) = await self._source.ledger.load([GroupKey(group_id)])
-        (pending,) = await self._source.ledger.load([PendingKey(group_id)])
+        (group,) = await self._source.ledger.load([types.GroupKey(group_id)])
+        (pending,) = await self._source.ledger.load([types.PendingKey(group_id)])
         if group is not None:
-            await self._add(Put.of(group))
+            await self._add(facts.Put.of(group))
         keys = shares_of(group)
         for start in range(0, len(keys), PAGE):
             some = keys[start : start + PAGE]
             for each, share in zip(some, await self._source.ledger.load(some), strict=True):
                 if share is not None:
-                    await self._add(Put(each, share))
+                    await self._add(facts.Put(each, share))
         for key, value in await self._source.ledger.group_offsets(group_id):
-            await self._add(Put(key, value))
+            await self._add(facts.Put(key, value))
             self._count(offsets=1)
         if pending is not None:
-            await self._add(Put(PendingKey(group_id), pending))
+            await self._add(facts.Put(types.PendingKey(group_id), pending))
         self._count(groups=1)
 
-    async def _add(self, fact: Fact, batch: Buffer | None = None) -> None:
+    async def _add(self, fact: types.Fact, batch: types.Buffer | None = None) -> None:
         self._facts.append(fact)
         if batch is not None:
             self._batches.append(batch)
@@ -287,7 +262,7 @@ class Copy:
     async def _compare_entities(self) -> None:
         source, target = self._source.ledger, self._target.ledger
         _same("the numbers of entities", await source.counts(), await target.counts())
-        await self._compare_values([ClusterKey()])
+        await self._compare_values([types.ClusterKey()])
         bodies = [[each async for each in policies(ledger)] for ledger in (source, target)]
         _same("users, ACLs, quotas and configs", *bodies)
         async for topic in topics(source):
@@ -304,24 +279,26 @@ class Copy:
                 ]
                 _same(f"the aborted transactions of {where}", *aborted)
         async for transaction in transactions(source):
-            (found,) = await target.load([TransactionKey(transaction.transactional_id)])
+            (found,) = await target.load([types.TransactionKey(transaction.transactional_id)])
             _same(transaction.transactional_id, self._in_target(transaction), found)
         async for group_id in group_ids(source):
-            (group,) = await source.load([GroupKey(group_id)])
-            await self._compare_values([GroupKey(group_id), PendingKey(group_id), *shares_of(group)])
+            (group,) = await source.load([types.GroupKey(group_id)])
+            await self._compare_values(
+                [types.GroupKey(group_id), types.PendingKey(group_id), *shares_of(group)]
+            )
             offsets = [await each.group_offsets(group_id) for each in (source, target)]
             _same(f"the offsets of {group_id}", *offsets)
 
-    async def _compare_values(self, keys: list[Key]) -> None:
+    async def _compare_values(self, keys: list[types.Key]) -> None:
         for start in range(0, len(keys), PAGE):
             some = keys[start : start + PAGE]
             values = [await each.load(some) for each in (self._source.ledger, self._target.ledger)]
             _same(f"{some[0]} and {len(some) - 1} more", *values)
 
 
-async def _partition(ledger: Ledger, key: PartitionKey) -> Partition:
+async def _partition(ledger: Ledger, key: types.PartitionKey) -> types.Partition:
     (partition,) = await ledger.load([key])
-    assert isinstance(partition, Partition)
+    assert isinstance(partition, types.Partition)
     return partition
 
 
@@ -330,21 +307,21 @@ def _same(what: str, before: Any, after: Any) -> None:
         raise StoreDamaged(f"the copy differs from its original in {what}")
 
 
-def partitions(topic: Topic) -> list[PartitionKey]:
+def partitions(topic: types.Topic) -> list[types.PartitionKey]:
     """Return the partitions of a topic."""
-    return [PartitionKey(topic.topic_id, index) for index in range(topic.partitions)]
+    return [types.PartitionKey(topic.topic_id, index) for index in range(topic.partitions)]
 
 
-async def policies(ledger: Ledger) -> AsyncIterator[tuple[PolicyKey, str]]:
+async def policies(ledger: Ledger) -> AsyncIterator[tuple[types.PolicyKey, str]]:
     """Yield all users, ACLs, quotas and configs of brokers and groups."""
-    after: PolicyKey | None = None
+    after: types.PolicyKey | None = None
     while page := await ledger.policies(after=after, limit=PAGE):
         for each in page:
             yield each
         after = page[-1][0]
 
 
-async def topics(ledger: Ledger) -> AsyncIterator[Topic]:
+async def topics(ledger: Ledger) -> AsyncIterator[types.Topic]:
     """Yield all topics."""
     after = ""
     while page := await ledger.topics(after=after, limit=PAGE):
@@ -353,7 +330,7 @@ async def topics(ledger: Ledger) -> AsyncIterator[Topic]:
         after = page[-1].name
 
 
-async def transactions(ledger: Ledger) -> AsyncIterator[Transaction]:
+async def transactions(ledger: Ledger) -> AsyncIterator[types.Transaction]:
     """Yield all transactions."""
     after = ""
     while page := await ledger.transactions(after=after, limit=PAGE):
@@ -383,7 +360,7 @@ def _unseen(names: Iterable[str], seen: set[str]) -> list[str]:
 
 
 async def logged(
-    ledger: Ledger, chunks: ChunkStore, key: PartitionKey, partition: Partition
+    ledger: Ledger, chunks: ChunkStore, key: types.PartitionKey, partition: types.Partition
 ) -> AsyncIterator[tuple[StoredBatch, bytearray]]:
     """Yield the batches of a partition that can be read, and their bytes. StoreDamaged."""
     offset = partition.log_start_offset

@@ -17,19 +17,7 @@ from typing import Any, Final, TypeVar
 
 import apsw
 
-from semel.core.types import (
-    CommittedOffset,
-    EntityKey,
-    Fact,
-    OffsetKey,
-    PartitionKey,
-    PolicyKey,
-    ProducerKey,
-    ProducerState,
-    Topic,
-    Transaction,
-    V,
-)
+from semel.core import types
 from semel.store.contract import (
     BatchLocation,
     Counts,
@@ -130,19 +118,21 @@ class SqliteLedger:
         """Whether the ledger may soon be full."""
         return self._writer.is_tight
 
-    async def load(self, keys: Sequence[EntityKey[V]]) -> list[V | None]:
+    async def load(self, keys: Sequence[types.EntityKey[types.V]]) -> list[types.V | None]:
         """Return the entities with these keys in the same order, None for those that do not exist."""
         return await self._read(LedgerReader.load, keys)
 
-    async def commit(self, facts: Sequence[Fact], locations: Sequence[BatchLocation]) -> int:
+    async def commit(self, facts: Sequence[types.Fact], locations: Sequence[BatchLocation]) -> int:
         """Write the facts together and durably; their i-th batch is at locations[i]. Return the number."""
         return await self._worker.run(lambda: self._health.guard(self._writer.commit, facts, locations))
 
-    def apply_now(self, facts: Sequence[Fact], locations: Sequence[BatchLocation], number: int) -> None:
+    def apply_now(self, facts: Sequence[types.Fact], locations: Sequence[BatchLocation], number: int) -> None:
         """Apply commits of the WAL up to this one. Runs on the writer's thread."""
         self._writer.commit(facts, locations, number=number, is_flushed=False)
 
-    def commit_now(self, facts: Sequence[Fact], locations: Sequence[BatchLocation], number: int) -> None:
+    def commit_now(
+        self, facts: Sequence[types.Fact], locations: Sequence[BatchLocation], number: int
+    ) -> None:
         """Write a commit durably, without the WAL. The chunks must be flushed."""
         self._writer.commit(facts, locations, number=number, is_checkpoint=True)
 
@@ -159,34 +149,34 @@ class SqliteLedger:
         self._writer.move_log()
 
     async def find_batches(
-        self, partition: PartitionKey, offset: int, *, before: int, bytes_max: int, batches_max: int
+        self, partition: types.PartitionKey, offset: int, *, before: int, bytes_max: int, batches_max: int
     ) -> list[StoredBatch]:
         """Return batches from the one that holds ``offset``, or the next, that end below ``before``."""
         return await self._read(LedgerReader.find_batches, partition, offset, before, bytes_max, batches_max)
 
-    async def first_batch_since(self, partition: PartitionKey, timestamp: int) -> StoredBatch | None:
+    async def first_batch_since(self, partition: types.PartitionKey, timestamp: int) -> StoredBatch | None:
         """Return the first batch whose largest timestamp is at or after this one."""
         return await self._read(LedgerReader.first_batch_since, partition, timestamp)
 
-    async def offset_at_size(self, partition: PartitionKey, size_bytes: int) -> int:
+    async def offset_at_size(self, partition: types.PartitionKey, size_bytes: int) -> int:
         """Return the smallest batch boundary from which the partition has at most this size."""
         return await self._read(LedgerReader.offset_at_size, partition, size_bytes)
 
-    async def size_below(self, partition: PartitionKey, offset: int) -> tuple[int, int]:
+    async def size_below(self, partition: types.PartitionKey, offset: int) -> tuple[int, int]:
         """Return the log start, and the size of the batches from there that end below this offset."""
         return await self._read(LedgerReader.size_below, partition, offset)
 
-    async def topic_by_id(self, topic_id: bytes) -> Topic | None:
+    async def topic_by_id(self, topic_id: bytes) -> types.Topic | None:
         """Return the topic with this id."""
         return await self._read(LedgerReader.topic_by_id, topic_id)
 
-    async def topics(self, *, after: str = "", limit: int = 10_000) -> list[Topic]:
+    async def topics(self, *, after: str = "", limit: int = 10_000) -> list[types.Topic]:
         """Return topics, ordered by name."""
         return await self._read(LedgerReader.topics, after, limit)
 
     async def policies(
-        self, *, after: PolicyKey | None = None, limit: int = 10_000
-    ) -> list[tuple[PolicyKey, str]]:
+        self, *, after: types.PolicyKey | None = None, limit: int = 10_000
+    ) -> list[tuple[types.PolicyKey, str]]:
         """Return policies and their values, ordered by key."""
         return await self._read(LedgerReader.policies, after, limit)
 
@@ -198,19 +188,19 @@ class SqliteLedger:
         """Return groups, ordered by id, including those that only have offsets (kind "")."""
         return await self._read(LedgerReader.groups, after, limit)
 
-    async def group_offsets(self, group_id: str) -> list[tuple[OffsetKey, CommittedOffset]]:
+    async def group_offsets(self, group_id: str) -> list[tuple[types.OffsetKey, types.CommittedOffset]]:
         """Return everything a group has committed."""
         return await self._read(LedgerReader.group_offsets, group_id)
 
-    async def producers(self, partition: PartitionKey) -> list[tuple[int, ProducerState]]:
+    async def producers(self, partition: types.PartitionKey) -> list[tuple[int, types.ProducerState]]:
         """Return the producers that a partition remembers."""
         return await self._read(LedgerReader.producers, partition)
 
     async def producers_unseen_since(
-        self, before_ms: int, *, after: ProducerKey | None = None, limit: int
-    ) -> list[ProducerKey]:
+        self, before_ms: int, *, after: types.ProducerKey | None = None, limit: int
+    ) -> list[types.ProducerKey]:
         """Return producers without an open transaction that were last seen before this time."""
-        found: list[ProducerKey] = []
+        found: list[types.ProducerKey] = []
         place: tuple[int, int] | None = await self._read(LedgerReader.place_of, after)
         while place is not None and len(found) < limit:
             # One page at a time, so that other reads can run in between.
@@ -218,15 +208,15 @@ class SqliteLedger:
             found += unseen
         return found[:limit]
 
-    async def aborted(self, partition: PartitionKey, first: int, before: int) -> list[tuple[int, int]]:
+    async def aborted(self, partition: types.PartitionKey, first: int, before: int) -> list[tuple[int, int]]:
         """Return producer and first offset of aborted transactions in this range, by first offset."""
         return await self._read(LedgerReader.aborted, partition, first, before)
 
-    async def transactions(self, *, after: str = "", limit: int = 10_000) -> list[Transaction]:
+    async def transactions(self, *, after: str = "", limit: int = 10_000) -> list[types.Transaction]:
         """Return transactions ordered by transactional id, in any state."""
         return await self._read(LedgerReader.transactions, after, limit)
 
-    async def open_transactions(self, *, after: str = "", limit: int) -> list[Transaction]:
+    async def open_transactions(self, *, after: str = "", limit: int) -> list[types.Transaction]:
         """Return open transactions."""
         return await self._read(LedgerReader.open_transactions, after, limit)
 

@@ -11,31 +11,9 @@ from typing import Any, Final
 
 import apsw
 
+from semel.core import types
 from semel.core.groups import unpack_group
 from semel.core.shares.partition import SharePartition
-from semel.core.types import (
-    Cluster,
-    ClusterKey,
-    CommittedOffset,
-    EntityKey,
-    GroupKey,
-    OffsetKey,
-    Partition,
-    PartitionKey,
-    PendingKey,
-    PendingOffset,
-    PolicyKey,
-    ProducerKey,
-    ProducerState,
-    ShareKey,
-    Topic,
-    TopicKey,
-    Transaction,
-    TransactionKey,
-    TransactionState,
-    V,
-    Value,
-)
 from semel.store.contract import Counts, GroupSummary, StoredBatch
 from semel.store.embedded.queries import Statements
 from semel.store.rows import (
@@ -61,28 +39,28 @@ class LedgerReader:
         self._sql = Statements(connection)
         # Any: each takes a key of its kind, and returns its value.
         self._loaders: dict[type, Callable[[Any], Any]] = {
-            TopicKey: self._load_topic,
-            PartitionKey: self._load_partition,
-            ProducerKey: self._load_producer,
-            GroupKey: self._load_group,
-            OffsetKey: self._load_offset,
-            PendingKey: self._load_pending,
-            TransactionKey: self._load_transaction,
-            ClusterKey: self._load_cluster,
-            PolicyKey: self._load_policy,
-            ShareKey: self._load_share,
+            types.TopicKey: self._load_topic,
+            types.PartitionKey: self._load_partition,
+            types.ProducerKey: self._load_producer,
+            types.GroupKey: self._load_group,
+            types.OffsetKey: self._load_offset,
+            types.PendingKey: self._load_pending,
+            types.TransactionKey: self._load_transaction,
+            types.ClusterKey: self._load_cluster,
+            types.PolicyKey: self._load_policy,
+            types.ShareKey: self._load_share,
         }
 
     def close(self) -> None:
         """Close the connection."""
         self._sql.connection.close(True)
 
-    def load(self, keys: Sequence[EntityKey[V]]) -> list[V | None]:
+    def load(self, keys: Sequence[types.EntityKey[types.V]]) -> list[types.V | None]:
         """Return the entities with these keys in the same order, None for those that do not exist."""
         return [self._loaders[type(key)](key) for key in keys]
 
     def find_batches(
-        self, key: PartitionKey, offset: int, before: int, bytes_max: int, batches_max: int
+        self, key: types.PartitionKey, offset: int, before: int, bytes_max: int, batches_max: int
     ) -> list[StoredBatch]:
         """Return batches from the one that holds ``offset``, or the next, that end below ``before``."""
         found: list[StoredBatch] = []
@@ -115,7 +93,7 @@ class LedgerReader:
             page_size = min(page_size * 4, PAGE_MAX)
         return found
 
-    def first_batch_since(self, key: PartitionKey, timestamp: int) -> StoredBatch | None:
+    def first_batch_since(self, key: types.PartitionKey, timestamp: int) -> StoredBatch | None:
         """Return the first batch whose largest timestamp is at or after this one.
 
         A binary search by peak timestamp, which never falls. After a log start the peak may be that of a
@@ -144,13 +122,13 @@ class LedgerReader:
         rows = self._sql.rows("first_batch_since", (partition_id, low, timestamp))
         return batch_of(rows[0]) if rows else None
 
-    def policies(self, after: PolicyKey | None, limit: int) -> list[tuple[PolicyKey, str]]:
+    def policies(self, after: types.PolicyKey | None, limit: int) -> list[tuple[types.PolicyKey, str]]:
         """Return policies and their values, ordered by key."""
         start = ("", "") if after is None else after.values()
         rows = self._sql.rows("policies_after", (*start, limit))
-        return [(PolicyKey(kind, name), body) for kind, name, body in rows]
+        return [(types.PolicyKey(kind, name), body) for kind, name, body in rows]
 
-    def offset_at_size(self, key: PartitionKey, size_bytes: int) -> int:
+    def offset_at_size(self, key: types.PartitionKey, size_bytes: int) -> int:
         """Return the smallest batch boundary from which the partition has at most this size.
 
         Sums the excess from the log start, which is small if this is called often.
@@ -169,7 +147,7 @@ class LedgerReader:
         rows = self._sql.rows("offset_past_bytes", bindings)
         return int(rows[0][0]) if rows else edges.high_watermark
 
-    def size_below(self, key: PartitionKey, offset: int) -> tuple[int, int]:
+    def size_below(self, key: types.PartitionKey, offset: int) -> tuple[int, int]:
         """Return the log start, and the size of the batches from there that end below this offset."""
         partition = self._partition(key)
         if partition is None:
@@ -183,12 +161,12 @@ class LedgerReader:
         size: int = self._sql.value("size_between", bindings)
         return edges.log_start_offset, size
 
-    def topic_by_id(self, topic_id: bytes) -> Topic | None:
+    def topic_by_id(self, topic_id: bytes) -> types.Topic | None:
         """Return the topic with this id."""
         rows = self._sql.rows("topic_by_id", (topic_id,))
         return topic_of(rows[0]) if rows else None
 
-    def topics(self, after: str, limit: int) -> list[Topic]:
+    def topics(self, after: str, limit: int) -> list[types.Topic]:
         """Return topics, ordered by name."""
         return [topic_of(row) for row in self._sql.rows("topics_after", (after, limit))]
 
@@ -201,38 +179,38 @@ class LedgerReader:
         bindings = {"after": after, "groups_max": limit}
         return [GroupSummary(*row) for row in self._sql.rows("groups_after", bindings)]
 
-    def group_offsets(self, group_id: str) -> list[tuple[OffsetKey, CommittedOffset]]:
+    def group_offsets(self, group_id: str) -> list[tuple[types.OffsetKey, types.CommittedOffset]]:
         """Return everything a group has committed."""
         rows = self._sql.rows("offsets_of_group", (group_id,))
-        return [(OffsetKey(group_id, topic, index), offset_of(rest)) for topic, index, *rest in rows]
+        return [(types.OffsetKey(group_id, topic, index), offset_of(rest)) for topic, index, *rest in rows]
 
-    def producers(self, key: PartitionKey) -> list[tuple[int, ProducerState]]:
+    def producers(self, key: types.PartitionKey) -> list[tuple[int, types.ProducerState]]:
         """Return the producers that a partition remembers."""
         rows = self._sql.rows("producers_of", key.values())
         return [(producer_id, producer_of(rest)) for producer_id, *rest in rows]
 
-    def place_of(self, producer: ProducerKey | None) -> tuple[int, int]:
+    def place_of(self, producer: types.ProducerKey | None) -> tuple[int, int]:
         """Return a producer's position in the order of all; the beginning for None or a deleted partition."""
         if producer is None:
             return 0, -1
-        partition = self._partition(PartitionKey(producer.topic_id, producer.index))
+        partition = self._partition(types.PartitionKey(producer.topic_id, producer.index))
         return (0, -1) if partition is None else (partition[0], producer.producer_id)
 
     def unseen_producers(
         self, after: tuple[int, int], before_ms: int, page: int
-    ) -> tuple[list[ProducerKey], tuple[int, int] | None]:
+    ) -> tuple[list[types.ProducerKey], tuple[int, int] | None]:
         """Read a page of all producers. Return the unseen ones, and where the next page begins, if any."""
         rows = json.loads(self._sql.value("producers_after", (*after, page)))
-        unseen: list[ProducerKey] = []
+        unseen: list[types.ProducerKey] = []
         for partition_id, producer_id, seen_ms, is_open in rows:
             if seen_ms >= before_ms or is_open:
                 continue
             # The producers of a deleted partition are swept, not expired.
             for topic_id, index in self._sql.rows("partition_key", (partition_id,)):
-                unseen.append(ProducerKey(topic_id, index, producer_id))
+                unseen.append(types.ProducerKey(topic_id, index, producer_id))
         return unseen, (rows[-1][0], rows[-1][1]) if len(rows) == page else None
 
-    def aborted(self, key: PartitionKey, first: int, before: int) -> list[tuple[int, int]]:
+    def aborted(self, key: types.PartitionKey, first: int, before: int) -> list[tuple[int, int]]:
         """Return producer and first offset of the aborted transactions in a range of offsets."""
         partition = self._partition(key)
         if partition is None:
@@ -243,11 +221,11 @@ class LedgerReader:
             for producer_id, first_offset in json.loads(self._sql.value("aborted_between", bindings))
         ]
 
-    def transactions(self, after: str, limit: int) -> list[Transaction]:
+    def transactions(self, after: str, limit: int) -> list[types.Transaction]:
         """Return transactions ordered by transactional id."""
         return [transaction_of(row) for row in self._sql.rows("transactions_after", (after, limit))]
 
-    def open_transactions(self, after: str, limit: int) -> list[Transaction]:
+    def open_transactions(self, after: str, limit: int) -> list[types.Transaction]:
         """Return open transactions ordered by transactional id."""
         return [transaction_of(row) for row in self._sql.rows("ongoing_after", (after, limit))]
 
@@ -257,53 +235,53 @@ class LedgerReader:
         unused = [
             transactional_id
             for transactional_id, state, updated_ms in rows
-            if updated_ms <= before_ms and state != TransactionState.ONGOING.label
+            if updated_ms <= before_ms and state != types.TransactionState.ONGOING.label
         ]
         return unused, rows[-1][0] if len(rows) == page else None
 
     # -- entities -----------------------------------------------------------------------------------------
 
-    def _load_topic(self, key: TopicKey) -> Topic | None:
+    def _load_topic(self, key: types.TopicKey) -> types.Topic | None:
         rows = self._sql.rows("topic_by_name", key.values())
         return topic_of(rows[0]) if rows else None
 
-    def _load_partition(self, key: PartitionKey) -> Partition | None:
+    def _load_partition(self, key: types.PartitionKey) -> types.Partition | None:
         partition = self._partition(key)
         return None if partition is None else partition[1]
 
-    def _load_producer(self, key: ProducerKey) -> ProducerState | None:
+    def _load_producer(self, key: types.ProducerKey) -> types.ProducerState | None:
         bindings = {"topic_id": key.topic_id, "partition_index": key.index, "producer_id": key.producer_id}
         rows = self._sql.rows("producer_row", bindings)
         return producer_of(rows[0]) if rows else None
 
-    def _load_group(self, key: GroupKey) -> Value | None:
+    def _load_group(self, key: types.GroupKey) -> types.Value | None:
         rows = self._sql.rows("group_row", key.values())
         return unpack_group(*rows[0]) if rows else None
 
-    def _load_offset(self, key: OffsetKey) -> CommittedOffset | None:
+    def _load_offset(self, key: types.OffsetKey) -> types.CommittedOffset | None:
         rows = self._sql.rows("offset_row", key.values())
         return offset_of(rows[0]) if rows else None
 
-    def _load_pending(self, key: PendingKey) -> tuple[PendingOffset, ...] | None:
+    def _load_pending(self, key: types.PendingKey) -> tuple[types.PendingOffset, ...] | None:
         rows = self._sql.rows("pending_of_group", key.values())
         return tuple(pending_of(key.group_id, row) for row in rows) or None
 
-    def _load_transaction(self, key: TransactionKey) -> Transaction | None:
+    def _load_transaction(self, key: types.TransactionKey) -> types.Transaction | None:
         rows = self._sql.rows("transaction_row", key.values())
         return transaction_of(rows[0]) if rows else None
 
-    def _load_cluster(self, key: ClusterKey) -> Cluster:
-        return Cluster(*self._sql.rows("read_cluster")[0])
+    def _load_cluster(self, key: types.ClusterKey) -> types.Cluster:
+        return types.Cluster(*self._sql.rows("read_cluster")[0])
 
-    def _load_policy(self, key: PolicyKey) -> str | None:
+    def _load_policy(self, key: types.PolicyKey) -> str | None:
         rows = self._sql.rows("policy_row", key.values())
         return rows[0][0] if rows else None
 
-    def _load_share(self, key: ShareKey) -> SharePartition | None:
+    def _load_share(self, key: types.ShareKey) -> SharePartition | None:
         rows = self._sql.rows("share_row", key.values())
         return share_of(rows[0]) if rows else None
 
-    def _partition(self, key: PartitionKey) -> tuple[int, Partition] | None:
+    def _partition(self, key: types.PartitionKey) -> tuple[int, types.Partition] | None:
         rows = self._sql.rows("partition_row", key.values())
         if not rows:
             return None

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import Any, Final
 
+from semel.core import types
 from semel.core.entities import ENTITIES
 from semel.core.facts import (
     DURABLE,
@@ -19,24 +20,6 @@ from semel.core.facts import (
 )
 from semel.core.groups import Group
 from semel.core.shares.partition import SharePartition
-from semel.core.types import (
-    ClusterKey,
-    CommittedOffset,
-    Fact,
-    GroupKey,
-    OffsetKey,
-    Partition,
-    PartitionKey,
-    PendingKey,
-    PendingOffset,
-    PolicyKey,
-    ProducerKey,
-    ProducerState,
-    ShareKey,
-    TopicKey,
-    Transaction,
-    TransactionKey,
-)
 from semel.store.contract import BatchLocation
 from semel.store.embedded.queries import ManyRows, Statements
 from semel.store.fact_batch import GATHERED, FactBatch
@@ -93,7 +76,7 @@ class RowWriter:
     def __init__(self, statements: Statements, counters: Counters) -> None:
         self._sql = statements
         self.counters = counters
-        self._ids: dict[PartitionKey, int] = {}
+        self._ids: dict[types.PartitionKey, int] = {}
         """Kept between commits."""
         self._batch = FactBatch(())
         # Any: each takes the fact, or the keys and values, of its kind.
@@ -109,18 +92,21 @@ class RowWriter:
         }
         assert GATHERED | self._write_alone.keys() == set(DURABLE)
         self._write_puts: Final[dict[type, Callable[[Any], None]]] = {
-            ProducerKey: self._write_producers,
-            OffsetKey: self._write_offsets,
-            GroupKey: self._write_groups,
-            TransactionKey: self._write_transactions,
-            PendingKey: self._write_pending,
-            PolicyKey: self._write_policies,
-            ShareKey: self._write_shares,
+            types.ProducerKey: self._write_producers,
+            types.OffsetKey: self._write_offsets,
+            types.GroupKey: self._write_groups,
+            types.TransactionKey: self._write_transactions,
+            types.PendingKey: self._write_pending,
+            types.PolicyKey: self._write_policies,
+            types.ShareKey: self._write_shares,
         }
         # Partitions are written before their batches, and topics and the cluster by facts of their own.
-        assert self._write_puts.keys() | {PartitionKey, TopicKey, ClusterKey} == ENTITIES.keys()
+        assert (
+            self._write_puts.keys() | {types.PartitionKey, types.TopicKey, types.ClusterKey}
+            == ENTITIES.keys()
+        )
 
-    def write(self, facts: Sequence[Fact], locations: Sequence[BatchLocation]) -> None:
+    def write(self, facts: Sequence[types.Fact], locations: Sequence[BatchLocation]) -> None:
         """Write the durable facts in the open transaction. Other facts are skipped."""
         batch = self._batch = FactBatch(locations)
         for start in range(0, len(facts), FACTS_AT_ONCE):
@@ -150,8 +136,8 @@ class RowWriter:
         batch = self._batch
         if batch.is_empty:
             return
-        if batch.puts[PartitionKey]:
-            self._write_partitions(batch.puts[PartitionKey])
+        if batch.puts[types.PartitionKey]:
+            self._write_partitions(batch.puts[types.PartitionKey])
         if batch.batches:
             self._write_batches(batch)
         if batch.staged:
@@ -169,7 +155,7 @@ class RowWriter:
                 write(batch.puts[kind])
         batch.begin()
 
-    def _id(self, key: PartitionKey) -> int:
+    def _id(self, key: types.PartitionKey) -> int:
         partition_id = self._ids.get(key)
         if partition_id is None:
             found = self._sql.rows("partition_row", key.values())
@@ -189,12 +175,12 @@ class RowWriter:
     def _write_staged(self, batch: FactBatch) -> None:
         staged: list[int] = []
         for key, rows in batch.staged.items():
-            partition_id = self._id(PartitionKey(key.topic_id, key.index))
+            partition_id = self._id(types.PartitionKey(key.topic_id, key.index))
             for offsets, max_timestamp, location in rows:
                 staged += (partition_id, key.producer_id, offsets, max_timestamp, *location)
         _STAGE_BATCHES.run(self._sql, staged)
 
-    def _write_partitions(self, partitions: dict[PartitionKey, Partition]) -> None:
+    def _write_partitions(self, partitions: dict[types.PartitionKey, types.Partition]) -> None:
         put: list[Any] = []
         for key, partition in partitions.items():
             put += (
@@ -212,11 +198,11 @@ class RowWriter:
             )
         _PUT_PARTITIONS.run(self._sql, put)
 
-    def _write_producers(self, producers: dict[ProducerKey, ProducerState | None]) -> None:
+    def _write_producers(self, producers: dict[types.ProducerKey, types.ProducerState | None]) -> None:
         put: list[Any] = []
         gone: list[int] = []
         for key, state in producers.items():
-            partition_id = self._id(PartitionKey(key.topic_id, key.index))
+            partition_id = self._id(types.PartitionKey(key.topic_id, key.index))
             if state is None:
                 gone += (partition_id, key.producer_id)
                 continue
@@ -234,7 +220,7 @@ class RowWriter:
         _PUT_PRODUCERS.run(self._sql, put)
         _DELETE_PRODUCERS.run(self._sql, gone)
 
-    def _write_offsets(self, offsets: dict[OffsetKey, CommittedOffset | None]) -> None:
+    def _write_offsets(self, offsets: dict[types.OffsetKey, types.CommittedOffset | None]) -> None:
         put: list[Any] = []
         gone: list[Any] = []
         for key, value in offsets.items():
@@ -246,7 +232,7 @@ class RowWriter:
         _PUT_OFFSETS.run(self._sql, put)
         _DELETE_OFFSETS.run(self._sql, gone)
 
-    def _write_groups(self, groups: dict[GroupKey, Group]) -> None:
+    def _write_groups(self, groups: dict[types.GroupKey, Group]) -> None:
         put: list[Any] = []
         for group in groups.values():
             put += (
@@ -258,7 +244,7 @@ class RowWriter:
             )
         _PUT_GROUPS.run(self._sql, put)
 
-    def _write_transactions(self, transactions: dict[TransactionKey, Transaction | None]) -> None:
+    def _write_transactions(self, transactions: dict[types.TransactionKey, types.Transaction | None]) -> None:
         put: list[Any] = []
         gone: list[str] = []
         for key, transaction in transactions.items():
@@ -269,7 +255,7 @@ class RowWriter:
         _PUT_TRANSACTIONS.run(self._sql, put)
         _DELETE_TRANSACTIONS.run(self._sql, gone)
 
-    def _write_pending(self, pending: dict[PendingKey, tuple[PendingOffset, ...] | None]) -> None:
+    def _write_pending(self, pending: dict[types.PendingKey, tuple[types.PendingOffset, ...] | None]) -> None:
         put: list[Any] = []
         for group, offsets in pending.items():
             for position, offset in enumerate(offsets or ()):
@@ -279,14 +265,14 @@ class RowWriter:
         _DELETE_PENDING.run(self._sql, [key.group_id for key in pending])
         _PUT_PENDING.run(self._sql, put)
 
-    def _write_policies(self, policies: dict[PolicyKey, str | None]) -> None:
+    def _write_policies(self, policies: dict[types.PolicyKey, str | None]) -> None:
         for key, body in policies.items():
             if body is None:
                 self._sql.run("delete_policy", key.values())
             else:
                 self._sql.run("put_policy", (*key.values(), body))
 
-    def _write_shares(self, shares: dict[ShareKey, SharePartition | None]) -> None:
+    def _write_shares(self, shares: dict[types.ShareKey, SharePartition | None]) -> None:
         for key, share in shares.items():
             if share is None:
                 self._sql.run("delete_share", key.values())
@@ -352,10 +338,10 @@ class RowWriter:
 
     def _add_partitions(self, topic_id: bytes, first: int, end: int) -> None:
         for index in range(first, end):
-            key = PartitionKey(topic_id, index)
+            key = types.PartitionKey(topic_id, index)
             self._ids[key] = self.counters.next_partition_id
             self.counters.next_partition_id += 1
-            self._batch.put(key, Partition())
+            self._batch.put(key, types.Partition())
 
     def _topic_deleted(self, fact: TopicDeleted) -> None:
         topic_id = fact.topic.topic_id
@@ -368,4 +354,4 @@ class RowWriter:
         self._sql.run("delete_pending_of_topic", (fact.topic.name,))
         self._sql.run("delete_shares_of_topic", (topic_id,))
         for index in range(fact.topic.partitions):
-            self._ids.pop(PartitionKey(topic_id, index), None)
+            self._ids.pop(types.PartitionKey(topic_id, index), None)

@@ -17,15 +17,8 @@ from pathlib import Path
 from typing import Final
 
 from semel.core.types import Buffer
+from semel.store.embedded import wal_reading
 from semel.store.embedded.files import FILE_MODE, Files, naming, write_all
-from semel.store.embedded.wal_reading import (
-    NOTE,
-    OVERHEAD,
-    WITH_BATCHES,
-    WITHOUT_BATCHES,
-    pack_frame,
-    short_id,
-)
 
 FILE_BYTES: Final = 16 * 1024 * 1024
 """The size of each file. A commit takes some kilobytes, so checkpoints are rare; a start reads both files."""
@@ -58,7 +51,7 @@ class WriteAheadLog:
 
     def __init__(self, directory: Path, files: Files, store_id: bytes) -> None:
         self._files = files
-        self._owner = short_id(store_id)
+        self._owner = wal_reading.short_id(store_id)
         self._all = [_File(path) for path in paths_in(directory)]
         self._writing = self._all[0]
         self._usual_seconds = 1.0
@@ -86,7 +79,7 @@ class WriteAheadLog:
 
     def has_room(self, length: int) -> bool:
         """Whether a frame with this many bytes of facts and batches fits into the current file."""
-        return self._writing.position + OVERHEAD + length <= FILE_BYTES
+        return self._writing.position + wal_reading.OVERHEAD + length <= FILE_BYTES
 
     def may_switch(self, synced_number: int) -> bool:
         """Whether the other file may be reused: ledger and chunks are flushed up to this commit."""
@@ -100,13 +93,15 @@ class WriteAheadLog:
         self, number: int, packed: bytes, batches: Sequence[Buffer], *, has_batches: bool, flushed: int = 0
     ) -> None:
         """Write a frame. There must be room. Commits up to ``flushed`` are on disk. OSError."""
-        kind = WITH_BATCHES if has_batches else WITHOUT_BATCHES
-        self._append(number, pack_frame(self._owner, number, flushed, kind, packed, batches))
+        kind = wal_reading.WITH_BATCHES if has_batches else wal_reading.WITHOUT_BATCHES
+        self._append(number, wal_reading.pack_frame(self._owner, number, flushed, kind, packed, batches))
 
     def note_flushed(self, number: int) -> None:
         """Note that everything up to this commit is on disk, if there is room for the note. OSError."""
         if self.has_room(0):
-            self._append(number, pack_frame(self._owner, number, number, NOTE, b"", ()))
+            self._append(
+                number, wal_reading.pack_frame(self._owner, number, number, wal_reading.NOTE, b"", ())
+            )
 
     def _append(self, number: int, parts: Sequence[Buffer]) -> None:
         file = self._writing

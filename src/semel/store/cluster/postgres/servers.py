@@ -20,16 +20,8 @@ from weakref import WeakKeyDictionary
 
 import asyncpg
 
+from semel.store.cluster.postgres import sessions
 from semel.store.cluster.postgres.database import ConnectionLost
-from semel.store.cluster.postgres.sessions import (
-    UNSAFE,
-    Server,
-    begin,
-    check_unsafe,
-    is_pooled,
-    pooler,
-    server_of,
-)
 from semel.store.contract import StoreMisconfigured
 
 log = logging.getLogger("semel.store")
@@ -55,7 +47,7 @@ class Seen(NamedTuple):
     """Its number."""
 
 
-def why_refused(seen: Seen, server: Server) -> str | None:
+def why_refused(seen: Seen, server: sessions.Server) -> str | None:
     """Return why a process that has seen this must not use a server; None if it may."""
     if None not in (seen.system, server.system) and seen.system != server.system:
         return "it is another database system"
@@ -68,18 +60,18 @@ def why_refused(seen: Seen, server: Server) -> str | None:
     return None
 
 
-def seen_at(seen: Seen, server: Server) -> Seen:
+def seen_at(seen: Seen, server: sessions.Server) -> Seen:
     """Return what a process has seen after it uses this server."""
     timeline = max(seen.timeline, server.timeline)
     return seen._replace(system=server.system or seen.system, timeline=timeline)
 
 
-def newest(servers: Sequence[Server]) -> int:
+def newest(servers: Sequence[sessions.Server]) -> int:
     """Return the index of the newest server: a primary, the latest timeline, the most terms."""
     return max(range(len(servers)), key=lambda at: _age(servers[at]))
 
 
-def _age(server: Server) -> tuple[bool, int, int]:
+def _age(server: sessions.Server) -> tuple[bool, int, int]:
     return not server.is_standby, server.timeline, len(server.terms)
 
 
@@ -103,7 +95,7 @@ def addresses(dsn: str) -> list[str]:
 
 class _Found(NamedTuple):
     session: Any
-    server: Server
+    server: sessions.Server
     address: str
 
 
@@ -116,8 +108,8 @@ class Servers:
         """Settings that may be unsafe. None allows all, because this process does not serve."""
         self._said: set[str] = set()
         self._seen = Seen()
-        self._current: Server | None = None
-        self._sessions: WeakKeyDictionary[Any, Server] = WeakKeyDictionary()
+        self._current: sessions.Server | None = None
+        self._sessions: WeakKeyDictionary[Any, sessions.Server] = WeakKeyDictionary()
         self._say_at = 0.0
         self._options: dict[str, Any] = {}
         self.check_history: Callable[[Any], Awaitable[None]] | None = None
@@ -197,14 +189,14 @@ class Servers:
         try:
             session = await asyncpg.connect(address, **options)
         except asyncpg.ProtocolViolationError as error:
-            if is_pooled(error):
-                raise pooler(error) from None
+            if sessions.is_pooled(error):
+                raise sessions.pooler(error) from None
             raise
         try:
-            await begin(session, {name: given[name] for name in READ_BACK if name in given})
-            server = await server_of(session)
+            await sessions.begin(session, {name: given[name] for name in READ_BACK if name in given})
+            server = await sessions.server_of(session)
             if not server.is_standby:
-                self.check_settings([name for (name,) in await session.fetch(UNSAFE)])
+                self.check_settings([name for (name,) in await session.fetch(sessions.UNSAFE)])
             if (why := why_refused(self._seen, server)) is not None:
                 self._say(f"the PostgreSQL server at {_host(address)} is not used: {why}")
                 raise ConnectionLost(f"the server at {_host(address)} is not used: {why}")
@@ -233,7 +225,7 @@ class Servers:
 
     def check_settings(self, unsafe: Sequence[str]) -> None:
         """Raise StoreMisconfigured if these unsafe settings are not allowed. Log those that are."""
-        check_unsafe(unsafe, self._unsafe)
+        sessions.check_unsafe(unsafe, self._unsafe)
         if unsafe and set(unsafe) - self._said:
             self._said.update(unsafe)
             log.warning(
@@ -241,10 +233,10 @@ class Servers:
                 " and ".join(unsafe),
             )
 
-    def _is_current(self, server: Server) -> bool:
+    def _is_current(self, server: sessions.Server) -> bool:
         return self._current is not None and _is_same(self._current, server)
 
-    def _end_others(self, server: Server | None) -> None:
+    def _end_others(self, server: sessions.Server | None) -> None:
         for session, at in list(self._sessions.items()):
             if not session.is_closed() and (server is None or not _is_same(at, server)):
                 session.terminate()
@@ -273,7 +265,7 @@ class Servers:
             log.warning("%s", sentence)
 
 
-def _is_same(one: Server, other: Server) -> bool:
+def _is_same(one: sessions.Server, other: sessions.Server) -> bool:
     return (one.system, one.timeline, one.started) == (other.system, other.timeline, other.started)
 
 

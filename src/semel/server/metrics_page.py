@@ -33,6 +33,7 @@ class MetricsPage:
         self._health = health
         self._server: asyncio.Server | None = None
         self._clients: set[asyncio.Task[Any]] = set()
+        self._is_stopping = False
 
     async def start(self, host: str, port: int) -> int:
         """Serve on this address; returns the port. OSError if the address is in use."""
@@ -44,6 +45,7 @@ class MetricsPage:
         """Release the port and abort the requests in progress."""
         if self._server is None:
             return
+        self._is_stopping = True
         self._server.close()
         for task in tuple(self._clients):
             task.cancel()
@@ -52,7 +54,7 @@ class MetricsPage:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
-        if task is None or len(self._clients) >= CLIENTS_MAX:
+        if task is None or self._is_stopping or len(self._clients) >= CLIENTS_MAX:
             writer.close()
             return
         self._clients.add(task)
@@ -110,8 +112,15 @@ class MetricsThread:
     ) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
-        self._loop.run_until_complete(self._page.stop())
+        self._loop.run_until_complete(self._stop())
         self._loop.close()
+
+    async def _stop(self) -> None:
+        await self._page.stop()
+        # A connection that was accepted a moment ago has a task that the page does not know yet.
+        while tasks := asyncio.all_tasks() - {asyncio.current_task()}:
+            await asyncio.wait(tasks)
+        await asyncio.sleep(0)  # Transports close their sockets in the next turn of the loop.
 
 
 async def _request_line(reader: asyncio.StreamReader) -> bytes:

@@ -22,11 +22,11 @@ _FRESH_MEMORY = (
 
 WHY = {
     "small batches, *": (
-        "Both queries take most of a small batch in Spark itself: planning, two logs in the checkpoint, a job."
-        " Ours commits a transaction for it, and its function runs in Python, which costs about a hundred calls"
-        " between Python and Java. Before the first row, Spark starts a Python process each to find the format,"
-        " to ask for its columns, to plan the batches, and to plan the reading; for Spark's connector only the"
-        " first."
+        "Both queries take most of a small batch in Spark itself: planning, two logs in the checkpoint, a"
+        " job. Ours commits a transaction for it, and its function runs in Python, which costs about a"
+        " hundred calls between Python and Java. Before the first row, Spark starts a Python process each to"
+        " find the format, to ask for its columns, to plan the batches, and to plan the reading; for its"
+        " connector only the first."
     ),
     "with ACLs, *": (
         "A principal's rights are remembered, and looked up for each resource of a request. The section shows"

@@ -16,11 +16,11 @@ from support.faults.spark_points import await_caught
 from support.spark.jobs import OF_PROGRAMS, committed, create
 from support.waiting import until
 
-from semel.client import Admin, Client, Consumer, Producer
+from semel.client import Admin, Client, Consumer, Producer, TransactionalProducer
 from semel.embedded import Embedded
 from semel.pipeline import Delta, Json, Pipeline, Topic
 from semel.spark import OptionError
-from semel.spark.errors import PipelineFenced
+from semel.spark.errors import PipelineError, PipelineFenced
 from semel.spark.pipeline import dead
 from semel.spark.pipeline.dead import Change, Found, Retried, find, letter_topics, retry
 from semel.spark.pipeline.running import Run, RunSettings
@@ -279,3 +279,30 @@ def test_the_list(spark: SparkSession, bootstrap: str, tmp_path: Path) -> None:
     assert "2        the value is not JSON: Expecting value" in text
     assert printed("--retry") == "Sent 3 to orders.\n"
     assert printed("--retry") == "There was nothing to send.\n"
+
+
+def test_a_retry_does_not_begin_while_marks_may_be_hidden(
+    bootstrap: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A transaction of another producer hides the mark behind it, and not the letter before it."""
+    places = {"topic": b"orders", "partition": b"0", "offset": b"7", "timestamp": b"0"}
+    headers = [("semel.reason", b"bad"), ("semel.pipeline", b"copies")]
+    headers += [(f"semel.{name}", value) for name, value in places.items()]
+    with (
+        Client(bootstrap) as client,
+        Producer(client) as producer,
+        TransactionalProducer(client, "other") as other,
+    ):
+        producer.send(DEAD, b"letter", partition=0, headers=headers)
+        producer.flush()
+        other.begin()
+        other.send(DEAD, b"of another pipeline", partition=0)
+        other.flush()
+        monkeypatch.setattr(dead, "DECIDED_S", 0.5)
+        for _ in range(2):
+            with pytest.raises(PipelineError, match=f"a transaction is open in {DEAD}/0 since offset 1"):
+                retry(client, "copies", [DEAD], Change(), None)
+        other.abort()
+        for sent in ({"orders": 1}, {}):
+            assert retry(client, "copies", [DEAD], Change(), None).sent == sent
+    assert committed(bootstrap, "orders") == {b"letter": 1}

@@ -1,6 +1,5 @@
 """Small batches: read when they are planned, written by the driver, planned with one request."""
 
-import math
 import subprocess
 import sys
 from collections.abc import Callable
@@ -8,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource_internal import _SimpleStreamReaderWrapper
 from support.spark.jobs import Pipeline, committed, create, fill, values
@@ -120,9 +120,9 @@ def run(pipeline: Pipeline, change: Callable[[DataFrame], DataFrame]) -> None:
     writer.trigger(availableNow=True).start().awaitTermination()
 
 
-@pytest.mark.parametrize("copies", [1, 60], ids=["few", "many"])
-def test_few_rows_are_written_by_the_driver_and_many_by_tasks(
-    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, copies: int
+@pytest.mark.parametrize(("copies", "size", "is_few"), [(1, 10, True), (60, 10, False), (1, 20_000, False)])
+def test_few_rows_are_written_by_the_driver_and_many_or_large_ones_by_tasks(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, copies: int, size: int, is_few: bool
 ) -> None:
     collected = []
     collect_few = batches._collect_few
@@ -134,11 +134,31 @@ def test_few_rows_are_written_by_the_driver_and_many_by_tasks(
 
     monkeypatch.setattr(batches, "_collect_few", watched)
     fill(pipeline.bootstrap, "in", range(100))
-    run(pipeline, lambda rows: rows.selectExpr("value", f"explode(sequence(1, {copies})) AS n"))
-    assert collected == [100 if copies == 1 else None]
-    wanted = values(range(100))
-    assert committed(pipeline.bootstrap, "out") == dict.fromkeys(wanted, copies)
-    assert math.prod((100, copies)) > batches.ROWS_FEW or copies == 1
+    # One row is enough to be too large.
+    value = f"IF(value = 'value 7', rpad(value, {size}, 'x'), rpad(value, 10, 'x')) AS value"
+    run(pipeline, lambda rows: rows.selectExpr(value, f"explode(sequence(1, {copies})) AS n"))
+    assert collected == [100 if is_few else None]
+    found = committed(pipeline.bootstrap, "out")
+    assert found.total() == 100 * copies
+    assert set(found.values()) == {copies}
+    assert max(map(len, found)) == size
+
+
+def test_a_second_context_for_a_batch_is_refused(pipeline: Pipeline) -> None:
+    """The batch is decided, so its writes would be skipped without a word."""
+
+    def write(frame: DataFrame, batch_id: int) -> None:
+        for _ in range(2):
+            with semel.spark.batch(frame, batch_id) as batch:
+                batch.write(frame.select("value"), Topic("out"))
+
+    fill(pipeline.bootstrap, "in", range(10))
+    writer = pipeline.source().writeStream.foreachBatch(write)
+    writer = writer.option("checkpointLocation", str(pipeline.checkpoint))
+    for _ in range(2):
+        with pytest.raises(PySparkException, match="Put all writes of the batch into one 'with'"):
+            writer.trigger(availableNow=True).start().awaitTermination()
+    assert committed(pipeline.bootstrap, "out") == values(range(10))
 
 
 def test_the_next_batch_needs_no_look_at_the_last_decision(

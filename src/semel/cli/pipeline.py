@@ -542,7 +542,7 @@ def dead(
 
 
 def _dead(found: "Found") -> Answer:
-    newest = sorted(found.newest, key=lambda each: each.letter.record.timestamp)
+    newest = found.newest
     table = DEAD.table(newest, "", f"\nThe newest {len(newest):,}")
     reasons = found.reasons.most_common()
     counted = [{"letters": count, "reason": reason} for reason, count in reasons[:REASONS_SHOWN]]

@@ -37,6 +37,7 @@ from semel.spark.delta.position import Note, Position, TablePlan, is_of_versions
 from semel.spark.delta.schema import delta_schema, required_columns
 from semel.spark.delta.storage import Storage
 from semel.spark.delta.table import Table, check_is_free, check_merges, check_rows, open_for, open_table
+from semel.spark.partition_offsets import recreated
 from semel.spark.sink.batch_commit import BatchPlan
 from semel.spark.sink.decision import TableState
 
@@ -99,7 +100,7 @@ def _position(client: Client, options: DeltaOptions, table: Table, batch: BatchP
             f"the table {table.location} knows {app!r} as the txnAppId of batch writes. Give this query "
             "another pipeline.id"
         )
-    _check_no_more(table, position.number, options, batch)
+    _check_no_more(table, position, options, batch)
     if position.number == 0 and options.location not in batch.tables:
         step = Step(
             {key: span.start for key, span in batch.spans.items()},
@@ -131,8 +132,15 @@ def _check_known(pipeline_id: str, location: str, batch: BatchPlan) -> None:
         )
 
 
-def _check_no_more(table: Table, number: int, options: DeltaOptions, batch: BatchPlan) -> None:
-    """PipelineMismatch if the table has commits of the pipeline that its last decision does not know."""
+def _check_no_more(table: Table, position: Position, options: DeltaOptions, batch: BatchPlan) -> None:
+    """PipelineMismatch if the table has commits of the pipeline that its last decision does not know.
+
+    Deleting the input topics deletes the decisions too. What is read of new topics is not in the table.
+    """
+    number, last = position.number, position.recent.get(position.number)
+    ids = {topic: each.topic_id for topic, each in batch.inputs.items()}
+    if last is not None and last.ids and recreated(last.ids, ids) == last.ids.keys():
+        return
     known = max((each.number for each in batch.tables.values() if each.table_id == table.table_id), default=0)
     if number > known and not (known == 0 and options.relations.is_new):
         raise errors.PipelineMismatch(

@@ -1,7 +1,8 @@
 """Starts what the first query of a session needs, while the program prepares that query.
 
 When a program names a format for the first time, Spark looks for formats in Python, in a process that it
-starts for this, and then asks another new process for the columns. A first query would wait two seconds.
+starts for this. Then it asks another new process for the columns, and a third one to plan the reading. Each
+takes most of a second, and a first query would wait for all of them.
 """
 
 import threading
@@ -20,4 +21,6 @@ def _find(spark: SparkSession) -> None:
     with suppress(Exception):
         # Spark looks data sources up in the active session, and each thread has its own.
         spark._jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(spark._jsparkSession)  # type: ignore[union-attr]
-        spark.read.format("semel").load()
+        rows = spark.read.format("semel").load()
+        # This read is refused, because it names no topic. But the process that plans reads is there then.
+        rows._jdf.queryExecution().toRdd().getNumPartitions()

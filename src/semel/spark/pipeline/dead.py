@@ -7,13 +7,16 @@ ends, a letter is retried once, or it is still there for the next one; and the m
 letters, while committed offsets and transactional ids expire.
 
 All retries of a pipeline use one transactional id. A newer one fences an older one and reads the marks only
-then, so no two retries send the same letter.
+then, so no two retries send the same letter. A mark may be behind an open transaction of another producer in
+the same partition, where no reader sees it yet. So a retry waits until all that was written is decided.
 """
 
 import re
-from collections import Counter, defaultdict, deque
+import time
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from heapq import heappush, heappushpop
 from itertools import islice
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -55,6 +58,8 @@ RETRY: Final = "semel.retry"
 RETRIED: Final = "semel.retried"
 #: The limits for one transaction, and for the ranges of offsets in a mark.
 LETTERS_MAX, LETTERS_BYTES, RANGES_MAX = 1_000, 8 << 20, 10
+#: How long a retry waits for transactions of others among the dead letters, and how often it looks.
+DECIDED_S, LOOK_S = 30.0, 0.2
 #: How many different reasons are counted.
 REASONS_MAX = 1_000
 OTHER_REASONS = "other reasons"
@@ -130,9 +135,15 @@ class Changed(NamedTuple):
 class Found:
     """The dead letters of a pipeline that were not retried."""
 
+    most: int
     count: int = 0
     reasons: Counter[str] = field(default_factory=Counter)
-    newest: deque[Changed] = field(default_factory=deque)
+    _newest: list[tuple[int, int, Changed]] = field(default_factory=list)  # a heap, by time and number
+
+    @property
+    def newest(self) -> list[Changed]:
+        """The newest of them, of all partitions, at most `most`; the oldest first."""
+        return [each for _, _, each in sorted(self._newest, key=lambda found: found[:2])]
 
     def add(self, each: Changed) -> None:
         """Count a letter."""
@@ -140,7 +151,8 @@ class Found:
         reason = each.letter.about[REASON]
         is_new = reason not in self.reasons
         self.reasons[OTHER_REASONS if is_new and len(self.reasons) >= REASONS_MAX else reason] += 1
-        self.newest.append(each)
+        keep = heappush if len(self._newest) < self.most else heappushpop
+        keep(self._newest, (each.letter.record.timestamp, self.count, each))
 
 
 @dataclass(slots=True)
@@ -170,7 +182,7 @@ def find(
     spark: SparkSession | None,
 ) -> Found:
     """Return the letters that `change` means, and the newest of them."""
-    found = Found(newest=deque(maxlen=most))
+    found = Found(most)
     for chunk in _chunks(pending(client, pipeline_id, topics)):
         for each in apply(spark, chunk, change):
             found.add(each)
@@ -184,6 +196,7 @@ def retry(
     done = Retried()
     limits: dict[str, TopicLimits | None] = {}
     with TransactionalProducer(client, dead_id(pipeline_id), timeout_s=client.patience_s) as producer:
+        _await_decided(client, topics)
         for chunk in _chunks(pending(client, pipeline_id, topics)):
             fit = _fit(client, apply(spark, chunk, change), limits, done.kept)
             if not fit:
@@ -206,12 +219,35 @@ def retry(
     return done
 
 
+def _await_decided(client: Client, topics: Sequence[str]) -> None:
+    """Wait until what is in these topics now is committed or aborted. PipelineError if that takes long."""
+    keys = _partitions(client, topics)
+    wanted = list_offsets(client, dict.fromkeys(keys, LATEST), isolation=Isolation.READ_UNCOMMITTED)
+    deadline = time.monotonic() + DECIDED_S
+    while True:
+        stable = list_offsets(client, dict.fromkeys(keys, LATEST), isolation=Isolation.READ_COMMITTED)
+        behind = sorted(key for key in keys if stable[key].offset < wanted[key].offset)
+        if not behind:
+            return
+        if time.monotonic() >= deadline:
+            topic, partition = behind[0]
+            raise PipelineError(
+                f"a transaction is open in {topic}/{partition} since offset {stable[behind[0]].offset}, so "
+                "it is not known which letters behind it were retried. Nothing was sent. Try again when it "
+                f"has ended; 'semel transactions explain {topic} {partition}' says whose it is"
+            )
+        time.sleep(LOOK_S)
+
+
+def _partitions(client: Client, topics: Sequence[str]) -> list[Partition]:
+    found = client.describe(topics).topics if topics else ()
+    return [(each.name, part.partition) for each in found for part in each.partitions]
+
+
 def pending(client: Client, pipeline_id: str, topics: Sequence[str]) -> Iterator[DeadLetter]:
     """Read the dead letters that were not retried."""
-    keys = [
-        (each.name, part.partition) for each in client.describe(topics).topics for part in each.partitions
-    ]
-    if not topics or not keys:
+    keys = _partitions(client, topics)
+    if not keys:
         return
     # Marks come after the letters that they are about, so they are read first.
     retried = marks(_marks_of(_read(client, keys), pipeline_id))

@@ -433,6 +433,9 @@ class _Planner:
         for name, parsing in self._query.parsing.items():
             if parsing.bad_go_to not in (FAIL, SKIP):
                 found.setdefault(parsing.bad_go_to, f"bad records of {name}")
+        for name, sink in self._pipeline.sinks.items():
+            if sink.bad not in (FAIL, SKIP):
+                found.setdefault(sink.bad, f"bad rows of {name}")
         return found
 
     def _sinks(self, step: Step | None) -> Iterator[SinkPlan]:
@@ -468,7 +471,9 @@ class _Planner:
             )
             return SinkPlan(name, topic, Then.REFUSED, "was deleted")
         if exists:
-            return SinkPlan(name, topic, Then.BEGINS if known is None else Then.CONTINUES)
+            has_letters = last is not None and topic in last.dead
+            has_rows = known is not None or has_letters
+            return SinkPlan(name, topic, Then.CONTINUES if has_rows else Then.BEGINS)
         creates = self._creates_topics()
         if creates is False:
             advice = f"there is no topic {topic} for {name}. Create it with 'semel topics create'"

@@ -53,16 +53,21 @@ from semel.spark.sink.decision import Committed, TableState
 from semel.spark.sink.foreach_batch import QUERY_PROPERTY
 from semel.spark.sink.sink import COLUMNS, AttemptWriter, Written, check_batch, check_columns
 from semel.spark.sink.summary import Ended, Summary, is_idle, total
+from semel.spark.sink.versions import RUN_PROPERTY
 
 #: The column with the number of the output that a row is for.
 NUMBER = "output"
 #: The start of the columns with the rows of tables, each a structure.
 ROW = "row "
-#: The driver writes up to this many rows of a small batch itself.
-ROWS_FEW = 5_000
+#: The driver writes up to this many rows of a small batch itself, if none is larger than that as text.
+ROWS_FEW, ROW_SIZE_FEW = 2_000, 16 << 10
+#: The number of a row that is larger.
+TOO_LARGE = -1
 
 #: What this process has decided last for each pipeline, and completed.
 _completed: dict[str, Committed] = {}
+#: The run of a query, and the batch of it, that was written last by a pipeline in this process.
+_written_last: dict[str, tuple[str, int]] = {}
 
 
 def batch(
@@ -216,6 +221,7 @@ class Batch:
     def commit(self) -> None:
         """Write all rows, and decide the batch."""
         client = connect(self._shared.address)
+        run = self._check_first()
         plan = self._plan(client)
         check_batch(plan, self._batch_id)
         outputs: dict[int, Output] = {}
@@ -234,8 +240,28 @@ class Batch:
         except BaseException:
             batch_commit.abandon(client, plan)
             raise
+        if run is not None:
+            _written_last[self._shared.pipeline_id or ""] = (run, self._batch_id)
         self.rows = [sum(count for of, count, _ in messages if of == number) for number in sorted(outputs)]
         self.dead = [sum(each.rows for of, _, each in messages if of == number) for number in sorted(outputs)]
+
+    def _check_first(self) -> str | None:
+        """Refuse a second context for the batch: it is decided, so these writes would be skipped.
+
+        After a restart, the query has another run, and a batch that was decided is rightly skipped. Returns
+        the run; None if Spark does not tell.
+        """
+        try:
+            run = self._frame.sparkSession.sparkContext.getLocalProperty(RUN_PROPERTY)
+        except (AttributeError, PySparkException):  # Spark Connect has no context.
+            return None
+        if run is not None and _written_last.get(self._shared.pipeline_id or "") == (run, self._batch_id):
+            raise OptionError(
+                f"batch {self._batch_id} has been written by another semel.spark.batch of this run. Its "
+                "outputs count together, so what this one writes would never be written. Put all writes of "
+                "the batch into one 'with'"
+            )
+        return run
 
     def _decide(
         self,
@@ -387,13 +413,20 @@ class _Task:
 
 
 def _collect_few(rows: DataFrame) -> list[pa.RecordBatch] | None:
-    """Return these rows, without a Python worker; None if they are not few.
+    """Return these rows, without a Python worker; None if they are not few, or one of them is large.
 
-    The condition lets one row more than ROWS_FEW of each Spark partition pass. So little input that becomes
-    many rows, or state that has many, does not fill the driver.
+    Little input may become many rows, or large ones. So the conditions are checked where the rows are made:
+    what does not pass does not get into the driver. All rows are in one Spark partition, so they are counted
+    together.
     """
-    found = rows.where(f"monotonically_increasing_id() & {(1 << 33) - 1} <= {ROWS_FEW}").toArrow()
-    return None if found.num_rows > ROWS_FEW else found.to_batches()
+    few = rows.coalesce(1).where(f"monotonically_increasing_id() <= {ROWS_FEW}")
+    fits = f"octet_length(CAST(struct(*) AS STRING)) <= {ROW_SIZE_FEW}"
+    columns = [f"IF({fits}, `{name}`, NULL) AS `{name}`" for name in rows.schema.names if name != NUMBER]
+    found = few.selectExpr(f"IF({fits}, {NUMBER}, {TOO_LARGE}) AS {NUMBER}", *columns).toArrow()
+    if found.num_rows > ROWS_FEW or pc.any(pc.equal(found.column(NUMBER), TOO_LARGE)).as_py():
+        return None
+    batches: list[pa.RecordBatch] = found.to_batches()
+    return batches
 
 
 def _by_output(rows: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from itertools import islice
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Protocol
-from weakref import WeakKeyDictionary
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -27,7 +26,7 @@ from semel.spark.options import SinkOptions
 from semel.spark.sink.batch_commit import BatchPlan
 from semel.spark.sink.row_faults import shorten
 from semel.spark.sink.sink import AttemptWriter, Written
-from semel.spark.sink.writing import topic_configs
+from semel.spark.sink.writing import known, topic_configs
 
 #: How many records an error names.
 NAMED_MAX: Final = 10
@@ -351,14 +350,12 @@ def _text(value: Any) -> bytes:
 # ---- the topic
 
 
-_checked: WeakKeyDictionary[Client, set[str]] = WeakKeyDictionary()
-
-
 def check_topic(client: Client, topic: str) -> None:
     """Check that a topic exists and keeps dead letters. OptionError if it does not."""
-    known = _checked.setdefault(client, set())
-    if topic in known:
-        return
+    known(client, f"dead letters {topic}", lambda: _check(client, topic))
+
+
+def _check(client: Client, topic: str) -> None:
     client.topic(topic, create=True, wait_s=UNKNOWN_TOPIC_WAIT_S)
     configs = {each.name: each.value or "" for each in topic_configs(client, topic)}
     if "compact" in configs.get("cleanup.policy", ""):
@@ -366,7 +363,6 @@ def check_topic(client: Client, topic: str) -> None:
             f"topic {topic!r} is for dead letters, and it is compacted: of several with one key it would "
             "keep the last. Give dead letters a topic with cleanup.policy=delete"
         )
-    known.add(topic)
 
 
 # ---- reasons

@@ -80,7 +80,7 @@ class BrokerClock:
             )
 
     def _measured_ms(self) -> int:
-        return _known(self._client, "clock ", self._ask_ms)
+        return known(self._client, "clock ", self._ask_ms)
 
     def _ask_ms(self) -> int:
         """Return how far the start of the transaction is ahead: the broker is ahead by at least as much."""
@@ -89,14 +89,14 @@ class BrokerClock:
         self._producer.flush()
         now_ms = int(time.time() * 1000)
         name = self._producer.transactional_id
-        known = describe_transactions(self._client, [name]).get(name)
-        return 0 if known is None or known.started_ms == NO_TIME else max(0, known.started_ms - now_ms)
+        mine = describe_transactions(self._client, [name]).get(name)
+        return 0 if mine is None or mine.started_ms == NO_TIME else max(0, mine.started_ms - now_ms)
 
 
 _answers: WeakKeyDictionary[Client, dict[str, tuple[float, Any]]] = WeakKeyDictionary()
 
 
-def _known(client: Client, name: str, ask: Callable[[], T]) -> T:
+def known(client: Client, name: str, ask: Callable[[], T]) -> T:
     """Return what the broker has answered to this question a moment ago, or does now."""
     answers = _answers.setdefault(client, {})
     now = time.monotonic()
@@ -257,7 +257,7 @@ class _Topic:
 
     def __init__(self, client: Client, name: str, wait_s: float, codec: Codec) -> None:
         self._name = name
-        self.info, configs = _known(client, name, lambda: _ask(client, name, wait_s))
+        self.info, configs = known(client, name, lambda: _ask(client, name, wait_s))
         self.partitions = len(self.info.partitions)
         self.limits = TopicLimits.of(name, self.partitions, configs)
         self.packer = Packer(self.partitions, _records_bytes(self.limits.batch_bytes_max, codec))

@@ -101,6 +101,7 @@ RUNS: dict[tuple[str, ...], list[tuple[str, ...]]] = {
     ("pipeline", "verify"): [(EVIL,)],
     ("pipeline", "dead"): [(PIPELINE,), (PIPELINE, "--topic", EVIL), (EVIL, "--retry")],
     ("pipeline", "run"): [(EVIL,)],
+    ("pipeline", "plan"): [(EVIL,)],
     ("check",): [(EVIL,), ("HISTORY",), ("HISTORY", "--json")],
     ("backup",): [(EVIL, EVIL), ("DATA", "DATA"), ("DATA", f"/nonexistent{EVIL}/backup")],
     ("check-storage",): [(EVIL,), ("DATA",), ("DATA", "--json")],

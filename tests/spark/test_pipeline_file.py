@@ -491,9 +491,9 @@ def test_every_message_that_says_to_start_again_is_of_a_passing_failure() -> Non
             and any(isinstance(part, ast.Return) and AGAIN.search(strings(part)) for part in ast.walk(each))
         }
         for error in nodes:
-            if not isinstance(error, ast.Call) or not isinstance(error.func, ast.Name):
+            if not isinstance(error, ast.Call) or not isinstance(error.func, (ast.Name, ast.Attribute)):
                 continue
-            kind = error.func.id
+            kind = error.func.id if isinstance(error.func, ast.Name) else error.func.attr
             if hasattr(errors, kind) and (AGAIN.search(strings(error)) or names(error) & texts):
                 assert is_passing(Exception(f"semel.spark.errors.{kind}: it")), f"{path}:{error.lineno}"
                 found += 1

@@ -188,6 +188,7 @@ class Workers:
 
         def pump() -> None:
             with (
+                _named("console stream"),
                 suppress(WorkStopped, BrokenResourceError),
                 self.pool.client(session, stop) as client,
                 closing(function(client, stop, *args)) as items,
@@ -267,6 +268,17 @@ class Workers:
         self._pages.shutdown(wait=False, cancel_futures=True)
         self._background.shutdown(wait=False, cancel_futures=True)
         self.pool.close()
+
+
+@contextmanager
+def _named(name: str) -> Iterator[None]:
+    """Give this thread, which does other work later, a name by which a profile shows what it does."""
+    thread = threading.current_thread()
+    before, thread.name = thread.name, name
+    try:
+        yield
+    finally:
+        thread.name = before
 
 
 def _advice(request: Request) -> str:

@@ -19,7 +19,7 @@ class Reading:
 
     @property
     def ranges(self) -> list[Any]:
-        return [each.value for each in self.tasks]
+        return [found for each in self.tasks for found in each.value]
 
     def rows(self) -> list[dict[str, Any]]:
         return [row for task in self.tasks for batch in self._reader.read(task) for row in batch.to_pylist()]
